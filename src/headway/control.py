@@ -1,0 +1,99 @@
+"""The control plane: admission, then routing, over the router's own counts.
+
+It does no I/O and has no clock: the event loop of the simulator or the asyncio loop of a gateway tells it the time and
+what happened, and carries out what it answers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.policies.context import Context
+from headway.types import (
+    ADMIT,
+    Admit,
+    ClusterView,
+    Event,
+    Finished,
+    FirstToken,
+    HeadwayError,
+    InstanceView,
+    Reject,
+    Request,
+    Route,
+    Routed,
+)
+
+
+class ControlPlane:
+    """Runs the policies in order and keeps the exact counters of each instance."""
+
+    def __init__(self, context: Context, admission: Any, routing: Any) -> None:
+        self.cluster = ClusterView(context.instances)
+        self.views = {view.id: view for view in context.instances}
+        self.admission = admission
+        self.routing = routing
+        for stage in (admission, routing):
+            bind = getattr(stage, "bind", None)
+            if bind is not None:
+                bind(context)
+        self.indexes = context.indexes
+        self.observers = [stage.observe for stage in (admission, routing) if hasattr(stage, "observe")]
+        self.flights: dict[int, tuple[Request, InstanceView, int]] = {}
+
+    def arrive(self, now_ps: int, request: Request) -> InstanceView | Reject:
+        """Decide on a request: the instance it goes to, or why it is turned away."""
+        cluster = self.cluster
+        cluster.now_ps = now_ps
+        verdict = self.admission.admit(request, cluster)
+        if verdict is not ADMIT and not isinstance(verdict, Admit):
+            return verdict  # type: ignore[no-any-return]
+        decision = self.routing.route(request, cluster)
+        if isinstance(decision, Reject):
+            return decision
+        return self.dispatch(now_ps, request, decision)
+
+    def dispatch(self, now_ps: int, request: Request, route: Route) -> InstanceView:
+        view = self.views.get(route.target)
+        if view is None:
+            name = type(self.routing).__name__
+            raise HeadwayError(f"policies.routing: {name} routed to {route.target!r}, which is not an instance of this cluster.")
+        tokens = request.prompt_tokens
+        uncached = max(0, tokens - route.cached_tokens)
+        view.inflight += 1
+        view.inflight_tokens += tokens
+        view.pending_prefill_tokens += uncached
+        self.flights[request.id] = (request, view, uncached)
+        for index in self.indexes:
+            index.touch(view.index, request.path)
+        if self.observers:
+            self.tell(Routed(now_ps, request, view))
+        return view
+
+    def first_token(self, now_ps: int, request_id: int) -> None:
+        request, view, uncached = self.flights[request_id]
+        if uncached:
+            view.pending_prefill_tokens -= uncached
+            self.flights[request_id] = (request, view, 0)
+        if self.observers:
+            self.tell(FirstToken(now_ps, request, view))
+
+    def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
+        request, view, uncached = self.flights.pop(request_id)
+        view.inflight -= 1
+        view.inflight_tokens -= request.prompt_tokens
+        view.pending_prefill_tokens -= uncached
+        if self.observers:
+            self.tell(Finished(now_ps, request, view, outcome, output_tokens))
+
+    def tell(self, event: Event) -> None:
+        for observe in self.observers:
+            observe(event)
+
+    def metrics(self) -> dict[str, float]:
+        """What the policies report of themselves."""
+        found: dict[str, float] = {}
+        for stage in (self.admission, self.routing):
+            if hasattr(stage, "metrics"):
+                found.update(stage.metrics())
+        return found

@@ -1,0 +1,52 @@
+"""What a policy is handed when it is bound, and nothing more: instances, random streams, an estimator, the indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from headway.policies.prefix_index import PrefixIndex
+from headway.types import HeadwayError, InstanceView, Request
+
+
+class Estimator(Protocol):
+    """Step times as a pure function, handed to policies that predict."""
+
+    def step_seconds(self, prefill_tokens: int, decodes: int, context: int) -> float: ...
+
+
+class Context:
+    """What a policy is handed when it is bound: the instances, a random stream, an estimator, the router's indexes."""
+
+    def __init__(
+        self,
+        instances: list[InstanceView],
+        rng: Callable[[str], Random],
+        estimator: Estimator,
+        block_tokens: int,
+        truth: Callable[[Request], list[int]] | None = None,
+    ) -> None:
+        self.instances = instances
+        self.rng = rng  # a stream of its own for every name
+        self.estimator = estimator
+        self.block_tokens = block_tokens  # the engines' own block size
+        self._truth = truth
+        self._indexes: dict[tuple[int, int], PrefixIndex] = {}
+
+    def prefix_index(self, block_tokens: int, capacity: int) -> PrefixIndex:
+        """The router's belief of what each instance has cached; one index for all who ask with equal figures."""
+        index = self._indexes.get((block_tokens, capacity))
+        if index is None:
+            index = self._indexes[(block_tokens, capacity)] = PrefixIndex(len(self.instances), capacity, block_tokens)
+        return index
+
+    @property
+    def indexes(self) -> list[PrefixIndex]:
+        return list(self._indexes.values())
+
+    def truth(self, request: Request) -> list[int]:
+        """Tokens of the prompt that each instance has really cached, by index. Only a policy declared an oracle asks."""
+        if self._truth is None:
+            raise HeadwayError("The true cache state is known to the simulator alone; this policy cannot run live.")
+        return self._truth(request)

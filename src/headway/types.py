@@ -1,0 +1,227 @@
+"""The vocabulary of the system: what a request is, what a router sees, what it may answer.
+
+Nothing here knows whether it is used by the simulator or by a live gateway, and nothing here holds what a router
+cannot know: the true output length of a request lives on the simulator's own `Job`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+PS_PER_SECOND: Final = 1_000_000_000_000
+
+
+class Path:
+    """A prompt as runs of tokens. `keys[i]` names the tokens from `ends[i-1]` up to `ends[i]` *and everything before
+    them*, so equal key means equal prefix; a shorter run with the same key is the beginning of the longer one.
+
+    Runs, not blocks, so that a long prompt that shares long stretches with others stays a handful of numbers.
+    """
+
+    __slots__ = ("_blocks", "_size", "ends", "keys")
+
+    def __init__(self, keys: tuple[int, ...], ends: tuple[int, ...]) -> None:
+        self.keys = keys
+        self.ends = ends
+        self._size = 0
+        self._blocks: tuple[tuple[int, int], ...] = ()
+
+    def blocks(self, size: int) -> tuple[tuple[int, int], ...]:
+        """The full blocks of `size` tokens as (key, end block) runs; a block belongs to the run of its last token."""
+        if size != self._size:
+            runs = []
+            last = 0
+            for key, end in zip(self.keys, self.ends, strict=True):
+                stop = end // size
+                if stop > last:
+                    runs.append((key, stop))
+                    last = stop
+            self._blocks = tuple(runs)
+            self._size = size
+        return self._blocks
+
+    @property
+    def tokens(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Path) and self.keys == other.keys and self.ends == other.ends
+
+    def __hash__(self) -> int:
+        return hash((self.keys, self.ends))
+
+    def __repr__(self) -> str:
+        return f"Path(keys={self.keys}, ends={self.ends})"
+
+
+class Request(Struct, frozen=True, gc=False):
+    """What a router may know of a request."""
+
+    id: int  # position in order of arrival
+    arrival_ps: int
+    prompt_tokens: int
+    path: Path
+    model: str = ""
+    tenant: str = "default"
+    slo_class: str = "standard"
+    session: str | None = None
+    turn: int = 0
+    max_tokens: int | None = None  # what the client asked for, never derived from the true length
+    deadline_ps: int | None = None
+    adapter: str | None = None
+    shared_prefix_tokens: int = 0  # leading tokens that the client declares as shared (a system prompt), 0 if none
+
+    @property
+    def arrival(self) -> float:
+        return self.arrival_ps / PS_PER_SECOND
+
+
+class InstanceView:
+    """One instance as the router sees it. Long-lived and plain: whoever owns the truth writes the values before a
+    policy looks, so a view leads nowhere but to itself."""
+
+    __slots__ = (
+        "busy",
+        "capacity",
+        "id",
+        "index",
+        "inflight",
+        "inflight_tokens",
+        "kv_blocks",
+        "kv_used",
+        "max_batch_size",
+        "max_batch_tokens",
+        "max_queue",
+        "model",
+        "observed_at_ps",
+        "pending_prefill_tokens",
+        "pool",
+        "queued",
+        "role",
+        "routed_since_report",
+        "running",
+        "state",
+        "watts",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        id: str,
+        *,
+        model: str = "",
+        pool: str = "default",
+        kv_blocks: int = 1,
+        max_batch_size: int = 256,
+        max_batch_tokens: int = 2048,
+        max_queue: int = 256,
+        capacity: float = 1.0,
+    ) -> None:
+        # identity
+        self.index = index
+        self.id = id
+        self.pool = pool
+        self.model = model
+        self.role = "both"
+        self.state = "ready"
+        # exact: counted by this router itself
+        self.inflight = 0  # requests routed here and not yet ended, each once
+        self.inflight_tokens = 0  # their prompt tokens
+        self.pending_prefill_tokens = 0  # prompt tokens believed uncached, of those without a first token
+        # reported: true at observed_at_ps
+        self.observed_at_ps = 0
+        self.queued = 0
+        self.running = 0
+        self.routed_since_report = 0
+        self.kv_used = 0  # blocks that some request holds
+        self.busy = 0.0  # share of the last 5 s with work (the simulator's stand-in for SM utilisation)
+        self.watts = 0.0  # mean over the last 30 s
+        # static
+        self.kv_blocks = kv_blocks
+        self.max_batch_size = max_batch_size
+        self.max_batch_tokens = max_batch_tokens
+        self.max_queue = max_queue
+        self.capacity = capacity  # static figure in [0, 1] from TP, dtype, memory and free model slots
+
+    @property
+    def effective_load(self) -> int:
+        """Each outstanding request once: reported queue and batch, and what was routed since that report."""
+        return self.queued + self.running + self.routed_since_report
+
+    @property
+    def kv_utilization(self) -> float:
+        return self.kv_used / self.kv_blocks
+
+    def __repr__(self) -> str:
+        return f"InstanceView({self.id}, inflight={self.inflight}, queued={self.queued}, running={self.running})"
+
+
+class ClusterView:
+    """What a policy sees of the cluster at one decision."""
+
+    __slots__ = ("instances", "now_ps")
+
+    def __init__(self, instances: list[InstanceView]) -> None:
+        self.instances = instances  # those that can serve this request, in order of index
+        self.now_ps = 0
+
+    @property
+    def now(self) -> float:
+        return self.now_ps / PS_PER_SECOND
+
+
+class Admit(Struct, frozen=True, gc=False):
+    pass
+
+
+class Reject(Struct, frozen=True, gc=False):
+    reason: str
+
+
+class Route(Struct, frozen=True, gc=False):
+    target: str  # an instance's id
+    reason: str = ""
+    cached_tokens: int = 0  # prompt tokens the policy believes cached on the target
+
+
+ADMIT: Final = Admit()
+
+
+class Routed(Struct, frozen=True, gc=False):
+    """Observation: the router sent a request to an instance."""
+
+    at_ps: int
+    request: Request
+    instance: InstanceView
+
+
+class FirstToken(Struct, frozen=True, gc=False):
+    at_ps: int
+    request: Request
+    instance: InstanceView
+
+
+class Finished(Struct, frozen=True, gc=False):
+    at_ps: int
+    request: Request
+    instance: InstanceView
+    outcome: str
+    output_tokens: int
+
+
+Event = Routed | FirstToken | Finished
+
+OUTCOMES: Final = ("completed", "rejected", "timed_out", "failed", "in_flight")
+
+
+class HeadwayError(Exception):
+    """A mistake of the user's, told in one sentence: what is wrong, where, what would be right."""
+
+
+class InvariantError(Exception):
+    """One of our own promises broke; the run must not be believed."""
+
+
+Json = dict[str, Any]
