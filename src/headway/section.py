@@ -1,0 +1,33 @@
+"""Strict reading of one section of a scenario: an unknown key or a wrong value is an error that says where."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from headway.registry import suggest
+from headway.types import HeadwayError
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def read(kind: type[S], data: object, where: str) -> S:
+    """A struct from a mapping. Fields typed `Any` are taken as they are, for the owner of the section to read."""
+    if not isinstance(data, dict):
+        raise HeadwayError(f"{where}: expected a mapping, got {data!r}.")
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        place = f"{where}.{key}" if where else str(key)
+        field = fields.get(str(key))
+        if field is None:
+            raise HeadwayError(f"{place}: there is no such key.{suggest(str(key), fields)}")
+        try:
+            values[field.name] = msgspec.convert(value, field.type)
+        except msgspec.ValidationError as error:
+            raise HeadwayError(f"{place}: {error}, got {value!r}.") from None
+    for field in fields.values():
+        if field.required and field.name not in values:
+            raise HeadwayError(f"{where or 'scenario'}: {field.encode_name!r} is missing.")
+    return kind(**values)

@@ -1,0 +1,62 @@
+"""Quantities as people write them: "250ms", "12/s", "50GB/s", "80GB". Time becomes whole picoseconds."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final
+
+from headway.types import PS_PER_SECOND, HeadwayError
+
+TIME: Final = {
+    "ps": Fraction(1),
+    "ns": Fraction(10**3),
+    "us": Fraction(10**6),
+    "µs": Fraction(10**6),
+    "ms": Fraction(10**9),
+    "s": Fraction(PS_PER_SECOND),
+    "m": Fraction(60 * PS_PER_SECOND),
+    "min": Fraction(60 * PS_PER_SECOND),
+    "h": Fraction(3600 * PS_PER_SECOND),
+    "d": Fraction(86400 * PS_PER_SECOND),
+}
+SIZE: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+PER: Final = {"s": Fraction(1), "min": Fraction(60), "m": Fraction(60), "h": Fraction(3600)}
+
+_NUMBER = r"([0-9][0-9_]*\.?[0-9_]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
+
+
+def _parse(text: object, pattern: str) -> tuple[Fraction, str] | None:
+    match = re.fullmatch(_NUMBER + r"\s*" + pattern, str(text).strip())
+    return (Fraction(match[1].replace("_", "")), match[2]) if match else None
+
+
+def duration_ps(value: object, where: str) -> int:
+    """A duration with its unit, in whole picoseconds."""
+    parsed = _parse(value, r"(ps|ns|us|µs|ms|s|min|m|h|d)")
+    if parsed is None:
+        raise HeadwayError(f"{where}: {value!r} is not a duration; write it with its unit, as in 250ms, 1.5s or 5m.")
+    return round(parsed[0] * TIME[parsed[1]])
+
+
+def rate(value: object, where: str) -> Fraction:
+    """Events a second, from "40/s", "90/min" or "1200/h"."""
+    parsed = _parse(value, r"/\s*(s|min|m|h)")
+    if parsed is None or parsed[0] <= 0:
+        raise HeadwayError(f"{where}: {value!r} is not a rate; write a positive number with its unit, as in 40/s or 90/min.")
+    return parsed[0] / PER[parsed[1]]
+
+
+def size_bytes(value: object, where: str) -> int:
+    parsed = _parse(value, r"([kKMGT]?i?B)")
+    if parsed is None or parsed[1] not in SIZE:
+        raise HeadwayError(f"{where}: {value!r} is not a size; write it with its unit, as in 80GB or 16GiB.")
+    return round(parsed[0] * SIZE[parsed[1]])
+
+
+def bandwidth(value: object, where: str) -> int:
+    """Bytes a second, from "50GB/s"."""
+    text = str(value).strip()
+    if not text.endswith("/s"):
+        raise HeadwayError(f"{where}: {value!r} is not a bandwidth; write it with its unit, as in 50GB/s.")
+    return size_bytes(text[:-2], where)
