@@ -1,1 +1,1 @@
-"""TODO"""
+"""Running scenarios: one, or one under many policies."""

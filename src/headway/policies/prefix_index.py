@@ -1,25 +1,152 @@
-"""What the router believes each instance has cached: hierarchical block hashes with an LRU bound per instance."""
+"""What the router believes each instance has cached: hierarchical block hashes with an LRU bound per instance.
+
+The belief is per block, the book-keeping per run. Blocks of one touch are neighbours in recency, the head more recent
+than the tail, so a stretch of a run touched at one time is one *piece*, and a touch costs O(1) amortised a run:
+
+    touched whole         [0 ........................ 12)      one piece
+    then its front only   [0 .... 4) [4 ............. 12)      the front becomes recent, the back keeps its place
+    then whole again      [0 ........................ 12)      merged
+
+A block's parent is touched whenever the block is, and after it; so what an instance is believed to hold is always
+closed under prefixes, and one number, where a run's held blocks end, says which of them are held.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from headway.types import Path
+
+# A piece's first block, by the run's key for the hindmost piece of a run, else by (key, the piece's end).
+Pieces = OrderedDict[int | tuple[int, int], int]
 
 
 class PrefixIndex:
-    """Contract (to be implemented):
+    """One index for all instances: each holds the `capacity` blocks that were routed to it last.
 
-    One index for all instances. `matches(path)` -> list of matched leading blocks, by instance index (one walk).
-    `touch(instance, path)`: the path's full blocks become the most recently used of that instance, tail older than
-    head, evicting its least recently used blocks when over capacity.
+    It is exactly the per-block LRU in which a prompt's blocks are touched last to first and the oldest are evicted
+    beyond the capacity. Looking does not touch.
     """
+
+    __slots__ = ("_fronts", "_holders", "_none", "_pieces", "_sizes", "block_tokens", "capacity", "instances")
 
     def __init__(self, instances: int, capacity: int, block_tokens: int) -> None:
         self.instances = instances
         self.capacity = capacity
         self.block_tokens = block_tokens
+        self._none = [0] * instances
+        self._holders: dict[int, dict[int, int]] = {}  # key -> instance -> end of the run's held blocks
+        self._pieces: list[Pieces] = [OrderedDict() for _ in range(instances)]  # least recently used first
+        # key -> the ends of the pieces that go by (key, end), front last
+        self._fronts: list[dict[int, list[int]]] = [{} for _ in range(instances)]
+        self._sizes = [0] * instances
+
+    def size(self, instance: int) -> int:
+        """How many blocks the instance is believed to hold."""
+        return self._sizes[instance]
+
+    def matched(self, path: Path, instance: int) -> int:
+        """Leading blocks of the prompt that one instance is believed to hold."""
+        count = 0
+        for key, end in path.blocks(self.block_tokens):
+            held = self._holders.get(key, {}).get(instance)
+            if held is None:
+                break
+            count = min(held, end)
+        return count
 
     def matches(self, path: Path) -> list[int]:
-        raise NotImplementedError
+        """Leading blocks of the prompt that each instance is believed to hold, by instance index, in one walk."""
+        found = self._none[:]
+        holders_of = self._holders.get
+        for key, end in path.blocks(self.block_tokens):
+            holders = holders_of(key)
+            if holders is None:
+                break
+            # Who holds a block of this run holds all before it, so the deepest run that names an instance is right.
+            for instance, held in holders.items():
+                found[instance] = held if held < end else end
+        return found
 
     def touch(self, instance: int, path: Path) -> None:
-        raise NotImplementedError
+        """The prompt's full blocks become the instance's most recently used; its oldest go beyond the capacity."""
+        runs = path.blocks(self.block_tokens)
+        table = self._holders
+        pieces = self._pieces[instance]
+        fronts = self._fronts[instance]
+        size = self._sizes[instance]
+        at = len(runs)
+        while at:
+            at -= 1
+            key, end = runs[at]
+            holders = table.get(key)
+            if holders is None:
+                table[key] = {instance: end}
+            else:
+                held = holders.get(instance)
+                if held is not None:
+                    if held > end or (fronts and key in fronts):
+                        self._touch_pieces(instance, key, runs[at - 1][1] if at else 0, end)
+                    else:
+                        pieces.move_to_end(key)
+                    if held < end:
+                        holders[instance] = end
+                        size += end - held
+                    continue
+                holders[instance] = end
+            start = runs[at - 1][1] if at else 0
+            pieces[key] = start
+            size += end - start
+        if size > self.capacity:
+            self._evict(instance, size - self.capacity)
+            size = self.capacity
+        self._sizes[instance] = size
+
+    def _touch_pieces(self, instance: int, key: int, start: int, end: int) -> None:
+        """Touch blocks `start` to `end` of a run that is in several pieces, or will be."""
+        pieces = self._pieces[instance]
+        fronts = self._fronts[instance]
+        ends = fronts.pop(key, [])
+        while ends and ends[-1] <= end:
+            del pieces[(key, ends.pop())]
+        if end < self._holders[key][instance]:
+            behind = (key, ends[-1]) if ends else key
+            pieces[behind] = end
+            ends.append(end)
+            fronts[key] = ends
+            pieces[(key, end)] = start
+        else:
+            pieces[key] = start
+            pieces.move_to_end(key)
+
+    def _evict(self, instance: int, excess: int) -> None:
+        """Drop the least recently used blocks: of the oldest piece, which is always the hindmost of its run."""
+        table = self._holders
+        pieces = self._pieces[instance]
+        fronts = self._fronts[instance]
+        while excess:
+            oldest = next(iter(pieces))
+            start = pieces[oldest]
+            if isinstance(oldest, tuple):
+                # All behind it went before; the piece is its run's hindmost now and takes the run's own name.
+                pieces.popitem(last=False)
+                oldest = oldest[0]
+                pieces[oldest] = start
+                pieces.move_to_end(oldest, last=False)
+                ends = fronts[oldest]
+                ends.pop(0)
+                if not ends:
+                    del fronts[oldest]
+            holders = table[oldest]
+            blocks = holders[instance] - start
+            if blocks > excess:
+                holders[instance] -= excess
+                return
+            pieces.popitem(last=False)
+            excess -= blocks
+            if fronts and oldest in fronts:
+                holders[instance] = start
+            else:
+                del holders[instance]
+                if not holders:
+                    del table[oldest]

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What people see of a result: tables in the terminal."""

@@ -1,0 +1,89 @@
+"""Headway: a laboratory for LLM-inference routing.
+
+    import headway
+
+    result = headway.simulate("scenario.yaml")
+    print(result.summary()["latency"]["ttft"]["p99"])
+
+Names are loaded on first use, so that `import headway` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headway.experiment.compare import Comparison, compare
+    from headway.experiment.run import simulate
+    from headway.registry import Bounds, policy
+    from headway.results.result import Result
+    from headway.scenario import Scenario
+    from headway.types import (
+        ADMIT,
+        Admit,
+        ClusterView,
+        Finished,
+        FirstToken,
+        HeadwayError,
+        InstanceView,
+        InvariantError,
+        Path,
+        Reject,
+        Request,
+        Route,
+        Routed,
+    )
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "simulate": "experiment.run",
+    "compare": "experiment.compare",
+    "Comparison": "experiment.compare",
+    "Result": "results.result",
+    "Scenario": "scenario",
+    "policy": "registry",
+    "Bounds": "registry",
+    **dict.fromkeys(
+        ("ADMIT", "Admit", "ClusterView", "Finished", "FirstToken", "HeadwayError", "InstanceView"),
+        "types",
+    ),
+    **dict.fromkeys(("InvariantError", "Path", "Reject", "Request", "Route", "Routed"), "types"),
+}
+
+__all__ = [
+    "ADMIT",
+    "Admit",
+    "Bounds",
+    "ClusterView",
+    "Comparison",
+    "Finished",
+    "FirstToken",
+    "HeadwayError",
+    "InstanceView",
+    "InvariantError",
+    "Path",
+    "Reject",
+    "Request",
+    "Result",
+    "Route",
+    "Routed",
+    "Scenario",
+    "__version__",
+    "compare",
+    "policy",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headway' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"headway.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,255 @@
+"""The verbs of the command line; each calls a function of the public API and prints what it gives."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, CycloptsError, Parameter
+
+from headway import __version__
+from headway.types import HeadwayError, InvariantError, Json
+
+app = App(
+    name="headway",
+    version=__version__,
+    help="A laboratory for LLM-inference routing: simulate a serving cluster exactly, compare its routing policies.",
+    help_format="plaintext",
+    suppress_keyboard_interrupt=False,
+)
+trace = App(name="trace", help="Look into a trace file.", help_format="plaintext")
+app.command(trace)
+
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document instead of a table.")]
+Changes = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--set", negative="", help="Change a key of the scenario, as in workload.rate=60/s; repeat for more."
+    ),
+]
+RoutingPolicy = Annotated[
+    str | None, Parameter(name="--routing-policy", help="A routing policy's name, or path/to/file.py:Class.")
+]
+RoutingScorers = Annotated[
+    str | None,
+    Parameter(
+        name="--routing-scorers", help='Scorers of the policy "weighted", as in "prefix-affinity:3,queue-depth:2".'
+    ),
+]
+PolicyConfig = Annotated[
+    Path | None, Parameter(name="--policy-config", help="A YAML file with routing-policy and routing-scorers.")
+]
+
+
+@app.command
+def run(
+    scenario: str | None = None,
+    /,
+    *,
+    changes: Changes = None,
+    routing_policy: RoutingPolicy = None,
+    routing_scorers: RoutingScorers = None,
+    policy_config: PolicyConfig = None,
+    output: Annotated[
+        Path | None, Parameter(name=("--output", "-o"), help="Write the run's files to this folder.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate a scenario and print what its users would see.
+
+    Parameters
+    ----------
+    scenario:
+        A YAML file or a preset's name; the embedded default workload if left out.
+    """
+    from headway.experiment.run import simulate
+    from headway.report import terminal
+    from headway.report.progress import RunProgress
+
+    loaded = _load(scenario, changes, routing_policy, routing_scorers, policy_config)
+    with RunProgress(loaded.workload.requests) as progress:
+        result = simulate(loaded, progress=progress)
+    if output is not None:
+        result.save(output)
+    if as_json:
+        _print_json(result.summary())
+        return
+    hint = f"Which routing policy serves this best? headway compare{f' {scenario}' if scenario else ''}"
+    _print(terminal.run_report(result.summary(), terminal.run_title(loaded.resolved()), hint))
+
+
+@app.command
+def compare(
+    scenario: str | None = None,
+    /,
+    *,
+    policies: Annotated[
+        str | None,
+        Parameter(help="Routing policies, separated by commas; mappings such as {name: weighted, scorers: {...}} too."),
+    ] = None,
+    changes: Changes = None,
+    routing_policy: RoutingPolicy = None,
+    routing_scorers: RoutingScorers = None,
+    policy_config: PolicyConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate a scenario under every routing policy, on all cores, and print them best first.
+
+    Parameters
+    ----------
+    scenario:
+        A YAML file or a preset's name; the embedded default workload if left out.
+    """
+    from headway.experiment.compare import compare as compare_policies
+    from headway.report import terminal
+    from headway.report.progress import CompareProgress
+
+    loaded = _load(scenario, changes, routing_policy, routing_scorers, policy_config)
+    chosen = _policy_list(policies) if policies is not None else None
+    with CompareProgress() as progress:
+        comparison = compare_policies(loaded, chosen, progress=progress)
+    if as_json:
+        _print_json(comparison.summary())
+    else:
+        title = terminal.run_title(comparison.scenario, policy=False)
+        _print(terminal.comparison_report(comparison.ranked, title, comparison.verdict))
+
+
+@app.command
+def policies(name: str | None = None, /, *, as_json: AsJson = False) -> None:
+    """List the policies, or show one with its parameters and the signals it reads.
+
+    Parameters
+    ----------
+    name:
+        A policy's name, of whatever stage.
+    """
+    from headway.report import catalogue
+
+    found = catalogue.find(name)
+    if as_json:
+        _print_json({"policies": [catalogue.document(entry) for entry in found]})
+    elif name is None:
+        _print(catalogue.listing(found))
+    else:
+        _print(*(catalogue.page(entry) for entry in found))
+
+
+@trace.command
+def inspect(
+    file: Path,
+    /,
+    *,
+    format: Annotated[
+        str | None, Parameter(help="The trace's format, where it cannot be told safely: mooncake or azure.")
+    ] = None,
+    capacity: Annotated[
+        str, Parameter(help="Cache sizes in blocks, separated by commas; inf is unlimited.")
+    ] = "1000,10000,inf",
+    instances: Annotated[str, Parameter(help="Numbers of caches under round robin, separated by commas.")] = "1,8",
+    as_json: AsJson = False,
+) -> None:
+    """Print a trace's shape (rate, lengths, burstiness, sessions) and how much of it a cache could reuse.
+
+    Parameters
+    ----------
+    file:
+        A Mooncake JSONL or Azure CSV file, .gz accepted.
+    """
+    from headway.report.trace import report
+    from headway.workload.inspect import inspect as inspect_trace
+
+    sizes = [_blocks(part) for part in capacity.split(",")]
+    counts = [_whole(part, "--instances") for part in instances.split(",")]
+    found = inspect_trace(file, format, sizes, counts)
+    if as_json:
+        _print_json(found)
+    else:
+        _print(report(found, file.name))
+
+
+def _blocks(text: str) -> int | None:
+    return None if text.strip().lower() in ("inf", "infinite", "unlimited") else _whole(text, "--capacity")
+
+
+def _whole(text: str, where: str) -> int:
+    digits = text.strip().replace("_", "")
+    if not digits.isdigit() or int(digits) < 1:
+        raise HeadwayError(f"{where}: {text.strip()!r} is not a whole number above zero.")
+    return int(digits)
+
+
+def _load(
+    scenario: str | None,
+    changes: Sequence[str] | None,
+    routing_policy: str | None,
+    routing_scorers: str | None,
+    policy_config: Path | None,
+) -> Any:
+    from headway import overrides
+    from headway.scenario import DEFAULT, load_data, validate
+
+    data = load_data(DEFAULT if scenario is None else scenario)
+    data = overrides.choose_routing(data, routing_policy, routing_scorers, policy_config)
+    return validate(overrides.apply(data, changes or ()))
+
+
+def _policy_list(text: str) -> list[Any]:
+    """`a,b,c`; being the inside of a YAML list, it takes mappings too."""
+    from headway.overrides import parse_yaml
+
+    found = parse_yaml(f"[{text}]", "--policies")
+    return [item for item in found if item is not None]
+
+
+def _print(*parts: Any) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    text = captured.get()
+    # Tables are padded to their width, which nobody wants in a file.
+    sys.stdout.write(text if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+
+
+def _print_json(document: Json) -> None:
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and leave with its exit status: 0 good, 2 wrong usage or input, 3 one of our invariants broke."""
+    sys.exit(status(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def status(arguments: list[str]) -> int:
+    try:
+        app(arguments or ["--help"], exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except HeadwayError as error:
+        return _complain(str(error), 2)
+    except CycloptsError as error:
+        return _complain(" ".join(str(error).split()) + " (headway --help tells more.)", 2)
+    except InvariantError as error:
+        return _complain(f"an invariant of the simulator broke, please report it: {error}", 3)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader has had enough; hand the interpreter a stdout that it can flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"headway: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Reading figures exactly: decimals as they are written, never as the nearest binary fraction."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final
+
+from headway.types import PS_PER_SECOND, HeadwayError
+from headway.units import TIME, duration_ps
+
+_DURATION: Final = re.compile(r"([0-9][0-9_.]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*(" + "|".join(TIME) + ")")
+_SUFFIX: Final = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def _fraction(value: object) -> Fraction | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
+        return None
+    try:
+        return Fraction(str(value).strip())
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def positive(value: object, where: str) -> Fraction:
+    """A number above zero."""
+    number = _fraction(value)
+    if number is None or number <= 0:
+        raise HeadwayError(f"{where}: must be a number above zero, got {value!r}.")
+    return number
+
+
+def not_negative(value: object, where: str) -> float:
+    number = _fraction(value)
+    if number is None or number < 0:
+        raise HeadwayError(f"{where}: must be a number, zero or more, got {value!r}.")
+    return float(number)
+
+
+def share(value: object, where: str) -> Fraction:
+    """A number above zero and not above one."""
+    number = _fraction(value)
+    if number is None or not 0 < number <= 1:
+        raise HeadwayError(f"{where}: must be above 0 and at most 1, got {value!r}.")
+    return number
+
+
+def count(value: object, where: str) -> int:
+    """A whole number above zero; large ones may be written as 8.03B or 630M."""
+    text, factor = value, 1
+    if isinstance(value, str) and value.strip()[-1:].upper() in ("K", "M", "B", "T"):
+        text, factor = value.strip()[:-1], _SUFFIX[value.strip()[-1].upper()]
+    number = _fraction(text)
+    whole = number * factor if number is not None else Fraction(0)
+    if whole <= 0 or whole.denominator != 1:
+        raise HeadwayError(f"{where}: must be a whole number above zero, got {value!r}.")
+    return int(whole)
+
+
+def token_ps(value: object, where: str) -> int:
+    """Whole picoseconds a token, from tokens a second."""
+    time = round(PS_PER_SECOND / positive(value, where))
+    if time < 1:
+        raise HeadwayError(f"{where}: must not be above 10^12 tokens a second, got {value!r}.")
+    return time
+
+
+def fine_duration(value: object, where: str) -> Fraction:
+    """A duration with its unit, in picoseconds and parts of one."""
+    duration_ps(value, where)  # tells what is wrong with it
+    match = _DURATION.fullmatch(str(value).strip())
+    assert match is not None
+    return Fraction(match[1].replace("_", "")) * TIME[match[2]]
+
+
+def rounded(numerator: int, denominator: int) -> int:
+    """The nearest whole number, the even one from the middle: `round(Fraction(...))` without making the fraction."""
+    whole, rest = divmod(numerator, denominator)
+    rest *= 2
+    return whole + 1 if rest > denominator or (rest == denominator and whole & 1) else whole

@@ -1,0 +1,101 @@
+"""`roofline`: a step time from a model's shape and a GPU's spec sheet: the slower of computing and reading memory.
+
+Left out: communication between tensor-parallel GPUs, kernels that run neither at peak nor overlapped, expert routing
+(a mixture's weights are all read at every step). The first two make it too fast, the last too slow at small batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from msgspec import Struct
+
+from headway import section
+from headway.latency.base import FOREVER, Chunk, Run
+from headway.latency.chunk_costs import ChunkCosts
+from headway.latency.figures import share
+from headway.latency.hardware import Gpu
+from headway.latency.shapes import ModelShape
+from headway.types import PS_PER_SECOND
+from headway.units import duration_ps
+
+
+class RooflineParameters(Struct):
+    """Keys of `latency: {model: roofline}`. The defaults are **uncalibrated**: no one pair of efficiencies fits all
+    cards. 0.6 and 0.8 lie between the values that suit the cards with public step times (0.75 and 0.9 with 1 ms of
+    host time fit an RTX 4090 within 2 % and are 16 to 40 % too fast on an RTX PRO 6000; kernel times of an 8B model on
+    an H200 come out 8 % fast in decode and 4 % slow in prefill on average, single steps up to 41 % off); 1 ms is the
+    host time that served best over two cards."""
+
+    mfu: Any = 0.6  # share of the peak FLOP/s that matmuls reach
+    mbu: Any = 0.8  # share of the peak memory bandwidth that reads reach
+    overhead: Any = "1ms"  # a step's host and launch time
+
+
+class Roofline:
+    """max(compute, memory) + overhead, with
+    compute = (2·active_params·tokens + 4·heads·head_dim·layers·(prefill pairs + decode context)) / (FLOP/s·tp·mfu) and
+    memory = (weight bytes + KV bytes·(decode context + past and tokens of every chunk)) / (bandwidth·tp·mbu).
+
+    Both are affine along a run, so the form holds until the smaller overtakes the larger.
+    """
+
+    __slots__ = ("_chunk", "_compute", "_decode", "_kv", "_memory", "_pair", "_token")
+
+    def __init__(self, model: ModelShape, gpu: Gpu, tp: int, mfu: Fraction, mbu: Fraction, overhead: int) -> None:
+        flop = PS_PER_SECOND / (gpu.flops * tp * mfu)
+        byte = PS_PER_SECOND / (gpu.bandwidth * tp * mbu)
+        pair = 4 * model.heads * model.head_dim * model.layers * flop
+        self._token = round(2 * model.active_params * flop)
+        self._pair = round(pair)
+        self._kv = round(model.kv_bytes_per_token * byte)
+        self._compute = overhead  # of a step without tokens
+        self._memory = overhead + max(1, round(model.weight_bytes * byte))
+        self._chunk = ChunkCosts(self._token, pair)
+        # By batch size: the context from which reading memory is the slower and stays so, and its rise a step. Nearly
+        # all decode steps of real shapes are beyond it, and they are most of the calls.
+        self._decode: list[tuple[int, int]] = []
+
+    @classmethod
+    def read(cls, data: dict[str, Any], where: str, model: ModelShape, gpu: Gpu, tp: int) -> Roofline:
+        given = section.read(RooflineParameters, data, where)
+        mfu, mbu = share(given.mfu, f"{where}.mfu"), share(given.mbu, f"{where}.mbu")
+        return cls(model, gpu, tp, mfu, mbu, duration_ps(given.overhead, f"{where}.overhead"))
+
+    def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
+        if not chunks:
+            try:
+                memory_bound_from, rise = self._decode[decodes]
+            except IndexError:
+                memory_bound_from, rise = self._extend(decodes)
+            if context >= memory_bound_from:
+                return self._memory + self._kv * context, rise, FOREVER
+        pair, kv = self._pair, self._kv
+        compute = self._compute + self._token * decodes + pair * context
+        compute_rise = pair * decodes
+        reads, reads_rise = context, decodes
+        for tokens, past in chunks:
+            base, slope, rise = self._chunk[tokens]
+            compute += base + slope * past
+            compute_rise += rise
+            reads += past + tokens
+            reads_rise += tokens
+        memory = self._memory + kv * reads
+        memory_rise = kv * reads_rise
+        if memory >= compute:
+            if memory_rise >= compute_rise:
+                return memory, memory_rise, FOREVER
+            return memory, memory_rise, (memory - compute) // (compute_rise - memory_rise) + 1
+        if compute_rise >= memory_rise:
+            return compute, compute_rise, FOREVER
+        return compute, compute_rise, (compute - memory) // (memory_rise - compute_rise) + 1
+
+    def _extend(self, decodes: int) -> tuple[int, int]:
+        known, ahead, steeper = self._decode, self._memory - self._compute, self._kv - self._pair
+        for batch in range(len(known), decodes + 1):
+            behind = self._token * batch - ahead
+            start = -(-behind // steeper) if steeper > 0 else FOREVER
+            known.append((start, self._kv * batch))
+        return known[decodes]

@@ -1,0 +1,255 @@
+"""The B3 family: LMetric, its controls without cache or without balance, and the gated hybrids.
+
+All count alike. `num_requests` is the requests in flight, waiting or running; `pending` the prompt tokens believed
+uncached of requests without a first token; both are the router's own counters, exact, and move when a request is
+routed, gives its first token, ends. `hit` is the longest leading run of 512-token blocks believed cached, in tokens;
+since only full blocks match it never exceeds the prompt, and `uncached` = prompt tokens − hit is never negative.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Annotated
+
+from headway.policies.basic import least_loaded
+from headway.policies.context import Context
+from headway.registry import Bounds, policy
+from headway.types import ClusterView, InstanceView, Request, Route
+
+BlockTokens = Annotated[int, Bounds(1, 4096, log=True)]
+LruBlocks = Annotated[int, Bounds(1, 10_000_000, log=True)]
+Limit = Annotated[int, Bounds(1, 100_000_000, log=True)]
+
+# As many tokens as 31,250 blocks of 16: 500,000 // 512.
+LRU_BLOCKS = 976
+
+
+class Sessions:
+    """Which instance each session is bound to. Beyond the limit the session not seen for longest is forgotten."""
+
+    __slots__ = ("bound", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.bound: OrderedDict[str, int] = OrderedDict()
+        self.limit = limit
+
+    def find(self, session: str, instances: list[InstanceView]) -> InstanceView | None:
+        """The session's instance, where it is bound and its instance can serve."""
+        index = self.bound.get(session)
+        if index is None:
+            return None
+        self.bound.move_to_end(session)
+        if index < len(instances) and instances[index].index == index:
+            return instances[index]
+        return next((view for view in instances if view.index == index), None)
+
+    def bind(self, session: str, view: InstanceView) -> None:
+        bound = self.bound
+        bound[session] = view.index
+        bound.move_to_end(session)
+        if len(bound) > self.limit:
+            bound.popitem(last=False)
+
+
+class Rotation:
+    """Finds the lowest key; equals take turns, by a counter that advances on ties only."""
+
+    __slots__ = ("ties",)
+
+    def __init__(self) -> None:
+        self.ties = 0
+
+    def lowest(self, keys: Sequence[tuple[int, ...]]) -> int:
+        best = min(keys)
+        place = keys.index(best)
+        tied = keys.count(best)
+        if tied > 1:
+            for _ in range(self.ties % tied):
+                place = keys.index(best, place + 1)
+            self.ties += 1
+        return place
+
+
+@policy("routing", "lmetric", exact=["inflight", "pending_prefill_tokens", "prefix_index"])
+class LMetric:
+    """Minimises the prefill tokens waiting at an instance, this request's uncached part included, times its requests.
+
+    score = (pending + uncached) × num_requests; the lowest wins. Ties: the first, that is the lowest index. Every idle
+    instance scores 0, so an idle one wins whatever its cache holds; `lmetric-plus-one` is the published form without
+    that trait. Counters are exact, the match is the router's belief.
+    """
+
+    block_tokens: BlockTokens = 512
+    lru_blocks: LruBlocks = LRU_BLOCKS
+
+    def bind(self, context: Context) -> None:
+        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        size = self.block_tokens
+        tokens = request.prompt_tokens
+        hits = self.matches(request.path)
+        scores = [
+            (view.pending_prefill_tokens + tokens - hits[view.index] * size) * view.inflight for view in instances
+        ]
+        view = instances[scores.index(min(scores))]
+        return Route(view.id, "", hits[view.index] * size)
+
+
+@policy("routing", "load-only", exact=["inflight"])
+class LoadOnly:
+    """Minimises requests in flight and looks at neither cache nor session: the control for `lmetric`.
+
+    score = num_requests, exact. Ties: the first, that is the lowest index, so that light traffic keeps landing on
+    instance 0 and hits its cache by accident; published figures of this control contain that.
+    """
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        return Route(least_loaded(cluster.instances).id)
+
+
+@policy("routing", "sticky", exact=["inflight"])
+class Sticky:
+    """Binds a session to the instance with the fewest requests when it is first seen, and never lets go of it.
+
+    The upper bound of locality and the worst case of hot spots. A request without a session goes to the fewest
+    requests in flight and binds nothing. Counters are exact. Ties: the first, that is the lowest index. A binding ends
+    only when its instance can serve no more, or when `max_sessions` other sessions were seen since.
+    """
+
+    max_sessions: Limit = 1_000_000
+
+    def bind(self, context: Context) -> None:
+        self.sessions = Sessions(self.max_sessions)
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        session = request.session
+        if session is None:
+            return Route(least_loaded(cluster.instances).id, "no session")
+        view = self.sessions.find(session, cluster.instances)
+        if view is not None:
+            return Route(view.id, "bound")
+        view = least_loaded(cluster.instances)
+        self.sessions.bind(session, view)
+        return Route(view.id, "first sight")
+
+
+@policy("routing", "unified", exact=["inflight", "pending_prefill_tokens", "prefix_index"])
+class Unified:
+    """Stays with a session's instance while its cache is warm and it is not overloaded, and else decides by LMetric.
+
+    Stays when hit ÷ prompt tokens > `min_hit_ratio` (strictly) and num_requests ≤ `overload_factor` × max(mean
+    num_requests, 1). Otherwise the lowest (score, uncached, num_requests) wins, score = (pending + uncached) ×
+    num_requests. Ties: in rotation, by a counter that advances on ties only. The session is bound to whatever was
+    chosen; a request without a session binds nothing. Counters are exact, the match is the router's belief, and both
+    gates are decided in whole numbers. Beyond `max_sessions` the session not seen for longest is forgotten.
+    """
+
+    overload_factor: Annotated[float, Bounds(0, 1000)] = 2.0
+    min_hit_ratio: Annotated[float, Bounds(0, 1)] = 0.5
+    block_tokens: BlockTokens = 512
+    lru_blocks: LruBlocks = LRU_BLOCKS
+    max_sessions: Limit = 1_000_000
+
+    def bind(self, context: Context) -> None:
+        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+        self.sessions = Sessions(self.max_sessions)
+        self.ratio = Fraction(str(self.min_hit_ratio)).as_integer_ratio()
+        self.factor = Fraction(str(self.overload_factor)).as_integer_ratio()
+        self.rotation = Rotation()
+        self.stayed = 0
+        self.fell_back = 0
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        size = self.block_tokens
+        tokens = request.prompt_tokens
+        hits = self.matches(request.path)
+        session = request.session
+        if session is not None:
+            view = self.sessions.find(session, instances)
+            if view is not None:
+                hit = hits[view.index] * size
+                if self.warm(hit, tokens) and self.calm(view, instances):
+                    self.stayed += 1
+                    return Route(view.id, "affinity", hit)
+                self.fell_back += 1
+        keys = []
+        for view in instances:
+            uncached = tokens - hits[view.index] * size
+            requests = view.inflight
+            keys.append(((view.pending_prefill_tokens + uncached) * requests, uncached, requests))
+        view = instances[self.rotation.lowest(keys)]
+        if session is not None:
+            self.sessions.bind(session, view)
+        return Route(view.id, "lmetric", hits[view.index] * size)
+
+    def warm(self, hit: int, tokens: int) -> bool:
+        """hit / max(tokens, 1) > min_hit_ratio"""
+        part, whole = self.ratio
+        return hit * whole > part * max(tokens, 1)
+
+    def calm(self, view: InstanceView, instances: list[InstanceView]) -> bool:
+        """num_requests <= overload_factor * max(mean num_requests, 1)"""
+        part, whole = self.factor
+        count = len(instances)
+        total = sum([other.inflight for other in instances])
+        return view.inflight * count * whole <= part * max(total, count)
+
+    def metrics(self) -> dict[str, float]:
+        return {"unified_stayed": self.stayed, "unified_fell_back": self.fell_back, "unified_ties": self.rotation.ties}
+
+
+@policy("routing", "lmetric-plus-one", exact=["inflight", "pending_prefill_tokens", "prefix_index"])
+class LMetricPlusOne:
+    """Minimises prefill tokens times the batch this request would make: LMetric as it was published.
+
+    score = (pending + uncached) × (num_requests + 1); the lowest wins. Unlike `lmetric` an idle instance does not score
+    0, so among idle ones the warmest cache wins. Ties: lowest index. Counters are exact, the match is the router's
+    belief.
+    """
+
+    block_tokens: BlockTokens = 512
+    lru_blocks: LruBlocks = LRU_BLOCKS
+
+    def bind(self, context: Context) -> None:
+        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        size = self.block_tokens
+        tokens = request.prompt_tokens
+        hits = self.matches(request.path)
+        scores = [
+            (view.pending_prefill_tokens + tokens - hits[view.index] * size) * (view.inflight + 1) for view in instances
+        ]
+        view = instances[scores.index(min(scores))]
+        return Route(view.id, "", hits[view.index] * size)
+
+
+@policy("routing", "least-prefill-work", exact=["inflight", "pending_prefill_tokens", "prefix_index"])
+class LeastPrefillWork:
+    """Minimises the prefill tokens left to compute at an instance, this request's uncached part included.
+
+    The lowest (pending + uncached, num_requests) wins; there is nothing to tune. Ties: in rotation, by a counter that
+    advances on ties only. Counters are exact, the match is the router's belief.
+    """
+
+    block_tokens: BlockTokens = 512
+    lru_blocks: LruBlocks = LRU_BLOCKS
+
+    def bind(self, context: Context) -> None:
+        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+        self.rotation = Rotation()
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        size = self.block_tokens
+        tokens = request.prompt_tokens
+        hits = self.matches(request.path)
+        keys = [(view.pending_prefill_tokens + tokens - hits[view.index] * size, view.inflight) for view in instances]
+        view = instances[self.rotation.lowest(keys)]
+        return Route(view.id, "", hits[view.index] * size)

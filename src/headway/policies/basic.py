@@ -1,0 +1,146 @@
+"""The plain routing policies: baselines to measure the others against, and one that is wrong on purpose."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from headway.policies.context import Context
+from headway.registry import Bounds, policy
+from headway.types import ClusterView, InstanceView, Request, Route
+
+
+def least_loaded(instances: list[InstanceView]) -> InstanceView:
+    """Fewest requests in flight, the lowest index among equals."""
+    loads = [view.inflight for view in instances]
+    return instances[loads.index(min(loads))]
+
+
+@policy("routing", "round-robin")
+class RoundRobin:
+    """Sends requests to the instances in turn.
+
+    The n-th request goes to candidate n mod N, whatever its size and whatever the load. It reads no signal.
+    """
+
+    def bind(self, context: Context) -> None:
+        self.count = 0
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        count = self.count
+        self.count = count + 1
+        return Route(instances[count % len(instances)].id)
+
+
+@policy("routing", "random")
+class Random:
+    """Sends each request to an instance drawn uniformly from a seeded stream.
+
+    One draw a request from the routing stream of the simulation seed. It reads no signal.
+    """
+
+    def bind(self, context: Context) -> None:
+        self.draw = context.rng("routing").random
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        return Route(instances[int(self.draw() * len(instances))].id)
+
+
+@policy("routing", "least-loaded", exact=["inflight"])
+class LeastLoaded:
+    """Sends each request to the instance with the fewest requests in flight.
+
+    Load is the router's own count of requests routed to an instance and not yet ended, each once: exact, never stale.
+    Ties: lowest index.
+    """
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        return Route(least_loaded(cluster.instances).id)
+
+
+@policy("routing", "always-busiest", exact=["inflight"])
+class AlwaysBusiest:
+    """Sends each request to the instance with the most requests in flight: a pathological control.
+
+    Load is the router's own exact count. Ties: lowest index, so one instance gets everything. A metric that does not
+    show this policy as the worst is not measuring balance.
+    """
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        loads = [view.inflight for view in instances]
+        return Route(instances[loads.index(max(loads))].id)
+
+
+@policy("routing", "prefix-affinity", exact=["inflight", "prefix_index"])
+class PrefixAffinity:
+    """Sends a prompt to an instance believed to hold all of its full blocks, and otherwise to the least loaded one.
+
+    All or nothing: a match that lacks one block counts as none, and a prompt shorter than one block never matches.
+    Among several full matches the least loaded wins; load is the exact count of requests in flight. Ties: lowest
+    index. The match is what the router believes from its own routing, an LRU of `lru_blocks` blocks an instance.
+    On prompts that share no block it decides as `least-loaded`.
+    """
+
+    block_tokens: Annotated[int, Bounds(1, 4096, log=True)] = 16
+    lru_blocks: Annotated[int, Bounds(1, 10_000_000, log=True)] = 31_250
+
+    def bind(self, context: Context) -> None:
+        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        size = self.block_tokens
+        runs = request.path.blocks(size)
+        if runs:
+            total = runs[-1][1]
+            hits = self.matches(request.path)
+            if total in hits:
+                full = [view for view in instances if hits[view.index] == total]
+                if full:
+                    return Route(least_loaded(full).id, "full match", total * size)
+            view = least_loaded(instances)
+            return Route(view.id, "least loaded", hits[view.index] * size)
+        return Route(least_loaded(instances).id, "least loaded")
+
+
+@policy("routing", "least-kv", reported=["kv_used"])
+class LeastKv:
+    """Sends each request to the instance with the lowest KV-cache utilisation.
+
+    Utilisation is blocks held by requests over all blocks, as the instance last reported it; blocks that are cached
+    but held by no request count as free. Ties: lowest index.
+    """
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        used = [view.kv_used / view.kv_blocks for view in instances]
+        return Route(instances[used.index(min(used))].id)
+
+
+@policy("routing", "power-of-two", exact=["inflight"])
+class PowerOfTwo:
+    """Draws two distinct instances at random and sends the request to the less loaded of the two.
+
+    Load is the router's own exact count of requests in flight. Ties: lowest index of the two. Two draws a request
+    from the seeded routing stream; a single candidate is taken as it is.
+    """
+
+    def bind(self, context: Context) -> None:
+        self.draw = context.rng("routing").random
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        count = len(instances)
+        if count == 1:
+            return Route(instances[0].id)
+        draw = self.draw
+        low = int(draw() * count)
+        high = int(draw() * (count - 1))
+        if high >= low:
+            high += 1
+        else:
+            low, high = high, low
+        one, other = instances[low], instances[high]
+        return Route(other.id if other.inflight < one.inflight else one.id)

@@ -1,0 +1,93 @@
+"""Filters, which drop candidates before they are scored, and pickers, which choose by the scores.
+
+`keep(request, candidates, cluster)` returns those that stay, in their order. A filter that would drop every candidate
+is passed over by `weighted`: a threshold steers requests, it never loses one. `pick(candidates, totals, cluster)`
+returns a position among the candidates.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from random import Random
+from typing import Annotated
+
+from headway.policies.context import Context
+from headway.registry import Bounds, policy
+from headway.types import ClusterView, InstanceView, Request
+
+
+@policy("filter", "kv-below", reported=("kv_used",))
+class KvBelow:
+    """Drops instances with more than `threshold` of their KV blocks in use. Reported."""
+
+    threshold: Annotated[float, Bounds(0.0, 1.0)] = 0.9
+
+    trusted = True
+
+    def keep(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[InstanceView]:
+        threshold = self.threshold
+        return [view for view in candidates if view.kv_used / view.kv_blocks <= threshold]
+
+
+@policy("filter", "load-below", reported=("queued", "running"))
+class LoadBelow:
+    """Drops instances with an effective load above `max_load` requests. Reported: queue and batch, plus what was routed
+    since that report."""
+
+    max_load: Annotated[int, Bounds(0, 100_000)] = 128
+
+    trusted = True
+
+    def keep(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[InstanceView]:
+        limit = self.max_load
+        return [view for view in candidates if view.queued + view.running + view.routed_since_report <= limit]
+
+
+@policy("filter", "load-spread", exact=("inflight",))
+class LoadSpread:
+    """Keeps only the least loaded where the fleet is out of balance: highest - lowest > `absolute` and highest >
+    `relative` x lowest, in requests in flight. Exact. The balance rule of SGLang's cache-aware router."""
+
+    absolute: Annotated[int, Bounds(0, 100_000)] = 64
+    relative: Annotated[float, Bounds(1.0, 1000.0)] = 1.5
+
+    trusted = True
+
+    def keep(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[InstanceView]:
+        loads = [view.inflight for view in candidates]
+        low, high = min(loads), max(loads)
+        if high - low > self.absolute and high > self.relative * low:
+            return [view for view in candidates if view.inflight == low]
+        return candidates
+
+
+@policy("picker", "max-score")
+class MaxScore:
+    """The candidate with the highest total, the lowest index among equals."""
+
+    trusted = True
+
+    def pick(self, candidates: list[InstanceView], totals: list[float], cluster: ClusterView) -> int:
+        return totals.index(max(totals))
+
+
+@policy("picker", "weighted-random")
+class WeightedRandom:
+    """A candidate at random, with probability in proportion to its total; uniform where all totals are 0. `seed` gives
+    it a stream of its own that does not follow the run's seed."""
+
+    seed: int | None = None
+
+    trusted = True
+
+    def bind(self, context: Context) -> None:
+        self._rng = context.rng("picker") if self.seed is None else Random(self.seed)
+
+    def pick(self, candidates: list[InstanceView], totals: list[float], cluster: ClusterView) -> int:
+        draw = self._rng.random()
+        steps = list(accumulate(totals))
+        if steps[-1] <= 0.0:
+            return int(draw * len(totals))
+        # A draw whose product rounds up to the sum still belongs to the last candidate with a share of it.
+        return min(bisect_right(steps, draw * steps[-1]), steps.index(steps[-1]))

@@ -1,0 +1,116 @@
+"""The live router's linear score: four normalised terms, and a stable hash where they say too little."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Annotated, Any
+
+from headway.hashing import ROOT
+from headway.policies.context import Context
+from headway.registry import Bounds, policy
+from headway.types import ClusterView, HeadwayError, InstanceView, Path, Request, Route
+
+Weight = Annotated[float, Bounds(0, 1000)]
+
+# Scores are sums of four products; what their rounding can do must not move an instance across the band's edge.
+ROUNDING = 1e-9
+
+
+@policy("routing", "kv-aware", exact=["inflight", "prefix_index"], reported=["busy", "watts"])
+class KvAware:
+    """Scores cache overlap, idleness, low power and capacity, weighted, and decides near-ties by a stable hash.
+
+    score = kv × overlap + load × (1 − util) + power × (1 − watts ÷ the fleet's highest watts) + capacity × capacity
+    figure; weights are used as given, not normalised.
+
+    overlap: leading blocks believed cached ÷ blocks, over the full blocks of the first `prefix_tokens` tokens (null: of
+    the whole prompt); 0 where there is none. util = max(requests in flight ÷ `max_concurrent`, busy share), at most 1;
+    `max_concurrent` null means the instance's batch limit. watts is a 30 s mean. The capacity figure is static, in
+    [0, 1], from TP, dtype, memory and free model slots.
+
+    Ties: of all within `epsilon` of the best score (inclusive) the highest hash of (instance id, prefix) wins, so equal
+    prefixes meet again while nothing tells the instances apart; then the lowest index. The prefix is that of the last
+    full block counted, or the prompt's beginning where there is none. Requests in flight are exact, the match is the
+    router's belief, busy share and watts are as last reported.
+    """
+
+    kv: Weight = 0.55
+    load: Weight = 0.25
+    power: Weight = 0.10
+    capacity: Weight = 0.10
+    epsilon: Annotated[float, Bounds(0, 1)] = 0.01
+    prefix_tokens: Annotated[int | None, Bounds(1, 1_000_000, log=True)] = 64
+    max_concurrent: Annotated[int | None, Bounds(1, 100_000, log=True)] = None
+    block_tokens: Annotated[int, Bounds(1, 4096, log=True)] = 16
+    lru_blocks: Annotated[int, Bounds(1, 10_000_000, log=True)] = 31_250
+
+    def __post_init__(self) -> None:
+        if not (self.kv or self.load or self.power or self.capacity):
+            raise HeadwayError(
+                "kv-aware: the weights kv, load, power and capacity are all 0; at least one must be positive."
+            )
+        if self.prefix_tokens is not None and self.prefix_tokens < self.block_tokens:
+            raise HeadwayError(
+                f"kv-aware: prefix_tokens {self.prefix_tokens} is less than one block of {self.block_tokens} tokens; "
+                "give at least one block, or null for the whole prompt."
+            )
+
+    def bind(self, context: Context) -> None:
+        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+        self.hashers: dict[str, Any] = {}
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        size = self.block_tokens
+        runs = request.path.blocks(size)
+        wanted = runs[-1][1] if runs else 0
+        if self.prefix_tokens is not None:
+            wanted = min(wanted, self.prefix_tokens // size)
+        hits = self.matches(request.path)
+        scores = self.scores(instances, hits, wanted)
+        best = max(scores)
+        floor = best - self.epsilon - ROUNDING
+        band = [view for view, score in zip(instances, scores, strict=True) if score >= floor]
+        view = band[0] if len(band) == 1 else self.pick(band, prefix_key(request.path, runs, wanted))
+        return Route(view.id, "", hits[view.index] * size)
+
+    def scores(self, instances: list[InstanceView], hits: list[int], wanted: int) -> list[float]:
+        kv, load, power, capacity = self.kv, self.load, self.power, self.capacity
+        limit = self.max_concurrent
+        peak = max([view.watts for view in instances]) or 1.0
+        scores = []
+        for view in instances:
+            util = view.inflight / (limit or view.max_batch_size)
+            if view.busy > util:
+                util = view.busy
+            if util > 1.0:
+                util = 1.0
+            hit = hits[view.index]
+            overlap = (hit / wanted if hit < wanted else 1.0) if wanted else 0.0
+            scores.append(
+                kv * overlap + load * (1.0 - util) + power * (1.0 - view.watts / peak) + capacity * view.capacity
+            )
+        return scores
+
+    def pick(self, band: list[InstanceView], key: int) -> InstanceView:
+        """Rendezvous hashing: each instance bids `hashing.stable(id, key)`, the highest wins."""
+        hashers = self.hashers
+        text = str(key).encode()
+        bids = []
+        for view in band:
+            hasher = hashers.get(view.id)
+            if hasher is None:
+                # The id's part of the hash is the same every time; going on from a copy costs a seventh of `stable`.
+                hasher = hashers[view.id] = blake2b(f"{view.id}\x1f".encode(), digest_size=8)
+            hasher = hasher.copy()
+            hasher.update(text)
+            bids.append(hasher.digest()[::-1])
+        return band[bids.index(max(bids))]
+
+
+def prefix_key(path: Path, runs: tuple[tuple[int, int], ...], wanted: int) -> int:
+    """The key of the run that holds block number `wanted`, or of the prompt's beginning."""
+    for key, end in runs:
+        if end >= wanted:
+            return key
+    return path.keys[0] if path.keys else ROOT

@@ -1,0 +1,175 @@
+"""RouteSim's policies over what this router believes: cache against load, sticky sessions, decaying costs.
+
+Their load is the *effective* one, each outstanding request once: reported queue and batch, plus what was routed since
+that report. RouteSim's design states no tie rule; here the lowest index wins.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from headway.policies.b3 import Sessions
+from headway.policies.context import Context
+from headway.registry import Bounds, policy
+from headway.types import PS_PER_SECOND, ClusterView, InstanceView, Request, Route
+
+Share = Annotated[float, Bounds(0, 1)]
+Weight = Annotated[float, Bounds(0, 1000)]
+BlockTokens = Annotated[int, Bounds(1, 4096, log=True)]
+LruBlocks = Annotated[int, Bounds(1, 10_000_000, log=True)]
+
+
+def least_outstanding(instances: list[InstanceView]) -> InstanceView:
+    """Lowest effective load, the lowest index among equals."""
+    loads = [view.queued + view.running + view.routed_since_report for view in instances]
+    return instances[loads.index(min(loads))]
+
+
+@policy("routing", "least-outstanding", exact=["routed_since_report"], reported=["queued", "running"])
+class LeastOutstanding:
+    """Sends each request to the instance with the fewest queued and running requests.
+
+    Load = reported queue + reported batch + requests routed since that report, each outstanding request once. Ties:
+    lowest index. With reports that are always fresh it decides as `least-loaded`.
+    """
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        return Route(least_outstanding(cluster.instances).id)
+
+
+@policy("routing", "prefix-aware", exact=["prefix_index", "routed_since_report"], reported=["queued", "running"])
+class PrefixAware:
+    """Weighs having the request's shared prefix cached, yes or no, against load.
+
+    score = cache_weight × has_prefix + (1 − cache_weight) × (1 − load); the highest wins. has_prefix is 1 where the
+    router believes the prompt's declared shared prefix cached (its full blocks; without a declaration, the first
+    block), and 0 where load ≥ `max_load`. load = min(1, effective load ÷ the instance's queue limit), effective load
+    as reported plus what was routed since. Ties: lowest index.
+    """
+
+    cache_weight: Share = 0.8
+    max_load: Share = 0.9
+    block_tokens: BlockTokens = 16
+    lru_blocks: LruBlocks = 31_250
+
+    def bind(self, context: Context) -> None:
+        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        size = self.block_tokens
+        weight, max_load = self.cache_weight, self.max_load
+        rest = 1.0 - weight
+        wanted = min(request.shared_prefix_tokens, request.prompt_tokens) // size or 1
+        hits = self.matches(request.path)
+        scores = []
+        for view in instances:
+            load = (view.queued + view.running + view.routed_since_report) / view.max_queue
+            if load > 1.0:
+                load = 1.0
+            has_prefix = hits[view.index] >= wanted and load < max_load
+            scores.append(weight + rest * (1.0 - load) if has_prefix else rest * (1.0 - load))
+        view = instances[scores.index(max(scores))]
+        return Route(view.id, "", hits[view.index] * size)
+
+
+@policy("routing", "prefix-overlap", exact=["prefix_index", "routed_since_report"], reported=["queued", "running"])
+class PrefixOverlap:
+    """Weighs the share of the prompt's blocks believed cached against load.
+
+    score = cache_weight × cache + (1 − cache_weight) × (1 − load); the highest wins. cache = |prompt's blocks ∩ blocks
+    believed cached| ÷ |prompt's blocks|, and is left out where load exceeds `max_load`. load = effective load ÷ the
+    instance's queue limit, effective load as reported plus what was routed since. Ties: lowest index. A prompt without
+    a full block goes to the least outstanding.
+
+    `match` says how blocks are compared: `set` as an intersection, `leading` as the longest common beginning. A block's
+    key commits to all before it and the router forgets a prompt's tail before its head, so whoever is believed to hold
+    a block is believed to hold all before it: both give the same number.
+    """
+
+    cache_weight: Share = 0.7
+    max_load: Share = 0.9
+    match: Literal["set", "leading"] = "set"
+    block_tokens: BlockTokens = 16
+    lru_blocks: LruBlocks = 31_250
+
+    def bind(self, context: Context) -> None:
+        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        size = self.block_tokens
+        runs = request.path.blocks(size)
+        if not runs:
+            return Route(least_outstanding(instances).id, "no full block")
+        total = runs[-1][1]
+        weight, max_load = self.cache_weight, self.max_load
+        rest = 1.0 - weight
+        hits = self.matches(request.path)
+        scores = []
+        for view in instances:
+            load = (view.queued + view.running + view.routed_since_report) / view.max_queue
+            cache = 0.0 if load > max_load else hits[view.index] / total
+            scores.append(weight * cache + rest * (1.0 - load))
+        view = instances[scores.index(max(scores))]
+        return Route(view.id, "", hits[view.index] * size)
+
+
+@policy("routing", "session-affinity", exact=["routed_since_report"], reported=["queued", "running"])
+class SessionAffinity:
+    """Keeps a conversation on the instance that its first request went to.
+
+    A conversation not seen before, and a request without one, goes to the least outstanding: the lowest effective load
+    (reported plus what was routed since), ties to the lowest index. Load never breaks a binding. Beyond `max_sessions`
+    the conversation not seen for longest is forgotten.
+    """
+
+    max_sessions: Annotated[int, Bounds(1, 100_000_000, log=True)] = 100_000
+
+    def bind(self, context: Context) -> None:
+        self.sessions = Sessions(self.max_sessions)
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        session = request.session
+        if session is None:
+            return Route(least_outstanding(cluster.instances).id, "no session")
+        view = self.sessions.find(session, cluster.instances)
+        if view is not None:
+            return Route(view.id, "bound")
+        view = least_outstanding(cluster.instances)
+        self.sessions.bind(session, view)
+        return Route(view.id, "first sight")
+
+
+@policy("routing", "cost-escalation", reported=["queued", "kv_used"])
+class CostEscalation:
+    """Charges an instance for each request it gets, lets the charges fade, and picks the cheapest.
+
+    Before each decision cost ← cost × exp(−decay × seconds since the last one); the lowest cost wins and is charged
+    base + queue_weight × queue + kv_weight × KV utilisation, queue and utilisation as last reported. Costs are whole
+    billionths, so that no last digit of a machine's exp() can decide. Ties: lowest index.
+    """
+
+    decay: Annotated[float, Bounds(0, 1000)] = 0.1
+    base: Weight = 1.0
+    queue_weight: Weight = 0.5
+    kv_weight: Weight = 2.0
+
+    def bind(self, context: Context) -> None:
+        self.costs = [0] * len(context.instances)
+        self.last_ps = 0
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances = cluster.instances
+        costs = self.costs
+        elapsed_ps = cluster.now_ps - self.last_ps
+        if elapsed_ps:
+            factor = math.exp(-self.decay * (elapsed_ps / PS_PER_SECOND))
+            costs = self.costs = [int(cost * factor + 0.5) for cost in costs]
+            self.last_ps = cluster.now_ps
+        offers = [costs[view.index] for view in instances]
+        view = instances[offers.index(min(offers))]
+        charge = self.base + self.queue_weight * view.queued + self.kv_weight * (view.kv_used / view.kv_blocks)
+        costs[view.index] += int(charge * 1e9 + 0.5)
+        return Route(view.id)

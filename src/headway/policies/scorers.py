@@ -1,0 +1,232 @@
+"""Scorers: one dimension of a routing decision each, a value in [0, 1] for every candidate, higher is better.
+
+`score(request, candidates, cluster)` returns a list aligned with the candidates, which may be a part of the cluster
+only. `bind(context)` and `observe(event)` are optional. The scorers here keep to the range by construction, so
+`weighted` takes their word (`trusted`); those of users are clamped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from typing import Annotated
+
+from headway.policies.context import Context, Estimator
+from headway.policies.prefix_index import PrefixIndex
+from headway.registry import Bounds, policy
+from headway.types import ClusterView, Event, InstanceView, Request, Routed
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Believer:
+    """What scorers share that ask the router's prefix index; those with equal figures share one index."""
+
+    block_tokens: Annotated[int, Bounds(1, 4096, log=True)] = 16
+    lru_blocks: Annotated[int, Bounds(1, 10_000_000, log=True)] = 31_250
+
+    trusted = True
+
+    def bind(self, context: Context) -> None:
+        self._index: PrefixIndex = context.prefix_index(self.block_tokens, self.lru_blocks)
+        self._matched: list[int] = [0] * self._index.instances
+
+    def believed_tokens(self, view: InstanceView) -> int:
+        """Prompt tokens of the request scored last that the instance is believed to have cached."""
+        return self._matched[view.index] * self.block_tokens
+
+
+@policy("scorer", "prefix-affinity", exact=("prefix_index",))
+class PrefixAffinity(Believer):
+    """Leading full blocks of the prompt believed cached on the instance / all its full blocks; 0 for a prompt shorter
+    than a block. Exact: the router's own index of what it routed where, not the instance's true cache."""
+
+    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+        path = request.path
+        self._matched = matched = self._index.matches(path)
+        runs = path.blocks(self.block_tokens)
+        if not runs:
+            return [0.0] * len(candidates)
+        blocks = runs[-1][1]
+        if len(candidates) == len(matched):
+            return [count / blocks for count in matched]
+        return [matched[view.index] / blocks for view in candidates]
+
+    def metrics(self) -> dict[str, float]:
+        index = self._index
+        return {
+            "prefix_index_blocks": float(sum(index.size(instance) for instance in range(index.instances))),
+            "prefix_index_capacity": float(index.capacity * index.instances),
+        }
+
+
+@policy("scorer", "queue-depth", reported=("queued", "running"))
+class QueueDepth:
+    """(highest load - load) / (highest - lowest) over the candidates, 1 if all are equal. Load is the effective load.
+    Reported: queue and batch, plus what was routed since that report."""
+
+    trusted = True
+
+    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+        loads = [view.queued + view.running + view.routed_since_report for view in candidates]
+        high = max(loads)
+        span = high - min(loads)
+        if not span:
+            return [1.0] * len(loads)
+        return [(high - load) / span for load in loads]
+
+
+@policy("scorer", "kv-utilization", reported=("kv_used",))
+class KvUtilization:
+    """1 - share of the instance's KV blocks in use. Reported."""
+
+    trusted = True
+
+    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+        return [1.0 - view.kv_used / view.kv_blocks for view in candidates]
+
+
+@policy("scorer", "load-balance", exact=("inflight",))
+class LoadBalance:
+    """1 / (1 + requests in flight). Exact: counted by the router, so that alone it decides as least-loaded."""
+
+    trusted = True
+
+    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+        return [1.0 / (1 + view.inflight) for view in candidates]
+
+
+@policy("scorer", "active-requests", exact=("inflight",))
+class ActiveRequests:
+    """(highest - n) / highest over the candidates, n the requests in flight; 1 if none has any. Exact.
+
+    Unlike queue-depth it measures from zero: where all are equally busy all score 0.
+    """
+
+    trusted = True
+
+    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+        counts = [view.inflight for view in candidates]
+        high = max(counts)
+        if not high:
+            return [1.0] * len(counts)
+        return [(high - count) / high for count in counts]
+
+
+@policy("scorer", "oracle-prefix", oracle=True)
+class OraclePrefix:
+    """Prompt tokens truly cached on the instance / all prompt tokens. Truth that no live router has: an upper bound
+    for what prefix-affinity's belief can give."""
+
+    trusted = True
+
+    def bind(self, context: Context) -> None:
+        self._context = context
+        self._cached: list[int] = [0] * len(context.instances)
+
+    def believed_tokens(self, view: InstanceView) -> int:
+        return self._cached[view.index]
+
+    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+        self._cached = cached = self._context.truth(request)
+        tokens = request.prompt_tokens
+        if not tokens:
+            return [0.0] * len(candidates)
+        return [cached[view.index] / tokens for view in candidates]
+
+
+@policy("scorer", "no-hit-lru", exact=("prefix_index",))
+class NoHitLru(Believer):
+    """Spreads cold prompts: where no candidate is believed to hold a block of the prompt, 1 - rank / (candidates - 1),
+    ranked by when an instance last got a cold prompt, never first, then longest ago; else 0.5 for all. Exact: the
+    router's own index and memory."""
+
+    def bind(self, context: Context) -> None:
+        super().bind(context)
+        self._used = [0] * len(context.instances)  # number of the last cold request, 0 for never
+        self._cold: int | None = None  # id of the request scored last, if cold
+        self._count = 0
+
+    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+        self._matched = matched = self._index.matches(request.path)
+        if any(matched[view.index] for view in candidates):
+            self._cold = None
+            return [0.5] * len(candidates)
+        self._cold = request.id
+        last = len(candidates) - 1
+        if not last:
+            return [1.0]
+        used = self._used
+        scores = [0.0] * len(candidates)
+        order = sorted(range(len(candidates)), key=lambda at: (used[candidates[at].index], candidates[at].index))
+        for rank, at in enumerate(order):
+            scores[at] = 1.0 - rank / last
+        return scores
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Routed) and event.request.id == self._cold:
+            self._count += 1
+            self._used[event.instance.index] = self._count
+
+
+@policy("scorer", "session-affinity")
+class SessionAffinity:
+    """1 for the instance that the request's session was last routed to, else 0; 0 for all without a session. Exact: the
+    router's own memory of the `max_sessions` sessions routed last."""
+
+    max_sessions: Annotated[int, Bounds(1, 100_000_000, log=True)] = 100_000
+
+    trusted = True
+
+    def bind(self, context: Context) -> None:
+        self._home: OrderedDict[str, int] = OrderedDict()  # least recently routed first
+
+    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+        home = self._home.get(request.session) if request.session is not None else None
+        if home is None:
+            return [0.0] * len(candidates)
+        return [1.0 if view.index == home else 0.0 for view in candidates]
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Routed) and event.request.session is not None:
+            home = self._home
+            home[event.request.session] = event.instance.index
+            home.move_to_end(event.request.session)
+            if len(home) > self.max_sessions:
+                home.popitem(last=False)
+
+
+@policy(
+    "scorer",
+    "predicted-latency",
+    exact=("inflight_tokens", "pending_prefill_tokens", "prefix_index"),
+    reported=("running",),
+)
+class PredictedLatency(Believer):
+    """Lowest predicted time to first token among the candidates / the instance's own. Exact: pending prefill and the
+    router's index; reported: the running sequences.
+
+    The prefill ahead is pending_prefill_tokens plus the prompt's tokens not believed cached (at least one). It is done
+    in steps of max_batch_tokens, of which each running sequence takes one token to decode, over the prompt tokens in
+    flight that are no longer pending; the times of these steps, by the latency estimator, add up to the prediction.
+    """
+
+    def bind(self, context: Context) -> None:
+        super().bind(context)
+        self._estimator: Estimator = context.estimator
+
+    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+        self._matched = self._index.matches(request.path)
+        times = [self.predict(request, view) for view in candidates]
+        best = min(times)
+        return [best / time if time > 0.0 else 1.0 for time in times]
+
+    def predict(self, request: Request, view: InstanceView) -> float:
+        """Seconds until the first token, were the request routed to this instance."""
+        step_seconds = self._estimator.step_seconds
+        decodes = view.running
+        context = max(0, view.inflight_tokens - view.pending_prefill_tokens) if decodes else 0
+        ahead = view.pending_prefill_tokens + max(1, request.prompt_tokens - self.believed_tokens(view))
+        chunk = max(1, view.max_batch_tokens - decodes)
+        steps, rest = divmod(ahead, chunk)
+        seconds = step_seconds(rest, decodes, context) if rest else 0.0
+        return seconds + steps * step_seconds(chunk, decodes, context) if steps else seconds

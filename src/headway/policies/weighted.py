@@ -1,0 +1,216 @@
+"""Routing by a weighted sum of scorers, with optional filters before and a picker after: llm-d's scheduling profile.
+
+The scorers are an inner matter of this policy: what a router sees of it is `route`, like of any other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from functools import partial
+from math import gcd, lcm
+from typing import Any
+
+from headway import registry
+from headway.policies import filters as _filters  # noqa: F401  (registers the filters and pickers)
+from headway.policies import scorers as _scorers  # noqa: F401  (registers the scorers)
+from headway.policies.context import Context
+from headway.registry import REPORTED, policy
+from headway.types import ClusterView, Event, HeadwayError, InstanceView, Request, Route
+
+PLACE = "policies.routing.scorers"
+DEFAULT = "prefix-affinity:3,queue-depth:2,kv-utilization:2"
+
+Score = Callable[[Request, list[InstanceView], ClusterView], list[float]]
+
+
+@policy("routing", "weighted", exact=("prefix_index",), reported=("queued", "running", "kv_used"))
+class Weighted:
+    """The highest weighted sum of scorers, each in [0, 1]; lowest index on ties. Reads what its scorers and filters
+    read; the default profile reads queue, batch and KV use as reported, and the router's own prefix index.
+
+    `scorers` is a mapping {prefix-affinity: 3, queue-depth: 2}, a list [{name: prefix-affinity, weight: 3, lru_blocks:
+    31250}] or the text "prefix-affinity:3,queue-depth:2". Only the ratios of weights count, and not their order. A
+    value outside [0, 1] is clamped, a missing one or NaN counts 0. A filter that would drop every candidate is passed
+    over, so filters never lose a request.
+    """
+
+    scorers: str | dict[str, Any] | list[Any] = DEFAULT
+    filters: list[Any] = dataclasses.field(default_factory=list)
+    picker: str | dict[str, Any] = "max-score"
+
+    def __post_init__(self) -> None:
+        chosen = read_scorers(self.scorers)
+        self._scorers = [scorer for scorer, _ in chosen]
+        self._filters = [
+            registry.build("filter", given, f"policies.routing.filters[{at}]") for at, given in enumerate(self.filters)
+        ]
+        self._picker = registry.build("picker", self.picker, "policies.routing.picker")
+        self._parts = [*self._scorers, *self._filters, self._picker]
+        self.weights = tuple(weight for _, weight in chosen)
+        self.reads = gather_reads(self._parts)
+        self.oracle = any(part.entry.oracle for part in self._parts)
+        self._combine = combiner([float(weight) for weight in self.weights])
+        self._score = [score_of(scorer) for scorer in self._scorers]
+        self._keep = [keep_of(part) for part in self._filters]
+        self._pick = None if part_name(self._picker) == "max-score" else partial(picked, self._picker)
+        tells = [scorer.believed_tokens for scorer in self._scorers if hasattr(scorer, "believed_tokens")]
+        self._believed: Callable[[InstanceView], int] | None = tells[0] if tells else None
+        # Only a policy that listens has `observe`, so that the others cost no event.
+        listeners = [part.observe for part in self._parts if hasattr(part, "observe")]
+        if listeners:
+            self.observe: Callable[[Event], None] = listeners[0] if len(listeners) == 1 else partial(tell, listeners)
+
+    def bind(self, context: Context) -> None:
+        for part in self._parts:
+            if hasattr(part, "bind"):
+                part.bind(context)
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        candidates = cluster.instances
+        for keep in self._keep:
+            candidates = keep(request, candidates, cluster) or candidates
+        totals = self._combine([score(request, candidates, cluster) for score in self._score])
+        if self._pick is None:
+            view = candidates[totals.index(max(totals))]
+        else:
+            view = candidates[self._pick(candidates, totals, cluster)]
+        return Route(view.id, "", self._believed(view) if self._believed is not None else 0)
+
+    def metrics(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for part in self._parts:
+            if hasattr(part, "metrics"):
+                found.update(part.metrics())
+        return found
+
+
+def combiner(weights: list[float]) -> Callable[[list[list[float]]], list[float]]:
+    """Weighted totals, summed in the order of the scorers; the common small profiles in one pass."""
+    if len(weights) == 1:
+        return lambda scores: scores[0]
+    if len(weights) == 2:
+        a, b = weights
+        return lambda scores: [a * x + b * y for x, y in zip(*scores, strict=True)]
+    if len(weights) == 3:
+        a, b, c = weights
+        return lambda scores: [a * x + b * y + c * z for x, y, z in zip(*scores, strict=True)]
+
+    def combine(scores: list[list[float]]) -> list[float]:
+        totals = [0.0] * len(scores[0])
+        for weight, values in zip(weights, scores, strict=True):
+            totals = [total + weight * value for total, value in zip(totals, values, strict=True)]
+        return totals
+
+    return combine
+
+
+def part_name(part: Any) -> str:
+    return str(part.entry.name)
+
+
+def gather_reads(parts: Iterable[Any]) -> tuple[str, ...]:
+    """The reported signals that any of the parts reads, in the catalogue's order."""
+    read = [signal for part in parts for signal in part.entry.reported]
+    return tuple(signal for signal in REPORTED if signal in read)
+
+
+def tell(listeners: list[Callable[[Event], None]], event: Event) -> None:
+    for observe in listeners:
+        observe(event)
+
+
+def score_of(scorer: Any) -> Score:
+    """A scorer's own method where its range is known, else one that holds it to the range."""
+    return scorer.score if getattr(scorer, "trusted", False) else partial(clamped, scorer)
+
+
+def clamped(scorer: Any, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+    """A value in [0, 1] for every candidate, whatever the scorer returned: missing and NaN count 0."""
+    values = list(scorer.score(request, candidates, cluster) or ())
+    held = []
+    for value in values[: len(candidates)]:
+        if value is not None and not isinstance(value, (int, float)):
+            place = f"{PLACE}.{part_name(scorer)}"
+            raise HeadwayError(f"{place}: scores must be numbers from 0 to 1, one a candidate in turn, got {value!r}.")
+        held.append(min(1.0, float(value)) if value is not None and value > 0 else 0.0)
+    return held + [0.0] * (len(candidates) - len(held))
+
+
+def keep_of(part: Any) -> Callable[[Request, list[InstanceView], ClusterView], list[InstanceView]]:
+    """A filter's own method where its manners are known, else one that holds it to the candidates and their order."""
+
+    def keep(request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[InstanceView]:
+        kept = {view.index for view in part.keep(request, candidates, cluster)}
+        return [view for view in candidates if view.index in kept]
+
+    return part.keep if getattr(part, "trusted", False) else keep
+
+
+def picked(picker: Any, candidates: list[InstanceView], totals: list[float], cluster: ClusterView) -> int:
+    at = picker.pick(candidates, totals, cluster)
+    if not isinstance(at, int) or not 0 <= at < len(candidates):
+        place = f"policies.routing.picker.{part_name(picker)}"
+        raise HeadwayError(f"{place}: pick must return a position from 0 to {len(candidates) - 1}, got {at!r}.")
+    return at
+
+
+def read_scorers(given: object) -> list[tuple[Any, int]]:
+    """Scorers with their weights as coprime integers, in an order that does not depend on how they were listed."""
+    found: dict[str, tuple[Any, Fraction]] = {}
+    for name, weight, parameters in listed(given):
+        key = name if ".py" in name else registry.canonical(name)
+        place = f"{PLACE}.{key}"
+        if key in found:
+            raise HeadwayError(f"{place}: the scorer is given twice; give it once, with one weight.")
+        entry = registry.find("scorer", name, place)
+        ratio = read_weight(weight, place)
+        found[key] = registry.make(entry, parameters, place), ratio
+    if not found:
+        raise HeadwayError(f"{PLACE}: at least one scorer is needed, as in {DEFAULT!r}.")
+    pairs = [found[key] for key in sorted(found)]
+    scale = lcm(*(ratio.denominator for _, ratio in pairs))
+    whole = [int(ratio * scale) for _, ratio in pairs]
+    common = gcd(*whole)
+    return [(scorer, weight // common) for (scorer, _), weight in zip(pairs, whole, strict=True)]
+
+
+def listed(given: object) -> list[tuple[str, object, dict[str, Any]]]:
+    """(name, weight, parameters) of each scorer, from any of the three forms."""
+    if isinstance(given, str):
+        return [split_text(piece) for piece in given.split(",") if piece.strip()]
+    entries: list[Any] = given if isinstance(given, list) else [given]
+    if isinstance(given, dict):
+        entries = [
+            {**rest, "name": name} if isinstance(rest, dict) else {"name": name, "weight": rest}
+            for name, rest in given.items()
+        ]
+    found = []
+    for at, entry in enumerate(entries):
+        name, rest = registry.split(entry, f"{PLACE}[{at}]")
+        if "weight" not in rest:
+            raise HeadwayError(f"{PLACE}.{name}: the weight is missing, as in {{name: {name}, weight: 1}}.")
+        found.append((name, rest.pop("weight"), rest))
+    return found
+
+
+def split_text(piece: str) -> tuple[str, object, dict[str, Any]]:
+    name, _, weight = piece.strip().rpartition(":")
+    if not name or name.endswith(".py"):
+        raise HeadwayError(f"{PLACE}: {piece.strip()!r} has no weight; write name:weight, as in {DEFAULT!r}.")
+    return name.strip(), weight.strip(), {}
+
+
+def read_weight(value: object, place: str) -> Fraction:
+    """A weight by its decimal text, so that 0.3 is three tenths and not the float next to it."""
+    try:
+        number = Decimal(str(value)) if not isinstance(value, bool) else Decimal(0)
+    except InvalidOperation:
+        number = Decimal(0)
+    if not number.is_finite() or number <= 0:
+        raise HeadwayError(f"{place}: a weight must be a positive number, got {value}.")
+    if not Decimal("1e-12") <= number <= Decimal("1e12"):
+        raise HeadwayError(f"{place}: a weight must lie between 1e-12 and 1e12, got {value}.")
+    return Fraction(number)

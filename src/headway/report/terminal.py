@@ -1,0 +1,126 @@
+"""Results as tables for people, at home in 80 columns. Everything here reads plain summaries and prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"), ("queue wait", "queue_wait"))
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+GAP = "–"
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """A figure with thousands marked; large ones need no decimals."""
+    if value is None:
+        return GAP
+    return f"{value:,.{0 if abs(value) >= 1000 else digits}f}"
+
+
+def percent(share: float | None) -> str:
+    return GAP if share is None else f"{100 * share:.1f} %"
+
+
+def table(*headers: str, gap: int = 2) -> Table:
+    """A borderless table: words to the left, figures to the right."""
+    made = Table(box=None, padding=(0, gap - 1, 0, 1), header_style="bold", pad_edge=True)
+    for position, header in enumerate(headers):
+        made.add_column(Text(header), justify="left" if position == 0 else "right", no_wrap=True)
+    return made
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> Table:
+    made = Table(box=None, padding=(0, 1), show_header=False)
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in rows:
+        made.add_row(Text(name), Text(value))
+    return made
+
+
+def run_title(scenario: Mapping[str, Any], policy: bool = True) -> str:
+    """What was run, in a line."""
+    cluster = scenario["cluster"]
+    model, gpu = (
+        each if isinstance(each, str) else each.get("name", "custom") for each in (cluster["model"], cluster["gpu"])
+    )
+    tp = f"{cluster['tp']} × " if cluster["tp"] > 1 else ""
+    routing = f", routed by {scenario['policies']['routing']['name']}" if policy else ""
+    return f"{scenario['name']}: {cluster['instances']} × {model} on {tp}{gpu}{routing}"
+
+
+def run_report(summary: Mapping[str, Any], title: str, hint: str) -> RenderableType:
+    """What one run gave: latencies, then what they cost and how they were reached."""
+    latencies = table("ms", *STATISTICS)
+    for name, key in LATENCIES:
+        values = summary["latency"][key]
+        latencies.add_row(Text(name), *(number(values[statistic]) for statistic in STATISTICS))
+    return Group(Text(title, style="bold"), "", latencies, "", facts(run_facts(summary)), "", Text(hint, style="dim"))
+
+
+def run_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    requests, throughput, cache = summary["requests"], summary["throughput"], summary["cache"]
+    balance, slo, cost = summary["balance"], summary["slo"], summary["cost"]
+    ends = [f"{number(requests['completed'], 0)} completed"]
+    for outcome in ("rejected", "timed_out", "failed", "in_flight"):
+        if requests[outcome]:
+            ends.append(f"{number(requests[outcome], 0)} {outcome.replace('_', ' ')}")
+    rows = [
+        ("requests", f"{number(requests['arrived'], 0)} arrived: {', '.join(ends)}"),
+        (
+            "throughput",
+            f"{number(throughput['requests_per_s'], 2)} requests/s, tokens/s: "
+            f"{number(throughput['input_tokens_per_s'], 0)} in, {number(throughput['output_tokens_per_s'], 0)} out",
+        ),
+    ]
+    if slo.get("goodput_requests_per_s") is not None:
+        rows.append(("goodput", f"{number(slo['goodput_requests_per_s'], 2)} requests/s within the SLO"))
+        rows.append(("SLO met", f"TTFT {percent(slo['ttft_attainment'])}, TPOT {percent(slo['tpot_attainment'])}"))
+    rows.append(
+        (
+            "cache hits",
+            f"{percent(cache['token_hit_ratio'])} of prompt tokens, {percent(cache['block_hit_ratio'])} of blocks, "
+            f"{percent(cache['request_hit_ratio'])} of requests",
+        )
+    )
+    rows.append(("preemptions", number(summary["preemptions"], 0)))
+    rows.append(("balance", f"Jain {number(balance['jain'], 3)}, coefficient of variation {number(balance['cv'], 3)}"))
+    rows.append(
+        (
+            "cost",
+            f"{number(cost['gpu_seconds_per_request'], 3)} GPU-seconds a request, "
+            f"{number(cost['gpu_held_seconds'], 0)} held, ${number(cost['usd_per_1k_tokens'], 5)} per 1,000 tokens",
+        )
+    )
+    for name, value in (summary.get("policy_metrics") or {}).items():
+        rows.append((name, number(value, 0 if value == int(value) else 3)))
+    return rows
+
+
+def comparison_report(ranked: Sequence[tuple[str, Mapping[str, Any]]], title: str, verdict: str) -> RenderableType:
+    """One row a policy, best first, the winner marked."""
+    made = table(
+        "", "TTFT ms\nmean", "\np99", "TPOT ms\np99", "E2E ms\nmean", "goodput\nshare", "cache\nhits", "Jain\nindex"
+    )
+    for position, (name, summary) in enumerate(ranked):
+        latency = summary["latency"]
+        made.add_row(
+            Text(("▸ " if position == 0 else "  ") + short(name)),
+            number(latency["ttft"]["mean"]),
+            number(latency["ttft"]["p99"]),
+            number(latency["tpot"]["p99"]),
+            number(latency["e2e"]["mean"]),
+            percent(summary["slo"]["goodput_ratio"]),
+            percent(summary["cache"]["token_hit_ratio"]),
+            number(summary["balance"]["jain"], 3),
+            style="bold" if position == 0 else None,
+        )
+    return Group(Text(title, style="bold"), "", made, "", Text(verdict))
+
+
+def short(name: str, width: int = 24) -> str:
+    return name if len(name) <= width else name[: width - 1] + "…"

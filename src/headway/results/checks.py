@@ -1,0 +1,87 @@
+"""What must hold of every run before its figures may be believed. A breach is our own mistake, not the user's."""
+
+from __future__ import annotations
+
+from itertools import compress
+from operator import ge
+
+from headway.results.gaps import GapCounts
+from headway.results.metrics import COMPLETED
+from headway.results.recorder import IN_FLIGHT, InstanceStats, Recorder, RunFacts
+from headway.types import OUTCOMES, InvariantError
+
+
+def verify(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> None:
+    """Raise unless every request is accounted for once, every time is causal, and no instance did the impossible."""
+    _conserved(recorder)
+    _causal(recorder, len(instances), facts)
+    length_ps = facts.ended_ps - facts.started_ps
+    for stats in instances:
+        if not 0 <= stats.busy_ps <= length_ps:
+            raise InvariantError(f"Instance {stats.id} was busy for {stats.busy_ps} ps of a run of {length_ps} ps.")
+        if not 0 <= stats.peak_kv_blocks <= stats.kv_blocks:
+            raise InvariantError(f"Instance {stats.id} held {stats.peak_kv_blocks} of {stats.kv_blocks} KV blocks.")
+
+
+def _conserved(recorder: Recorder) -> None:
+    arrived = len(recorder)
+    for name in Recorder.__slots__:
+        column = getattr(recorder, name)
+        if name not in ("gaps", "reasons") and len(column) != arrived:
+            raise InvariantError(f"Column {name} has {len(column)} rows for {arrived} requests that arrived.")
+    ended = sum(recorder.outcome.count(code) for code in range(len(OUTCOMES)))
+    if ended != arrived:
+        raise InvariantError(f"{arrived} requests arrived, but {ended} have an outcome.")
+    arrivals = recorder.arrival_ps
+    if not all(map(ge, arrivals[1:], arrivals)):
+        raise InvariantError("Requests are not in order of arrival.")
+
+
+def _causal(recorder: Recorder, instances: int, facts: RunFacts) -> None:
+    begun_ps, ended_ps = facts.started_ps, facts.ended_ps
+    rows = zip(
+        recorder.arrival_ps,
+        recorder.started_ps,
+        recorder.first_token_ps,
+        recorder.finished_ps,
+        recorder.outcome,
+        recorder.output_tokens,
+        recorder.instance,
+        strict=True,
+    )
+    for row, (arrival, started, first, finished, outcome, tokens, instance) in enumerate(rows):
+        if outcome == COMPLETED:
+            causal = begun_ps <= arrival <= started <= first <= finished <= ended_ps
+            possible = tokens >= 1 and 0 <= instance < instances
+        else:
+            causal = _causal_so_far((begun_ps, arrival, started, first, finished, ended_ps))
+            possible = -1 <= instance < instances and (started == -1 or instance != -1)
+            possible = possible and (outcome != IN_FLIGHT or finished == -1)
+        if not (causal and possible):
+            raise InvariantError(
+                f"Request {row} is impossible: arrival {arrival} ps, start {started} ps, first token {first} ps, "
+                f"end {finished} ps, {OUTCOMES[outcome]}, {tokens} output tokens, instance {instance} of {instances}; "
+                f"the run lasted from {begun_ps} to {ended_ps} ps."
+            )
+
+
+def _causal_so_far(times: tuple[int, int, int, int, int, int]) -> bool:
+    """Of a request that was not completed: what came, came in order, and no first token before a start."""
+    _, _, started, first, _, _ = times
+    came = [at for at in times if at != -1]
+    return came == sorted(came) and (first == -1 or started != -1)
+
+
+def verify_gaps(recorder: Recorder, facts: RunFacts) -> None:
+    """Raise unless the gaps between tokens add up to the decode times of the requests they belong to. It costs a pass
+    over all gaps, so it is for tests and not part of every run."""
+    counted = [code == COMPLETED for code in recorder.outcome[facts.warmup :]]
+    first = sum(compress(recorder.first_token_ps[facts.warmup :], counted))
+    finished = sum(compress(recorder.finished_ps[facts.warmup :], counted))
+    tokens = sum(compress(recorder.output_tokens[facts.warmup :], counted)) - counted.count(True)
+    gaps = GapCounts(recorder.gaps)
+    if (gaps.count, gaps.total_ps) != (tokens, finished - first):
+        raise InvariantError(
+            f"{gaps.count} gaps between tokens last {gaps.total_ps} ps in all, "
+            f"but the requests that count have {tokens} that last {finished - first} ps."
+        )

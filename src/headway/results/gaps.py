@@ -1,0 +1,154 @@
+"""Exact order statistics of the gaps between tokens, found by counting instead of by writing the gaps out.
+
+The recorder keeps gaps as arithmetic progressions, four integers each: first, increment, steps, weight. A few million
+progressions stand for hundreds of millions of gaps. One pass drops them into buckets of 2^shift picoseconds; only the
+buckets in which a wanted rank falls are opened, with finer buckets, until the gap itself is known. The answer depends
+on the multiset of gaps alone, never on how it was cut into progressions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+
+from headway.types import InvariantError
+
+Progression = tuple[int, int, int, int]
+
+WRITE_OUT = 4096  # below this many steps a bucket is written out and sorted
+SAMPLE = 512  # progressions looked at to choose the bucket width
+BUCKETS_LOG2 = 10  # buckets wanted across the middle of the gaps
+NARROWING = 4  # bits by which the buckets of a bucket are narrower, at least
+
+
+class GapCounts:
+    """Gaps counted by bucket: how many there are, their sum, and any order statistic."""
+
+    __slots__ = ("_buckets", "_crossing", "_ends", "_runs", "_shift", "count", "total_ps")
+
+    def __init__(self, runs: Sequence[int], widest: int = 62) -> None:
+        """`runs` is flat, four integers a progression; `widest` bounds the bucket width, in bits."""
+        self._runs = runs
+        self._crossing: list[Progression] = []
+        shift, low, buckets = _layout(runs, widest)
+        self._shift = shift
+        counts = [0] * buckets
+        crossing = self._crossing
+        double = 0
+        for first, increment, steps, weight in _progressions(runs):
+            last = first + increment * (steps - 1)
+            gaps = steps * weight
+            double += gaps * (first + last)
+            if (first ^ last) >> shift:
+                crossing.append((first, increment, steps, weight))
+            else:
+                counts[(first >> shift) - low] += gaps
+        found = {low + index: gaps for index, gaps in enumerate(counts) if gaps}
+        self._settle(found)
+        self._buckets = sorted(bucket for bucket, gaps in found.items() if gaps)
+        self._ends = list(accumulate(found[bucket] for bucket in self._buckets))
+        self.count = self._ends[-1] if self._ends else 0
+        self.total_ps = double // 2
+
+    def _settle(self, found: dict[int, int]) -> None:
+        """Count the progressions that reach over a bucket's edge, and see that nothing was taken back twice."""
+        shift = self._shift
+        crossing = self._crossing
+        for index, (first, increment, steps, weight) in enumerate(crossing):
+            last = first + increment * (steps - 1)
+            if increment < 0:
+                first, increment, last = last, -increment, first
+                crossing[index] = (first, increment, steps, weight)
+            low, high = first >> shift, last >> shift
+            if steps <= high - low:  # sparse: step by step is shorter than bucket by bucket
+                for gap in range(first, last + 1, increment):
+                    found[gap >> shift] = found.get(gap >> shift, 0) + weight
+                continue
+            done = 0
+            while low < high:
+                end = -((first - (low + 1 << shift)) // increment)  # steps before the next edge
+                found[low] = found.get(low, 0) + (end - done) * weight
+                done = end
+                low += 1
+            found[high] = found.get(high, 0) + (steps - done) * weight
+        if any(gaps < 0 for gaps in found.values()):
+            raise InvariantError("Gaps between tokens were taken back that had not been counted.")
+
+    def select(self, ranks: Iterable[int]) -> dict[int, int]:
+        """The gaps at these ranks, 0 for the smallest."""
+        wanted: dict[int, list[int]] = {}  # bucket -> ranks that fall in it
+        before: dict[int, int] = {}  # bucket -> gaps in smaller buckets
+        for rank in ranks:
+            if not 0 <= rank < self.count:
+                raise IndexError(f"rank {rank} of {self.count} gaps")
+            place = bisect_right(self._ends, rank)
+            bucket = self._buckets[place]
+            wanted.setdefault(bucket, []).append(rank)
+            before[bucket] = self._ends[place - 1] if place else 0
+        if not self._shift:
+            return {rank: bucket for bucket, inside in wanted.items() for rank in inside}
+        found: dict[int, int] = {}
+        for bucket, runs in self._open(sorted(wanted)).items():
+            skipped = before[bucket]
+            inside = [rank - skipped for rank in wanted[bucket]]
+            for rank, gap in _inside(runs, inside, self._shift).items():
+                found[rank + skipped] = gap
+        return found
+
+    def _open(self, wanted: list[int]) -> dict[int, list[int]]:
+        """The progressions of these buckets, flat, cut at the buckets' edges."""
+        shift = self._shift
+        opened: dict[int, list[int]] = {bucket: [] for bucket in wanted}
+        for run in [run for run in _progressions(self._runs) if run[0] >> shift in opened]:
+            first, increment, steps, _ = run
+            if not (first ^ first + increment * (steps - 1)) >> shift:
+                opened[first >> shift].extend(run)
+        for first, increment, steps, weight in self._crossing:
+            high = first + increment * (steps - 1) >> shift
+            for bucket in wanted[bisect_left(wanted, first >> shift) :]:
+                if bucket > high:
+                    break
+                begin = max(0, -((first - (bucket << shift)) // increment))
+                end = min(steps, -((first - (bucket + 1 << shift)) // increment))
+                if begin < end:
+                    opened[bucket].extend((first + begin * increment, increment, end - begin, weight))
+        return opened
+
+
+def _progressions(runs: Sequence[int]) -> Iterator[Progression]:
+    numbers = iter(runs)
+    return zip(numbers, numbers, numbers, numbers, strict=True)
+
+
+def _layout(runs: Sequence[int], widest: int) -> tuple[int, int, int]:
+    """The bucket width in bits, the lowest bucket and the number of buckets that hold every first gap. Buckets are
+    narrow enough to part the middle of the gaps and wide enough that most progressions keep within one."""
+    firsts = runs[0::4]
+    if not firsts:
+        return 0, 0, 0
+    low, high = min(firsts), max(firsts)
+    stride = 4 * max(1, len(firsts) // SAMPLE)
+    sample = sorted(runs[0::stride])
+    middle = sample[len(sample) * 19 // 20] - sample[len(sample) // 20]
+    spans = sorted(
+        abs(increment) * (steps - 1) for increment, steps in zip(runs[1::stride], runs[2::stride], strict=True)
+    )
+    span = spans[len(spans) * 3 // 4]
+    shift = min(widest, max((middle >> BUCKETS_LOG2).bit_length(), (span << 2).bit_length()))
+    shift = max(shift, (high - low).bit_length() - max(16, len(firsts).bit_length()))  # the list of buckets stays short
+    return shift, low >> shift, (high >> shift) - (low >> shift) + 1
+
+
+def _inside(runs: list[int], ranks: list[int], shift: int) -> dict[int, int]:
+    """The gaps at these ranks of one bucket's progressions."""
+    if sum(runs[2::4]) > WRITE_OUT:
+        return GapCounts(runs, max(0, shift - NARROWING)).select(ranks)
+    weights: dict[int, int] = {}
+    for first, increment, steps, weight in _progressions(runs):
+        for step in range(steps):
+            gap = first + step * increment
+            weights[gap] = weights.get(gap, 0) + weight
+    gaps = sorted(weights)
+    ends = list(accumulate(weights[gap] for gap in gaps))
+    return {rank: gaps[bisect_right(ends, rank)] for rank in ranks}

@@ -1,0 +1,62 @@
+"""What a run gives back: the resolved scenario, one row a request, and the summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from headway.results import store
+from headway.results.checks import verify
+from headway.results.metrics import summarise
+from headway.results.recorder import InstanceStats, Recorder, RunFacts
+from headway.results.table import Table
+from headway.types import Json
+
+
+class Result:
+    """One run. `requests` has its columns, `summary()` its figures, `scenario` what would run it again."""
+
+    __slots__ = ("_summary", "requests", "scenario")
+
+    def __init__(self, scenario: Json, requests: Table, summary: Json) -> None:
+        self.scenario = scenario
+        self.requests = requests
+        self._summary = summary
+
+    @classmethod
+    def of(cls, scenario: Json, recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> Result:
+        """The result of a finished run; one that breaks an invariant is refused."""
+        verify(recorder, instances, facts)
+        return cls(scenario, Table.of(recorder), summarise(recorder, instances, facts))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Result:
+        """A result that was saved before."""
+        kept = store.read(folder)
+        return cls(kept.scenario, kept.requests, kept.summary)
+
+    def summary(self) -> Json:
+        return self._summary
+
+    def to_json(self) -> str:
+        """The summary as one JSON document, keys in the order of their definition."""
+        return store.pretty(self._summary)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the run into a folder: scenario.yaml, summary.json, requests.jsonl, manifest.json."""
+        store.write(folder, store.Kept(self.scenario, self._summary, self.requests))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Result)
+            and self.scenario == other.scenario
+            and msgspec.json.encode(self._summary) == msgspec.json.encode(other._summary)
+            and self.requests == other.requests
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        requests = self._summary["requests"]
+        return f"Result({requests['completed']} of {requests['arrived']} requests completed)"

@@ -1,0 +1,147 @@
+"""A run folder: what a run was and what came of it, the same bytes for the same run.
+
+    scenario.yaml    the resolved scenario, which runs it again
+    summary.json     the summary document
+    requests.jsonl   one object a request, in order of arrival
+    manifest.json    format number, version and seeds; marks the folder as a run's
+
+No file holds a wall-clock time. The requests are not compressed: zlib's bytes differ from build to build.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import yaml
+
+from headway.results.table import COLUMNS, Table
+from headway.types import HeadwayError, Json
+
+FORMAT = 1
+MANIFEST, SCENARIO, SUMMARY, REQUESTS = "manifest.json", "scenario.yaml", "summary.json", "requests.jsonl"
+BATCH = 4096  # rows encoded at a time
+
+
+class Kept(msgspec.Struct):
+    """What a run folder holds."""
+
+    scenario: Json
+    summary: Json
+    requests: Table
+
+
+class Row(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of requests.jsonl."""
+
+    request: int
+    arrival_ps: int
+    started_ps: int
+    first_token_ps: int
+    finished_ps: int
+    instance: int
+    outcome: str
+    reason: str
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    preemptions: int
+
+
+class Manifest(msgspec.Struct):
+    format: int
+    headway: str
+    seed: Any = None
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:  # every value is written where it stands
+        return True
+
+
+def pretty(document: Json) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def version() -> str:
+    try:
+        return metadata.version("headway")
+    except metadata.PackageNotFoundError:  # a source tree on the path
+        return "unknown"
+
+
+def write(folder: str | Path, kept: Kept) -> None:
+    """Write a run folder. The manifest goes first, so that a write cut short can be repeated."""
+    place = Path(folder)
+    try:
+        _prepare(place)
+        manifest = Manifest(FORMAT, version(), kept.scenario.get("seed"))
+        _text(place / MANIFEST, pretty(msgspec.to_builtins(manifest)) + "\n")
+        scenario = yaml.dump(msgspec.to_builtins(kept.scenario), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+        _text(place / SCENARIO, scenario)
+        _requests(place / REQUESTS, kept.requests)
+        _text(place / SUMMARY, pretty(kept.summary) + "\n")
+    except OSError as error:
+        raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
+
+
+def _prepare(place: Path) -> None:
+    """A folder of ours, old files gone: never a mixture of two runs, never somebody else's files overwritten."""
+    if place.exists() and not place.is_dir():
+        raise HeadwayError(f"{place}: is a file; name a folder to write the run into.")
+    place.mkdir(parents=True, exist_ok=True)
+    if any(place.iterdir()) and not _is_run(place):
+        raise HeadwayError(f"{place}: holds other files and is not a run folder; name a new or an empty folder.")
+    for name in (SUMMARY, REQUESTS, SCENARIO):
+        (place / name).unlink(missing_ok=True)
+
+
+def _is_run(place: Path) -> bool:
+    try:
+        msgspec.json.decode((place / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.DecodeError):
+        return False
+    return True
+
+
+def _text(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _requests(file: Path, table: Table) -> None:
+    encoder = msgspec.json.Encoder()
+    columns = table.values()
+    with file.open("wb") as out:
+        for start in range(0, len(table), BATCH):
+            batch = zip(*(column[start : start + BATCH] for column in columns), strict=True)
+            out.write(encoder.encode_lines([Row(*row) for row in batch]))
+
+
+def read(folder: str | Path) -> Kept:
+    """A run folder that was written before."""
+    place = Path(folder)
+    try:
+        manifest = msgspec.json.decode((place / MANIFEST).read_bytes(), type=Manifest)
+        if manifest.format != FORMAT:
+            _unreadable(folder, f"it has format {manifest.format}, this version reads format {FORMAT}")
+        scenario = yaml.safe_load((place / SCENARIO).read_text(encoding="utf-8"))
+        summary = msgspec.json.decode((place / SUMMARY).read_bytes(), type=dict[str, Any])
+        rows = msgspec.json.Decoder(Row).decode_lines((place / REQUESTS).read_bytes())
+    except FileNotFoundError as error:
+        name = Path(error.filename).name
+        raise HeadwayError(
+            f"{folder}: not a whole run folder, {name} is missing; `headway run -o` writes one."
+        ) from None
+    except OSError as error:
+        _unreadable(folder, error.strerror or str(error))
+    except (msgspec.DecodeError, UnicodeDecodeError, yaml.YAMLError) as error:
+        _unreadable(folder, " ".join(str(error).split()))
+    if not isinstance(scenario, dict):
+        _unreadable(folder, f"{SCENARIO} is not a mapping")
+    return Kept(scenario, summary, Table({name: [getattr(row, name) for row in rows] for name in COLUMNS}))
+
+
+def _unreadable(folder: str | Path, why: str) -> NoReturn:
+    raise HeadwayError(f"{folder}: cannot be read as a run folder: {why}.")

@@ -1,0 +1,103 @@
+"""The per-request columns of a run as a table of equally long, named columns in order of arrival."""
+
+from __future__ import annotations
+
+import importlib
+from array import array
+from collections.abc import Iterator, KeysView
+from typing import Any
+
+from headway.registry import suggest
+from headway.results.recorder import Recorder
+from headway.types import OUTCOMES, HeadwayError
+
+COLUMNS = (
+    "request",
+    "arrival_ps",
+    "started_ps",
+    "first_token_ps",
+    "finished_ps",
+    "instance",
+    "outcome",
+    "reason",
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "preemptions",
+)
+
+
+class Table:
+    """`table["arrival_ps"]` is a list; `len(table)` is the number of rows and iteration gives the column names, so
+    that `dict(table)` is what a data frame is made from. A time that never came and the instance of a request that
+    was never routed are -1; `reason` is empty where nothing needed one."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        lengths = {len(column) for column in columns.values()}
+        if tuple(columns) != COLUMNS or len(lengths) != 1:
+            raise ValueError(f"A table has these columns, equally long: {', '.join(COLUMNS)}.")
+        self._columns = columns
+
+    @classmethod
+    def of(cls, recorder: Recorder) -> Table:
+        rows = range(len(recorder))
+        reasons = recorder.reasons
+        given: dict[str, Any] = {
+            "request": rows,
+            "outcome": list(map(OUTCOMES.__getitem__, recorder.outcome)),
+            "reason": [reasons.get(row, "") for row in rows] if reasons else [""] * len(rows),
+        }
+        return cls({name: given[name] if name in given else getattr(recorder, name) for name in COLUMNS})
+
+    def __getitem__(self, name: str) -> list[Any]:
+        column = self._columns.get(name)
+        if column is None:
+            raise KeyError(f"There is no column {name!r}.{suggest(name, COLUMNS)}")
+        if isinstance(column, (array, range)):  # compact until somebody asks
+            column = self._columns[name] = list(column)
+        return column
+
+    def keys(self) -> KeysView[str]:
+        return self._columns.keys()
+
+    def items(self) -> list[tuple[str, list[Any]]]:
+        return [(name, self[name]) for name in COLUMNS]
+
+    def values(self) -> list[list[Any]]:
+        return [self[name] for name in COLUMNS]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COLUMNS)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def __len__(self) -> int:
+        return len(self._columns["request"])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Table) and self.values() == other.values()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        for row in zip(*self._columns.values(), strict=True):
+            yield dict(zip(COLUMNS, row, strict=True))
+
+    def to_pandas(self) -> Any:
+        return _library("pandas").DataFrame(dict(self))
+
+    def to_polars(self) -> Any:
+        return _library("polars").DataFrame(dict(self))
+
+    def __repr__(self) -> str:
+        return f"Table({len(self)} requests: {', '.join(COLUMNS)})"
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise HeadwayError(f"{name} is not installed; install headway[data] for data frames.") from None

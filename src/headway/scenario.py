@@ -1,0 +1,304 @@
+"""One YAML file <-> a validated `Scenario`: everything a run depends on, the policies and seeds included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+import headway.policies  # noqa: F401  (declares the policies)
+from headway import latency, overrides, registry
+from headway.latency.fixed import FixedParameters
+from headway.latency.linear import LinearParameters
+from headway.latency.piecewise import PiecewiseParameters
+from headway.latency.roofline import RooflineParameters
+from headway.section import read
+from headway.types import PS_PER_SECOND, HeadwayError, Json
+from headway.units import duration_ps
+from headway.workload.spec import WorkloadSpec
+
+DEFAULT: Final = "shared-prefix-2026-11"
+STAGES: Final = tuple(overrides.DEFAULT_POLICIES)
+Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+Leap = bool | Literal["random-cuts"]
+LATENCY_KEYS: Final[dict[str, type[Struct]]] = {
+    "fixed": FixedParameters,
+    "linear": LinearParameters,
+    "piecewise": PiecewiseParameters,
+    "roofline": RooflineParameters,
+}
+
+
+class Seeds(Struct, frozen=True):
+    """Separate seeds, so that one may vary while the others stand."""
+
+    workload: int = 0
+    simulation: int = 0
+    jitter: int = 0
+
+
+class Kv(Struct, frozen=True):
+    """The KV cache of one instance."""
+
+    block_tokens: Positive = 16
+    gpu_blocks: Positive | Literal["auto"] = "auto"  # auto: what the GPU's memory leaves beside the weights
+    utilization: Share = 0.9  # share of the GPU's memory that the engine may take
+    prefix_caching: bool = True
+
+
+class Cluster(Struct, frozen=True):
+    """Equal instances of one model on one kind of GPU. Model and GPU are names in the tables, or their figures."""
+
+    instances: Positive = 8
+    model: Any = "llama-3.1-8b"
+    gpu: Any = "h100"
+    tp: Positive = 1
+    max_batch_tokens: Positive = 2048
+    max_batch_size: Positive = 256
+    max_queue: Positive = 256  # a scale for load scores only; no request is turned away for it
+    kv: Kv = Kv()
+    latency: Any = None
+
+    def shape(self) -> latency.ModelShape:
+        return latency.read_model(self.model, "cluster.model")
+
+    def card(self) -> latency.Gpu:
+        return latency.read_gpu(self.gpu, "cluster.gpu")
+
+    def latency_section(self) -> Json:
+        return {"model": "roofline"} if self.latency is None else self.latency
+
+    def latency_model(self) -> latency.LatencyModel:
+        return latency.build(self.latency_section(), self.shape(), self.card(), self.tp, "cluster.latency")
+
+    def kv_blocks(self) -> int:
+        """KV blocks of an instance."""
+        if self.kv.gpu_blocks != "auto":
+            return self.kv.gpu_blocks
+        return latency.kv_blocks(
+            self.shape(), self.card(), self.tp, self.kv.block_tokens, self.kv.utilization, "cluster.kv"
+        )
+
+    def resolved(self) -> Json:
+        found: Json = msgspec.to_builtins(self)
+        found["kv"]["gpu_blocks"] = self.kv_blocks()
+        found["latency"] = _explicit_latency(self.latency_section())
+        return found
+
+
+class Policies(Struct, frozen=True):
+    """A policy is a name, or a mapping with `name` and parameters."""
+
+    admission: Any = overrides.DEFAULT_POLICIES["admission"]
+    routing: Any = overrides.DEFAULT_POLICIES["routing"]
+    scheduler: Any = overrides.DEFAULT_POLICIES["scheduler"]
+
+    def build(self, stage: str) -> Any:
+        """A fresh policy object of a stage: policies keep state, so every run makes its own."""
+        return registry.build(stage, getattr(self, stage), f"policies.{stage}")
+
+    def explicit(self, stage: str) -> Json:
+        """The policy's name and every parameter, defaults included."""
+        name, _ = registry.split(getattr(self, stage), f"policies.{stage}")
+        made = self.build(stage)
+        found = {parameter.name: getattr(made, parameter.name) for parameter in made.entry.parameters}
+        name = name if ".py:" in name else made.entry.name
+        if "scorers" in found:
+            found["scorers"] = overrides.scorer_list(found["scorers"], f"policies.{stage}.scorers")
+        return {"name": name, **msgspec.to_builtins(found)}
+
+
+class Slo(Struct, frozen=True):
+    """Targets in picoseconds; None where nothing is promised."""
+
+    ttft_ps: int | None = None
+    tpot_ps: int | None = None
+
+
+class _SloKeys(Struct):
+    ttft: Any = None
+    tpot: Any = None
+
+
+class _Keys(Struct):
+    """The top level of a scenario file; each section is read by its own owner."""
+
+    workload: Any
+    name: str | None = None
+    seed: Any = 0
+    cluster: Any = msgspec.field(default_factory=dict)
+    policies: Any = msgspec.field(default_factory=dict)
+    slo: Any = msgspec.field(default_factory=dict)
+    leap: Leap = True
+    warmup: Count = 0
+    horizon: Any = None
+
+
+class Scenario(Struct, frozen=True):
+    """A validated scenario. Make one with `Scenario.load`."""
+
+    name: str
+    seed: Seeds
+    workload: WorkloadSpec
+    cluster: Cluster
+    policies: Policies
+    slo: Slo
+    leap: Leap
+    warmup: int
+    horizon_ps: int | None
+
+    @classmethod
+    def load(cls, source: Source = DEFAULT, overrides: Iterable[str] = ()) -> Scenario:
+        """From a file, a preset's name, a mapping, or another scenario, with `key.path=value` changes on top."""
+        if isinstance(source, Scenario) and not overrides:
+            return source
+        return validate(load_data(source, overrides))
+
+    def resolved(self) -> Json:
+        """The scenario with nothing left implicit, in the form that `load` reads."""
+        return {
+            "name": self.name,
+            "seed": msgspec.to_builtins(self.seed),
+            "workload": self.workload.resolved(),
+            "cluster": self.cluster.resolved(),
+            "policies": {stage: self.policies.explicit(stage) for stage in STAGES},
+            "slo": {"ttft": duration_text(self.slo.ttft_ps), "tpot": duration_text(self.slo.tpot_ps)},
+            "leap": self.leap,
+            "warmup": self.warmup,
+            "horizon": duration_text(self.horizon_ps),
+        }
+
+    def key(self) -> str:
+        """Sixteen hexadecimal digits that stand for this scenario; how it is computed (`leap`) and named is no part."""
+        facts = {key: value for key, value in self.resolved().items() if key not in ("leap", "name")}
+        return blake2b(msgspec.json.encode(facts, order="sorted"), digest_size=8).hexdigest()
+
+
+Source = str | Path | Mapping[str, Any] | Scenario
+
+
+def presets() -> list[str]:
+    """The names of the scenarios that come with the package."""
+    folder = resources.files("headway") / "presets" / "scenarios"
+    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def load_data(source: Source, assignments: Iterable[str] = ()) -> Json:
+    """The plain mapping of a scenario before it is validated; files it names are found beside it."""
+    if isinstance(source, Scenario):
+        data: Any = source.resolved()
+    elif isinstance(source, Mapping):
+        data = dict(source)
+    else:
+        data = _read(source)
+    if not isinstance(data, dict):
+        raise HeadwayError(
+            f"{source}: a scenario is a mapping with 'workload' and 'cluster', this is {type(data).__name__}."
+        )
+    return overrides.apply(data, assignments)
+
+
+def _read(source: str | Path) -> Any:
+    path = Path(source).expanduser()
+    if path.is_file():
+        data = overrides.read_yaml(path)
+        if isinstance(data, dict):
+            data.setdefault("name", path.stem)
+            _beside(data, path.parent)
+        return data
+    if str(source) in presets():
+        file = resources.files("headway") / "presets" / "scenarios" / f"{source}.yaml"
+        data = overrides.parse_yaml(file.read_text(encoding="utf-8"), str(source))
+        data.setdefault("name", str(source))
+        return data
+    if path.is_dir():
+        raise HeadwayError(f"{source}: is a folder; a scenario file is wanted.")
+    hint = registry.suggest(str(source), presets())
+    raise HeadwayError(f"{source}: there is no such scenario file, nor a preset of that name.{hint}")
+
+
+def _beside(data: Json, folder: Path) -> None:
+    """Relative paths are meant from the scenario file's folder, or else from the current one."""
+    workload = data.get("workload")
+    for section in workload.values() if isinstance(workload, dict) else ():
+        if isinstance(section, dict) and isinstance(section.get("path"), str) and (folder / section["path"]).is_file():
+            section["path"] = str(folder / section["path"])
+    policies = data.get("policies")
+    if not isinstance(policies, dict):
+        return
+    for stage, spec in policies.items():
+        name = spec.get("name") if isinstance(spec, dict) else spec
+        if isinstance(name, str) and ".py:" in name and (folder / name.rpartition(":")[0]).is_file():
+            found = str(folder / name)
+            policies[stage] = {**spec, "name": found} if isinstance(spec, dict) else found
+
+
+def validate(data: Mapping[str, Any]) -> Scenario:
+    """Every section read strictly by its owner; the first mistake is told with its place."""
+    keys = read(_Keys, dict(data), "")
+    slo = read(_SloKeys, keys.slo or {}, "slo")
+    scenario = Scenario(
+        name=keys.name or "scenario",
+        seed=_seeds(keys.seed),
+        workload=read(WorkloadSpec, keys.workload, "workload"),
+        cluster=_cluster(keys.cluster),
+        policies=read(Policies, keys.policies or {}, "policies"),
+        slo=Slo(_duration(slo.ttft, "slo.ttft"), _duration(slo.tpot, "slo.tpot")),
+        leap=keys.leap,
+        warmup=keys.warmup,
+        horizon_ps=_duration(keys.horizon, "horizon"),
+    )
+    scenario.cluster.latency_model()
+    scenario.cluster.kv_blocks()
+    for stage in STAGES:
+        scenario.policies.build(stage)
+    return scenario
+
+
+def _seeds(value: Any) -> Seeds:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Seeds(value, value, value)
+    if isinstance(value, dict):
+        return read(Seeds, value, "seed")
+    raise HeadwayError(f"seed: expected an integer or {{workload: 1, simulation: 2, jitter: 3}}, got {value!r}.")
+
+
+def _cluster(value: Any) -> Cluster:
+    section = dict(value) if isinstance(value, dict) else value or {}
+    if isinstance(section, dict) and "kv" in section:
+        section["kv"] = read(Kv, section["kv"] or {}, "cluster.kv")
+    return read(Cluster, section, "cluster")
+
+
+def _duration(value: Any, where: str) -> int | None:
+    if value is None:
+        return None
+    found = duration_ps(value, where)
+    if found <= 0:
+        raise HeadwayError(f"{where}: must be longer than nothing, got {value!r}.")
+    return found
+
+
+def duration_text(ps: int | None) -> str | None:
+    """A duration in the largest unit that writes it as a whole number."""
+    if ps is None:
+        return None
+    for unit, size in (("s", PS_PER_SECOND), ("ms", 10**9), ("us", 10**6), ("ns", 10**3)):
+        if ps % size == 0:
+            return f"{ps // size}{unit}"
+    return f"{ps}ps"
+
+
+def _explicit_latency(section: Json) -> Json:
+    """A latency section with its model's defaults written out."""
+    name = latency.plain(str(section.get("model", "roofline")))
+    keys = LATENCY_KEYS[name]
+    defaults = {field.name: field.default for field in msgspec.structs.fields(keys)}
+    return {"model": name, **defaults, **{key: value for key, value in section.items() if key != "model"}}

@@ -1,0 +1,219 @@
+"""The event loop: joins workload, control plane and instances.
+
+At one instant: (a) all step ends, by instance; (b) arrivals, each admitted and routed at once, by request, and then
+what ended at this instant reaches the router, by request; (c) step begins, by instance. Every reader at t sees the
+steps ended at or before t.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+from msgspec import Struct
+
+from headway.control import ControlPlane
+from headway.latency.base import LatencyModel
+from headway.policies.context import Context, Estimator
+from headway.results.recorder import InstanceStats, Recorder
+from headway.sim.instance import Instance
+from headway.sim.job import Job
+from headway.sim.signals import Signals
+from headway.types import OUTCOMES, InstanceView, Reject, Request
+from headway.workload.spec import Planned
+
+COMPLETED = OUTCOMES.index("completed")
+REJECTED = OUTCOMES.index("rejected")
+PROGRESS_EVERY = 1000  # arrivals
+INDEX_BITS = 20  # a heap entry is time and instance in one integer
+
+
+class ClusterSetup(Struct):
+    """A cluster ready to run: one view an instance, and what they have in common."""
+
+    views: list[InstanceView]
+    latency: LatencyModel
+    block_tokens: int
+    max_batch_tokens: int
+    max_batch_size: int
+    prefix_caching: bool
+    idle_watts: float  # an instance
+    busy_watts: float
+    leap: bool | str  # True, False or "random-cuts"
+    horizon_ps: int | None
+    warmup: int
+
+
+class Simulation:
+    """One run. `run` may be called once."""
+
+    def __init__(
+        self,
+        setup: ClusterSetup,
+        admission: Any,
+        routing: Any,
+        scheduler: Any,
+        rng: Callable[[str], Random],
+        estimator: Estimator,
+    ) -> None:
+        self.setup = setup
+        self.recorder = Recorder()
+        self.now = 0
+        self.started_ps = 0
+        self.ended_ps = 0
+        self.instances = [
+            Instance(
+                view,
+                setup.latency,
+                scheduler,
+                self.recorder,
+                block_tokens=setup.block_tokens,
+                caching=setup.prefix_caching,
+                walks=setup.leap is False,
+                cuts=rng(f"cuts.{view.index}") if setup.leap == "random-cuts" else None,
+            )
+            for view in setup.views
+        ]
+        oracle = any(_is_oracle(policy) for policy in (admission, routing))
+        context = Context(setup.views, rng, estimator, setup.block_tokens, self.truth if oracle else None)
+        self.control = ControlPlane(context, admission, routing)
+        self.signals = Signals(self.instances, [admission, routing], setup.idle_watts, setup.busy_watts)
+        self.ends: list[int] = []  # heap of run ends; an entry that its instance no longer has is stale
+        self.begins: list[int] = []  # instances at a step boundary at this instant
+        self.done: list[Job] = []  # requests that ended at this instant
+
+    def run(self, planned: Iterable[Planned], progress: Callable[[int, int], None] | None = None) -> Recorder:
+        ends, begins, instances, control = self.ends, self.begins, self.instances, self.control
+        mask = (1 << INDEX_BITS) - 1
+        horizon = self.setup.horizon_ps
+        source = iter(planned)
+        upcoming = next(source, None)
+        if upcoming is not None:
+            self.started_ps = upcoming.request.arrival_ps
+        while upcoming is not None or ends:
+            now = ends[0] >> INDEX_BITS if ends else -1
+            if upcoming is not None and (now < 0 or upcoming.request.arrival_ps < now):
+                now = upcoming.request.arrival_ps
+            if horizon is not None and now > horizon:
+                self.stop(horizon)
+                break
+            self.now = now
+            # (a) step ends
+            while ends and ends[0] >> INDEX_BITS == now:
+                index = heappop(ends) & mask
+                instance = instances[index]
+                if instance.end == now:
+                    instance.finish_run(now)
+                    begins.append(index)
+                    for job in instance.first_tokens:
+                        control.first_token(now, job.row)
+                    instance.first_tokens.clear()
+                    if instance.finished:
+                        self.done += instance.finished
+                        instance.finished.clear()
+            # (b) arrivals, then what the router hears of endings
+            while upcoming is not None and upcoming.request.arrival_ps == now:
+                self.arrive(now, upcoming)
+                if progress is not None and upcoming.request.id % PROGRESS_EVERY == 0:
+                    progress(upcoming.request.id, now)
+                upcoming = next(source, None)
+            if self.done:
+                self.complete(now)
+            # (c) step begins
+            if begins:
+                if len(begins) > 1:
+                    begins.sort()
+                for index in begins:
+                    instance = instances[index]
+                    if instance.end < 0 and instance.begin(now):
+                        heappush(ends, instance.end << INDEX_BITS | index)
+                begins.clear()
+        else:
+            self.ended_ps = self.now
+        self.close()
+        return self.recorder
+
+    def arrive(self, now: int, planned: Planned) -> None:
+        """Admission and routing of one request, and its way to the instance."""
+        request, recorder = planned.request, self.recorder
+        recorder.arrived(now, request.prompt_tokens)
+        if self.signals.any:
+            self.signals.refresh(now)
+        answer = self.control.arrive(now, request)
+        row = request.id
+        if isinstance(answer, Reject):
+            self.turn_away(now, row, answer.reason)
+            return
+        index = answer.index
+        recorder.instance[row] = index
+        job = Job(request, planned.output_tokens, self.setup.block_tokens, row >= self.setup.warmup)
+        instance = self.instances[index]
+        instance.stats.requests += 1
+        needed = -(-(request.prompt_tokens + planned.output_tokens - 1) // self.setup.block_tokens)
+        if needed > instance.cache.total:
+            self.turn_away(now, row, f"needs {needed} KV blocks, {answer.id} has {instance.cache.total}")
+            self.done.append(job)
+            return
+        before = instance.end
+        if instance.enqueue(job, now):
+            self.begins.append(index)
+        elif instance.end != before:  # the run was cut
+            heappush(self.ends, instance.end << INDEX_BITS | index)
+
+    def turn_away(self, now: int, row: int, reason: str) -> None:
+        self.recorder.outcome[row] = REJECTED
+        self.recorder.finished_ps[row] = now
+        self.recorder.reasons[row] = reason
+
+    def complete(self, now: int) -> None:
+        """The router hears of the requests that ended at this instant, in order of arrival."""
+        recorder, control, done = self.recorder, self.control, self.done
+        if len(done) > 1:
+            done.sort(key=_row)
+        for job in done:
+            row = job.row
+            if recorder.outcome[row] != REJECTED:
+                recorder.outcome[row] = COMPLETED
+                recorder.finished_ps[row] = now
+                recorder.output_tokens[row] = job.generated
+            control.finished(now, row, OUTCOMES[recorder.outcome[row]], job.generated)
+        done.clear()
+
+    def truth(self, request: Request) -> list[int]:
+        """Tokens of the prompt that each instance has cached now: the oracle's answer."""
+        size = self.setup.block_tokens
+        runs, limit = request.path.blocks(size), (request.prompt_tokens - 1) // size
+        for instance in self.instances:
+            instance.settle(self.now)
+        return [instance.cache.match(runs, limit) * size for instance in self.instances]
+
+    def stop(self, horizon: int) -> None:
+        self.ended_ps = horizon
+        for instance in self.instances:
+            instance.stop(horizon)
+
+    def close(self) -> None:
+        """Gather what the instances leave, and check that nothing was lost."""
+        gaps = self.recorder.gaps = array("q")
+        for instance in self.instances:
+            instance.check()
+            gaps.extend(instance.log)
+            gaps.extend(instance.resumed)
+            instance.stats.evicted_blocks = instance.cache.evicted
+            instance.stats.steps = instance.steps
+        self.policy_metrics = self.control.metrics()
+
+    @property
+    def stats(self) -> list[InstanceStats]:
+        return [instance.stats for instance in self.instances]
+
+
+def _is_oracle(policy: Any) -> bool:
+    return bool(getattr(policy, "oracle", False) or getattr(getattr(policy, "entry", None), "oracle", False))
+
+
+def _row(job: Job) -> int:
+    return job.row

@@ -1,0 +1,523 @@
+"""One serving engine: continuous batching over a paged KV cache, advanced run by run.
+
+A *run* is a stretch of steps with the same decoding set and the same chunk of prefill. It is planned to the first
+boundary at which anything can change, and an arrival that may enter cuts it. What happens inside a run (tokens,
+blocks, gaps) follows from its formula and is settled when it ends or when somebody looks.
+
+Every running request gets at least one token in each step, because one enters only while budget is left. Hence all
+decodes advance in lockstep, and only the newest running request can be in the middle of its prefill.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from heapq import heappop, heappush
+from itertools import accumulate
+from math import isqrt
+from random import Random
+from typing import Any
+
+from headway.latency.base import LatencyModel
+from headway.results.recorder import InstanceStats, Recorder
+from headway.sim.job import Job
+from headway.sim.kv_cache import KvCache
+from headway.types import InstanceView
+
+
+class Instance:
+    __slots__ = (
+        "block_tokens",
+        "cache",
+        "caching",
+        "chunks",
+        "context",
+        "counted",
+        "cuts",
+        "decodes",
+        "end",
+        "ending",
+        "entered",
+        "finished",
+        "first",
+        "first_tokens",
+        "increment",
+        "index",
+        "length",
+        "log",
+        "max_batch_size",
+        "max_batch_tokens",
+        "partial",
+        "periods",
+        "phases",
+        "recorder",
+        "resumed",
+        "running",
+        "scheduler",
+        "start",
+        "stats",
+        "step_times",
+        "steps",
+        "taken",
+        "view",
+        "waiting",
+        "walks",
+        "wraps",
+    )
+
+    def __init__(
+        self,
+        view: InstanceView,
+        latency: LatencyModel,
+        scheduler: Any,
+        recorder: Recorder,
+        *,
+        block_tokens: int,
+        caching: bool,
+        walks: bool,
+        cuts: Random | None,
+    ) -> None:
+        self.view = view
+        self.index = view.index
+        self.step_times = latency.run
+        self.scheduler = scheduler
+        self.recorder = recorder
+        self.block_tokens = block_tokens
+        self.caching = caching
+        self.max_batch_tokens = view.max_batch_tokens
+        self.max_batch_size = view.max_batch_size
+        self.walks = walks  # plan single steps
+        self.cuts = cuts  # cut runs at random places, to show that a cut leaves no trace
+        self.cache = KvCache(view.kv_blocks)
+        self.waiting: deque[Job] = deque()
+        self.running: dict[Job, Job] = {}  # in order of entry
+        self.entered = 0  # how many ever entered, for that order
+        # the decoding set
+        self.decodes = 0
+        self.counted = 0  # those of them that are in the statistics
+        self.context = 0  # their known tokens, summed
+        self.steps = 0  # steps ended so far
+        self.phases = [0] * block_tokens  # how many decodes take a block at steps equal to this modulo the block size
+        self.ending: list[tuple[int, int, Job]] = []  # heap of decodes by (last step, order)
+        self.partial: Job | None = None  # the request in the middle of its prefill
+        # the current run
+        self.end = -1  # when it ends; -1 when idle
+        self.start = 0
+        self.first = 0
+        self.increment = 0
+        self.length = 0  # in steps
+        self.taken = 0  # steps whose blocks are taken
+        self.chunks: list[tuple[Job, int]] = []  # prefill in each step: the request and its tokens
+        self.wraps: list[int] | None = None
+        # what it leaves
+        self.log = array("q")  # gaps between tokens, an entry a run, see Recorder.gaps
+        self.resumed = array("q")  # the same for gaps over a preemption, an entry each
+        self.periods: deque[tuple[int, int]] | None = None  # busy times, kept only where somebody asks for them
+        self.stats = InstanceStats(view.id, kv_blocks=view.kv_blocks)
+        self.first_tokens: list[Job] = []  # of the run that has just ended
+        self.finished: list[Job] = []
+
+    # --- the run's formula -------------------------------------------------------------------------------------
+
+    def duration(self, steps: int) -> int:
+        return steps * self.first + self.increment * (steps * (steps - 1) // 2)
+
+    def begun(self, at: int) -> int:
+        """How many steps of the current run began before `at`; the last of them ends at `at` or later."""
+        first, increment = self.first, self.increment
+        elapsed = at - self.start
+        steps = -(-elapsed // first)
+        if increment and steps > 1:
+            if increment * steps * steps > 8 * first:
+                slope = 2 * first - increment
+                steps = (isqrt(slope * slope + 8 * increment * elapsed) - slope) // (2 * increment) + 1
+            while steps > 1 and (steps - 1) * first + increment * ((steps - 1) * (steps - 2) // 2) >= elapsed:
+                steps -= 1
+            while steps * first + increment * (steps * (steps - 1) // 2) < elapsed:
+                steps += 1
+        return min(steps, self.length)
+
+    def more_blocks(self, steps: int) -> int:
+        """Blocks that the `steps` steps after the first of the run take."""
+        size = self.block_tokens
+        wraps = self.wraps
+        if wraps is None:
+            after = (self.steps + 1) % size
+            wraps = self.wraps = list(accumulate(self.phases[after:] + self.phases[:after], initial=0))
+        count = self.decodes * (steps // size) + wraps[steps % size]
+        if self.partial is not None:
+            want = self.chunks[0][1]
+            done = self.partial.computed + want
+            count += -(-(done + want * steps) // size) - -(-done // size)
+        return count
+
+    def kv_used(self, at: int) -> int:
+        """Blocks held at `at`, before any step that begins then."""
+        if self.end < 0:
+            return self.cache.held
+        used = self.cache.held + self.more_blocks(self.begun(at) - 1)
+        return used - self.more_blocks(self.taken - 1) if self.taken > 1 else used
+
+    def settle(self, at: int) -> None:
+        """Bring the cache up to `at`: blocks of the steps begun before, prompt blocks of the steps ended by then."""
+        if self.end < 0:
+            return
+        begun = self.begun(at)
+        self.take_to(begun)
+        if self.partial is not None:
+            ended = begun if self.start + self.duration(begun) == at else begun - 1
+            job, want = self.chunks[0]
+            self.offer(job, (job.computed + want * ended) // self.block_tokens)
+
+    def take_to(self, steps: int) -> None:
+        """Take the blocks of the run's first `steps` steps."""
+        if steps > self.taken:
+            count = self.more_blocks(steps - 1)
+            if self.taken > 1:
+                count -= self.more_blocks(self.taken - 1)
+            self.taken = steps
+            if count:
+                self.cache.take(count)
+                if self.partial is not None:
+                    job, want = self.chunks[0]
+                    job.blocks = -(-(job.computed + want * steps) // self.block_tokens)
+
+    # --- the way of a request ----------------------------------------------------------------------------------
+
+    def enqueue(self, job: Job, now: int) -> bool:
+        """A request arrives. True if a step can begin at this instant."""
+        behind = len(self.waiting)
+        self.scheduler.enqueue(self.waiting, job)
+        self.view.queued = behind + 1
+        if self.end < 0:
+            return True
+        if behind or self.partial is not None or len(self.running) >= self.max_batch_size:
+            return False  # it cannot enter before something else changes, which ends the run anyhow
+        steps = self.begun(now)
+        if steps < self.length:
+            self.length = steps
+            self.end = self.start + self.duration(steps)
+            if self.end == now:
+                self.finish_run(now)
+                return True
+        return False
+
+    def begin(self, now: int) -> bool:
+        """Form the next step and plan how often it repeats. False if there is nothing to do."""
+        budget = self.max_batch_tokens - self.decodes
+        self.chunks = []
+        preempted = False
+        if self.running:
+            preempted = not self.schedule_running(budget)
+            budget = self.max_batch_tokens - self.decodes - (self.chunks[0][1] if self.chunks else 0)
+        if self.waiting and not preempted and budget > 0 and len(self.running) < self.max_batch_size:
+            self.admit(budget, now)
+        if not self.running:
+            self.end = -1
+            return False
+        self.plan(now, preempted)
+        return True
+
+    def schedule_running(self, budget: int) -> bool:
+        """Blocks for the running requests' next tokens. False if somebody had to be preempted for them."""
+        cache, partial = self.cache, self.partial
+        need = self.phases[self.steps % self.block_tokens]
+        want = blocks = 0
+        if partial is not None:
+            want = min(partial.known - partial.computed, budget)
+            blocks = -(-(partial.computed + want) // self.block_tokens)
+            need += blocks - partial.blocks
+        fits = need <= cache.total - cache.held
+        if fits:
+            if need:
+                cache.take(need)
+        else:
+            self.make_room(blocks)
+        if self.partial is not None and partial is not None:
+            partial.blocks = blocks
+            self.chunks.append((partial, want))
+        return fits
+
+    def make_room(self, partial_blocks: int) -> None:
+        """Blocks request by request in order of entry; the newest is preempted while they do not suffice."""
+        cache, size = self.cache, self.block_tokens
+        for job in list(self.running):
+            if job not in self.running:
+                return
+            if job is self.partial:
+                need = partial_blocks - job.blocks
+            else:
+                need = int((job.request.prompt_tokens + self.generated_by(job) - 1) % size == 0)
+            while need > cache.total - cache.held:
+                victim = self.scheduler.victim(self.running)
+                self.preempt(victim)
+                if victim is job:
+                    return
+            cache.take(need)
+
+    def admit(self, budget: int, now: int) -> None:
+        """Waiting requests enter in order while sequences, tokens and blocks allow."""
+        cache, size, recorder, waiting = self.cache, self.block_tokens, self.recorder, self.waiting
+        while waiting and budget > 0 and len(self.running) < self.max_batch_size:
+            job = waiting[0]
+            known = job.known
+            hits = cache.match(job.runs, (known - 1) // size) if self.caching else 0
+            done = hits * size
+            want = min(known - done, budget)
+            blocks = -(-(done + want) // size)
+            room = cache.total - cache.held
+            if blocks > room and blocks - hits > room - cache.idle_in(job.runs, hits):
+                break
+            waiting.popleft()
+            if hits:
+                job.holds = cache.hold(job.runs, hits)
+            cache.take(blocks - hits)
+            job.computed = done
+            job.blocks = blocks
+            job.cached_to = hits
+            self.entered += 1
+            job.order = self.entered
+            self.running[job] = job
+            self.chunks.append((job, want))
+            budget -= want
+            if done + want < known:
+                self.partial = job
+            row = job.row
+            if recorder.started_ps[row] < 0:
+                recorder.started_ps[row] = now
+                recorder.cached_tokens[row] = done
+                self.stats.cached_tokens += done
+                self.stats.prefill_tokens += known - done
+        self.view.queued = len(waiting)
+        self.view.running = len(self.running)
+
+    def plan(self, now: int, preempted: bool) -> None:
+        """How long the step lasts, and how many like it follow before anything can change."""
+        chunks = self.chunks
+        if chunks:
+            shape = [(want, job.computed) for job, want in chunks]
+            self.first, self.increment, steps = self.step_times(self.decodes, self.context, shape)
+            job, want = chunks[0]
+            # Only a prefill that uses up the budget and does not end repeats; then nothing else can enter.
+            if len(chunks) == 1 and job.computed + want < job.known:
+                steps = min(steps, (job.known - job.computed - 1) // want)
+            else:
+                steps = 1
+        else:
+            self.first, self.increment, steps = self.step_times(self.decodes, self.context, ())
+        if preempted or self.walks:
+            steps = 1
+        self.start = now
+        self.taken = 1
+        self.wraps = None
+        if steps > 1 and self.decodes:
+            steps = min(steps, self.next_end() - self.steps)
+        if steps > 1:
+            steps = self.affordable(steps)
+            if self.cuts is not None:
+                steps = self.cuts.randint(1, steps)
+        self.length = steps
+        self.end = now + steps * self.first + self.increment * (steps * (steps - 1) // 2)
+
+    def next_end(self) -> int:
+        ending = self.ending
+        while ending[0][2].ends_at_step != ending[0][0]:  # preempted since
+            heappop(ending)
+        return ending[0][0]
+
+    def affordable(self, steps: int) -> int:
+        """The most steps, up to `steps`, whose blocks are all there; the step after goes through the scheduler."""
+        free = self.cache.total - self.cache.held
+        if self.partial is None and self.decodes * (steps // self.block_tokens + 1) <= free:
+            return steps
+        if self.more_blocks(steps - 1) <= free:
+            return steps
+        low, high = 1, steps  # low is affordable, high is not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.more_blocks(middle - 1) <= free:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def finish_run(self, now: int) -> None:
+        """The run's last step ends: count its tokens, emit first tokens, let go what is finished."""
+        length, decodes = self.length, self.decodes
+        if length > self.taken:
+            self.take_to(length)
+        held = self.cache.held
+        stats = self.stats
+        if held > stats.peak_kv_blocks:
+            stats.peak_kv_blocks = held
+        self.end = -1
+        self.steps += length
+        stats.busy_ps += now - self.start
+        if self.periods is not None:
+            self.note_busy(now)
+        if decodes:
+            self.context += decodes * length
+            self.log.extend((self.first, self.increment, length, self.counted))
+            if length > 1 and self.partial is not None:  # earlier steps' blocks come before what ends now
+                job, want = self.chunks[0]
+                self.offer(job, (job.computed + want * (length - 1)) // self.block_tokens)
+            ending = self.ending
+            while ending and ending[0][0] <= self.steps:
+                ends_at, _, job = heappop(ending)
+                if job.ends_at_step == ends_at:
+                    self.leave(job)
+        for job, want in self.chunks:
+            self.advance(job, want * length, now)
+        self.view.running = len(self.running)
+
+    def advance(self, job: Job, tokens: int, now: int) -> None:
+        """A prefill moves on; with its last token the next output token comes."""
+        job.computed += tokens
+        self.offer(job, job.computed // self.block_tokens)
+        if job.computed < job.known:
+            return
+        if job is self.partial:
+            self.partial = None
+        job.generated += 1
+        if job.generated == 1:
+            self.recorder.first_token_ps[job.row] = now
+            self.first_tokens.append(job)
+        else:
+            job.resumed.append(len(self.resumed))
+            self.resumed.extend((now - job.last_token_ps, 0, 1, int(job.counted)))
+        steps = self.steps
+        job.decoding_from = steps - job.generated
+        job.ends_at_step = steps + job.output_tokens - job.generated
+        job.log_from = len(self.log)
+        self.decodes += 1
+        self.counted += job.counted
+        self.context += job.known + 1
+        self.phases[(steps - job.known) % self.block_tokens] += 1
+        if job.generated == job.output_tokens:
+            self.leave(job)
+        else:
+            heappush(self.ending, (job.ends_at_step, job.order, job))
+
+    def offer(self, job: Job, end: int) -> None:
+        """The blocks up to `end` are computed: they become hits, unless their content is cached already."""
+        start = job.cached_to
+        if end <= start or not self.caching:
+            return
+        job.cached_to = end
+        for key, stop in job.runs:
+            if stop > start:
+                if stop >= end:
+                    self.cache.add(key, start, end, job.holds)
+                    return
+                self.cache.add(key, start, stop, job.holds)
+                start = stop
+
+    def generated_by(self, job: Job) -> int:
+        """Tokens generated by a decoding request up to the last step end."""
+        return self.steps - job.decoding_from
+
+    def leave_decoding(self, job: Job) -> None:
+        """Take a request out of the decoding set and offer its generated blocks to the cache."""
+        size = self.block_tokens
+        job.generated = self.generated_by(job)
+        job.computed = job.request.prompt_tokens + job.generated - 1
+        job.blocks = -(-job.computed // size)
+        self.decodes -= 1
+        self.counted -= job.counted
+        self.context -= job.computed + 1
+        self.phases[(self.steps - job.computed) % size] -= 1
+        end = job.computed // size
+        if end > job.cached_to:
+            job.runs = job.sequence(end, size)
+            self.offer(job, end)
+
+    def leave(self, job: Job) -> None:
+        """The last token has come."""
+        self.leave_decoding(job)
+        self.cache.release(job.holds, job.blocks)
+        del self.running[job]
+        self.stats.output_tokens += job.generated
+        self.finished.append(job)
+
+    def preempt(self, job: Job) -> None:
+        """The request loses its blocks, goes back to the front of the queue and will be computed again."""
+        if job is self.partial:
+            self.partial = None
+        else:
+            self.leave_decoding(job)
+            job.logged.append((job.log_from, len(self.log)))
+            job.last_token_ps = self.start + self.duration(self.length)
+        self.cache.release(job.holds, job.blocks)
+        del self.running[job]
+        job.rewind(self.block_tokens)
+        self.scheduler.requeue(self.waiting, job)
+        self.view.queued = len(self.waiting)
+        self.view.running = len(self.running)
+        self.recorder.preemptions[job.row] += 1
+        self.stats.preemptions += 1
+
+    # --- looking and stopping ----------------------------------------------------------------------------------
+
+    def note_busy(self, now: int) -> None:
+        """Remember when it was busy, as far back as anybody asks."""
+        assert self.periods is not None
+        if self.periods and self.periods[-1][1] == self.start:
+            self.periods[-1] = (self.periods[-1][0], now)
+        else:
+            self.periods.append((self.start, now))
+
+    def busy_between(self, since: int, now: int, forget: bool = True) -> int:
+        """Picoseconds with work between two instants. What ended before `since` is forgotten unless told otherwise."""
+        assert self.periods is not None
+        while forget and self.periods and self.periods[0][1] <= since:
+            self.periods.popleft()
+        busy = 0
+        for start, end in reversed(self.periods):
+            if end <= since:
+                break
+            busy += end - max(start, since)
+        if self.end >= 0:
+            busy += now - max(self.start, since)
+        return busy
+
+    def stop(self, now: int) -> None:
+        """The horizon: count what the steps ended by now have generated; requests in flight leave no gaps behind."""
+        if self.end >= 0:
+            begun = self.begun(now) if now > self.start else 0
+            ended = begun if begun and self.start + self.duration(begun) == now else max(0, begun - 1)
+            self.take_to(begun)
+            self.stats.peak_kv_blocks = max(self.stats.peak_kv_blocks, self.cache.held)
+            self.stats.busy_ps += now - self.start
+            self.steps += ended
+            self.taken = begun - ended
+        for job in [*self.running, *self.waiting]:
+            if job.ends_at_step >= 0:
+                job.generated = self.generated_by(job)
+                job.logged.append((job.log_from, len(self.log)))
+            self.recorder.output_tokens[job.row] = job.generated
+            self.stats.output_tokens += job.generated
+            if job.counted:
+                self.take_back(job)
+
+    def take_back(self, job: Job) -> None:
+        """Remove a request's gaps from the log: it was not completed, so it is not in the statistics."""
+        for start, end in job.logged:
+            for place in range(start + 3, end, 4):
+                self.log[place] -= 1
+        for place in job.resumed:
+            self.resumed[place + 3] = 0
+
+    def check(self) -> None:
+        """Conservation: what the requests say they hold is what the cache says is held."""
+        private = 0
+        begun = self.taken if self.end >= 0 else 0  # steps whose blocks are taken but whose tokens are not counted
+        for job in self.running:
+            shared = 0
+            for _, start, end in job.holds:
+                shared += end - start
+            blocks = job.blocks
+            if job.ends_at_step >= 0:
+                blocks = -(-(job.request.prompt_tokens + self.generated_by(job) - 1 + begun) // self.block_tokens)
+            private += blocks - shared
+        self.cache.check(private)
+

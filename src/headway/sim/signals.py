@@ -1,0 +1,67 @@
+"""What the router is told of the instances: the reported fields of their views.
+
+Queue and batch are written by the instances as they change. What varies with time inside a run (KV use, utilisation,
+power) is worked out when a decision is about to be taken, and only where the policies say that they read it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from headway.registry import REPORTED, Entry
+from headway.sim.instance import Instance
+from headway.types import PS_PER_SECOND
+
+BUSY_WINDOW = 5 * PS_PER_SECOND
+WATTS_WINDOW = 30 * PS_PER_SECOND
+
+
+def reads(policy: Any) -> tuple[str, ...]:
+    """The reported signals that a policy reads; all of them where it does not say."""
+    own = getattr(policy, "reads", None)
+    if own is not None:
+        return tuple(own)
+    entry = getattr(policy, "entry", None)
+    return entry.reported if isinstance(entry, Entry) else REPORTED
+
+
+class Signals:
+    def __init__(self, instances: list[Instance], policies: list[Any], idle_watts: float, busy_watts: float) -> None:
+        wanted = [name for policy in policies for name in reads(policy)]
+        self.instances = instances
+        self.any = bool(wanted)
+        self.kv = "kv_used" in wanted
+        self.power = "busy" in wanted or "watts" in wanted
+        self.idle_watts = idle_watts
+        self.span_watts = busy_watts - idle_watts
+        self.origin = -1  # the first decision
+        if self.power:
+            for instance in instances:
+                instance.periods = deque()
+
+    def refresh(self, now: int) -> None:
+        """Make every reported field true at `now`."""
+        if self.kv:
+            for instance in self.instances:
+                view = instance.view
+                view.observed_at_ps = now
+                view.kv_used = instance.kv_used(now)
+        else:
+            for instance in self.instances:
+                instance.view.observed_at_ps = now
+        if self.power:
+            self.refresh_power(now)
+
+    def refresh_power(self, now: int) -> None:
+        """Means over the last 5 s (utilisation) and 30 s (power), or since the first decision where that is less."""
+        if self.origin < 0:
+            self.origin = now
+        short, long = max(self.origin, now - BUSY_WINDOW), max(self.origin, now - WATTS_WINDOW)
+        for instance in self.instances:
+            view = instance.view
+            if now == self.origin:
+                view.busy, view.watts = 0.0, self.idle_watts
+                continue
+            view.watts = self.idle_watts + self.span_watts * (instance.busy_between(long, now) / (now - long))
+            view.busy = instance.busy_between(short, now, forget=False) / (now - short)

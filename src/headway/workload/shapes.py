@@ -1,0 +1,206 @@
+"""Length distributions: how many tokens a prompt or an output has. A draw is a whole number, at least 1.
+
+A bare number is a constant. Otherwise a mapping with `dist` and
+
+    constant     value                        exponential  mean
+    normal       mean, std                    lognormal    mean, std
+    empirical    values (and weights), or path (a text file with one length a line)
+
+`mean` and `std` are those of the lengths themselves, also for lognormal. Every kind takes `min` and `max`; a draw
+outside is set to the bound, it is not drawn again.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import exp, isfinite, log, sqrt
+from random import Random
+from typing import Final, cast
+
+from msgspec import Struct
+
+from headway.registry import suggest
+from headway.section import read
+from headway.types import HeadwayError
+
+MAX_TOKENS: Final = 2**31 - 1
+WHOLE: Final = f"a length is a whole number between 1 and {MAX_TOKENS}"
+
+Draw = Callable[[], int]
+
+
+class Constant(Struct, frozen=True):
+    value: float
+    min: int | None = None
+    max: int | None = None
+
+
+class Spread(Struct, frozen=True):
+    """Normal and lognormal."""
+
+    mean: float
+    std: float
+    min: int | None = None
+    max: int | None = None
+
+
+class Exponential(Struct, frozen=True):
+    mean: float
+    min: int | None = None
+    max: int | None = None
+
+
+class Empirical(Struct, frozen=True):
+    values: list[int] | None = None
+    weights: list[float] | None = None
+    path: str | None = None
+    min: int | None = None
+    max: int | None = None
+
+
+Shape = Constant | Spread | Exponential | Empirical
+
+KINDS: Final[dict[str, type[Shape]]] = {
+    "constant": Constant,
+    "normal": Spread,
+    "exponential": Exponential,
+    "lognormal": Spread,
+    "empirical": Empirical,
+}
+
+
+def parse(spec: object, where: str) -> tuple[str, Shape]:
+    """The kind and the checked figures of a length distribution."""
+    kind, shape, value_at = "constant", cast(Shape, Constant(1)), where
+    if isinstance(spec, (int, float)) and not isinstance(spec, bool):
+        shape = Constant(spec)
+    elif isinstance(spec, dict):
+        rest = dict(spec)
+        name = rest.pop("dist", None)
+        if not isinstance(name, str) or name not in KINDS:
+            if name is None:
+                raise HeadwayError(f"{where}: say 'dist', one of {', '.join(KINDS)}.")
+            raise HeadwayError(f"{where}.dist: no distribution is called {name!r}.{suggest(str(name), KINDS)}")
+        kind, shape, value_at = name, read(KINDS[name], rest, where), f"{where}.value"
+    else:
+        raise HeadwayError(f"{where}: expected a number or a mapping with 'dist', got {spec!r}.")
+    _check_bounds(shape, where)
+    _check_figures(shape, where, value_at)
+    return kind, shape
+
+
+def _check_bounds(shape: Shape, where: str) -> None:
+    for name in ("min", "max"):
+        bound = getattr(shape, name)
+        if bound is not None and not 1 <= bound <= MAX_TOKENS:
+            raise HeadwayError(f"{where}.{name}: must lie between 1 and {MAX_TOKENS}, got {bound}.")
+    if shape.min is not None and shape.max is not None and shape.min > shape.max:
+        raise HeadwayError(f"{where}.min: {shape.min} is above the max, {shape.max}.")
+
+
+def _check_figures(shape: Shape, where: str, value_at: str) -> None:
+    if isinstance(shape, Empirical):
+        _check_empirical(shape, where)
+        return
+    if isinstance(shape, Constant):
+        if not (1 <= shape.value <= MAX_TOKENS and shape.value == int(shape.value)):
+            raise HeadwayError(f"{value_at}: {WHOLE}, got {shape.value:.15g}.")
+        return
+    if not 0 < shape.mean <= MAX_TOKENS:
+        raise HeadwayError(f"{where}.mean: must be above 0 and at most {MAX_TOKENS}, got {shape.mean:g}.")
+    if isinstance(shape, Spread) and not 0 <= shape.std <= MAX_TOKENS:
+        raise HeadwayError(f"{where}.std: must lie between 0 and {MAX_TOKENS}, got {shape.std:g}.")
+
+
+def _check_empirical(shape: Empirical, where: str) -> None:
+    if (shape.values is None) == (shape.path is None):
+        raise HeadwayError(f"{where}: an empirical distribution takes either 'values' or the 'path' of a file.")
+    if shape.values is None:
+        if shape.weights is not None:
+            raise HeadwayError(f"{where}.weights: weights go with 'values'; repeat a length in the file instead.")
+        return
+    if not shape.values:
+        raise HeadwayError(f"{where}.values: give at least one length.")
+    for value in shape.values:
+        if not 1 <= value <= MAX_TOKENS:
+            raise HeadwayError(f"{where}.values: {WHOLE}, got {value}.")
+    if shape.weights is not None:
+        check_weights(shape.weights, len(shape.values), "values", f"{where}.weights")
+
+
+def check_weights(weights: Sequence[float], count: int, of: str, where: str) -> None:
+    """As many weights as there are `of`, each a positive number."""
+    if len(weights) != count:
+        raise HeadwayError(f"{where}: {len(weights)} weights for {count} {of}; give one each.")
+    for weight in weights:
+        if not (isfinite(weight) and weight > 0):
+            raise HeadwayError(f"{where}: a weight is a positive number, got {weight:g}.")
+
+
+def sampler(spec: object, where: str, rng: Random, base: pathlib.Path) -> Draw:
+    """A function that draws lengths from `rng`; files are found from the folder `base`."""
+    kind, shape = parse(spec, where)
+    low = 1 if shape.min is None else shape.min
+    high = MAX_TOKENS if shape.max is None else shape.max
+    if isinstance(shape, Constant):
+        value = min(max(int(shape.value), low), high)
+        return lambda: value
+    if isinstance(shape, Empirical):
+        values = shape.values or _read_lengths(base / str(shape.path), f"{where}.path")
+        return picker([min(max(value, low), high) for value in values], shape.weights, rng)
+    return _clamped(_continuous(kind, shape, rng), low, high)
+
+
+def _continuous(kind: str, shape: Spread | Exponential, rng: Random) -> Callable[[], float]:
+    mean = shape.mean
+    if isinstance(shape, Exponential):
+        uniform = rng.random
+        return lambda: -mean * log(1.0 - uniform())
+    gauss, std = rng.gauss, shape.std
+    if kind == "normal":
+        return lambda: gauss(mean, std)
+    variance = log(1.0 + (std / mean) ** 2)
+    mu, sigma = log(mean) - variance / 2, sqrt(variance)
+    return lambda: exp(gauss(mu, sigma))
+
+
+def _clamped(draw: Callable[[], float], low: int, high: int) -> Draw:
+    def length() -> int:
+        value = draw()
+        if value <= low:
+            return low
+        return int(value + 0.5) if value < high else high
+
+    return length
+
+
+def picker(values: Sequence[int], weights: Sequence[float] | None, rng: Random) -> Draw:
+    """Draws one of `values`, each as likely as its weight says."""
+    uniform, last = rng.random, len(values) - 1
+    if weights is None:
+        size = len(values)
+        return lambda: values[int(uniform() * size)]
+    steps = list(accumulate(weights))
+    total = steps[-1]
+    return lambda: values[min(bisect(steps, uniform() * total), last)]
+
+
+def _read_lengths(path: pathlib.Path, where: str) -> list[int]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        raise HeadwayError(f"{where}: {str(path)!r} cannot be read as a text file with one length a line.") from None
+    values = []
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text:
+            continue
+        if not (text.isascii() and text.isdigit() and len(text) <= 18 and 1 <= int(text) <= MAX_TOKENS):
+            raise HeadwayError(f"{path.name} line {number}: {WHOLE}, got {text[:40]!r}.")
+        values.append(int(text))
+    if not values:
+        raise HeadwayError(f"{where}: {str(path)!r} holds no lengths.")
+    return values

@@ -1,0 +1,41 @@
+"""What several tests need: the repository's folder, the real traces where there are any, and the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TRACES = ROOT.parent / "shared" / "traces"
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def traces() -> Path:
+    if not TRACES.is_dir():
+        pytest.skip("the real traces are not beside this checkout (../shared/traces)")
+    return TRACES
+
+
+@pytest.fixture(scope="session")
+def headway() -> Run:
+    """Runs `headway ARGUMENTS` as its own process, as a user would, in 80 columns without colours."""
+
+    def run(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+        source = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+        env = {**os.environ, "PYTHONPATH": source, "COLUMNS": "80", "NO_COLOR": "1", **environment}
+        command = [sys.executable, "-m", "headway.cli", *arguments]
+        return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+    return run

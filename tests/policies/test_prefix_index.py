@@ -1,0 +1,166 @@
+"""The prefix index against the plain per-block LRU it stands for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from headway.policies.prefix_index import PrefixIndex
+from headway.types import Path
+
+Block = tuple[int, int]
+
+
+class BlockLRU:
+    """The specification: one entry a block, touched last to first, the oldest evicted beyond the capacity."""
+
+    def __init__(self, instances: int, capacity: int, block_tokens: int) -> None:
+        self.capacity = capacity
+        self.block_tokens = block_tokens
+        self.held: list[OrderedDict[Block, None]] = [OrderedDict() for _ in range(instances)]
+
+    def blocks(self, path: Path) -> list[Block]:
+        """A block by its position and the run of its last token, which commits to all before it."""
+        found = []
+        for number in range(path.tokens // self.block_tokens):
+            last = (number + 1) * self.block_tokens - 1
+            found.append(next((key, number) for key, end in zip(path.keys, path.ends, strict=True) if last < end))
+        return found
+
+    def matches(self, path: Path) -> list[int]:
+        found = []
+        for held in self.held:
+            count = 0
+            for block in self.blocks(path):
+                if block not in held:
+                    break
+                count += 1
+            found.append(count)
+        return found
+
+    def touch(self, instance: int, path: Path) -> None:
+        held = self.held[instance]
+        for block in reversed(self.blocks(path)):
+            held[block] = None
+            held.move_to_end(block)
+            if len(held) > self.capacity:
+                held.popitem(last=False)
+
+
+@st.composite
+def prompts(draw: st.DrawFn, block_tokens: int) -> list[Path]:
+    """Prompts that branch off one another at run ends, or stop inside another's last run."""
+    length = st.integers(1, 6 * block_tokens)
+    found = [Path((1,), (draw(length),))]
+    for key in range(2, draw(st.integers(2, 9))):
+        parent = found[draw(st.integers(0, len(found) - 1))]
+        depth = draw(st.integers(0, len(parent.keys)))
+        keys, ends = parent.keys[:depth], parent.ends[:depth]
+        last = ends[-1] if ends else 0
+        if depth and draw(st.booleans()):
+            before = ends[-2] if depth > 1 else 0
+            found.append(Path(keys, (*ends[:-1], draw(st.integers(before + 1, last)))))
+        else:
+            found.append(Path((*keys, key), (*ends, last + draw(length))))
+    return found
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[int, int, int, list[tuple[int, Path]]]:
+    block_tokens = draw(st.sampled_from([1, 16, 512]))
+    instances = draw(st.integers(1, 3))
+    capacity = draw(st.integers(1, 14) | st.integers(15, 60))
+    paths = draw(prompts(block_tokens))
+    touch = st.tuples(st.integers(0, instances - 1), st.sampled_from(paths))
+    return block_tokens, instances, capacity, draw(st.lists(touch, min_size=1, max_size=40))
+
+
+@settings(max_examples=400, deadline=None)
+@given(histories())
+def test_the_index_is_exactly_a_per_block_lru(history: tuple[int, int, int, list[tuple[int, Path]]]) -> None:
+    block_tokens, instances, capacity, touches = history
+    index = PrefixIndex(instances, capacity, block_tokens)
+    plain = BlockLRU(instances, capacity, block_tokens)
+    paths = list({(path.keys, path.ends): path for _, path in touches}.values())
+    for instance, path in touches:
+        index.touch(instance, path)
+        plain.touch(instance, path)
+        assert [index.size(i) for i in range(instances)] == [len(held) for held in plain.held]
+        for other in paths:
+            assert index.matches(other) == plain.matches(other)
+            assert [index.matched(other, i) for i in range(instances)] == plain.matches(other)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(1, 24))
+@example([20, 3, 8, 15, 8, 3, 20], 10)
+def test_prompts_that_stop_inside_a_shared_prefix_split_and_merge_its_run(lengths: list[int], capacity: int) -> None:
+    index, plain = PrefixIndex(1, capacity, 1), BlockLRU(1, capacity, 1)
+    for number, length in enumerate(lengths):
+        path = Path((7,), (length,)) if number % 3 else Path((7, 100 + number), (length, length + 2))
+        index.touch(0, path)
+        plain.touch(0, path)
+        for end in range(1, 22):
+            probe = Path((7,), (end,))
+            assert index.matches(probe) == plain.matches(probe)
+        assert index.size(0) == len(plain.held[0]) <= capacity
+
+
+def test_one_walk_gives_the_match_of_every_instance() -> None:
+    index = PrefixIndex(4, 100, 16)
+    index.touch(0, Path((1, 2), (64, 160)))
+    index.touch(2, Path((1,), (64,)))
+    index.touch(3, Path((1,), (40,)))
+    assert index.matches(Path((1, 2), (64, 160))) == [10, 0, 4, 2]
+    assert index.matches(Path((1, 3), (64, 160))) == [4, 0, 4, 2]
+    assert index.matches(Path((9,), (64,))) == [0, 0, 0, 0]
+
+
+def test_a_prompt_shorter_than_a_block_matches_and_holds_nothing() -> None:
+    index = PrefixIndex(1, 100, 16)
+    index.touch(0, Path((1,), (15,)))
+    assert index.matches(Path((1,), (15,))) == [0]
+    assert index.size(0) == 0
+
+
+def test_a_prompt_larger_than_the_capacity_keeps_its_head() -> None:
+    index = PrefixIndex(1, 4, 1)
+    index.touch(0, Path((1, 2), (3, 9)))
+    assert index.matches(Path((1, 2), (3, 9))) == [4]
+    index.touch(0, Path((5,), (9,)))
+    assert index.matches(Path((5,), (9,))) == [4]
+    assert index.matches(Path((1, 2), (3, 9))) == [0]
+
+
+def test_looking_does_not_refresh_recency() -> None:
+    index = PrefixIndex(1, 2, 1)
+    first, second, third = (Path((key,), (1,)) for key in (1, 2, 3))
+    index.touch(0, first)
+    index.touch(0, second)
+    assert index.matches(first) == [1]
+    index.touch(0, third)
+    assert index.matches(first) == [0]
+    assert index.matches(second) == [1]
+
+
+@pytest.mark.parametrize("capacity", [1, 7, 50])
+def test_the_index_never_exceeds_instances_times_capacity(capacity: int) -> None:
+    index = PrefixIndex(3, capacity, 16)
+    for number in range(500):
+        index.touch(number % 3, Path((number % 5, 10 + number), (100, 100 + 16 * (number % 11))))
+        assert all(index.size(instance) <= capacity for instance in range(3))
+    assert sum(index.size(instance) for instance in range(3)) == 3 * capacity
+    entries = sum(len(pieces) for pieces in index._pieces)
+    assert entries <= 3 * capacity
+    assert sum(len(holders) for holders in index._holders.values()) <= entries
+
+
+def test_the_cost_of_a_touch_does_not_grow_with_the_length_of_its_runs() -> None:
+    index = PrefixIndex(1, 10_000_000, 1)
+    for number in range(200):
+        index.touch(0, Path((1, 100 + number), (1_000_000, 2_000_000)))
+    assert index.size(0) == 10_000_000
+    assert len(index._pieces[0]) <= 11

@@ -1,0 +1,364 @@
+"""A naive simulator, the oracle for the fast engine: one object a KV block, one loop iteration a step, no formulas over
+several steps. It shares nothing with the engine but the vocabulary and is meant to be read against the specification.
+
+At one instant: (a) step ends by instance; (b) arrivals by row, then the router hears of what ended, by row; (c) step
+begins by instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from headway import hashing
+from headway.latency.base import LatencyModel
+from headway.types import Path
+
+Identity = tuple[int, int]
+RequestTuple = tuple[int, Path, int, int]  # arrival_ps, content, prompt tokens, output tokens
+
+
+@dataclass(eq=False)
+class Block:
+    """A physical block. No holder and no identity: empty. A holder and no identity: private."""
+
+    identity: Identity | None = None
+    holders: list[Job] = field(default_factory=list)
+    duplicate: bool = False  # its content was cached elsewhere when it was computed: it stays private for good
+
+
+@dataclass(eq=False)
+class Job:
+    """A request and what became of it."""
+
+    row: int
+    arrival: int
+    path: Path
+    prompt: int
+    output: int
+    instance: int = -1
+    outcome: str = "in_flight"
+    started: int = -1
+    finished: int = -1
+    cached_tokens: int = 0
+    preemptions: int = 0
+    token_times: list[int] = field(default_factory=list)
+    computed: int = 0
+    decoding: bool = False  # its prefill (or recomputation) ended in an earlier step
+    blocks: list[Block] = field(default_factory=list)
+
+    @property
+    def generated(self) -> int:
+        return len(self.token_times)
+
+    @property
+    def known(self) -> int:
+        return self.prompt + self.generated
+
+    @property
+    def first_token(self) -> int:
+        return self.token_times[0] if self.token_times else -1
+
+    def identity(self, block: int, size: int) -> Identity:
+        last = block * size + size - 1
+        assert last < self.known, "only a full block has an identity"
+        for key, end in zip(self.path.keys, self.path.ends, strict=True):
+            if last < end:
+                return (key, block)
+        return (hashing.key(hashing.OUTPUT, self.row), block)
+
+
+@dataclass
+class Scheduled:
+    """One request's share of a step."""
+
+    job: Job
+    want: int
+    is_decode: bool
+
+
+class Cache:
+    """The KV blocks of one instance."""
+
+    def __init__(self, blocks: int, size: int, prefix_caching: bool) -> None:
+        self.size = size
+        self.prefix_caching = prefix_caching
+        self.all = [Block() for _ in range(blocks)]
+        self.empty = list(self.all)
+        self.lru: list[Block] = []  # cached and without a holder, least recently released first
+        self.cached: dict[Identity, Block] = {}
+        self.evicted = 0
+
+    def ceil(self, tokens: int) -> int:
+        return -(-tokens // self.size)
+
+    def free(self) -> int:
+        return len(self.empty) + len(self.lru)
+
+    def held(self) -> int:
+        return len([block for block in self.all if block.holders])
+
+    def take(self, job: Job) -> None:
+        if self.empty:
+            block = self.empty.pop(0)
+        else:
+            block = self.lru.pop(0)
+            assert block.identity is not None
+            del self.cached[block.identity]
+            block.identity = None
+            self.evicted += 1
+        block.duplicate = False
+        block.holders.append(job)
+        job.blocks.append(block)
+
+    def hits(self, job: Job) -> list[Block]:
+        """The leading full blocks that are cached now; at least one token is left to compute."""
+        found: list[Block] = []
+        if self.prefix_caching:
+            for number in range((job.known - 1) // self.size):
+                block = self.cached.get(job.identity(number, self.size))
+                if block is None:
+                    break
+                found.append(block)
+        return found
+
+    def hold(self, job: Job, block: Block) -> None:
+        if not block.holders:
+            self.lru.remove(block)
+        block.holders.append(job)
+        job.blocks.append(block)
+
+    def publish(self, job: Job, covered_before: int) -> None:
+        """Full blocks covered by computed tokens since then become cached, unless their content is cached already."""
+        if not self.prefix_caching:
+            return
+        for number in range(covered_before // self.size, job.computed // self.size):
+            block = job.blocks[number]
+            identity = job.identity(number, self.size)
+            if block.identity is not None or block.duplicate:
+                continue
+            if identity in self.cached:
+                block.duplicate = True
+            else:
+                block.identity = identity
+                self.cached[identity] = block
+
+    def release(self, job: Job) -> None:
+        self.publish(job, 0)
+        for block in reversed(job.blocks):
+            block.holders.remove(job)
+            if block.identity is None:
+                assert not block.holders, "a private block has one holder"
+                self.empty.append(block)
+            elif not block.holders:
+                self.lru.append(block)
+        job.blocks = []
+
+    def check(self) -> None:
+        assert self.held() + len(self.lru) + len(self.empty) == len(self.all)
+        assert all(not block.holders and block.identity is None for block in self.empty)
+        assert all(not block.holders and block.identity is not None for block in self.lru)
+        named = [block for block in self.all if block.identity is not None]
+        assert len(named) == len(self.cached)
+        assert all(self.cached[block.identity] is block for block in named if block.identity is not None)
+
+
+class Instance:
+    """One engine: its running list, its queue, its blocks and the step it is in."""
+
+    def __init__(self, cache: Cache, max_batch_tokens: int, max_batch_size: int, latency: LatencyModel) -> None:
+        self.cache = cache
+        self.max_batch_tokens = max_batch_tokens
+        self.max_batch_size = max_batch_size
+        self.latency = latency
+        self.running: list[Job] = []
+        self.waiting: list[Job] = []
+        self.step: list[Scheduled] = []
+        self.step_ends = -1
+        self.busy = 0
+        self.steps = 0
+        self.peak = 0
+
+    def fits(self, job: Job) -> bool:
+        return self.cache.ceil(job.prompt + job.output - 1) <= len(self.cache.all)
+
+    def begin(self, now: int) -> None:
+        self.step = []
+        budget, preempted = self.schedule_running()
+        if not preempted:
+            self.admit_waiting(now, budget)
+        self.peak = max(self.peak, self.cache.held())
+        self.cache.check()
+        if not self.step:
+            assert not self.running, "with running requests something is always scheduled"
+            return
+        decodes = [entry.job for entry in self.step if entry.is_decode]
+        context = sum(job.known for job in decodes)
+        chunks = [(entry.want, entry.job.computed) for entry in self.step if not entry.is_decode]
+        duration = self.latency.run(len(decodes), context, chunks)[0]
+        assert duration >= 1
+        self.step_ends = now + duration
+        self.busy += duration
+        self.steps += 1
+
+    def schedule_running(self) -> tuple[int, bool]:
+        """The budget that is left, and whether anyone was preempted."""
+        budget = self.max_batch_tokens
+        preempted = False
+        for job in list(self.running):
+            want = min(job.known - job.computed, budget)
+            if job not in self.running or want == 0:
+                break
+            missing = self.cache.ceil(job.computed + want) - len(job.blocks)
+            while missing > self.cache.free() and job in self.running:
+                self.preempt(self.running[-1])
+                preempted = True
+            if job not in self.running:
+                break
+            for _ in range(missing):
+                self.cache.take(job)
+            self.step.append(Scheduled(job, want, job.decoding))
+            budget -= want
+        return budget, preempted
+
+    def preempt(self, job: Job) -> None:
+        self.running.remove(job)
+        self.cache.release(job)
+        job.computed = 0
+        job.decoding = False
+        job.preemptions += 1
+        self.waiting.insert(0, job)
+
+    def admit_waiting(self, now: int, budget: int) -> None:
+        while self.waiting and len(self.running) < self.max_batch_size and budget > 0:
+            job = self.waiting[0]
+            hits = self.cache.hits(job)
+            hit_tokens = len(hits) * self.cache.size
+            want = min(job.known - hit_tokens, budget)
+            needed = self.cache.ceil(hit_tokens + want) - len(hits)
+            if needed > self.cache.free() - len([block for block in hits if not block.holders]):
+                break
+            for block in hits:
+                self.cache.hold(job, block)
+            for _ in range(needed):
+                self.cache.take(job)
+            job.computed = hit_tokens
+            self.waiting.pop(0)
+            self.running.append(job)
+            if job.started < 0:
+                job.started = now
+                job.cached_tokens = hit_tokens
+            self.step.append(Scheduled(job, want, False))
+            budget -= want
+
+    def end(self, now: int) -> list[Job]:
+        """Close the step; the requests that finished with it."""
+        finished = []
+        for entry in self.step:
+            entry.job.computed += entry.want
+        for entry in self.step:
+            job = entry.job
+            if not entry.is_decode:
+                self.cache.publish(job, job.computed - entry.want)
+            if job.computed == job.known:
+                job.token_times.append(now)
+                job.decoding = True
+                if job.generated == job.output:
+                    job.outcome = "completed"
+                    job.finished = now
+                    self.running.remove(job)
+                    self.cache.release(job)
+                    finished.append(job)
+        self.step = []
+        self.step_ends = -1
+        self.cache.check()
+        return finished
+
+
+@dataclass
+class InstanceResult:
+    requests: int
+    busy: int
+    steps: int
+    evicted_blocks: int
+    peak_blocks: int
+
+
+@dataclass
+class ReferenceRun:
+    rows: list[Job]
+    instances: list[InstanceResult]
+
+    def gaps(self) -> list[int]:
+        """The gaps between successive tokens of one request, over all requests, sorted."""
+        found = []
+        for job in self.rows:
+            for earlier, later in pairwise(job.token_times):
+                found.append(later - earlier)
+        return sorted(found)
+
+
+def route(policy: str | Sequence[int], row: int, inflight: list[int]) -> int:
+    if policy == "round-robin":
+        return row % len(inflight)
+    if policy == "least-loaded":
+        return inflight.index(min(inflight))
+    assert not isinstance(policy, str), f"the reference has no policy {policy!r}"
+    return policy[row]
+
+
+def simulate(
+    requests: list[RequestTuple],
+    instances: int,
+    blocks: int,
+    block_tokens: int,
+    max_batch_tokens: int,
+    max_batch_size: int,
+    latency: LatencyModel,
+    policy: str | Sequence[int] = "round-robin",
+    prefix_caching: bool = True,
+) -> ReferenceRun:
+    """Run until everything has drained. Requests come in order of arrival; the row is the position in the list."""
+    engines = [
+        Instance(Cache(blocks, block_tokens, prefix_caching), max_batch_tokens, max_batch_size, latency)
+        for _ in range(instances)
+    ]
+    jobs = [Job(row, *request) for row, request in enumerate(requests)]
+    assert all(job.path.tokens == job.prompt >= 1 and job.output >= 1 for job in jobs)
+    assert all(earlier.arrival <= later.arrival for earlier, later in pairwise(jobs))
+    inflight = [0] * instances
+    to_come = list(jobs)
+    while True:
+        times = [engine.step_ends for engine in engines if engine.step]
+        if to_come:
+            times.append(to_come[0].arrival)
+        if not times:
+            break
+        now = min(times)
+        ended: list[Job] = []
+        for engine in engines:
+            if engine.step and engine.step_ends == now:
+                ended += engine.end(now)
+        while to_come and to_come[0].arrival == now:
+            job = to_come.pop(0)
+            job.instance = route(policy, job.row, inflight)
+            inflight[job.instance] += 1
+            if engines[job.instance].fits(job):
+                engines[job.instance].waiting.append(job)
+            else:
+                job.outcome = "rejected"
+                job.finished = now
+                ended.append(job)
+        for job in sorted(ended, key=lambda job: job.row):
+            inflight[job.instance] -= 1
+        for engine in engines:
+            if not engine.step and (engine.running or engine.waiting):
+                engine.begin(now)
+    assert all(job.outcome in ("completed", "rejected") for job in jobs)
+    assert inflight == [0] * instances and all(engine.cache.held() == 0 for engine in engines)
+    results = []
+    for index, engine in enumerate(engines):
+        routed = len([job for job in jobs if job.instance == index])
+        results.append(InstanceResult(routed, engine.busy, engine.steps, engine.cache.evicted, engine.peak))
+    return ReferenceRun(jobs, results)

@@ -1,0 +1,74 @@
+"""Recorders made by hand and at random, and the gaps that a request's tokens leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from headway.results.recorder import InstanceStats, Recorder, RunFacts
+from headway.types import OUTCOMES
+
+MS = 10**9
+SECOND = 10**12
+
+
+def record(rows: list[dict[str, Any]]) -> Recorder:
+    """A recorder with these rows; each is completed unless it says otherwise."""
+    recorder = Recorder()
+    for row, given in enumerate(rows):
+        recorder.arrived(given["arrival_ps"], given.get("prompt_tokens", 32))
+        for name, value in given.items():
+            if name == "reason":
+                recorder.reasons[row] = value
+            elif name != "gaps":
+                getattr(recorder, name)[row] = OUTCOMES.index(value) if name == "outcome" else value
+        for run in given.get("gaps", ()):
+            recorder.gaps.extend(run)
+    return recorder
+
+
+def facts(**changes: Any) -> RunFacts:
+    given: dict[str, Any] = {
+        "started_ps": 0,
+        "ended_ps": 10 * SECOND,
+        "block_tokens": 16,
+        "warmup": 0,
+        "slo_ttft_ps": None,
+        "slo_tpot_ps": None,
+        "gpus_per_instance": 1,
+        "usd_per_gpu_hour": 2.0,
+        "policy_metrics": {},
+    }
+    return RunFacts(**{**given, **changes})
+
+
+def fleet(count: int, **figures: int) -> list[InstanceStats]:
+    return [InstanceStats(f"i{index}", kv_blocks=100, **figures) for index in range(count)]
+
+
+@st.composite
+def rows(draw: st.DrawFn, instances: int = 3) -> list[dict[str, Any]]:
+    """Possible rows in order of arrival, of every outcome, at any time up to 10 s."""
+    made = []
+    duration = st.integers(0, SECOND)
+    for arrival in sorted(draw(st.lists(st.integers(0, 5 * SECOND), max_size=40))):
+        row: dict[str, Any] = {
+            "arrival_ps": arrival,
+            "outcome": draw(st.sampled_from(OUTCOMES)),
+            "prompt_tokens": draw(st.integers(1, 200)),
+        }
+        if row["outcome"] == "rejected":
+            row["reason"] = "too busy"
+        else:
+            row["instance"] = draw(st.integers(0, instances - 1))
+            row["started_ps"] = arrival + draw(duration)
+            row["cached_tokens"] = draw(st.integers(0, row["prompt_tokens"] - 1))
+        if row["outcome"] == "completed":
+            row["output_tokens"] = draw(st.integers(1, 9))
+            row["first_token_ps"] = row["started_ps"] + draw(duration)
+            steps, first, increment = row["output_tokens"] - 1, draw(duration), draw(st.integers(0, MS))
+            row["gaps"] = [(first, increment, steps, 1)] if steps else []
+            row["finished_ps"] = row["first_token_ps"] + steps * first + increment * steps * (steps - 1) // 2
+        made.append(row)
+    return made

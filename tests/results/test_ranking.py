@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from recorders import MS, facts, fleet, record
+
+from headway.results.compare import direction, paths, rank
+from headway.results.metrics import summarise
+from headway.types import HeadwayError
+
+Named = tuple[str, dict[str, Any]]
+
+
+def run(name: str, ttft_ms: int, e2e_ms: int, lost: int = 0, **slo: int) -> Named:
+    done = {
+        "arrival_ps": 0, "started_ps": 0, "first_token_ps": ttft_ms * MS, "finished_ps": e2e_ms * MS,
+        "instance": 0, "outcome": "completed", "output_tokens": 2,
+    }  # fmt: skip
+    rows = [done] + [{"arrival_ps": 0, "outcome": "rejected"}] * lost
+    return name, summarise(record(rows), fleet(1), facts(policy_metrics={"spills": float(ttft_ms)}, **slo))
+
+
+def order(results: list[Named], **options: Any) -> list[str]:
+    return [name for name, _ in rank(results, **options)]
+
+
+def test_without_an_slo_the_lowest_mean_e2e_wins_and_equals_keep_their_order() -> None:
+    assert order([run("slow", 1, 90), run("b", 5, 50), run("a", 9, 50)]) == ["b", "a", "slow"]
+
+
+def test_shedding_does_not_pay() -> None:
+    assert order([run("sheds", 1, 10, lost=1), run("serves", 1, 90)]) == ["serves", "sheds"]
+    slo = {"slo_ttft_ps": 50 * MS}
+    assert order([run("sheds", 1, 10, lost=1, **slo), run("serves", 40, 90, **slo)]) == ["serves", "sheds"]
+
+
+def test_with_an_slo_goodput_comes_first_and_then_the_tail_of_ttft() -> None:
+    slo = {"slo_ttft_ps": 50 * MS}
+    results = [run("late", 60, 61, **slo), run("good", 40, 90, **slo), run("better", 30, 95, **slo)]
+    assert order(results) == ["better", "good", "late"]
+
+
+def test_any_figure_can_be_chosen_and_the_path_tells_which_way_is_better() -> None:
+    results = [run("a", 30, 40), run("b", 20, 90), run("c", 25, 60, lost=1)]
+    assert order(results, by="latency.ttft.p99") == ["b", "c", "a"]
+    assert order(results, by="requests.rejected") == ["a", "b", "c"]
+    assert order(results, by="policy_metrics.spills", best="high") == ["a", "c", "b"]
+    assert (direction("throughput.requests_per_s"), direction("balance.cv")) == ("high", "low")
+
+
+def test_a_run_without_the_figure_comes_last() -> None:
+    empty = ("empty", summarise(record([]), fleet(1), facts()))
+    assert order([empty, run("a", 1, 2)], by="latency.e2e.mean") == ["a", "empty"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("latency.ttft.p98", r"no such figure. Did you mean 'latency.ttft.p9"),
+        ("latency.ttft", "not a single number"),
+        ("policy_metrics.spills", "low or high"),
+    ],
+)
+def test_a_figure_that_cannot_rank_is_told(path: str, message: str) -> None:
+    with pytest.raises(HeadwayError, match=message):
+        rank([run("a", 1, 2)], by=path)
+
+
+def test_every_path_of_a_summary_but_the_policies_own_and_arrivals_has_a_direction() -> None:
+    for path in paths(run("a", 1, 2)[1]):
+        if not path.startswith(("policy_metrics", "requests.arrived")):
+            assert direction(path) in ("low", "high")

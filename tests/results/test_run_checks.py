@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from recorders import SECOND, facts, fleet, record, rows
+
+from headway.results.checks import verify, verify_gaps
+from headway.types import InvariantError
+
+DONE = {
+    "arrival_ps": 10, "started_ps": 20, "first_token_ps": 30, "finished_ps": 40,
+    "instance": 0, "outcome": "completed", "output_tokens": 2, "gaps": [(10, 0, 1, 1)],
+}  # fmt: skip
+
+
+@given(rows())
+def test_possible_runs_pass(made: list[dict[str, Any]]) -> None:
+    recorder = record(made)
+    verify(recorder, fleet(3), facts(ended_ps=20 * SECOND))
+    verify_gaps(recorder, facts())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"started_ps": 9},
+        {"first_token_ps": 19},
+        {"finished_ps": 29},
+        {"finished_ps": -1},
+        {"first_token_ps": -1},
+        {"finished_ps": 11 * SECOND},
+        {"output_tokens": 0},
+        {"instance": -1},
+        {"instance": 2},
+        {"outcome": "in_flight"},
+        {"outcome": "failed", "instance": -1},
+        {"outcome": "timed_out", "started_ps": -1},
+        {"outcome": "timed_out", "finished_ps": 25},
+        {"arrival_ps": 50, "outcome": "in_flight", "finished_ps": -1},
+    ],
+)
+def test_an_impossible_request_is_refused(wrong: dict[str, Any]) -> None:
+    verify(record([DONE]), fleet(2), facts())
+    with pytest.raises(InvariantError, match="Request 1 is impossible"):
+        verify(record([DONE, {**DONE, **wrong}]), fleet(2), facts())
+
+
+def test_requests_out_of_order_or_without_an_outcome_are_refused() -> None:
+    with pytest.raises(InvariantError, match="order of arrival"):
+        verify(record([DONE, {"arrival_ps": 5, "outcome": "rejected"}]), fleet(1), facts())
+    recorder = record([DONE])
+    recorder.outcome[0] = 9
+    with pytest.raises(InvariantError, match="1 requests arrived, but 0"):
+        verify(recorder, fleet(1), facts())
+    recorder = record([DONE])
+    recorder.preemptions.append(0)
+    with pytest.raises(InvariantError, match="Column preemptions has 2 rows"):
+        verify(recorder, fleet(1), facts())
+
+
+@pytest.mark.parametrize("figures", [{"busy_ps": 11 * SECOND}, {"peak_kv_blocks": 101}])
+def test_an_instance_that_did_the_impossible_is_refused(figures: dict[str, int]) -> None:
+    with pytest.raises(InvariantError, match="Instance i0"):
+        verify(record([DONE]), fleet(1, **figures), facts())
+
+
+def test_gaps_that_do_not_add_up_are_refused() -> None:
+    with pytest.raises(InvariantError, match="1 gaps between tokens last 11 ps"):
+        verify_gaps(record([{**DONE, "gaps": [(11, 0, 1, 1)]}]), facts())

@@ -1,0 +1,215 @@
+"""Random small scenarios for the engine: shared prefixes and sessions, tight KV, arrivals that fall on step ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from headway import hashing
+from headway.latency.base import FOREVER, Chunk, LatencyModel, Run
+from headway.types import Path
+
+MAX_PROMPT = 120
+RequestTuple = tuple[int, Path, int, int]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """step + a per chunk token + b per attention pair + c per decode + d per context token, in whole picoseconds."""
+
+    step: int = 1
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    d: int = 0
+    k_max: int = FOREVER
+
+    def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
+        first = self.step + self.c * decodes + self.d * context
+        increment = self.d * decodes
+        for tokens, past in chunks:
+            first += self.a * tokens + self.b * (tokens * past + tokens * (tokens + 1) // 2)
+            increment += self.b * tokens * tokens
+        return first, increment, self.k_max
+
+
+@dataclass(frozen=True)
+class Scrambled:
+    """A time that depends on every detail of the step, so that a wrong argument cannot go unseen; good for one step."""
+
+    modulus: int = 17
+
+    def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
+        mixed = decodes * 31 + context * 7
+        for tokens, past in chunks:
+            mixed = mixed * 5 + tokens * 3 + past
+        return 1 + mixed % self.modulus, 0, 1
+
+
+@dataclass(frozen=True)
+class Scenario:
+    requests: list[RequestTuple]
+    instances: int
+    blocks: int
+    block_tokens: int
+    max_batch_tokens: int
+    max_batch_size: int
+    latency: LatencyModel
+    policy: str | list[int]
+    prefix_caching: bool
+
+
+def latencies() -> SearchStrategy[LatencyModel]:
+    small = st.sampled_from([0, 0, 1, 2])
+    affine = st.builds(
+        Affine,
+        step=st.integers(1, 20),
+        a=small,
+        b=st.sampled_from([0, 0, 1]),
+        c=small,
+        d=st.sampled_from([0, 0, 0, 1]),
+        k_max=st.sampled_from([FOREVER, FOREVER, 1, 2, 5]),
+    )
+    constant = st.builds(Affine, step=st.integers(1, 20))
+    return st.one_of(constant, affine, st.builds(Scrambled, modulus=st.integers(1, 20)))
+
+
+def cut(path: Path, tokens: int) -> Path:
+    """The first tokens of a path."""
+    keys, ends = [], []
+    for key, end in zip(path.keys, path.ends, strict=True):
+        keys.append(key)
+        ends.append(min(end, tokens))
+        if end >= tokens:
+            break
+    return Path(tuple(keys), tuple(ends))
+
+
+def extend(path: Path, key: int, tokens: int) -> Path:
+    return Path((*path.keys, key), (*path.ends, path.tokens + tokens)) if tokens else path
+
+
+def lengthen(path: Path, tokens: int) -> Path:
+    """The same content going on under its last key."""
+    return Path(path.keys, (*path.ends[:-1], path.tokens + tokens))
+
+
+@st.composite
+def prompts(draw: DrawFn, earlier: list[tuple[Path, int]]) -> Path:
+    """A prompt for row `len(earlier)`: fresh, or grown from an earlier one. A key always continues the same prefix."""
+    row = len(earlier)
+    own = hashing.key(hashing.PROMPT, row)
+    kind = draw(st.sampled_from(["fresh", "same", "branch", "longer", "turn", "turn"])) if earlier else "fresh"
+    if kind == "fresh":
+        return Path((own,), (draw(st.integers(1, MAX_PROMPT)),))
+    previous = draw(st.integers(0, row - 1))
+    path, output = earlier[previous]
+    if kind == "same":
+        return path
+    if kind == "branch":
+        stem = cut(path, draw(st.integers(1, path.tokens)))
+        return cut(extend(stem, own, draw(st.integers(0, 30))), MAX_PROMPT)
+    if kind == "longer":
+        return cut(lengthen(path, draw(st.integers(1, 30))), MAX_PROMPT)
+    said = draw(st.sampled_from([output, output, output // 2]))
+    turn = extend(path, hashing.key(hashing.OUTPUT, previous), said)
+    return cut(extend(turn, own, draw(st.integers(0, 20))), MAX_PROMPT)
+
+
+@st.composite
+def workloads(draw: DrawFn, grid: int, max_requests: int) -> list[RequestTuple]:
+    """Requests whose arrivals lie mostly on multiples of `grid`, where steps tend to end."""
+    earlier: list[tuple[Path, int]] = []
+    requests: list[RequestTuple] = []
+    longest = draw(st.sampled_from([60, 60, 20, 3]))
+    spread = draw(st.sampled_from([0, 1, 2, 5, 20]))
+    at = 0
+    few, many = st.integers(1, min(6, max_requests)), st.integers(min(6, max_requests), max_requests)
+    for _ in range(draw(st.one_of(few, many, many))):
+        at += grid * draw(st.integers(0, spread)) + draw(st.sampled_from([0, 0, 0, 1]))
+        path = draw(prompts(earlier))
+        output = draw(st.integers(1, longest))
+        earlier.append((path, output))
+        requests.append((at, path, path.tokens, output))
+    return requests
+
+
+@st.composite
+def scenarios(draw: DrawFn, max_requests: int = 40) -> Scenario:
+    latency = draw(latencies())
+    grid = latency.step if isinstance(latency, Affine) else 1
+    requests = draw(workloads(grid, max_requests))
+    block_tokens = draw(st.sampled_from([1, 4, 16]))
+    instances = draw(st.sampled_from([1, 1, 2, 3]))
+    # Just enough for one of the larger requests, and a little more: preemption and eviction are the rule.
+    needs = sorted(-(-(prompt + output - 1) // block_tokens) for _, _, prompt, output in requests)
+    position = draw(st.sampled_from([-1, -1, -1, len(needs) // 2]))
+    slack = draw(st.sampled_from([0, 1, 3, 10, 60])) if block_tokens > 1 else draw(st.sampled_from([0, 2, 20, 150]))
+    policy: str | list[int] = draw(st.sampled_from(["round-robin", "least-loaded", "given"]))
+    if policy == "given":
+        policy = [draw(st.integers(0, instances - 1)) for _ in requests]
+    return Scenario(
+        requests=requests,
+        instances=instances,
+        blocks=needs[position] + slack,
+        block_tokens=block_tokens,
+        max_batch_tokens=draw(st.one_of(st.integers(1, 64), st.sampled_from([8, 32, 64]))),
+        max_batch_size=draw(st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 8])),
+        latency=latency,
+        policy=policy,
+        prefix_caching=draw(st.sampled_from([True, True, True, False])),
+    )
+
+
+@st.composite
+def coincidences(draw: DrawFn) -> Scenario:
+    """Short requests and equal steps, so that arrivals, ends and routing by load fall on the same instants."""
+    step = draw(st.integers(1, 5))
+    count = draw(st.integers(2, 30))
+    arrivals = sorted(step * draw(st.integers(0, 12)) for _ in range(count))
+    requests: list[RequestTuple] = []
+    for row, at in enumerate(arrivals):
+        path = Path((hashing.key(hashing.PROMPT, row),), (draw(st.integers(1, 8)),))
+        requests.append((at, path, path.tokens, draw(st.integers(1, 4))))
+    return Scenario(
+        requests=requests,
+        instances=draw(st.integers(2, 3)),
+        blocks=draw(st.sampled_from([3, 6, 20])),  # with three, the largest are rejected and count for their instant
+        block_tokens=4 if draw(st.booleans()) else 2,
+        max_batch_tokens=draw(st.sampled_from([4, 8, 64])),
+        max_batch_size=draw(st.sampled_from([1, 2, 8])),
+        latency=Affine(step=step),
+        policy="least-loaded",
+        prefix_caching=True,
+    )
+
+
+@st.composite
+def twins(draw: DrawFn) -> Scenario:
+    """Cuts of one or two prompts, many at once in a tight cache: duplicates, evicted and computed again."""
+    stems = [Path((hashing.key(hashing.GROUP, number),), (64,)) for number in range(draw(st.integers(1, 2)))]
+    latency = draw(latencies())
+    grid = latency.step if isinstance(latency, Affine) else 1
+    requests: list[RequestTuple] = []
+    at = 0
+    for row in range(draw(st.integers(3, 24))):
+        at += grid * draw(st.sampled_from([0, 0, 1, 2, 6]))
+        path = cut(draw(st.sampled_from(stems)), draw(st.integers(9, 40)))
+        path = extend(path, hashing.key(hashing.PROMPT, row), draw(st.sampled_from([0, 0, 3, 9])))
+        requests.append((at, path, path.tokens, draw(st.sampled_from([1, 1, 2, 5, 12]))))
+    block_tokens = draw(st.sampled_from([1, 2, 4, 8]))
+    largest = max(-(-(prompt + output - 1) // block_tokens) for _, _, prompt, output in requests)
+    return Scenario(
+        requests=requests,
+        instances=1,
+        blocks=largest + draw(st.integers(0, largest)),
+        block_tokens=block_tokens,
+        max_batch_tokens=draw(st.integers(4, 80)),
+        max_batch_size=draw(st.sampled_from([2, 3, 4, 8])),
+        latency=latency,
+        policy="round-robin",
+        prefix_caching=True,
+    )

@@ -1,0 +1,196 @@
+"""The control plane: it asks the policies in order and keeps the exact counters of each instance."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+import headway.policies  # noqa: F401
+from headway import registry
+from headway.control import ControlPlane
+from headway.policies.context import Context
+from headway.types import (
+    ADMIT,
+    Finished,
+    FirstToken,
+    HeadwayError,
+    InstanceView,
+    Path,
+    Reject,
+    Request,
+    Route,
+    Routed,
+)
+
+
+class Told:
+    """Routes as it is told, and remembers what it heard."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.events = []
+        self.times = []
+
+    def bind(self, context):
+        self.context = context
+
+    def route(self, request, cluster):
+        self.times.append(cluster.now_ps)
+        return self.answers.pop(0)
+
+    def observe(self, event):
+        self.events.append(event)
+
+    def metrics(self):
+        return {"answers_left": len(self.answers)}
+
+
+class Closed:
+    def admit(self, request, cluster):
+        return Reject("closed") if request.tenant == "guest" else ADMIT
+
+    def metrics(self):
+        return {"closed": 1.0}
+
+
+def request(number: int, tokens: int = 100, **fields) -> Request:
+    return Request(number, 0, tokens, Path((4 * number + 1,), (tokens,)), **fields)
+
+
+def plane(routing, admission=None, count: int = 2) -> tuple[ControlPlane, list[InstanceView]]:
+    instances = [InstanceView(index, f"i{index}") for index in range(count)]
+    context = Context(instances, Random, None, 16)  # type: ignore[arg-type]
+    admission = admission or registry.build("admission", "always", "policies.admission")
+    return ControlPlane(context, admission, routing), instances
+
+
+def counters(view: InstanceView) -> tuple[int, int, int]:
+    return view.inflight, view.inflight_tokens, view.pending_prefill_tokens
+
+
+def test_a_request_is_counted_from_its_routing_to_its_end():
+    control, (first, second) = plane(Told(Route("i1", cached_tokens=32), Route("i1")))
+    assert control.arrive(0, request(0)) is second
+    assert control.arrive(5, request(1, 50)) is second
+    assert counters(second) == (2, 150, 118)
+    control.first_token(10, 0)
+    assert counters(second) == (2, 150, 50)
+    control.finished(20, 0, "completed", 7)
+    assert counters(second) == (1, 50, 50)
+    control.first_token(30, 1)
+    control.finished(40, 1, "completed", 7)
+    assert counters(first) == counters(second) == (0, 0, 0)
+    assert control.flights == {}
+
+
+def test_a_second_first_token_after_a_preemption_counts_nothing_twice():
+    control, (first, _) = plane(Told(Route("i0")))
+    control.arrive(0, request(0))
+    control.first_token(1, 0)
+    control.first_token(2, 0)
+    assert counters(first) == (1, 100, 0)
+
+
+def test_a_request_that_ends_before_its_first_token_takes_its_pending_prefill_with_it():
+    control, (first, _) = plane(Told(Route("i0")))
+    control.arrive(0, request(0))
+    control.finished(1, 0, "timed_out", 0)
+    assert counters(first) == (0, 0, 0)
+
+
+def test_more_believed_cached_than_there_is_leaves_no_negative_work():
+    control, (first, _) = plane(Told(Route("i0", cached_tokens=500)))
+    control.arrive(0, request(0))
+    assert first.pending_prefill_tokens == 0
+
+
+def test_what_admission_refuses_is_never_routed():
+    routing = Told(Route("i0"))
+    control, (first, _) = plane(routing, Closed())
+    assert control.arrive(0, request(0, tenant="guest")) == Reject("closed")
+    assert len(routing.answers) == 1 and counters(first) == (0, 0, 0)
+    assert control.arrive(0, request(1)) is first
+
+
+def test_what_routing_refuses_is_not_counted():
+    control, (first, second) = plane(Told(Reject("full")))
+    assert control.arrive(0, request(0)) == Reject("full")
+    assert counters(first) == counters(second) == (0, 0, 0)
+
+
+def test_a_route_to_nowhere_is_told():
+    control, _ = plane(Told(Route("i9")))
+    with pytest.raises(HeadwayError, match=r"^policies\.routing: Told routed to 'i9', which is not an instance"):
+        control.arrive(0, request(0))
+
+
+def test_policies_see_the_time_and_hear_what_happens_in_order():
+    routing = Told(Route("i0"))
+    control, (first, _) = plane(routing)
+    asked = request(0)
+    control.arrive(3, asked)
+    control.first_token(7, 0)
+    control.finished(9, 0, "completed", 4)
+    assert routing.times == [3]
+    assert routing.events == [
+        Routed(3, asked, first),
+        FirstToken(7, asked, first),
+        Finished(9, asked, first, "completed", 4),
+    ]
+
+
+def test_metrics_of_all_policies_come_together():
+    control, _ = plane(Told(), Closed())
+    assert control.metrics() == {"closed": 1.0, "answers_left": 0}
+
+
+def test_routing_moves_the_recency_of_every_index_and_looking_does_not():
+    class Indexed(Told):
+        def bind(self, context):
+            self.small = context.prefix_index(16, 8)
+            self.same = context.prefix_index(16, 8)
+            self.large = context.prefix_index(32, 8)
+
+    routing = Indexed(Route("i1"))
+    control, _ = plane(routing)
+    asked = request(0, 70)
+    assert routing.small is routing.same
+    assert routing.small.matches(asked.path) == routing.large.matches(asked.path) == [0, 0]
+    control.arrive(0, asked)
+    assert routing.small.matches(asked.path) == [0, 4]
+    assert routing.large.matches(asked.path) == [0, 2]
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in registry.entries("routing") if not entry.oracle])
+def test_counters_return_to_zero_under_every_policy(name):
+    class Estimator:
+        def step_seconds(self, prefill_tokens, decodes, context):
+            return 0.001 * (1 + prefill_tokens)
+
+    rng = Random(5)
+    instances = [InstanceView(index, f"i{index}") for index in range(4)]
+    context = Context(instances, Random, Estimator(), 16)
+    always = registry.build("admission", "always", "policies.admission")
+    control = ControlPlane(context, always, registry.build("routing", name, "policies.routing"))
+    open_: list[int] = []
+    for number in range(200):
+        group = rng.randrange(5)
+        tokens = rng.randrange(20, 2000)
+        path = (
+            Path((4 * group + 3, 4 * number + 1), (min(tokens, 600), tokens))
+            if tokens > 600
+            else Path((4 * group + 3,), (tokens,))
+        )
+        asked = Request(number, number, tokens, path, session=f"s{rng.randrange(9)}")
+        assert isinstance(control.arrive(number * 10**9, asked), InstanceView)
+        open_.append(number)
+        assert sum(view.inflight for view in instances) == len(open_)
+        while open_ and rng.random() < 0.45:
+            ended = open_.pop(rng.randrange(len(open_)))
+            if rng.random() < 0.8:
+                control.first_token(number * 10**9, ended)
+            control.finished(number * 10**9, ended, "completed", 1)
+    for ended in open_:
+        control.finished(10**13, ended, "completed", 1)
+    assert all(counters(view) == (0, 0, 0) for view in instances)

@@ -1,0 +1,246 @@
+"""Finding and building policies: names, parameters, a user's own file, and every mistake told in a sentence."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from random import Random
+from typing import Annotated
+
+import pytest
+
+import headway.policies  # noqa: F401
+from headway import registry
+from headway.control import ControlPlane
+from headway.policies.context import Context
+from headway.types import HeadwayError, InstanceView, Request
+from headway.types import Path as Prompt
+
+WHERE = "policies.routing"
+
+
+@pytest.fixture(autouse=True)
+def tidy():
+    """What a test declares must not stay in the catalogue of the next."""
+    entries, modules = dict(registry._ENTRIES), set(sys.modules)
+    yield
+    registry._ENTRIES.clear()
+    registry._ENTRIES.update(entries)
+    for name in set(sys.modules) - modules:
+        if name.startswith("headway_user_"):
+            del sys.modules[name]
+
+
+def user_file(folder: Path, text: str, name: str = "my_policy.py") -> str:
+    file = folder / name
+    file.write_text(text)
+    return str(file)
+
+
+DECORATED = """
+from __future__ import annotations
+from typing import Annotated
+from headway.registry import Bounds, policy
+from headway.types import Route
+
+@policy("routing", "my-own", exact=["inflight"])
+class MyPolicy:
+    '''Takes the instance at a given place.'''
+
+    place: Annotated[int, Bounds(0, 7)] = 0
+
+    def bind(self, context):
+        self.asked = 0
+
+    def route(self, request, cluster):
+        self.asked += 1
+        return Route(cluster.instances[self.place].id)
+
+    def metrics(self):
+        return {"asked": self.asked}
+"""
+
+PLAIN = """
+from headway.types import Route
+
+class MyPolicy:
+    place: int = 1
+
+    def route(self, request, cluster):
+        return Route(cluster.instances[self.place].id)
+
+class WithInit:
+    def __init__(self):
+        self.place = 2
+
+    def route(self, request, cluster):
+        return Route(cluster.instances[self.place].id)
+
+class NotAPolicy:
+    pass
+"""
+
+
+def control(policy) -> ControlPlane:
+    instances = [InstanceView(index, f"i{index}") for index in range(4)]
+    always = registry.build("admission", "always", "policies.admission")
+    return ControlPlane(Context(instances, Random, None, 16), always, policy)  # type: ignore[arg-type]
+
+
+def request(number: int = 0) -> Request:
+    return Request(number, 0, 100, Prompt((4 * number + 1,), (100,)))
+
+
+def test_a_policy_is_a_name_or_a_mapping():
+    assert type(registry.build("routing", "lmetric", WHERE)) is type(
+        registry.build("routing", {"name": "lmetric"}, WHERE)
+    )
+    assert registry.build("routing", {"name": "lmetric", "block_tokens": 256}, WHERE).block_tokens == 256
+    assert registry.build("routing", {"name": "lmetric", "block-tokens": 256}, WHERE).block_tokens == 256
+
+
+def test_underscores_hyphens_and_blanks_around_do_not_matter():
+    assert registry.canonical(" least_prefill-work ") == "least-prefill-work"
+    assert registry.find("routing", "round_robin", WHERE) is registry.find("routing", "round-robin", WHERE)
+
+
+def test_each_build_is_a_policy_of_its_own():
+    assert registry.build("routing", "round-robin", WHERE) is not registry.build("routing", "round-robin", WHERE)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("least-laoded", "policies.routing: no routing policy is called 'least-laoded'. Did you mean 'least-loaded'?"),
+        ({"name": "lmetrik"}, "policies.routing: no routing policy is called 'lmetrik'. Did you mean 'lmetric'?"),
+        ({"overload_factor": 2}, "policies.routing: a mapping must say the policy's name, as in {name: round-robin}."),
+        ({"name": 3}, "policies.routing: a mapping must say the policy's name, as in {name: round-robin}."),
+        (7, "policies.routing: expected a name or a mapping with 'name', got 7."),
+        (["lmetric"], "policies.routing: expected a name or a mapping with 'name', got ['lmetric']."),
+        (
+            {"name": "unified", "overload_facter": 3},
+            "policies.routing.overload_facter: 'unified' has no such parameter. Did you mean 'overload_factor'?",
+        ),
+        (
+            {"name": "unified", "overload_factor": "much"},
+            "policies.routing.overload_factor: Expected `float`, got `str`, got 'much'.",
+        ),
+        (
+            {"name": "unified", "min_hit_ratio": 1.5},
+            "policies.routing.min_hit_ratio: must lie between 0 and 1, got 1.5.",
+        ),
+        ({"name": "lmetric", "block_tokens": 0}, "policies.routing.block_tokens: must lie between 1 and 4096, got 0."),
+        (
+            {"name": "lmetric", "block_tokens": 2.5},
+            "policies.routing.block_tokens: Expected `int`, got `float`, got 2.5.",
+        ),
+        (
+            {"name": "lmetric", "block_tokens": True},
+            "policies.routing.block_tokens: Expected `int`, got `bool`, got True.",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence_with_their_place(spec, message):
+    with pytest.raises(HeadwayError) as error:
+        registry.build("routing", spec, WHERE)
+    assert str(error.value) == message
+
+
+def test_a_name_like_nothing_gets_the_list_of_what_there_is():
+    with pytest.raises(HeadwayError, match=r"no admission policy is called 'zzz'\. Known: .*always"):
+        registry.build("admission", "zzz", "policies.admission")
+
+
+def test_a_parameter_of_a_policy_without_any():
+    with pytest.raises(HeadwayError) as error:
+        registry.build("routing", {"name": "round-robin", "turns": 2}, WHERE)
+    assert str(error.value) == "policies.routing.turns: 'round-robin' has no such parameter."
+
+
+def test_annotated_fields_are_parameters_with_type_default_and_bounds():
+    @registry.policy("routing", "probe_one")
+    class Probe:
+        """Probes."""
+
+        weight: Annotated[float, registry.Bounds(0, 1)] = 0.5
+        limit: Annotated[int | None, registry.Bounds(1, 9)] = None
+        label: str = "x"
+
+    entry = registry.find("routing", "probe-one", WHERE)
+    assert [(p.name, p.default) for p in entry.parameters] == [("weight", 0.5), ("limit", None), ("label", "x")]
+    assert [p.bounds and p.bounds.high for p in entry.parameters] == [1, 9, None]
+    assert registry.make(entry, {"weight": 1, "limit": 9}, WHERE).weight == 1.0
+    with pytest.raises(HeadwayError, match="between 1 and 9"):
+        registry.make(entry, {"limit": 10}, WHERE)
+    assert entry.summary == "Probes."
+
+
+def test_a_decorated_class_from_a_users_file_routes(tmp_path):
+    file = user_file(tmp_path, DECORATED)
+    policy = registry.build("routing", {"name": f"{file}:MyPolicy", "place": 3}, WHERE)
+    assert policy.entry.exact == ("inflight",) and policy.entry.reported == ()
+    plane = control(policy)
+    view = plane.arrive(0, request())
+    assert isinstance(view, InstanceView) and view.index == 3
+    assert plane.metrics() == {"asked": 1}
+    with pytest.raises(HeadwayError, match=r"policies\.routing\.place: must lie between 0 and 7"):
+        registry.build("routing", {"name": f"{file}:MyPolicy", "place": 8}, WHERE)
+
+
+@pytest.mark.parametrize(("name", "index"), [("MyPolicy", 1), ("WithInit", 2)])
+def test_a_plain_class_from_a_users_file_routes_and_may_read_every_signal(tmp_path, name, index):
+    policy = registry.build("routing", f"{user_file(tmp_path, PLAIN)}:{name}", WHERE)
+    assert policy.entry.reported == registry.REPORTED
+    view = control(policy).arrive(0, request())
+    assert isinstance(view, InstanceView) and view.index == index
+
+
+def test_a_plain_class_takes_its_annotated_fields_as_parameters(tmp_path):
+    policy = registry.build("routing", {"name": f"{user_file(tmp_path, PLAIN)}:MyPolicy", "place": 0}, WHERE)
+    assert policy.place == 0
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("{file}", r"is not of the form path/to/file\.py:ClassName"),
+        ("{file}:", r"is not of the form path/to/file\.py:ClassName"),
+        ("{file}:My Policy", r"is not of the form path/to/file\.py:ClassName"),
+        ("{folder}/none.py:MyPolicy", r"there is no file '.*none\.py'"),
+        ("{file}:MyPolicie", r"has no class 'MyPolicie'\. Did you mean 'MyPolicy'\?"),
+        ("{file}:NotAPolicy", r"class 'NotAPolicy' has no method 'route', which a routing policy needs"),
+    ],
+)
+def test_wrong_forms_of_a_users_file_are_told(tmp_path, reference, message):
+    name = reference.format(file=user_file(tmp_path, PLAIN), folder=tmp_path)
+    with pytest.raises(HeadwayError, match=rf"^policies\.routing: .*{message}"):
+        registry.build("routing", name, WHERE)
+
+
+def test_a_file_that_does_not_load_says_why(tmp_path):
+    for text, why in (
+        ("def", "SyntaxError"),
+        ("import no_such_thing", "ModuleNotFoundError"),
+        ("1 / 0", "ZeroDivision"),
+    ):
+        with pytest.raises(HeadwayError, match=rf"could not be loaded: {why}"):
+            registry.build("routing", f"{user_file(tmp_path, text)}:MyPolicy", WHERE)
+
+
+def test_a_policy_of_another_stage_is_refused(tmp_path):
+    file = user_file(tmp_path, DECORATED.replace('"routing"', '"admission"'))
+    with pytest.raises(HeadwayError, match="is a admission policy, but a routing policy is wanted here"):
+        registry.build("routing", f"{file}:MyPolicy", WHERE)
+
+
+def test_a_users_file_may_keep_a_policy_for_another_stage(tmp_path):
+    text = (
+        "from headway.types import ADMIT\nclass Open:\n    def admit(self, request, cluster):\n        return ADMIT\n"
+    )
+    assert registry.build("admission", f"{user_file(tmp_path, text)}:Open", "policies.admission").admit(None, None)
+
+
+def test_suggestions_name_the_nearest_or_all():
+    assert registry.suggest("lmetrc", ["lmetric", "sticky"]) == " Did you mean 'lmetric'?"
+    assert registry.suggest("zzz", ["b", "a"]) == " Known: a, b."
+    assert registry.suggest("zzz", []) == ""

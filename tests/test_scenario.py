@@ -1,0 +1,327 @@
+"""A scenario is read strictly, can be changed from outside, and resolves to something that reads the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headway import overrides
+from headway.scenario import DEFAULT, Scenario, load_data, presets, validate
+from headway.types import HeadwayError
+
+EXAMPLE = """
+seed: 7
+workload:
+  requests: 10000
+  rate: 40/s
+  arrival: poisson
+  prompt_tokens: {dist: normal, mean: 512, std: 128, min: 16, max: 2048}
+  output_tokens: {dist: normal, mean: 256, std: 64, min: 8, max: 1024}
+  prefix: {groups: 20, tokens: 256}   # part of prompt_tokens
+cluster:
+  instances: 8
+  model: llama-3.1-8b
+  gpu: h100
+  max_batch_tokens: 2048
+  max_batch_size: 256
+  kv: {block_tokens: 16, gpu_blocks: auto}
+  latency: {model: roofline}       # or {model: fixed, prefill_tokens_per_s: 10000, decode_tokens_per_s: 100}
+policies:
+  admission: always
+  routing: {name: weighted, scorers: {prefix-affinity: 3, queue-depth: 2, kv-utilization: 2}}
+  scheduler: fcfs
+slo: {ttft: 500ms, tpot: 50ms}
+leap: true
+"""
+
+SMALL: dict[str, Any] = {
+    "workload": {"requests": 10, "rate": "5/s", "prompt_tokens": 100, "output_tokens": 10},
+    "cluster": {"instances": 2, "latency": {"model": "fixed"}},
+}
+
+
+def example() -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load(EXAMPLE)
+    return data
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    return {**SMALL, **changes}
+
+
+def weights(scenario: Scenario) -> dict[str, float]:
+    found = overrides.scorer_list(scenario.policies.explicit("routing")["scorers"], "")
+    return {item["name"]: item["weight"] for item in found}
+
+
+def test_the_documented_scenario_is_accepted_as_it_stands(tmp_path: Path) -> None:
+    file = tmp_path / "first.yaml"
+    file.write_text(EXAMPLE)
+    scenario = Scenario.load(file)
+    assert scenario.name == "first"
+    assert scenario.seed.workload == scenario.seed.simulation == scenario.seed.jitter == 7
+    assert scenario.cluster.instances == 8
+    assert scenario.slo.ttft_ps == 500 * 10**9
+    assert scenario.horizon_ps is None
+    assert scenario.warmup == 0
+
+
+def test_a_fixed_latency_needs_neither_model_nor_gpu_to_be_named() -> None:
+    assert Scenario.load(SMALL).cluster.latency_model() is not None
+
+
+def test_seeds_may_differ() -> None:
+    seeds = Scenario.load(small(seed={"workload": 42, "simulation": 99, "jitter": 7})).seed
+    assert (seeds.workload, seeds.simulation, seeds.jitter) == (42, 99, 7)
+
+
+@pytest.mark.parametrize("data", [example(), SMALL, small(horizon="2s", warmup=3, leap="random-cuts")])
+def test_the_resolved_copy_reads_back_to_itself(data: dict[str, Any]) -> None:
+    resolved = Scenario.load(data).resolved()
+    assert Scenario.load(resolved).resolved() == resolved
+
+
+def test_the_resolved_copy_leaves_nothing_implicit() -> None:
+    resolved = Scenario.load(SMALL).resolved()
+    assert isinstance(resolved["cluster"]["kv"]["gpu_blocks"], int)
+    assert resolved["cluster"]["latency"]["prefill_tokens_per_s"] == 10_000
+    assert resolved["policies"]["routing"]["name"] == "weighted"
+    assert resolved["policies"]["routing"]["scorers"]
+
+
+def test_the_key_depends_on_what_is_run_and_not_on_how() -> None:
+    plain = Scenario.load(SMALL).key()
+    assert Scenario.load(small(leap=False, name="other")).key() == plain
+    assert Scenario.load(small(seed=1)).key() != plain
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_is_valid(name: str) -> None:
+    assert Scenario.load(name).name == name
+
+
+def test_the_default_is_one_of_the_presets() -> None:
+    assert DEFAULT in presets()
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"workload": SMALL["workload"], "clutser": {}}, "clutser: there is no such key. Did you mean 'cluster'?"),
+    ({"cluster": {}}, "'workload' is missing"),
+    (small(cluster={"instances": 0}), "cluster.instances: Expected `int` >= 1, got 0."),
+    (small(cluster={"instanses": 4}), "cluster.instanses: there is no such key. Did you mean 'instances'?"),
+    (small(cluster={"kv": {"block_token": 16}}), "cluster.kv.block_token: there is no such key"),
+    (small(cluster={"kv": {"gpu_blocks": 0}}), "cluster.kv.gpu_blocks"),
+    (small(cluster={"kv": {"gpu_blocks": "many"}}), "cluster.kv.gpu_blocks"),
+    (small(cluster={"kv": {"utilization": 1.5}}), "cluster.kv.utilization"),
+    (small(cluster={"gpu": "h1000"}), "cluster.gpu: no GPU"),
+    (small(cluster={"model": "llama-3.1-70b", "gpu": "l40s"}), "cluster.kv"),
+    (small(cluster={"latency": {"model": "rofline"}}), "Did you mean 'roofline'?"),
+    (small(cluster=[1]), "cluster: expected a mapping"),
+    (small(slo={"ttft": 500}), "slo.ttft: 500 is not a duration"),
+    (small(slo={"ttft": "0ms"}), "slo.ttft: must be longer than nothing"),
+    (small(slo={"tftt": "1s"}), "slo.tftt: there is no such key. Did you mean 'ttft'?"),
+    (small(horizon="soon"), "horizon: 'soon' is not a duration"),
+    (small(leap="sometimes"), "leap:"),
+    (small(warmup=-1), "warmup: Expected `int` >= 0"),
+    (small(seed="x"), "seed: expected an integer"),
+    (small(seed={"worklod": 1}), "seed.worklod: there is no such key. Did you mean 'workload'?"),
+    (
+        small(policies={"routing": "rond-robin"}),
+        "no routing policy is called 'rond-robin'. Did you mean 'round-robin'?",
+    ),
+    (small(policies={"routeing": "random"}), "policies.routeing: there is no such key. Did you mean 'routing'?"),
+    (small(policies={"routing": {"weight": 1}}), "policies.routing: a mapping must say the policy's name"),
+    (small(policies={"routing": {"name": "unified", "overload": 2}}), "policies.routing.overload"),
+    (small(policies={"routing": "nowhere.py:Mine"}), "there is no file 'nowhere.py'"),
+    (small(workload={"requests": 5, "rate": "40"}), "workload.rate"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
+def test_a_mistake_is_told_in_one_sentence_with_its_place(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(HeadwayError) as caught:
+        Scenario.load(data)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("workload: {requests: 1\ncluster: {}", "line"),
+        ("seed: 1\nseed: 2\n", "line 2: 'seed' is written twice (first on line 1)"),
+        ("- a\n- b\n", "a scenario is a mapping"),
+        ("", "a scenario is a mapping"),
+    ],
+)
+def test_a_file_that_is_no_scenario_is_told_by_line(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(HeadwayError, match=r"bad\.yaml") as caught:
+        Scenario.load(file)
+    assert message in str(caught.value)
+
+
+def test_a_missing_file_suggests_the_nearest_preset() -> None:
+    with pytest.raises(HeadwayError, match=r"nor a preset of that name\. Did you mean"):
+        Scenario.load(DEFAULT[:-1])
+
+
+def test_a_trace_is_found_beside_its_scenario(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n")
+    file = tmp_path / "s.yaml"
+    file.write_text("workload: {trace: {format: azure, path: t.csv}}\ncluster: {instances: 1}\n")
+    scenario = Scenario.load(file)
+    assert [planned.output_tokens for planned in scenario.workload.plan(0)] == [44]
+
+
+# --- changes from outside ---------------------------------------------------------------------------------------------
+
+
+def test_set_changes_a_value_and_reads_it_as_yaml() -> None:
+    scenario = Scenario.load(
+        SMALL, ["workload.rate=60/s", "cluster.kv.gpu_blocks=99", "cluster.kv.prefix_caching=false"]
+    )
+    assert scenario.workload.rate == "60/s"
+    assert scenario.cluster.kv_blocks() == 99
+    assert scenario.cluster.kv.prefix_caching is False
+
+
+def test_set_leaves_the_callers_mapping_alone() -> None:
+    data = small()
+    Scenario.load(data, ["cluster.instances=5"])
+    assert data["cluster"]["instances"] == 2
+
+
+def test_set_splits_a_single_seed() -> None:
+    seeds = Scenario.load(small(seed=7), ["seed.workload=1"]).seed
+    assert (seeds.workload, seeds.simulation, seeds.jitter) == (1, 7, 7)
+
+
+@pytest.mark.parametrize(
+    "routing",
+    [
+        None,
+        "weighted",
+        {"name": "weighted"},
+        {"name": "weighted", "scorers": {"prefix-affinity": 3, "queue-depth": 2, "kv-utilization": 2}},
+        {
+            "name": "weighted",
+            "scorers": [
+                {"name": "prefix_affinity", "weight": 3},
+                {"name": "queue_depth", "weight": 2},
+                {"name": "kv-utilization", "weight": 2},
+            ],
+        },
+    ],
+)
+def test_set_reaches_one_scorer_in_whichever_form_they_are_written(routing: Any) -> None:
+    data = small() if routing is None else small(policies={"routing": routing})
+    found = weights(Scenario.load(data, ["policies.routing.scorers.queue-depth=5"]))
+    assert {name.replace("_", "-"): weight for name, weight in found.items()} == {
+        "prefix-affinity": 3,
+        "queue-depth": 5,
+        "kv-utilization": 2,
+    }
+
+
+def test_set_adds_a_scorer_and_reaches_its_parameters() -> None:
+    changes = ["policies.routing.scorers.load-balance=1", "policies.routing.scorers.prefix-affinity.lru_blocks=10"]
+    data = load_data(SMALL, changes)
+    found = {item["name"]: item for item in overrides.scorer_list(data["policies"]["routing"]["scorers"], "")}
+    assert found["load-balance"]["weight"] == 1
+    assert found["prefix-affinity"]["lru_blocks"] == 10
+    validate(data)
+
+
+def test_set_gives_a_named_policy_a_parameter() -> None:
+    data = small(policies={"routing": "unified"})
+    assert Scenario.load(data, ["policies.routing.overload-factor=3"]).policies.build("routing").overload_factor == 3
+
+
+def test_set_of_another_name_starts_afresh() -> None:
+    assert Scenario.load(example(), ["policies.routing.name=random"]).policies.routing == {"name": "random"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("workload.rate", "write it as key.path=value"),
+        ("=3", "write it as key.path=value"),
+        ("cluster.instanses=3", "cluster.instanses: there is no such key"),
+        ("wrkload.rate=3/s", "wrkload: there is no such key. Did you mean 'workload'?"),
+        ("workload.prompt_tokens.mean=5", "prompt_tokens is 100 and has no keys"),
+        ("policies.routing.scorers.queue-deth=5", "queue-deth"),
+        ("policies.routing.scorers.queue-depth=-1", "queue-depth"),
+        ("policies.routing.scorers.queue-depth=0", "queue-depth"),
+        ("policies.rooting.scorers.queue-depth=0", "rooting"),
+        ("workload.rate={", "not YAML"),
+    ],
+)
+def test_a_wrong_change_is_an_error(change: str, message: str) -> None:
+    with pytest.raises(HeadwayError) as caught:
+        Scenario.load(SMALL, [change])
+    assert message in str(caught.value)
+
+
+def routed(**options: Any) -> Scenario:
+    return validate(overrides.choose_routing(example(), **options))
+
+
+def test_the_options_name_a_routing_policy() -> None:
+    assert routed(policy="round_robin").policies.explicit("routing")["name"] == "round-robin"
+
+
+def test_scorers_alone_imply_weighted() -> None:
+    scenario = validate(overrides.choose_routing(small(policies={"routing": "random"}), scorers="queue_depth:0.3"))
+    assert scenario.policies.explicit("routing")["name"] == "weighted"
+    assert list(weights(scenario).values()) == [0.3]
+
+
+def test_weighted_without_scorers_has_the_default_profile() -> None:
+    assert weights(routed(policy="weighted")) == {"prefix-affinity": 3, "queue-depth": 2, "kv-utilization": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"policy": "random", "scorers": "queue-depth:2"}, "'random' takes no scorers"),
+        ({"scorers": "queue-depth"}, "'queue-depth' is not of the form name:weight"),
+        ({"scorers": "queue-depth:lots"}, "'queue-depth:lots' is not of the form name:weight"),
+        ({"scorers": ":2"}, "':2' is not of the form name:weight"),
+        ({"scorers": "queue-depth:-1"}, "queue-depth"),
+        ({"scorers": "queue-dept:1"}, "queue-dept"),
+    ],
+)
+def test_wrong_options_are_errors(options: dict[str, str], message: str) -> None:
+    with pytest.raises(HeadwayError) as caught:
+        routed(**options)
+    assert message in str(caught.value)
+
+
+def test_a_policy_file_names_policy_and_scorers(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("routing-policy: weighted\nrouting-scorers:\n  - name: queue-depth\n    weight: 2.0\n")
+    assert weights(routed(config=file)) == {"queue-depth": 2}
+    assert weights(routed(config=file, scorers="load-balance:1")) == {"load-balance": 1}
+    assert routed(config=file, policy="random").policies.explicit("routing") == {"name": "random"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("routing-polcy: weighted\n", "routing-polcy: there is no such key. Did you mean 'routing-policy'?"),
+        ("routing-policy: weighted\nrouting-cache-weight: 1\n", "routing-cache-weight: there is no such key"),
+        ("- weighted\n", "expected a mapping"),
+        ("routing-policy: [a]\n", "expected a policy's name"),
+    ],
+)
+def test_a_policy_file_is_strict(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+    with pytest.raises(HeadwayError) as caught:
+        routed(config=file)
+    assert message in str(caught.value)

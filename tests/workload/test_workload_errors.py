@@ -1,0 +1,309 @@
+"""Every mistake in a workload or a trace is one sentence that says where it is."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.types import HeadwayError
+from headway.workload.inspect import inspect
+from headway.workload.spec import WorkloadSpec
+from headway.workload.traces import read_trace
+
+GOOD: dict[str, Any] = {"requests": 10, "rate": "40/s"}
+TRACE: dict[str, Any] = {"format": "mooncake", "path": "t.jsonl"}
+
+
+def told(section: Any, base: Path | None = None) -> str:
+    with pytest.raises(HeadwayError) as caught:
+        list(WorkloadSpec.read(section).plan(1, "m", base))
+    sentence = str(caught.value)
+    assert "\n" not in sentence and sentence.endswith((".", "?"))
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("section", "start"),
+    [
+        ([], "workload: expected a mapping"),
+        ({}, "workload: say 'requests' or 'duration'"),
+        ({"requests": 10}, "workload.rate: is missing"),
+        ({"rate": "40/s"}, "workload: say 'requests' or 'duration'"),
+        (GOOD | {"request": 1}, "workload.request: there is no such key. Did you mean 'requests'?"),
+        (GOOD | {"requests": 0}, "workload.requests: must lie between 1 and"),
+        (GOOD | {"requests": "many"}, "workload.requests: Expected"),
+        (GOOD | {"requests": True}, "workload.requests: Expected"),
+        (GOOD | {"rate": 40}, "workload.rate: 40 is not a rate"),
+        (GOOD | {"rate": "0/s"}, "workload.rate: '0/s' is not a rate"),
+        (GOOD | {"rate": "-1/s"}, "workload.rate: '-1/s' is not a rate"),
+        (GOOD | {"rate": "1/fortnight"}, "workload.rate: '1/fortnight' is not a rate"),
+        (GOOD | {"duration": 5}, "workload.duration: 5 is not a duration"),
+        (GOOD | {"duration": "0s"}, "workload.duration: must be longer than nothing"),
+        (
+            GOOD | {"rate": "1/h", "requests": 1_000_000, "arrival": "constant"},
+            "workload.rate: request 2563 would come",
+        ),
+        (
+            GOOD | {"arrival": "poison"},
+            "workload.arrival: no arrival process is called 'poison'. Did you mean 'poisson'?",
+        ),
+        (GOOD | {"arrival": {"process": "weird"}}, "workload.arrival.process: no arrival process is called 'weird'"),
+        (GOOD | {"arrival": {"cv": 2}}, "workload.arrival: 'process' is missing"),
+        (GOOD | {"arrival": {"process": "gamma", "cv": 0}}, "workload.arrival.cv: must lie between"),
+        (GOOD | {"arrival": {"process": "gamma", "cv": -2}}, "workload.arrival.cv: must lie between"),
+        (GOOD | {"arrival": {"process": "poisson", "cv": 2}}, "workload.arrival.cv: only the gamma process"),
+        (GOOD | {"arrival": {"process": "gamma", "shape": 2}}, "workload.arrival.shape: there is no such key"),
+        (GOOD | {"arrival": 3}, "workload.arrival: expected a mapping, got 3"),
+        (GOOD | {"prompt_tokens": 0}, "workload.prompt_tokens: a length is a whole number between 1 and"),
+        (GOOD | {"prompt_tokens": 1.5}, "workload.prompt_tokens: a length is a whole number"),
+        (GOOD | {"prompt_tokens": float("nan")}, "workload.prompt_tokens: a length is a whole number"),
+        (GOOD | {"prompt_tokens": "long"}, "workload.prompt_tokens: expected a number or a mapping"),
+        (GOOD | {"prompt_tokens": {"mean": 5}}, "workload.prompt_tokens: say 'dist'"),
+        (
+            GOOD | {"prompt_tokens": {"dist": "norml", "mean": 5}},
+            "workload.prompt_tokens.dist: no distribution is called",
+        ),
+        (GOOD | {"prompt_tokens": {"dist": ["normal"]}}, "workload.prompt_tokens.dist: no distribution is called"),
+        (GOOD | {"prompt_tokens": {"dist": "constant", "value": -3}}, "workload.prompt_tokens.value: a length"),
+        (GOOD | {"output_tokens": {"dist": "normal", "mean": 5}}, "workload.output_tokens: 'std' is missing"),
+        (
+            GOOD | {"output_tokens": {"dist": "normal", "mean": -5, "std": 1}},
+            "workload.output_tokens.mean: must be above 0",
+        ),
+        (GOOD | {"output_tokens": {"dist": "normal", "mean": 5, "std": -1}}, "workload.output_tokens.std: must lie"),
+        (GOOD | {"output_tokens": {"dist": "exponential", "mean": 0}}, "workload.output_tokens.mean: must be above 0"),
+        (
+            GOOD | {"output_tokens": {"dist": "lognormal", "median": 5, "sigma": 1}},
+            "workload.output_tokens.median: there is no",
+        ),
+        (
+            GOOD | {"output_tokens": {"dist": "lognormal", "mean": 5, "std": 1, "sigma": 1}},
+            "workload.output_tokens.sigma: there",
+        ),
+        (
+            GOOD | {"output_tokens": {"dist": "exponential", "mean": 9, "min": 0}},
+            "workload.output_tokens.min: must lie",
+        ),
+        (
+            GOOD | {"output_tokens": {"dist": "exponential", "mean": 9, "min": 9, "max": 3}},
+            "workload.output_tokens.min: 9 is",
+        ),
+        (GOOD | {"output_tokens": {"dist": "empirical"}}, "workload.output_tokens: an empirical distribution takes"),
+        (
+            GOOD | {"output_tokens": {"dist": "empirical", "values": []}},
+            "workload.output_tokens.values: give at least one",
+        ),
+        (GOOD | {"output_tokens": {"dist": "empirical", "values": [5, 0]}}, "workload.output_tokens.values: a length"),
+        (
+            GOOD | {"output_tokens": {"dist": "empirical", "values": [5, 6], "weights": [1]}},
+            "workload.output_tokens.weights: 1 weights for 2 values",
+        ),
+        (
+            GOOD | {"output_tokens": {"dist": "empirical", "values": [5, 6], "weights": [1, 0]}},
+            "workload.output_tokens.weights: a weight is a positive number, got 0",
+        ),
+        (
+            GOOD | {"output_tokens": {"dist": "empirical", "path": "none.txt"}},
+            "workload.output_tokens.path: 'none.txt'",
+        ),
+        (GOOD | {"max_tokens": 0}, "workload.max_tokens: a length is a whole number"),
+        (GOOD | {"prefix": 5}, "workload.prefix: expected a mapping"),
+        (GOOD | {"prefix": {"groups": 5}}, "workload.prefix: 'tokens' is missing"),
+        (GOOD | {"prefix": {"groups": 0, "tokens": 5}}, "workload.prefix.groups: must lie"),
+        (GOOD | {"prefix": {"groups": 5, "tokens": 0}}, "workload.prefix.tokens: must lie"),
+        (GOOD | {"prefix": {"groups": 5, "tokens": 5, "share": 1.5}}, "workload.prefix.share: a probability"),
+        (
+            GOOD | {"prefix": {"groups": 5, "tokens": 5, "popularity": "zip"}},
+            "workload.prefix.popularity: no popularity",
+        ),
+        (
+            GOOD | {"prefix": {"groups": 5, "tokens": 5, "popularity": [1, 2]}},
+            "workload.prefix.popularity: 2 weights for 5",
+        ),
+        (GOOD | {"prefix": {"groups": 1, "tokens": 5, "popularity": [-1]}}, "workload.prefix.popularity: a weight is"),
+        (GOOD | {"prefix": {"groups": 1, "tokens": 5, "popularity": ["a"]}}, "workload.prefix.popularity: Expected"),
+        (
+            GOOD | {"prefix": {"groups": 5, "tokens": 5, "popularity": {"dist": "zipf", "s": -1}}},
+            "workload.prefix.popularity.s: must lie",
+        ),
+        (
+            GOOD | {"prefix": {"groups": 5, "tokens": 5, "popularity": {"dist": "uniform", "s": 1}}},
+            "workload.prefix.popularity.s: only zipf",
+        ),
+        ({"trace": TRACE, "rate": "40/s"}, "workload.rate: a trace brings its own; use workload.trace.speed"),
+        ({"trace": TRACE, "requests": 5}, "workload.requests: a trace brings its own; use workload.trace.limit"),
+        ({"trace": TRACE, "prefix": {}}, "workload.prefix: a trace brings its own; leave it out"),
+        ({"trace": "t.jsonl"}, "workload.trace: expected a mapping"),
+        ({"trace": {"format": "mooncake"}}, "workload.trace: 'path' is missing"),
+        (
+            {"trace": TRACE | {"format": "mooncak"}},
+            "workload.trace.format: no trace format is called 'mooncak'. Did you",
+        ),
+        ({"trace": TRACE | {"speed": 0}}, "workload.trace.speed: must lie"),
+        ({"trace": TRACE | {"speed": -1}}, "workload.trace.speed: must lie"),
+        ({"trace": TRACE | {"limit": 0}}, "workload.trace.limit: must be at least 1"),
+        ({"trace": TRACE | {"block_tokens": 0}}, "workload.trace.block_tokens: must lie"),
+        (
+            {"trace": TRACE | {"format": "azure", "block_tokens": 16}},
+            "workload.trace.block_tokens: an azure trace has no",
+        ),
+        ({"trace": TRACE | {"colour": 1}}, "workload.trace.colour: there is no such key"),
+        ({"trace": TRACE}, "workload.trace.path: 't.jsonl' cannot be opened (No such file"),
+        ({"trace": TRACE | {"path": "."}}, "workload.trace.path: '.' cannot be opened (Is a directory"),
+    ],
+)
+def test_a_mistake_in_the_section_is_told_at_its_key(section: Any, start: str) -> None:
+    assert told(section).startswith(start)
+
+
+def row(**changed: Any) -> str:
+    return json.dumps({"timestamp": 5, "input_length": 600, "output_length": 3, "hash_ids": [0, 1]} | changed)
+
+
+def lacking(name: str) -> str:
+    return json.dumps({key: value for key, value in json.loads(row()).items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (row(input_length=0, hash_ids=[]), "input_length must lie between 1 and"),
+        (row(input_length=-4), "input_length must lie between 1 and"),
+        (row(output_length=0), "output_length must lie between 1 and"),
+        (row(output_length=10**30), "output_length must lie between 1 and"),
+        (row(input_length="600"), "Expected `int`, got `str` - at `$.input_length`"),
+        (row(output_length=1.5), "Expected `int`, got `float` - at `$.output_length`"),
+        (row(hash_ids=[0]), "hash_ids has 1 entries, but 600 tokens are 2 blocks of 512."),
+        (row(hash_ids=[0, 1, 2]), "hash_ids has 3 entries, but 600 tokens are 2 blocks of 512."),
+        (row(hash_ids=[0, "a"]), "Expected `int`, got `str` - at `$.hash_ids[1]`"),
+        (row(hash_ids=None), "Expected `array`, got `null` - at `$.hash_ids`"),
+        (row(timestamp=4), "timestamp 4 is before an earlier line's; sort the file by time."),
+        (row(timestamp=-1), "timestamp counts ms from the start of the trace and cannot be -1."),
+        (row(timestamp="5"), "Expected `int | float`, got `str` - at `$.timestamp`"),
+        (row(timestamp=1_700_000_000_000), "timestamp 1700000000000 is too large, after 19675 days"),
+        (lacking("timestamp"), "Object missing required field `timestamp`"),
+        (lacking("input_length"), "Object missing required field `input_length`"),
+        (lacking("output_length"), "Object missing required field `output_length`"),
+        (lacking("hash_ids"), "Object missing required field `hash_ids`"),
+        ("[1, 2]", "Expected `object`, got `array`"),
+        ("7", "Expected `object`, got `int`"),
+        ("{not json", "JSON is malformed"),
+        (row()[:20], "Input data was truncated"),
+        ("[" * 100_000, ""),
+    ],
+)
+def test_a_bad_mooncake_line_is_told_by_its_number(tmp_path: Path, line: str, what: str) -> None:
+    (tmp_path / "t.jsonl").write_text("\n".join([row(), "", row(), line, row()]))
+    sentence = told({"trace": TRACE}, tmp_path)
+    assert sentence.startswith(f"t.jsonl line 4: {what}")
+
+
+def test_bytes_that_are_no_text_inside_a_trace_are_told_by_their_line(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_bytes(row().encode() + b"\n" + b'{"timestamp": "\xff\xfe"}\n')
+    assert told({"trace": TRACE}, tmp_path).startswith("t.jsonl line 2: ")
+    (tmp_path / "a.csv").write_bytes(AZURE.encode() + b"\xff\xfe,1,1\n")
+    assert told({"trace": {"path": "a.csv"}}, tmp_path).startswith("a.csv line 3: this is not text")
+
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("2023-11-16 18:17:04.0000000,0,10", "ContextTokens must be a whole number between 1 and"),
+        ("2023-11-16 18:17:04.0000000,5,0", "GeneratedTokens must be a whole number between 1 and"),
+        ("2023-11-16 18:17:04.0000000,-5,1", "ContextTokens must be a whole number"),
+        (
+            "2023-11-16 18:17:04.0000000,five,1",
+            "ContextTokens must be a whole number between 1 and 2147483647, got 'five'.",
+        ),
+        ("2023-11-16 18:17:04.0000000,5", "2 values where the header names at least 3."),
+        ("2023-11-16 18:17:03.9799599,5,5", "TIMESTAMP 2023-11-16 18:17:03.9799599 is before an earlier line's"),
+        ("2023-13-16 18:17:04.0,5,5", "TIMESTAMP '2023-13-16 18:17:04.0' is not a time like"),
+        ("yesterday,5,5", "TIMESTAMP 'yesterday' is not a time like"),
+        ("2024-11-16 18:17:03.9799600,5,5", "TIMESTAMP 2024-11-16 18:17:03.9799600 is too late, after 366 days"),
+    ],
+)
+def test_a_bad_azure_line_is_told_by_its_number(tmp_path: Path, line: str, what: str) -> None:
+    (tmp_path / "a.csv").write_text(AZURE + line)
+    assert told({"trace": {"format": "azure", "path": "a.csv"}}, tmp_path).startswith(f"a.csv line 3: {what}")
+
+
+def test_an_azure_header_lacks_a_column(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("TIMESTAMP,ContextTokens\n")
+    assert told({"trace": {"format": "azure", "path": "a.csv"}}, tmp_path) == (
+        "a.csv line 1: the header has no column GeneratedTokens; expected TIMESTAMP,ContextTokens,GeneratedTokens."
+    )
+
+
+@pytest.mark.parametrize("format", ["mooncake", "azure", None])
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"\x89PNG\r\n\x1a\n\0\0\0", "t.bin line 1: this is not text"),
+        (b"\0" * 100, "t.bin line 1: this is not text"),
+        (gzip.compress((row() + "\n").encode() * 50)[:60], "t.bin line 1: the gzip data is damaged or cut short"),
+        (b"\x1f\x8bnonsense" * 10, "t.bin line 1: the gzip data is damaged or cut short"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_told(tmp_path: Path, content: bytes, what: str, format: str | None) -> None:
+    (tmp_path / "t.bin").write_bytes(content)
+    with pytest.raises(HeadwayError) as caught:
+        read_trace(tmp_path / "t.bin", format)
+    assert str(caught.value).startswith(what)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", gzip.compress(b"")])
+def test_an_empty_file_is_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "t.jsonl").write_bytes(content)
+    assert told({"trace": TRACE}, tmp_path) == "t.jsonl: the file holds no requests."
+    assert told({"trace": {"path": "t.jsonl"}}, tmp_path) == "t.jsonl: the file is empty."
+
+
+def test_a_damaged_end_is_told_with_its_line_unless_the_limit_ends_before(tmp_path: Path) -> None:
+    lines = "".join(
+        row(timestamp=5 + number, hash_ids=[number, number * 7919 % 104729]) + "\n" for number in range(20000)
+    )
+    (tmp_path / "t.jsonl").write_bytes(gzip.compress(lines.encode())[:-5000])
+    sentence = told({"trace": TRACE}, tmp_path)
+    number = int(sentence.removeprefix("t.jsonl line ").split(":")[0])
+    assert 100 < number < 20000 and "gzip data is damaged" in sentence
+    assert len(list(WorkloadSpec.read({"trace": TRACE | {"limit": 50}}).plan(1, "m", tmp_path))) == 50
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        '{"timestamp": 1, "input_length": 5, "output_length": 5}',
+        '{"chat_id": 1, "parent_chat_id": -1, "timestamp": 1.5, "input_length": 5, "output_length": 5,"hash_ids": [1]}',
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",
+        "hello",
+    ],
+)
+def test_a_format_that_cannot_be_told_is_asked_for(tmp_path: Path, first: str) -> None:
+    (tmp_path / "t.x").write_text(first + "\n")
+    with pytest.raises(HeadwayError) as caught:
+        inspect(tmp_path / "t.x")
+    wanted = "the format of this file cannot be told safely; say --format, mooncake or azure."
+    assert str(caught.value) == f"t.x line 1: {wanted}"
+    asked = told({"trace": {"path": "t.x"}}, tmp_path)
+    assert asked.endswith("say workload.trace.format, mooncake or azure.")
+
+
+def test_inspect_tells_mistakes_in_its_own_arguments(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text(row())
+    for arguments, start in [
+        ({"capacities": [0]}, "--capacity: a cache holds at least 1 block"),
+        ({"instances": [0]}, "--instances: there is at least 1 cache"),
+        ({"format": "csv"}, "--format: no trace format is called 'csv'"),
+    ]:
+        with pytest.raises(HeadwayError) as caught:
+            inspect(tmp_path / "t.jsonl", **arguments)  # type: ignore[arg-type]
+        assert str(caught.value).startswith(start)
+    with pytest.raises(HeadwayError, match=r"none.jsonl: the file cannot be read \(No such file"):
+        inspect(tmp_path / "none.jsonl")

@@ -1,0 +1,75 @@
+"""Length distributions: means, deviations, bounds, whole numbers."""
+
+from __future__ import annotations
+
+from math import exp, fsum, sqrt
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.streams import stream
+from headway.workload import shapes
+
+COUNT = 30_000
+
+
+def draws(spec: object, count: int = COUNT, base: Path | None = None) -> list[int]:
+    draw = shapes.sampler(spec, "w", stream(3, "t"), base or Path())
+    return [draw() for _ in range(count)]
+
+
+def moments(values: list[int]) -> tuple[float, float]:
+    mean = fsum(values) / len(values)
+    return mean, sqrt(fsum((value - mean) ** 2 for value in values) / len(values))
+
+
+@pytest.mark.parametrize(
+    ("spec", "mean", "std"),
+    [
+        (512, 512, 0),
+        ({"dist": "constant", "value": 7}, 7, 0),
+        ({"dist": "normal", "mean": 512, "std": 60}, 512, 60),
+        ({"dist": "exponential", "mean": 400}, 400, 400),
+        ({"dist": "lognormal", "mean": 1000, "std": 500}, 1000, 500),
+        ({"dist": "empirical", "values": [10, 20, 60]}, 30, sqrt(1400 / 3)),
+        ({"dist": "empirical", "values": [10, 20], "weights": [3, 1]}, 12.5, sqrt(18.75)),
+    ],
+)
+def test_draws_have_the_mean_and_deviation_asked_for(spec: object, mean: float, std: float) -> None:
+    found_mean, found_std = moments(draws(spec))
+    assert abs(found_mean - mean) <= 5 * std / sqrt(COUNT) + 1e-9
+    assert found_std == pytest.approx(std, rel=0.05)
+
+
+def test_lognormal_has_its_median_below_its_mean() -> None:
+    values = sorted(draws({"dist": "lognormal", "mean": 1000, "std": 1000}))
+    assert values[COUNT // 2] == pytest.approx(1000 * exp(-0.5 * 0.6931), rel=0.03)
+
+
+def test_draws_outside_the_bounds_are_set_to_them() -> None:
+    values = draws({"dist": "normal", "mean": 100, "std": 50, "min": 90, "max": 110})
+    assert min(values) == 90 and max(values) == 110
+    assert values.count(90) / COUNT == pytest.approx(0.4247, abs=0.02)  # P(Z < -0.19), all of it at the bound
+    assert set(draws({"dist": "constant", "value": 5, "min": 8}, 3)) == {8}
+    assert set(draws({"dist": "empirical", "values": [1, 500], "max": 100}, 300)) == {1, 100}
+
+
+def test_lengths_come_from_a_file_beside_the_scenario(tmp_path: Path) -> None:
+    (tmp_path / "lengths.txt").write_text("16\n\n32\n64\n")
+    assert set(draws({"dist": "empirical", "path": "lengths.txt"}, 300, tmp_path)) == {16, 32, 64}
+
+
+@given(
+    dist=st.sampled_from(["normal", "lognormal"]),
+    mean=st.floats(0.1, 1e6),
+    std=st.floats(0, 1e6),
+    low=st.integers(1, 1000),
+    room=st.integers(0, 10**6),
+)
+def test_every_draw_is_a_whole_number_within_bounds(dist: str, mean: float, std: float, low: int, room: int) -> None:
+    for value in draws({"dist": dist, "mean": mean, "std": std, "min": low, "max": low + room}, 50):
+        assert isinstance(value, int)
+        assert low <= value <= low + room
+    assert all(value >= 1 for value in draws({"dist": dist, "mean": mean, "std": std}, 50))
