@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 from headway.sim.cluster import ClusterSetup, Simulation
-from hypothesis import given, settings
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import headway.policies  # noqa: F401  declares the built-in policies
 from headway import registry
 from headway.results.recorder import InstanceStats, Recorder
-from headway.types import OUTCOMES, ClusterView, InstanceView, Request, Route
+from headway.types import OUTCOMES, ClusterView, InstanceView, Path, Request, Route
 from headway.workload.spec import Planned
 from reference import ReferenceRun, simulate
-from strategies import Scenario, scenarios
+from strategies import Affine, Scenario, coincidences, scenarios, twins
 
 LEAPS = (True, False, "random-cuts")
 
@@ -144,20 +145,69 @@ def check(scenario: Scenario) -> None:
         assert not wrong, f"leap {leap}: (engine, reference) differ in {wrong}"
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+# A head of the queue that lacks blocks may come in within a run: what the run evicts can be the first of its hits.
+HITS_LOST_INSIDE_A_RUN = Scenario(
+    requests=[
+        (0, Path((3,), (2,)), 2, 1),
+        (0, Path((3,), (12,)), 12, 1),
+        (0, Path((9,), (25,)), 25, 11),
+        (199, Path((3,), (13,)), 13, 1),
+    ],
+    instances=1,
+    blocks=23,
+    block_tokens=2,
+    max_batch_tokens=7,
+    max_batch_size=2,
+    latency=Affine(step=9, a=2, c=2, k_max=5),
+    policy="round-robin",
+    prefix_caching=True,
+)
+
+# The third request computes again what the second has cached, outlives that copy, and is preempted.
+DUPLICATES_OUTLIVE_THE_CACHED_COPY = Scenario(
+    requests=[(0, Path((1,), (1,)), 1, 8), (0, Path((1,), (32,)), 32, 1), (0, Path((1,), (46,)), 46, 1)],
+    instances=1,
+    blocks=51,
+    block_tokens=1,
+    max_batch_tokens=8,
+    max_batch_size=3,
+    latency=Affine(step=1),
+    policy="round-robin",
+    prefix_caching=True,
+)
+
+fast = settings(max_examples=200, deadline=None, derandomize=True)
+thorough = settings(max_examples=3000, deadline=None, derandomize=True)
+
+
+@example(HITS_LOST_INSIDE_A_RUN)
+@example(DUPLICATES_OUTLIVE_THE_CACHED_COPY)
+@fast
 @given(scenarios())
 def test_the_engine_gives_what_the_reference_gives(scenario: Scenario) -> None:
     check(scenario)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@fast
 @given(scenarios(max_requests=6))
 def test_the_engine_gives_what_the_reference_gives_on_a_handful_of_requests(scenario: Scenario) -> None:
     check(scenario)
 
 
+@fast
+@given(coincidences())
+def test_the_engine_gives_what_the_reference_gives_when_arrivals_and_ends_coincide(scenario: Scenario) -> None:
+    check(scenario)
+
+
+@fast
+@given(twins())
+def test_the_engine_gives_what_the_reference_gives_on_prompts_computed_twice(scenario: Scenario) -> None:
+    check(scenario)
+
+
 @pytest.mark.long
-@settings(max_examples=3000, deadline=None, derandomize=True)
-@given(scenarios())
+@thorough
+@given(st.one_of(scenarios(), scenarios(), coincidences(), twins()))
 def test_the_engine_gives_what_the_reference_gives_at_length(scenario: Scenario) -> None:
     check(scenario)

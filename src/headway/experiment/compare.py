@@ -130,14 +130,14 @@ def label(name: str, parameters: Json) -> str:
         name = f"{PurePath(file).name}:{attribute}"
     else:
         name = registry.canonical(name)
-    return f"{name}({','.join(_brief(key, value) for key, value in parameters.items())})" if parameters else name
+    return f"{name}({', '.join(_brief(key, value) for key, value in parameters.items())})" if parameters else name
 
 
 def _brief(key: str, value: Any) -> str:
     if key == "scorers" and isinstance(value, dict):
-        return ",".join(f"{name}:{weight}" for name, weight in value.items())
+        return ", ".join(f"{name}:{weight}" for name, weight in value.items())
     if key == "scorers" and isinstance(value, list):
-        return ",".join(f"{item.get('name')}:{item.get('weight')}" for item in value if isinstance(item, dict))
+        return ", ".join(f"{item.get('name')}:{item.get('weight')}" for item in value if isinstance(item, dict))
     return f"{key}={value}"
 
 

@@ -125,28 +125,25 @@ class PrefixIndex:
         pieces = self._pieces[instance]
         fronts = self._fronts[instance]
         while excess:
-            oldest = next(iter(pieces))
-            start = pieces[oldest]
-            if isinstance(oldest, tuple):
-                # All behind it went before; the piece is its run's hindmost now and takes the run's own name.
-                pieces.popitem(last=False)
-                oldest = oldest[0]
-                pieces[oldest] = start
-                pieces.move_to_end(oldest, last=False)
-                ends = fronts[oldest]
-                ends.pop(0)
+            key, start = pieces.popitem(last=False)
+            if isinstance(key, tuple):
+                # All behind it went before; the piece is its run's hindmost now and goes by the run's own key.
+                key = key[0]
+                ends = fronts[key]
+                del ends[0]
                 if not ends:
-                    del fronts[oldest]
-            holders = table[oldest]
+                    del fronts[key]
+            holders = table[key]
             blocks = holders[instance] - start
             if blocks > excess:
                 holders[instance] -= excess
+                pieces[key] = start
+                pieces.move_to_end(key, last=False)
                 return
-            pieces.popitem(last=False)
             excess -= blocks
-            if fronts and oldest in fronts:
+            if fronts and key in fronts:
                 holders[instance] = start
             else:
                 del holders[instance]
                 if not holders:
-                    del table[oldest]
+                    del table[key]

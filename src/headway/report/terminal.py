@@ -65,6 +65,7 @@ def run_report(summary: Mapping[str, Any], title: str, hint: str) -> RenderableT
 def run_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     requests, throughput, cache = summary["requests"], summary["throughput"], summary["cache"]
     balance, slo, cost = summary["balance"], summary["slo"], summary["cost"]
+    usd = GAP if cost["usd_per_1k_tokens"] is None else number(1000 * cost["usd_per_1k_tokens"], 3)
     ends = [f"{number(requests['completed'], 0)} completed"]
     for outcome in ("rejected", "timed_out", "failed", "in_flight"):
         if requests[outcome]:
@@ -93,7 +94,7 @@ def run_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "cost",
             f"{number(cost['gpu_seconds_per_request'], 3)} GPU-seconds a request, "
-            f"{number(cost['gpu_held_seconds'], 0)} held, ${number(cost['usd_per_1k_tokens'], 5)} per 1,000 tokens",
+            f"{number(cost['gpu_held_seconds'], 0)} held, ${usd} per million tokens",
         )
     )
     for name, value in (summary.get("policy_metrics") or {}).items():
@@ -103,13 +104,16 @@ def run_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def comparison_report(ranked: Sequence[tuple[str, Mapping[str, Any]]], title: str, verdict: str) -> RenderableType:
     """One row a policy, best first, the winner marked."""
-    made = table(
-        "", "TTFT ms\nmean", "\np99", "TPOT ms\np99", "E2E ms\nmean", "goodput\nshare", "cache\nhits", "Jain\nindex"
-    )
+    headers = ("TTFT ms\nmean", "\np99", "TPOT ms\np99", "E2E ms\nmean", "goodput\nshare", "cache\nhits", "Jain\nindex")
+    made = table("", "policy", *headers, gap=1)
+    names = made.columns[1]
+    names.justify, names.max_width = "left", 28
+    names.no_wrap, names.overflow = False, "fold"  # parameters may be all that tells two policies apart
     for position, (name, summary) in enumerate(ranked):
         latency = summary["latency"]
         made.add_row(
-            Text(("▸ " if position == 0 else "  ") + short(name)),
+            "▸" if position == 0 else "",
+            Text(name),
             number(latency["ttft"]["mean"]),
             number(latency["ttft"]["p99"]),
             number(latency["tpot"]["p99"]),
@@ -120,7 +124,3 @@ def comparison_report(ranked: Sequence[tuple[str, Mapping[str, Any]]], title: st
             style="bold" if position == 0 else None,
         )
     return Group(Text(title, style="bold"), "", made, "", Text(verdict))
-
-
-def short(name: str, width: int = 24) -> str:
-    return name if len(name) <= width else name[: width - 1] + "…"

@@ -299,10 +299,7 @@ class Instance:
             self.first, self.increment, steps = self.step_times(self.decodes, self.context, shape)
             job, want = chunks[0]
             # Only a prefill that uses up the budget and does not end repeats; then nothing else can enter.
-            if len(chunks) == 1 and job.computed + want < job.known:
-                steps = min(steps, (job.known - job.computed - 1) // want)
-            else:
-                steps = 1
+            steps = min(steps, (job.known - job.computed - 1) // want) if len(chunks) == 1 and self.repeats(job, want) else 1
         else:
             self.first, self.increment, steps = self.step_times(self.decodes, self.context, ())
         if preempted or self.walks:
@@ -318,6 +315,13 @@ class Instance:
                 steps = self.cuts.randint(1, steps)
         self.length = steps
         self.end = now + steps * self.first + self.increment * (steps * (steps - 1) // 2)
+
+    def repeats(self, job: Job, want: int) -> bool:
+        """Whether a chunk is followed by one of its size: the prefill does not end with it, and none of its content is
+        cached already, since then the order of eviction and computation would matter."""
+        if job.computed + want >= job.known:
+            return False
+        return not (self.caching and self.cache.cached_beyond(job.runs, job.cached_to))
 
     def next_end(self) -> int:
         ending = self.ending

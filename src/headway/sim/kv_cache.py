@@ -58,6 +58,17 @@ class KvCache:
             at = end
         return at if at < limit else limit
 
+    def cached_beyond(self, runs: Runs, start: int) -> bool:
+        """Whether any block from `start` on is cached."""
+        for key, end in runs:
+            if end > start:
+                piece = self.pieces.get(key)
+                while piece is not None:
+                    if piece.end > start:
+                        return True
+                    piece = piece.next
+        return False
+
     def idle_in(self, runs: Runs, hits: int) -> int:
         """How many of the first `hits` blocks nobody holds: they are free, but not for the taking."""
         count = start = 0

@@ -1,0 +1,6 @@
+# Weights of a scorer profile: from the command line, and several profiles against each other.
+headway run examples/01_first_run.yaml --routing-scorers "prefix-affinity:3,queue-depth:2" --set workload.requests=300
+headway compare examples/01_first_run.yaml --policies "
+  {name: weighted, scorers: {queue-depth: 1}},
+  {name: weighted, scorers: {prefix-affinity: 1, queue-depth: 1}},
+  {name: weighted, scorers: {prefix-affinity: 9, queue-depth: 1}}"

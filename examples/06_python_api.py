@@ -1,0 +1,27 @@
+"""The same from Python: run, look at columns, compare, and try a policy object of your own."""
+
+import headway
+
+SCENARIO = "examples/01_first_run.yaml"
+
+
+class LastInstance:
+    """Everything to the last instance: a bad idea, and a complete policy."""
+
+    def route(self, request, cluster):
+        return headway.Route(cluster.instances[-1].id)
+
+
+result = headway.simulate(SCENARIO)
+print("TTFT p99 ms:", round(result.summary()["latency"]["ttft"]["p99"], 1))
+
+requests = result.requests  # equally long columns in order of arrival; dict(requests) makes a data frame
+waits = [(s - a) / 1e9 for s, a in zip(requests["started_ps"], requests["arrival_ps"])]
+print("longest wait ms:", round(max(waits), 1), "of", len(requests), "requests")
+
+comparison = headway.compare(SCENARIO, ["round-robin", "least-loaded"], overrides=["workload.rate=20/s"])
+for name, summary in comparison.ranked:
+    print(name, round(summary["latency"]["e2e"]["mean"], 1))
+
+mine = headway.simulate(SCENARIO, routing=LastInstance(), overrides=["workload.requests=50"])
+print("requests per instance:", [instance["requests"] for instance in mine.summary()["instances"]])
