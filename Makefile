@@ -22,7 +22,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.installed  ## CPU time and peak memory on fixed scenarios
-	$(BIN)/python -m benchmarks
+	$(BIN)/python benchmarks/bench.py
 
 clean:
 	rm -rf $(VENV) build dist

@@ -16,7 +16,7 @@ result = headway.simulate(SCENARIO)
 print("TTFT p99 ms:", round(result.summary()["latency"]["ttft"]["p99"], 1))
 
 requests = result.requests  # equally long columns in order of arrival; dict(requests) makes a data frame
-waits = [(s - a) / 1e9 for s, a in zip(requests["started_ps"], requests["arrival_ps"])]
+waits = [(s - a) / 1e9 for s, a in zip(requests["started_ps"], requests["arrival_ps"], strict=True)]
 print("longest wait ms:", round(max(waits), 1), "of", len(requests), "requests")
 
 comparison = headway.compare(SCENARIO, ["round-robin", "least-loaded"], overrides=["workload.rate=20/s"])

@@ -10,6 +10,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from headway import hashing
 from headway.latency.base import FOREVER, Chunk, LatencyModel, Run
+from headway.latency.fixed import Fixed
 from headway.types import Path
 
 MAX_PROMPT = 120
@@ -74,7 +75,15 @@ def latencies() -> SearchStrategy[LatencyModel]:
         k_max=st.sampled_from([FOREVER, FOREVER, 1, 2, 5]),
     )
     constant = st.builds(Affine, step=st.integers(1, 20))
-    return st.one_of(constant, affine, st.builds(Scrambled, modulus=st.integers(1, 20)))
+    fixed = st.builds(Fixed, prefill_ps=st.integers(1, 3), decode_ps=st.integers(1, 20))
+    return st.one_of(constant, affine, fixed, st.builds(Scrambled, modulus=st.integers(1, 20)))
+
+
+def period(latency: LatencyModel) -> int:
+    """The time of a step in which nothing is prefilled, as far as it is one."""
+    if isinstance(latency, Affine):
+        return latency.step
+    return latency.decode_ps if isinstance(latency, Fixed) else 1
 
 
 def cut(path: Path, tokens: int) -> Path:
@@ -140,7 +149,7 @@ def workloads(draw: DrawFn, grid: int, max_requests: int) -> list[RequestTuple]:
 @st.composite
 def scenarios(draw: DrawFn, max_requests: int = 40) -> Scenario:
     latency = draw(latencies())
-    grid = latency.step if isinstance(latency, Affine) else 1
+    grid = period(latency)
     requests = draw(workloads(grid, max_requests))
     block_tokens = draw(st.sampled_from([1, 4, 16]))
     instances = draw(st.sampled_from([1, 1, 2, 3]))
@@ -192,20 +201,24 @@ def twins(draw: DrawFn) -> Scenario:
     """Cuts of one or two prompts, many at once in a tight cache: duplicates, evicted and computed again."""
     stems = [Path((hashing.key(hashing.GROUP, number),), (64,)) for number in range(draw(st.integers(1, 2)))]
     latency = draw(latencies())
-    grid = latency.step if isinstance(latency, Affine) else 1
+    grid = period(latency)
     requests: list[RequestTuple] = []
     at = 0
     for row in range(draw(st.integers(3, 24))):
         at += grid * draw(st.sampled_from([0, 0, 1, 2, 6]))
-        path = cut(draw(st.sampled_from(stems)), draw(st.integers(9, 40)))
-        path = extend(path, hashing.key(hashing.PROMPT, row), draw(st.sampled_from([0, 0, 3, 9])))
-        requests.append((at, path, path.tokens, draw(st.sampled_from([1, 1, 2, 5, 12]))))
+        own = hashing.key(hashing.PROMPT, row)
+        if draw(st.sampled_from([True, True, True, False])):
+            path = cut(draw(st.sampled_from(stems)), draw(st.integers(2, 40)))
+            path = extend(path, own, draw(st.sampled_from([0, 0, 3, 9])))
+        else:
+            path = Path((own,), (draw(st.integers(9, 30)),))
+        requests.append((at, path, path.tokens, draw(st.sampled_from([1, 1, 2, 5, 12, 30]))))
     block_tokens = draw(st.sampled_from([1, 2, 4, 8]))
     largest = max(-(-(prompt + output - 1) // block_tokens) for _, _, prompt, output in requests)
     return Scenario(
         requests=requests,
         instances=1,
-        blocks=largest + draw(st.integers(0, largest)),
+        blocks=largest + draw(st.integers(0, largest // 2)),
         block_tokens=block_tokens,
         max_batch_tokens=draw(st.integers(4, 80)),
         max_batch_size=draw(st.sampled_from([2, 3, 4, 8])),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +232,21 @@ def test_ctrl_c_is_quiet(scenario: str, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr("headway.experiment.run.simulate", interrupted)
     assert cli.status(["run", scenario]) == 130
     assert capsys.readouterr() == ("", "")
+
+
+def test_ctrl_c_ends_a_comparison_at_once(scenario: str) -> None:
+    command = [sys.executable, "-m", "headway.cli", "compare", scenario, "--set", "workload.requests=500000"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    child = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        time.sleep(3)
+        os.killpg(child.pid, signal.SIGINT)  # what a terminal does: the child and its workers, a session of their own
+        out, err = child.communicate(timeout=20)
+    finally:
+        child.kill()
+    assert (child.returncode, out, err) == (130, "", "")
 
 
 def test_a_reader_who_leaves_is_no_error() -> None:

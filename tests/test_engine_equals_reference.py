@@ -7,13 +7,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from headway.sim.cluster import ClusterSetup, Simulation
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import headway.policies  # noqa: F401  declares the built-in policies
 from headway import registry
 from headway.results.recorder import InstanceStats, Recorder
+from headway.sim.cluster import ClusterSetup, Simulation
 from headway.types import OUTCOMES, ClusterView, InstanceView, Path, Request, Route
 from headway.workload.spec import Planned
 from reference import ReferenceRun, simulate

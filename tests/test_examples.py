@@ -62,3 +62,14 @@ def test_the_examples_in_the_documents_are_files_that_exist(root: Path) -> None:
     for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
         for name in re.findall(r"examples/[\w/.]+\.(?:yaml|py|sh|out|jsonl)", page.read_text(encoding="utf-8")):
             assert (root / name).exists(), f"{page.name} speaks of {name}"
+
+
+def test_the_readme_shows_what_the_example_prints(root: Path) -> None:
+    shown = (root / "examples" / "02_compare.out").read_text(encoding="utf-8").rstrip()
+    assert shown in (root / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["my_router.py", "patient_router.py"])
+def test_the_guide_shows_the_policies_that_are_run(root: Path, name: str) -> None:
+    shown = (root / "examples" / "policies" / name).read_text(encoding="utf-8").rstrip()
+    assert shown in (root / "docs" / "write-a-policy.md").read_text(encoding="utf-8")

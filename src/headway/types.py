@@ -95,7 +95,6 @@ class InstanceView:
         "max_batch_tokens",
         "max_queue",
         "model",
-        "observed_at_ps",
         "pending_prefill_tokens",
         "pool",
         "queued",
@@ -130,8 +129,7 @@ class InstanceView:
         self.inflight = 0  # requests routed here and not yet ended, each once
         self.inflight_tokens = 0  # their prompt tokens
         self.pending_prefill_tokens = 0  # prompt tokens believed uncached, of those without a first token
-        # reported: true at observed_at_ps
-        self.observed_at_ps = 0
+        # reported by the instance, as of now
         self.queued = 0
         self.running = 0
         self.routed_since_report = 0

@@ -171,7 +171,7 @@ def _run_all(resolved: Json, found: list[Contender], workers: int, progress: Pro
             progress(len(done), len(found))
 
     if len(away) >= 2:
-        with ProcessPoolExecutor(min(workers, len(away)), mp_context=_context(), initializer=_ignore_interrupt) as pool:
+        with ProcessPoolExecutor(min(workers, len(away)), mp_context=_context(), initializer=_die_quietly) as pool:
             tasks = {pool.submit(_summary, resolved, found[position].spec): position for position in away}
             try:
                 for task in as_completed(tasks):
@@ -189,9 +189,9 @@ def _portable(spec: Any) -> bool:
     return ".py:" in name or registry.find("routing", name, "--policies").make.__module__.startswith("headway.")
 
 
-def _ignore_interrupt() -> None:
-    # Ctrl-C reaches every process of the terminal; the caller alone answers it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _die_quietly() -> None:
+    # Ctrl-C reaches every process of the terminal: workers end at once and without a word, the caller answers it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _context() -> Any:

@@ -140,7 +140,7 @@ class Simulation:
         """Admission and routing of one request, and its way to the instance."""
         request, recorder = planned.request, self.recorder
         recorder.arrived(now, request.prompt_tokens)
-        if self.signals.any:
+        if self.signals.vary:
             self.signals.refresh(now)
         answer = self.control.arrive(now, request)
         row = request.id

@@ -18,7 +18,7 @@ from math import isqrt
 from random import Random
 from typing import Any
 
-from headway.latency.base import LatencyModel
+from headway.latency.base import FOREVER, LatencyModel
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.job import Job
 from headway.sim.kv_cache import KvCache
@@ -51,6 +51,7 @@ class Instance:
         "periods",
         "phases",
         "recorder",
+        "reported_to",
         "resumed",
         "running",
         "scheduler",
@@ -109,6 +110,7 @@ class Instance:
         self.taken = 0  # steps whose blocks are taken
         self.chunks: list[tuple[Job, int]] = []  # prefill in each step: the request and its tokens
         self.wraps: list[int] | None = None
+        self.reported_to = -1  # until when the view's KV use stays true
         # what it leaves
         self.log = array("q")  # gaps between tokens, an entry a run, see Recorder.gaps
         self.resumed = array("q")  # the same for gaps over a preemption, an entry each
@@ -126,16 +128,14 @@ class Instance:
         """How many steps of the current run began before `at`; the last of them ends at `at` or later."""
         first, increment = self.first, self.increment
         elapsed = at - self.start
-        steps = -(-elapsed // first)
-        if increment and steps > 1:
-            if increment * steps * steps > 8 * first:
-                slope = 2 * first - increment
-                steps = (isqrt(slope * slope + 8 * increment * elapsed) - slope) // (2 * increment) + 1
-            while steps > 1 and (steps - 1) * first + increment * ((steps - 1) * (steps - 2) // 2) >= elapsed:
-                steps -= 1
+        steps = -(-elapsed // first)  # right where steps do not grow, else too many
+        before = steps - 1
+        if increment and before and before * first + increment * (before * (before - 1) // 2) >= elapsed:
+            slope = 2 * first - increment
+            steps = (isqrt(slope * slope + 8 * increment * elapsed) - slope) // (2 * increment)
             while steps * first + increment * (steps * (steps - 1) // 2) < elapsed:
                 steps += 1
-        return min(steps, self.length)
+        return steps if steps < self.length else self.length
 
     def more_blocks(self, steps: int) -> int:
         """Blocks that the `steps` steps after the first of the run take."""
@@ -151,12 +151,23 @@ class Instance:
             count += -(-(done + want * steps) // size) - -(-done // size)
         return count
 
-    def kv_used(self, at: int) -> int:
-        """Blocks held at `at`, before any step that begins then."""
+    def report_kv(self, at: int) -> None:
+        """Tell the view how many blocks are held at `at`, before any step that begins then, and note how long that
+        stays true: to the next step that takes a block."""
         if self.end < 0:
-            return self.cache.held
-        used = self.cache.held + self.more_blocks(self.begun(at) - 1)
-        return used - self.more_blocks(self.taken - 1) if self.taken > 1 else used
+            self.view.kv_used = self.cache.held
+            self.reported_to = FOREVER
+            return
+        begun = self.begun(at)
+        used = self.cache.held + self.more_blocks(begun - 1)
+        if self.taken > 1:
+            used -= self.more_blocks(self.taken - 1)
+        self.view.kv_used = used
+        if self.partial is None:
+            phases, size, step = self.phases, self.block_tokens, self.steps
+            while begun < self.length and not phases[(step + begun) % size]:
+                begun += 1
+        self.reported_to = self.start + begun * self.first + self.increment * (begun * (begun - 1) // 2)
 
     def settle(self, at: int) -> None:
         """Bring the cache up to `at`: blocks of the steps begun before, prompt blocks of the steps ended by then."""
@@ -204,39 +215,39 @@ class Instance:
 
     def begin(self, now: int) -> bool:
         """Form the next step and plan how often it repeats. False if there is nothing to do."""
-        budget = self.max_batch_tokens - self.decodes
         self.chunks = []
         preempted = False
         if self.running:
-            preempted = not self.schedule_running(budget)
-            budget = self.max_batch_tokens - self.decodes - (self.chunks[0][1] if self.chunks else 0)
-        if self.waiting and not preempted and budget > 0 and len(self.running) < self.max_batch_size:
-            self.admit(budget, now)
+            if self.partial is not None:
+                preempted = not self.schedule_partial()
+            elif need := self.phases[self.steps % self.block_tokens]:
+                if need <= self.cache.total - self.cache.held:
+                    self.cache.take(need)
+                else:
+                    preempted = True
+                    self.make_room(0)
+        again = preempted or (bool(self.waiting) and self.admit(now))
         if not self.running:
-            self.end = -1
+            self.reported_to = -1
             return False
-        self.plan(now, preempted)
+        self.plan(now, again)
         return True
 
-    def schedule_running(self, budget: int) -> bool:
-        """Blocks for the running requests' next tokens. False if somebody had to be preempted for them."""
-        cache, partial = self.cache, self.partial
-        need = self.phases[self.steps % self.block_tokens]
-        want = blocks = 0
-        if partial is not None:
-            want = min(partial.known - partial.computed, budget)
-            blocks = -(-(partial.computed + want) // self.block_tokens)
-            need += blocks - partial.blocks
-        fits = need <= cache.total - cache.held
-        if fits:
-            if need:
-                cache.take(need)
-        else:
+    def schedule_partial(self) -> bool:
+        """Blocks for the decodes' next tokens and the next chunk of the unfinished prefill. False if somebody had to
+        be preempted for them."""
+        cache, job = self.cache, self.partial
+        assert job is not None
+        want = min(job.known - job.computed, self.max_batch_tokens - self.decodes)
+        blocks = -(-(job.computed + want) // self.block_tokens)
+        need = self.phases[self.steps % self.block_tokens] + blocks - job.blocks
+        if need > cache.total - cache.held:
             self.make_room(blocks)
-        if self.partial is not None and partial is not None:
-            partial.blocks = blocks
-            self.chunks.append((partial, want))
-        return fits
+            return False
+        cache.take(need)
+        job.blocks = blocks
+        self.chunks.append((job, want))
+        return True
 
     def make_room(self, partial_blocks: int) -> None:
         """Blocks request by request in order of entry; the newest is preempted while they do not suffice."""
@@ -255,19 +266,27 @@ class Instance:
                     return
             cache.take(need)
 
-    def admit(self, budget: int, now: int) -> None:
-        """Waiting requests enter in order while sequences, tokens and blocks allow."""
+    def admit(self, now: int) -> bool:
+        """Waiting requests enter in order while sequences, tokens and blocks allow. True if the first of those that
+        stay might enter at the next step although nothing else changes."""
         cache, size, recorder, waiting = self.cache, self.block_tokens, self.recorder, self.waiting
+        budget = self.max_batch_tokens - self.decodes
+        if self.chunks:
+            budget -= self.chunks[0][1]
         while waiting and budget > 0 and len(self.running) < self.max_batch_size:
             job = waiting[0]
             known = job.known
             hits = cache.match(job.runs, (known - 1) // size) if self.caching else 0
             done = hits * size
-            want = min(known - done, budget)
+            want = known - done
+            if want > budget:
+                want = budget
             blocks = -(-(done + want) // size)
             room = cache.total - cache.held
             if blocks > room and blocks - hits > room - cache.idle_in(job.runs, hits):
-                break
+                # As its hits are evicted it needs fewer blocks at once, but each eviction also takes a free one: it stays
+                # shut out for the run, unless one eviction can cost it several hits.
+                return not cache.goes_tail_first(job.runs, hits)
             waiting.popleft()
             if hits:
                 job.holds = cache.hold(job.runs, hits)
@@ -288,33 +307,42 @@ class Instance:
                 recorder.cached_tokens[row] = done
                 self.stats.cached_tokens += done
                 self.stats.prefill_tokens += known - done
-        self.view.queued = len(waiting)
-        self.view.running = len(self.running)
+            self.view.queued = len(waiting)
+            self.view.running = len(self.running)
+        return False
 
-    def plan(self, now: int, preempted: bool) -> None:
+    def plan(self, now: int, once: bool) -> None:
         """How long the step lasts, and how many like it follow before anything can change."""
         chunks = self.chunks
         if chunks:
             shape = [(want, job.computed) for job, want in chunks]
-            self.first, self.increment, steps = self.step_times(self.decodes, self.context, shape)
+            first, increment, steps = self.step_times(self.decodes, self.context, shape)
             job, want = chunks[0]
-            # Only a prefill that uses up the budget and does not end repeats; then nothing else can enter.
-            steps = min(steps, (job.known - job.computed - 1) // want) if len(chunks) == 1 and self.repeats(job, want) else 1
+            if len(chunks) == 1 and self.repeats(job, want):
+                # A prefill that uses up the budget and does not end repeats; nothing else can enter meanwhile.
+                steps = min(steps, (job.known - job.computed - 1) // want)
+            else:
+                steps = 1
         else:
-            self.first, self.increment, steps = self.step_times(self.decodes, self.context, ())
-        if preempted or self.walks:
-            steps = 1
-        self.start = now
-        self.taken = 1
+            first, increment, steps = self.step_times(self.decodes, self.context, ())
         self.wraps = None
-        if steps > 1 and self.decodes:
-            steps = min(steps, self.next_end() - self.steps)
-        if steps > 1:
+        if once or self.walks:
+            steps = 1
+        elif steps > 1:
+            if self.decodes:
+                left = self.next_end() - self.steps
+                if left < steps:
+                    steps = left
             steps = self.affordable(steps)
             if self.cuts is not None:
                 steps = self.cuts.randint(1, steps)
+        self.start = now
+        self.first = first
+        self.increment = increment
         self.length = steps
-        self.end = now + steps * self.first + self.increment * (steps * (steps - 1) // 2)
+        self.taken = 1
+        self.reported_to = -1
+        self.end = now + steps * first + increment * (steps * (steps - 1) // 2)
 
     def repeats(self, job: Job, want: int) -> bool:
         """Whether a chunk is followed by one of its size: the prefill does not end with it, and none of its content is

@@ -23,24 +23,26 @@ Hold = tuple[int, int, int]  # key, first block, end block
 class Piece:
     """Blocks `start` to `end` of one key, all with the same number of holders."""
 
-    __slots__ = ("end", "holders", "key", "next", "start")
+    __slots__ = ("end", "holders", "key", "next", "released", "start")
 
     def __init__(self, key: int, start: int, end: int, holders: int) -> None:
         self.key = key
         self.start = start
         self.end = end
         self.holders = holders
+        self.released = 0  # when it went into the LRU, as the count of such events
         self.next: Piece | None = None  # the next piece of the same key, further down the sequence
 
 
 class KvCache:
-    __slots__ = ("evicted", "held", "idle", "lru", "pieces", "total")
+    __slots__ = ("evicted", "held", "idle", "lru", "pieces", "releases", "total")
 
     def __init__(self, total: int) -> None:
         self.total = total
         self.held = 0
         self.idle = 0
         self.evicted = 0
+        self.releases = 0
         self.pieces: dict[int, Piece] = {}  # first piece by key
         self.lru: OrderedDict[Piece, None] = OrderedDict()
 
@@ -83,6 +85,22 @@ class KvCache:
                 break
             start = end
         return count
+
+    def goes_tail_first(self, runs: Runs, hits: int) -> bool:
+        """Whether eviction would take those of the first `hits` blocks that nobody holds from the tail on. It does,
+        unless content was computed twice at a time and its first copy, which others do not hold, was released early."""
+        newer = self.releases + 1
+        for key, end in runs:
+            piece = self.pieces.get(key)
+            while piece is not None and piece.start < hits:
+                if piece.holders == 0:
+                    if piece.released >= newer:
+                        return False
+                    newer = piece.released
+                piece = piece.next
+            if end >= hits:
+                break
+        return True
 
     def hold(self, runs: Runs, hits: int) -> list[Hold]:
         """Give the first `hits` blocks one more holder."""
@@ -192,6 +210,8 @@ class KvCache:
             if piece.start == start and piece.end == end and piece.next is None:
                 piece.holders -= 1
                 if piece.holders == 0:
+                    self.releases += 1
+                    piece.released = self.releases
                     self.lru[piece] = None
                     self.idle += size
                     self.held -= size
@@ -221,6 +241,8 @@ class KvCache:
                     idle.start = piece.start
                 else:
                     idle = piece
+                    self.releases += 1
+                    piece.released = self.releases
                     self.lru[piece] = None
                     parts.append(piece)
             else:

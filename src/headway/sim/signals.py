@@ -30,9 +30,9 @@ class Signals:
     def __init__(self, instances: list[Instance], policies: list[Any], idle_watts: float, busy_watts: float) -> None:
         wanted = [name for policy in policies for name in reads(policy)]
         self.instances = instances
-        self.any = bool(wanted)
         self.kv = "kv_used" in wanted
         self.power = "busy" in wanted or "watts" in wanted
+        self.vary = self.kv or self.power
         self.idle_watts = idle_watts
         self.span_watts = busy_watts - idle_watts
         self.origin = -1  # the first decision
@@ -41,15 +41,11 @@ class Signals:
                 instance.periods = deque()
 
     def refresh(self, now: int) -> None:
-        """Make every reported field true at `now`."""
+        """Make every reported field that is read true at `now`."""
         if self.kv:
             for instance in self.instances:
-                view = instance.view
-                view.observed_at_ps = now
-                view.kv_used = instance.kv_used(now)
-        else:
-            for instance in self.instances:
-                instance.view.observed_at_ps = now
+                if instance.reported_to < now:
+                    instance.report_kv(now)
         if self.power:
             self.refresh_power(now)
 
