@@ -200,8 +200,8 @@ class Simulation:
         gaps = self.recorder.gaps = array("q")
         for instance in self.instances:
             instance.check()
-            gaps.extend(instance.log)
-            gaps.extend(instance.resumed)
+            gaps.extend(instance.gaps.runs)
+            gaps.extend(instance.gaps.resumed)
             instance.stats.evicted_blocks = instance.cache.evicted
             instance.stats.steps = instance.steps
         self.policy_metrics = self.control.metrics()

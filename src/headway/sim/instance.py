@@ -10,24 +10,25 @@ decodes advance in lockstep, and only the newest running request can be in the m
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from heapq import heappop, heappush
-from itertools import accumulate
-from math import isqrt
 from random import Random
 from typing import Any
 
+from headway.hashing import OUTPUT, key
 from headway.latency.base import FOREVER, LatencyModel
 from headway.results.recorder import InstanceStats, Recorder
+from headway.sim.gap_log import GapLog
 from headway.sim.job import Job
 from headway.sim.kv_cache import KvCache
+from headway.sim.leap import duration, steps_begun
 from headway.types import InstanceView
 
 
 class Instance:
     __slots__ = (
         "block_tokens",
+        "busy_from",
         "cache",
         "caching",
         "chunks",
@@ -41,10 +42,10 @@ class Instance:
         "finished",
         "first",
         "first_tokens",
+        "gaps",
         "increment",
         "index",
         "length",
-        "log",
         "max_batch_size",
         "max_batch_tokens",
         "partial",
@@ -52,7 +53,6 @@ class Instance:
         "phases",
         "recorder",
         "reported_to",
-        "resumed",
         "running",
         "scheduler",
         "start",
@@ -63,7 +63,6 @@ class Instance:
         "view",
         "waiting",
         "walks",
-        "wraps",
     )
 
     def __init__(
@@ -98,87 +97,45 @@ class Instance:
         self.counted = 0  # those of them that are in the statistics
         self.context = 0  # their known tokens, summed
         self.steps = 0  # steps ended so far
-        self.phases = [0] * block_tokens  # how many decodes take a block at steps equal to this modulo the block size
+        # How many decodes take a block at the steps equal to this modulo the block size; twice, so that a stretch of
+        # steps is always one slice.
+        self.phases = [0] * (2 * block_tokens)
         self.ending: list[tuple[int, int, Job]] = []  # heap of decodes by (last step, order)
         self.partial: Job | None = None  # the request in the middle of its prefill
         # the current run
-        self.end = -1  # when it ends; -1 when idle
+        self.end = -1  # when it ends; -1 at a boundary or when idle
         self.start = 0
         self.first = 0
         self.increment = 0
         self.length = 0  # in steps
         self.taken = 0  # steps whose blocks are taken
         self.chunks: list[tuple[Job, int]] = []  # prefill in each step: the request and its tokens
-        self.wraps: list[int] | None = None
         self.reported_to = -1  # until when the view's KV use stays true
         # what it leaves
-        self.log = array("q")  # gaps between tokens, an entry a run, see Recorder.gaps
-        self.resumed = array("q")  # the same for gaps over a preemption, an entry each
-        self.periods: deque[tuple[int, int]] | None = None  # busy times, kept only where somebody asks for them
+        self.gaps = GapLog()
+        self.busy_from = -1  # when it last became busy; -1 when idle
+        self.periods: deque[tuple[int, int]] | None = None  # earlier busy times, where somebody asks for them
         self.stats = InstanceStats(view.id, kv_blocks=view.kv_blocks)
         self.first_tokens: list[Job] = []  # of the run that has just ended
         self.finished: list[Job] = []
 
-    # --- the run's formula -------------------------------------------------------------------------------------
-
-    def duration(self, steps: int) -> int:
-        return steps * self.first + self.increment * (steps * (steps - 1) // 2)
+    # --- inside a run ------------------------------------------------------------------------------------------
 
     def begun(self, at: int) -> int:
-        """How many steps of the current run began before `at`; the last of them ends at `at` or later."""
-        first, increment = self.first, self.increment
-        elapsed = at - self.start
-        steps = -(-elapsed // first)  # right where steps do not grow, else too many
-        before = steps - 1
-        if increment and before and before * first + increment * (before * (before - 1) // 2) >= elapsed:
-            slope = 2 * first - increment
-            steps = (isqrt(slope * slope + 8 * increment * elapsed) - slope) // (2 * increment)
-            while steps * first + increment * (steps * (steps - 1) // 2) < elapsed:
-                steps += 1
+        """How many steps of the current run began before `at`."""
+        steps = steps_begun(self.first, self.increment, at - self.start)
         return steps if steps < self.length else self.length
 
     def more_blocks(self, steps: int) -> int:
         """Blocks that the `steps` steps after the first of the run take."""
         size = self.block_tokens
-        wraps = self.wraps
-        if wraps is None:
-            after = (self.steps + 1) % size
-            wraps = self.wraps = list(accumulate(self.phases[after:] + self.phases[:after], initial=0))
-        count = self.decodes * (steps // size) + wraps[steps % size]
+        after = (self.steps + 1) % size
+        count = self.decodes * (steps // size) + sum(self.phases[after : after + steps % size])
         if self.partial is not None:
             want = self.chunks[0][1]
             done = self.partial.computed + want
             count += -(-(done + want * steps) // size) - -(-done // size)
         return count
-
-    def report_kv(self, at: int) -> None:
-        """Tell the view how many blocks are held at `at`, before any step that begins then, and note how long that
-        stays true: to the next step that takes a block."""
-        if self.end < 0:
-            self.view.kv_used = self.cache.held
-            self.reported_to = FOREVER
-            return
-        begun = self.begun(at)
-        used = self.cache.held + self.more_blocks(begun - 1)
-        if self.taken > 1:
-            used -= self.more_blocks(self.taken - 1)
-        self.view.kv_used = used
-        if self.partial is None:
-            phases, size, step = self.phases, self.block_tokens, self.steps
-            while begun < self.length and not phases[(step + begun) % size]:
-                begun += 1
-        self.reported_to = self.start + begun * self.first + self.increment * (begun * (begun - 1) // 2)
-
-    def settle(self, at: int) -> None:
-        """Bring the cache up to `at`: blocks of the steps begun before, prompt blocks of the steps ended by then."""
-        if self.end < 0:
-            return
-        begun = self.begun(at)
-        self.take_to(begun)
-        if self.partial is not None:
-            ended = begun if self.start + self.duration(begun) == at else begun - 1
-            job, want = self.chunks[0]
-            self.offer(job, (job.computed + want * ended) // self.block_tokens)
 
     def take_to(self, steps: int) -> None:
         """Take the blocks of the run's first `steps` steps."""
@@ -193,6 +150,32 @@ class Instance:
                     job, want = self.chunks[0]
                     job.blocks = -(-(job.computed + want * steps) // self.block_tokens)
 
+    def report_kv(self, at: int) -> None:
+        """Tell the view how many blocks are held at `at`, before any step that begins then, and note how long that
+        stays true: to the next step that takes a block."""
+        if self.end < 0:
+            self.view.kv_used = self.cache.held
+            self.reported_to = FOREVER
+            return
+        begun = self.begun(at)
+        self.take_to(begun)
+        self.view.kv_used = self.cache.held
+        if self.partial is None:
+            phases, size, step = self.phases, self.block_tokens, self.steps
+            while begun < self.length and not phases[(step + begun) % size]:
+                begun += 1
+        self.reported_to = self.start + duration(self.first, self.increment, begun)
+
+    def settle(self, at: int) -> None:
+        """Bring the cache up to `at`: blocks of the steps begun before, prompt blocks of the steps ended by then."""
+        if self.end >= 0:
+            begun = self.begun(at)
+            self.take_to(begun)
+            if self.partial is not None:
+                ended = begun if self.start + duration(self.first, self.increment, begun) == at else begun - 1
+                job, want = self.chunks[0]
+                self.offer(job, (job.computed + want * ended) // self.block_tokens)
+
     # --- the way of a request ----------------------------------------------------------------------------------
 
     def enqueue(self, job: Job, now: int) -> bool:
@@ -204,10 +187,10 @@ class Instance:
             return True
         if behind or self.partial is not None or len(self.running) >= self.max_batch_size:
             return False  # it cannot enter before something else changes, which ends the run anyhow
-        steps = self.begun(now)
+        steps = steps_begun(self.first, self.increment, now - self.start)
         if steps < self.length:
             self.length = steps
-            self.end = self.start + self.duration(steps)
+            self.end = self.start + duration(self.first, self.increment, steps)
             if self.end == now:
                 self.finish_run(now)
                 return True
@@ -216,19 +199,22 @@ class Instance:
     def begin(self, now: int) -> bool:
         """Form the next step and plan how often it repeats. False if there is nothing to do."""
         self.chunks = []
-        preempted = False
+        again = False
         if self.running:
             if self.partial is not None:
-                preempted = not self.schedule_partial()
+                again = not self.schedule_partial()
             elif need := self.phases[self.steps % self.block_tokens]:
                 if need <= self.cache.total - self.cache.held:
                     self.cache.take(need)
                 else:
-                    preempted = True
+                    again = True
                     self.make_room(0)
-        again = preempted or (bool(self.waiting) and self.admit(now))
+        elif self.waiting and self.busy_from < 0:
+            self.busy_from = now
+        if self.waiting and not again:
+            again = self.admit(now)
         if not self.running:
-            self.reported_to = -1
+            self.rest(now)
             return False
         self.plan(now, again)
         return True
@@ -258,7 +244,7 @@ class Instance:
             if job is self.partial:
                 need = partial_blocks - job.blocks
             else:
-                need = int((job.request.prompt_tokens + self.generated_by(job) - 1) % size == 0)
+                need = int((job.prompt_tokens + self.steps - job.decoding_from - 1) % size == 0)
             while need > cache.total - cache.held:
                 victim = self.scheduler.victim(self.running)
                 self.preempt(victim)
@@ -269,11 +255,11 @@ class Instance:
     def admit(self, now: int) -> bool:
         """Waiting requests enter in order while sequences, tokens and blocks allow. True if the first of those that
         stay might enter at the next step although nothing else changes."""
-        cache, size, recorder, waiting = self.cache, self.block_tokens, self.recorder, self.waiting
+        cache, size, waiting, running = self.cache, self.block_tokens, self.waiting, self.running
         budget = self.max_batch_tokens - self.decodes
         if self.chunks:
             budget -= self.chunks[0][1]
-        while waiting and budget > 0 and len(self.running) < self.max_batch_size:
+        while waiting and budget > 0 and len(running) < self.max_batch_size:
             job = waiting[0]
             known = job.known
             hits = cache.match(job.runs, (known - 1) // size) if self.caching else 0
@@ -284,8 +270,8 @@ class Instance:
             blocks = -(-(done + want) // size)
             room = cache.total - cache.held
             if blocks > room and blocks - hits > room - cache.idle_in(job.runs, hits):
-                # As its hits are evicted it needs fewer blocks at once, but each eviction also takes a free one: it stays
-                # shut out for the run, unless one eviction can cost it several hits.
+                # As its hits are evicted it needs fewer blocks at once, but each eviction also takes a free one: it
+                # stays shut out for the run, unless one eviction can cost it several hits.
                 return not cache.goes_tail_first(job.runs, hits)
             waiting.popleft()
             if hits:
@@ -294,29 +280,31 @@ class Instance:
             job.computed = done
             job.blocks = blocks
             job.cached_to = hits
-            self.entered += 1
-            job.order = self.entered
-            self.running[job] = job
+            job.order = self.entered = self.entered + 1
+            running[job] = job
             self.chunks.append((job, want))
             budget -= want
             if done + want < known:
                 self.partial = job
-            row = job.row
-            if recorder.started_ps[row] < 0:
-                recorder.started_ps[row] = now
-                recorder.cached_tokens[row] = done
-                self.stats.cached_tokens += done
-                self.stats.prefill_tokens += known - done
-            self.view.queued = len(waiting)
-            self.view.running = len(self.running)
+            self.note_start(job, done, now)
         return False
+
+    def note_start(self, job: Job, cached: int, now: int) -> None:
+        self.view.queued = len(self.waiting)
+        self.view.running = len(self.running)
+        row = job.row
+        if self.recorder.started_ps[row] < 0:
+            self.recorder.started_ps[row] = now
+            self.recorder.cached_tokens[row] = cached
+            self.stats.cached_tokens += cached
+            self.stats.prefill_tokens += job.known - cached
 
     def plan(self, now: int, once: bool) -> None:
         """How long the step lasts, and how many like it follow before anything can change."""
-        chunks = self.chunks
+        chunks, decodes = self.chunks, self.decodes
         if chunks:
             shape = [(want, job.computed) for job, want in chunks]
-            first, increment, steps = self.step_times(self.decodes, self.context, shape)
+            first, increment, steps = self.step_times(decodes, self.context, shape)
             job, want = chunks[0]
             if len(chunks) == 1 and self.repeats(job, want):
                 # A prefill that uses up the budget and does not end repeats; nothing else can enter meanwhile.
@@ -324,16 +312,19 @@ class Instance:
             else:
                 steps = 1
         else:
-            first, increment, steps = self.step_times(self.decodes, self.context, ())
-        self.wraps = None
+            first, increment, steps = self.step_times(decodes, self.context, ())
         if once or self.walks:
             steps = 1
         elif steps > 1:
-            if self.decodes:
-                left = self.next_end() - self.steps
+            if decodes:
+                ending = self.ending
+                while ending[0][2].ends_at_step != ending[0][0]:  # preempted since
+                    heappop(ending)
+                left = ending[0][0] - self.steps
                 if left < steps:
                     steps = left
-            steps = self.affordable(steps)
+            if chunks or decodes * (steps // self.block_tokens + 1) > self.cache.total - self.cache.held:
+                steps = self.affordable(steps)
             if self.cuts is not None:
                 steps = self.cuts.randint(1, steps)
         self.start = now
@@ -351,17 +342,9 @@ class Instance:
             return False
         return not (self.caching and self.cache.cached_beyond(job.runs, job.cached_to))
 
-    def next_end(self) -> int:
-        ending = self.ending
-        while ending[0][2].ends_at_step != ending[0][0]:  # preempted since
-            heappop(ending)
-        return ending[0][0]
-
     def affordable(self, steps: int) -> int:
         """The most steps, up to `steps`, whose blocks are all there; the step after goes through the scheduler."""
         free = self.cache.total - self.cache.held
-        if self.partial is None and self.decodes * (steps // self.block_tokens + 1) <= free:
-            return steps
         if self.more_blocks(steps - 1) <= free:
             return steps
         low, high = 1, steps  # low is affordable, high is not
@@ -375,32 +358,28 @@ class Instance:
 
     def finish_run(self, now: int) -> None:
         """The run's last step ends: count its tokens, emit first tokens, let go what is finished."""
-        length, decodes = self.length, self.decodes
+        length = self.length
         if length > self.taken:
             self.take_to(length)
         held = self.cache.held
-        stats = self.stats
-        if held > stats.peak_kv_blocks:
-            stats.peak_kv_blocks = held
-        self.end = -1
-        self.steps += length
-        stats.busy_ps += now - self.start
-        if self.periods is not None:
-            self.note_busy(now)
-        if decodes:
+        if held > self.stats.peak_kv_blocks:
+            self.stats.peak_kv_blocks = held
+        self.end = self.reported_to = -1
+        steps = self.steps = self.steps + length
+        if decodes := self.decodes:
             self.context += decodes * length
-            self.log.extend((self.first, self.increment, length, self.counted))
+            self.gaps.runs.extend((self.first, self.increment, length, self.counted))
             if length > 1 and self.partial is not None:  # earlier steps' blocks come before what ends now
                 job, want = self.chunks[0]
                 self.offer(job, (job.computed + want * (length - 1)) // self.block_tokens)
             ending = self.ending
-            while ending and ending[0][0] <= self.steps:
+            while ending and ending[0][0] <= steps:
                 ends_at, _, job = heappop(ending)
                 if job.ends_at_step == ends_at:
                     self.leave(job)
-        for job, want in self.chunks:
-            self.advance(job, want * length, now)
-        self.view.running = len(self.running)
+        if self.chunks:
+            for job, want in self.chunks:
+                self.advance(job, want * length, now)
 
     def advance(self, job: Job, tokens: int, now: int) -> None:
         """A prefill moves on; with its last token the next output token comes."""
@@ -415,20 +394,21 @@ class Instance:
             self.recorder.first_token_ps[job.row] = now
             self.first_tokens.append(job)
         else:
-            job.resumed.append(len(self.resumed))
-            self.resumed.extend((now - job.last_token_ps, 0, 1, int(job.counted)))
+            self.gaps.resume(job, now - job.last_token_ps)
         steps = self.steps
         job.decoding_from = steps - job.generated
-        job.ends_at_step = steps + job.output_tokens - job.generated
-        job.log_from = len(self.log)
+        job.ends_at_step = ends = job.decoding_from + job.output_tokens
+        job.log_from = len(self.gaps.runs)
         self.decodes += 1
         self.counted += job.counted
         self.context += job.known + 1
-        self.phases[(steps - job.known) % self.block_tokens] += 1
-        if job.generated == job.output_tokens:
+        phase = (steps - job.known) % self.block_tokens
+        self.phases[phase] += 1
+        self.phases[phase + self.block_tokens] += 1
+        if ends == steps:
             self.leave(job)
         else:
-            heappush(self.ending, (job.ends_at_step, job.order, job))
+            heappush(self.ending, (ends, job.order, job))
 
     def offer(self, job: Job, end: int) -> None:
         """The blocks up to `end` are computed: they become hits, unless their content is cached already."""
@@ -436,38 +416,36 @@ class Instance:
         if end <= start or not self.caching:
             return
         job.cached_to = end
-        for key, stop in job.runs:
+        for run, stop in job.runs:
             if stop > start:
                 if stop >= end:
-                    self.cache.add(key, start, end, job.holds)
+                    self.cache.add(run, start, end, job.holds)
                     return
-                self.cache.add(key, start, stop, job.holds)
+                self.cache.add(run, start, stop, job.holds)
                 start = stop
 
-    def generated_by(self, job: Job) -> int:
-        """Tokens generated by a decoding request up to the last step end."""
-        return self.steps - job.decoding_from
-
-    def leave_decoding(self, job: Job) -> None:
-        """Take a request out of the decoding set and offer its generated blocks to the cache."""
+    def stop_decoding(self, job: Job) -> None:
+        """Take a request out of the decoding set; its generated blocks become hits."""
         size = self.block_tokens
-        job.generated = self.generated_by(job)
-        job.computed = job.request.prompt_tokens + job.generated - 1
-        job.blocks = -(-job.computed // size)
+        job.generated = self.steps - job.decoding_from
+        computed = job.computed = job.prompt_tokens + job.generated - 1
+        job.blocks = -(-computed // size)
         self.decodes -= 1
         self.counted -= job.counted
-        self.context -= job.computed + 1
-        self.phases[(self.steps - job.computed) % size] -= 1
-        end = job.computed // size
-        if end > job.cached_to:
-            job.runs = job.sequence(end, size)
-            self.offer(job, end)
+        self.context -= computed + 1
+        phase = (self.steps - computed) % size
+        self.phases[phase] -= 1
+        self.phases[phase + size] -= 1
+        end = computed // size
+        if end > job.cached_to and self.caching:
+            self.cache.add(key(OUTPUT, job.row), job.cached_to, end, job.holds)
 
     def leave(self, job: Job) -> None:
         """The last token has come."""
-        self.leave_decoding(job)
+        self.stop_decoding(job)
         self.cache.release(job.holds, job.blocks)
         del self.running[job]
+        self.view.running = len(self.running)
         self.stats.output_tokens += job.generated
         self.finished.append(job)
 
@@ -476,9 +454,9 @@ class Instance:
         if job is self.partial:
             self.partial = None
         else:
-            self.leave_decoding(job)
-            job.logged.append((job.log_from, len(self.log)))
-            job.last_token_ps = self.start + self.duration(self.length)
+            self.stop_decoding(job)
+            self.gaps.close(job)
+            job.last_token_ps = self.start + duration(self.first, self.increment, self.length)
         self.cache.release(job.holds, job.blocks)
         del self.running[job]
         job.rewind(self.block_tokens)
@@ -488,68 +466,42 @@ class Instance:
         self.recorder.preemptions[job.row] += 1
         self.stats.preemptions += 1
 
-    # --- looking and stopping ----------------------------------------------------------------------------------
+    # --- resting, stopping, checking ---------------------------------------------------------------------------
 
-    def note_busy(self, now: int) -> None:
-        """Remember when it was busy, as far back as anybody asks."""
-        assert self.periods is not None
-        if self.periods and self.periods[-1][1] == self.start:
-            self.periods[-1] = (self.periods[-1][0], now)
-        else:
-            self.periods.append((self.start, now))
-
-    def busy_between(self, since: int, now: int, forget: bool = True) -> int:
-        """Picoseconds with work between two instants. What ended before `since` is forgotten unless told otherwise."""
-        assert self.periods is not None
-        while forget and self.periods and self.periods[0][1] <= since:
-            self.periods.popleft()
-        busy = 0
-        for start, end in reversed(self.periods):
-            if end <= since:
-                break
-            busy += end - max(start, since)
-        if self.end >= 0:
-            busy += now - max(self.start, since)
-        return busy
+    def rest(self, now: int) -> None:
+        """Nothing is left to do."""
+        if self.busy_from >= 0:
+            self.stats.busy_ps += now - self.busy_from
+            if self.periods is not None:
+                self.periods.append((self.busy_from, now))
+            self.busy_from = -1
 
     def stop(self, now: int) -> None:
         """The horizon: count what the steps ended by now have generated; requests in flight leave no gaps behind."""
         if self.end >= 0:
             begun = self.begun(now) if now > self.start else 0
-            ended = begun if begun and self.start + self.duration(begun) == now else max(0, begun - 1)
+            ended = begun if begun and self.start + duration(self.first, self.increment, begun) == now else begun - 1
             self.take_to(begun)
             self.stats.peak_kv_blocks = max(self.stats.peak_kv_blocks, self.cache.held)
-            self.stats.busy_ps += now - self.start
-            self.steps += ended
-            self.taken = begun - ended
+            self.steps += max(0, ended)
+            self.taken = max(1, begun) - max(0, ended)
         for job in [*self.running, *self.waiting]:
             if job.ends_at_step >= 0:
-                job.generated = self.generated_by(job)
-                job.logged.append((job.log_from, len(self.log)))
+                job.generated = self.steps - job.decoding_from
+                self.gaps.close(job)
             self.recorder.output_tokens[job.row] = job.generated
             self.stats.output_tokens += job.generated
-            if job.counted:
-                self.take_back(job)
-
-    def take_back(self, job: Job) -> None:
-        """Remove a request's gaps from the log: it was not completed, so it is not in the statistics."""
-        for start, end in job.logged:
-            for place in range(start + 3, end, 4):
-                self.log[place] -= 1
-        for place in job.resumed:
-            self.resumed[place + 3] = 0
+            self.gaps.take_back(job)
+        self.rest(now)
 
     def check(self) -> None:
         """Conservation: what the requests say they hold is what the cache says is held."""
         private = 0
         begun = self.taken if self.end >= 0 else 0  # steps whose blocks are taken but whose tokens are not counted
         for job in self.running:
-            shared = 0
-            for _, start, end in job.holds:
-                shared += end - start
             blocks = job.blocks
             if job.ends_at_step >= 0:
-                blocks = -(-(job.request.prompt_tokens + self.generated_by(job) - 1 + begun) // self.block_tokens)
-            private += blocks - shared
+                tokens = job.prompt_tokens + self.steps - job.decoding_from - 1 + begun
+                blocks = -(-tokens // self.block_tokens)
+            private += blocks - sum(end - start for _, start, end in job.holds)
         self.cache.check(private)
-

@@ -59,5 +59,21 @@ class Signals:
             if now == self.origin:
                 view.busy, view.watts = 0.0, self.idle_watts
                 continue
-            view.watts = self.idle_watts + self.span_watts * (instance.busy_between(long, now) / (now - long))
-            view.busy = instance.busy_between(short, now, forget=False) / (now - short)
+            view.watts = self.idle_watts + self.span_watts * (busy_between(instance, long, now) / (now - long))
+            view.busy = busy_between(instance, short, now) / (now - short)
+
+
+def busy_between(instance: Instance, since: int, now: int) -> int:
+    """Picoseconds with work between two instants. What ended before any window is forgotten."""
+    periods = instance.periods
+    assert periods is not None
+    while periods and periods[0][1] <= now - WATTS_WINDOW:
+        periods.popleft()
+    busy = 0
+    for start, end in reversed(periods):
+        if end <= since:
+            break
+        busy += end - max(start, since)
+    if instance.busy_from >= 0:
+        busy += now - max(instance.busy_from, since)
+    return busy
