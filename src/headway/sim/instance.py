@@ -24,6 +24,8 @@ from headway.sim.kv_cache import KvCache
 from headway.sim.leap import duration, steps_begun
 from headway.types import InstanceView
 
+FEW_STEPS = 8  # up to so many since the last look, KV use is followed step by step
+
 
 class Instance:
     __slots__ = (
@@ -46,6 +48,8 @@ class Instance:
         "increment",
         "index",
         "length",
+        "log",
+        "looked",
         "max_batch_size",
         "max_batch_tokens",
         "partial",
@@ -110,9 +114,11 @@ class Instance:
         self.length = 0  # in steps
         self.taken = 0  # steps whose blocks are taken
         self.chunks: list[tuple[Job, int]] = []  # prefill in each step: the request and its tokens
-        self.reported_to = -1  # until when the view's KV use stays true
+        self.looked = 0  # steps begun at the last look at KV use
+        self.reported_to = -1  # until when that look stays true
         # what it leaves
         self.gaps = GapLog()
+        self.log = self.gaps.runs.extend
         self.busy_from = -1  # when it last became busy; -1 when idle
         self.periods: deque[tuple[int, int]] | None = None  # earlier busy times, where somebody asks for them
         self.stats = InstanceStats(view.id, kv_blocks=view.kv_blocks)
@@ -151,20 +157,31 @@ class Instance:
                     job.blocks = -(-(job.computed + want * steps) // self.block_tokens)
 
     def report_kv(self, at: int) -> None:
-        """Tell the view how many blocks are held at `at`, before any step that begins then, and note how long that
-        stays true: to the next step that takes a block."""
+        """Tell the view how many blocks are held at `at`, before any step that begins then. Called for every instance
+        at every decision, so it goes on from the last look: usually only a few steps have begun since."""
         if self.end < 0:
             self.view.kv_used = self.cache.held
             self.reported_to = FOREVER
             return
-        begun = self.begun(at)
-        self.take_to(begun)
-        self.view.kv_used = self.cache.held
-        if self.partial is None:
-            phases, size, step = self.phases, self.block_tokens, self.steps
-            while begun < self.length and not phases[(step + begun) % size]:
-                begun += 1
-        self.reported_to = self.start + duration(self.first, self.increment, begun)
+        begun, next_begin = self.looked, self.reported_to
+        first, increment = self.first, self.increment
+        if at - next_begin > FEW_STEPS * first or self.partial is not None:
+            begun = steps_begun(first, increment, at - self.start)
+            self.view.kv_used = self.cache.held + self.more_blocks(begun - 1) - self.more_blocks(self.taken - 1)
+            next_begin = self.start + duration(first, increment, begun)
+        else:
+            phases, size, used = self.phases, self.block_tokens, self.view.kv_used
+            number = self.steps + begun
+            step = first + increment * begun
+            while next_begin < at:
+                used += phases[number % size]
+                number += 1
+                next_begin += step
+                step += increment
+            begun = number - self.steps
+            self.view.kv_used = used
+        self.looked = begun
+        self.reported_to = next_begin
 
     def settle(self, at: int) -> None:
         """Bring the cache up to `at`: blocks of the steps begun before, prompt blocks of the steps ended by then."""
@@ -200,10 +217,10 @@ class Instance:
         """Form the next step and plan how often it repeats. False if there is nothing to do."""
         self.chunks = []
         again = False
-        if self.running:
-            if self.partial is not None:
-                again = not self.schedule_partial()
-            elif need := self.phases[self.steps % self.block_tokens]:
+        if self.partial is not None:
+            again = not self.schedule_partial()
+        elif self.running:
+            if need := self.phases[self.steps % self.block_tokens]:
                 if need <= self.cache.total - self.cache.held:
                     self.cache.take(need)
                 else:
@@ -331,8 +348,9 @@ class Instance:
         self.first = first
         self.increment = increment
         self.length = steps
-        self.taken = 1
-        self.reported_to = -1
+        self.taken = self.looked = 1
+        self.reported_to = now + first
+        self.view.kv_used = self.cache.held
         self.end = now + steps * first + increment * (steps * (steps - 1) // 2)
 
     def repeats(self, job: Job, want: int) -> bool:
@@ -368,7 +386,7 @@ class Instance:
         steps = self.steps = self.steps + length
         if decodes := self.decodes:
             self.context += decodes * length
-            self.gaps.runs.extend((self.first, self.increment, length, self.counted))
+            self.log((self.first, self.increment, length, self.counted))
             if length > 1 and self.partial is not None:  # earlier steps' blocks come before what ends now
                 job, want = self.chunks[0]
                 self.offer(job, (job.computed + want * (length - 1)) // self.block_tokens)

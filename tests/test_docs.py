@@ -1,0 +1,288 @@
+"""README and docs/ hold what they say: YAML loads, commands and Python run, and what stands in backticks exists.
+
+A name in backticks is looked up in one vocabulary: modules, classes, functions, fields and parameters of the package,
+policies, keys of the scenario and of the summary, files of a run folder. What is neither there nor among a few foreign
+words is taken for a mistake.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+import yaml
+
+import headway as package
+from conftest import ROOT, Run
+from headway import registry
+from headway.latency import NAMES, gpus, models
+from headway.overrides import policy_config
+from headway.results.table import COLUMNS
+from headway.scenario import LATENCY_KEYS, Scenario
+from headway.types import OUTCOMES
+from headway.workload.traces import FORMATS
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SOURCE = ROOT / "src" / "headway"
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`\n]+)`")
+NAME = re.compile(r"@?\.?([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:\.\*|\[\])?(?:\(.*\))?")
+VARIABLES = {"Result": "result", "ClusterView": "cluster"}  # what the pages call an object of a class
+FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "auto", "FewestTokens", "SpareMemory", "k_max"}
+TINY: dict[str, Any] = {
+    "workload": {"requests": 5, "rate": "10/s", "prompt_tokens": 64, "output_tokens": 8},
+    "cluster": {"instances": 2, "latency": {"model": "fixed"}},
+}
+
+
+class Block(NamedTuple):
+    page: str
+    line: int
+    language: str
+    text: str
+
+
+def blocks() -> list[Block]:
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in FENCE.finditer(text):
+            found.append(Block(page.name, text.count("\n", 0, match.start()) + 1, match[1], match[2]))
+    return found
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Every line of a block that begins with `headway` or `make`, joined where it goes on, without its comment."""
+    found = []
+    for block in blocks():
+        if block.language:
+            continue
+        for line in block.text.replace("\\\n", " ").splitlines():
+            if line.startswith(("headway ", "make ")):
+                found.append((f"{block.page}:{block.line}", shlex.split(line, comments=True)))
+    return found
+
+
+def inline() -> list[tuple[str, str]]:
+    """What stands in backticks outside of blocks, once a page."""
+    found: dict[tuple[str, str], None] = {}
+    for page in PAGES:
+        for text in INLINE.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+            found[(page.name, text)] = None
+    return list(found)
+
+
+def labels(found: list[tuple[str, list[str]]]) -> list[str]:
+    return [f"{place} {' '.join(words)}" for place, words in found]
+
+
+YAML = [block for block in blocks() if block.language == "yaml"]
+SHOWN = commands()
+HEADWAY = [(place, words) for place, words in SHOWN if words[0] == "headway"]
+
+
+def test_there_is_something_to_check() -> None:
+    assert YAML and HEADWAY
+    assert {page.name for page in PAGES} >= {"README.md", "tour.md", "model.md", "metrics.md", "write-a-policy.md"}
+
+
+@pytest.mark.parametrize("block", YAML, ids=[f"{block.page}:{block.line}" for block in YAML])
+def test_yaml_loads_as_a_scenario_or_as_a_part_of_one(block: Block, tmp_path: Path) -> None:
+    data = yaml.safe_load(block.text)
+    if "routing-policy" in data or "routing-scorers" in data:
+        file = tmp_path / "policy.yaml"
+        file.write_text(block.text)
+        policy_config(file)
+        return
+    Scenario.load(TINY | data)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that commands name: the examples, and those a reader is meant to have written."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    profile = {"name": "weighted", "scorers": {"prefix-affinity": 3, "queue-depth": 2}}
+    (folder / "s.yaml").write_text(yaml.safe_dump(TINY | {"policies": {"routing": profile}}))
+    (folder / "policy.yaml").write_text("routing-policy: weighted\nrouting-scorers: 'prefix-affinity:3,queue-depth:2'")
+    router = (ROOT / "examples" / "policies" / "my_router.py").read_text(encoding="utf-8")
+    (folder / "my_policy.py").write_text(router.replace("FewestTokens", "MyPolicy"))
+    return folder
+
+
+@pytest.mark.parametrize(("where", "words"), HEADWAY, ids=labels(HEADWAY))
+def test_a_command_that_is_shown_runs(where: str, words: list[str], place: Path, headway: Run) -> None:
+    arguments = ["examples/05_trace.jsonl" if word == "FILE" else word for word in words[1:]]
+    if arguments[0] in ("run", "compare"):
+        arguments += ["--set", "workload.requests=5"]
+    done = headway(*arguments, cwd=place)
+    assert done.returncode == 0, f"{where}: {done.stderr}"
+
+
+def test_a_make_target_that_is_shown_exists() -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    for where, words in SHOWN:
+        if words[0] == "make":
+            assert words[1] in targets, f"{where}: make {words[1]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+    parts = [block.text for block in blocks() if block.page == page.name and block.language == "python"]
+    if not parts:
+        pytest.skip("this page shows no Python")
+    code = "\n".join(parts)
+    if find_spec("pandas") is None:
+        code = "\n".join(line for line in code.splitlines() if "to_pandas" not in line)
+    tests = re.findall(r"^def (test_\w+)", code, re.MULTILINE)
+    file = tmp_path / "page.py"
+    # Without the guard the processes of `compare` would run the page again.
+    main = "if __name__ == '__main__':\n    main()\n" + "\n".join(f"    {test}()" for test in tests)
+    file.write_text(_wrapped(code) + main, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, str(file)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def _wrapped(code: str) -> str:
+    """Definitions and imports as they are; what is done on the way goes into `main`."""
+    kept, done = [], ["    pass"]
+    for part in ast.parse(code).body:
+        if isinstance(part, ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef):
+            kept.append(ast.unparse(part))
+        else:
+            done.append("    " + ast.unparse(part).replace("\n", "\n    "))
+    return "\n".join([*kept, "def main():", *done, ""])
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Every name there is, and every dotted path: `Class.attribute`, `module.name`, keys of summary and scenario."""
+    words = FOREIGN | set(COLUMNS) | set(OUTCOMES) | set(FORMATS) | set(NAMES)
+    words |= set(gpus().entries) | set(models().entries)
+    words |= {name for entry in registry.entries() for name in (entry.name, entry.stage)}
+    for info in pkgutil.walk_packages([str(SOURCE)], "headway."):
+        words |= _names(import_module(info.name))
+    words |= {f"headway.{name}" for name in package.__all__}
+    result = package.simulate(TINY)
+    folder = tmp_path_factory.mktemp("run") / "run"
+    result.save(folder)
+    words |= {file.name for file in folder.iterdir()}
+    return words | _paths(result.summary()) | _paths(Scenario.load(TINY).resolved())
+
+
+def _names(module: ModuleType) -> set[str]:
+    """A module, what it defines, and the fields and parameters of that."""
+    short = module.__name__.rpartition(".")[2]
+    words = {short, module.__name__}
+    for name, value in vars(module).items():
+        if getattr(value, "__module__", module.__name__) != module.__name__:
+            continue  # imported
+        words |= {name, f"{short}.{name}"}
+        if inspect.isfunction(value):
+            words |= set(inspect.signature(value).parameters)
+        elif inspect.isclass(value):
+            for field in _fields(value):
+                words |= {field, f"{name}.{field}", f"{VARIABLES.get(name, name)}.{field}"}
+            for member in vars(value).values():
+                if inspect.isfunction(member):
+                    words |= set(inspect.signature(member).parameters)
+    return words
+
+
+def _fields(cls: type) -> set[str]:
+    own = [base for base in cls.__mro__ if base.__module__.startswith("headway")]
+    return {name for base in own for name in vars(base)} | set(getattr(cls, "__struct_fields__", ()))
+
+
+def _paths(document: Any, before: str = "") -> set[str]:
+    """The keys of a document, each alone and with those above it."""
+    if isinstance(document, list):
+        return {path for value in document for path in _paths(value, before)}
+    if not isinstance(document, dict):
+        return set()
+    found = {str(key) for key in document} | {f"{before}{key}" for key in document}
+    return found.union(*(_paths(value, f"{before}{key}.") for key, value in document.items()))
+
+
+def exists(text: str) -> bool:
+    """Whether a file or folder of that name is there, seen from the root, the package or the documents."""
+    return any((folder / text).exists() for folder in (ROOT, SOURCE, ROOT / "docs"))
+
+
+def unknown(text: str, vocabulary: set[str]) -> str | None:
+    """The part of a text in backticks that names nothing; None if all is well."""
+    if text in vocabulary or exists(text):
+        return None
+    if re.search(r"\.(py|md|sh|yaml|jsonl?|out)$", text) or text.endswith("/"):
+        return text  # a file that is not there
+    if setting := re.fullmatch(r"([\w.-]+): .+", text):
+        text = setting[1]
+    if match := NAME.fullmatch(text):
+        return None if match[1] in vocabulary else match[1]
+    if text[:1].isalpha() and re.fullmatch(r"[\w./-]+:\w+", text):
+        return None if text.rpartition(":")[2] in vocabulary else text  # a policy in a file
+    words = re.findall(r"[A-Za-z_]\w+", text)
+    return next((word for word in words if word not in vocabulary), None)
+
+
+def test_what_stands_in_backticks_exists(vocabulary: set[str]) -> None:
+    wrong = []
+    for page, text in inline():
+        if text.startswith(("headway ", "--", "pip ", "make ")):
+            continue
+        if (word := unknown(text, vocabulary)) is not None:
+            wrong.append(f"{page}: `{text}` ({word})")
+    assert not wrong, "these name nothing in the package: " + "; ".join(wrong)
+
+
+def test_a_name_that_is_not_there_is_noticed(vocabulary: set[str]) -> None:
+    for text in ("observed_at", "Scenario.resolve()", "sim/clock.py", "leep: false", "latency.ttft.p98", "gateway/"):
+        assert unknown(text, vocabulary) is not None, text
+
+
+def test_verbs_and_options_in_the_text_are_real(headway: Run) -> None:
+    texts = [(page, text) for page, text in inline() if text.startswith(("headway ", "--"))]
+    helps = {verb: headway(verb, "--help").stdout for verb in ("run", "compare", "policies")}
+    helps["trace"] = headway("trace", "inspect", "--help").stdout
+    for page, text in texts:
+        verb = text.split()[1] if text.startswith("headway ") else None
+        assert verb is None or verb in helps, f"{page}: `{text}`"
+        told = helps[verb] if verb else "".join(helps.values())
+        for option in re.findall(r"(?<!\S)--?[a-z][\w-]*", text):
+            assert re.search(rf"(?<![\w-]){option}(?![\w-])", told), f"{page}: `{text}` has no {option}"
+
+
+def test_links_between_the_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_constants_of_the_model_page_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
+    shown: dict[str, dict[str, str]] = {}
+    model = ""
+    for name, key, value in re.findall(r"^\| (?:`([a-z]+)` )?\| `(\w+)` \| ([\d.,]+(?: \ws)?) \|", page, re.MULTILINE):
+        model = name or model
+        shown.setdefault(model, {})[key] = value.replace(",", "").replace(" ", "").replace("µ", "u")
+    for name, keys in LATENCY_KEYS.items():
+        assert shown[name] == {field.name: str(field.default) for field in msgspec.structs.fields(keys)}
+    blocks = f"{Scenario.load(TINY).cluster.kv_blocks():,} blocks of 16 tokens for llama-3.1-8b on one H100"
+    assert blocks in " ".join(page.split())
