@@ -51,7 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def scenario(case: str) -> dict[str, Any]:
     changes = CASES[case]
-    merged = {key: {**value, **changes.get(key, {})} if isinstance(value, dict) else value for key, value in BASE.items()}
+    merged = {**BASE, **{key: {**BASE[key], **value} for key, value in changes.items()}}
     if "trace" in merged["workload"]:
         merged["workload"] = {"trace": merged["workload"]["trace"]}
     return merged

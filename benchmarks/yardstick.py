@@ -1,5 +1,5 @@
-"""A fixed loop that does what the simulator does most (small objects, dictionaries, a heap, integer arithmetic), so that
-figures from different machines can be compared: divide by its time."""
+"""A fixed loop that does what the simulator does most (small objects, dictionaries, a heap, integer arithmetic), so
+that figures from different machines can be compared: divide by its time."""
 
 from __future__ import annotations
 

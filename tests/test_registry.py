@@ -208,7 +208,7 @@ def test_a_plain_class_takes_its_annotated_fields_as_parameters(tmp_path):
         ("{file}:My Policy", r"is not of the form path/to/file\.py:ClassName"),
         ("{folder}/none.py:MyPolicy", r"there is no file '.*none\.py'"),
         ("{file}:MyPolicie", r"has no class 'MyPolicie'\. Did you mean 'MyPolicy'\?"),
-        ("{file}:NotAPolicy", r"class 'NotAPolicy' has no method 'route', which a routing policy needs"),
+        ("{file}:NotAPolicy", r"class 'NotAPolicy' has no method 'route', as a routing policy needs"),
     ],
 )
 def test_wrong_forms_of_a_users_file_are_told(tmp_path, reference, message):
@@ -229,7 +229,7 @@ def test_a_file_that_does_not_load_says_why(tmp_path):
 
 def test_a_policy_of_another_stage_is_refused(tmp_path):
     file = user_file(tmp_path, DECORATED.replace('"routing"', '"admission"'))
-    with pytest.raises(HeadwayError, match="is a admission policy, but a routing policy is wanted here"):
+    with pytest.raises(HeadwayError, match="is of stage admission, but a policy of stage routing is wanted here"):
         registry.build("routing", f"{file}:MyPolicy", WHERE)
 
 

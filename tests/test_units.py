@@ -66,7 +66,7 @@ def test_rates_are_exact(text, per_second):
 
 @pytest.mark.parametrize("text", ["40", 40, "0/s", "-3/s", "40/day", "40 rps", "/s", None])
 def test_what_is_no_rate_is_told(text):
-    with pytest.raises(HeadwayError, match=r"^workload\.rate: .* is not a rate; write a positive number with its unit"):
+    with pytest.raises(HeadwayError, match=r"^workload\.rate: .* is not a rate; write it above zero with its unit"):
         units.rate(text, "workload.rate")
 
 

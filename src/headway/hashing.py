@@ -15,7 +15,7 @@ ROOT: Final = 0
 
 
 def key(kind: int, number: int) -> int:
-    """The key of content `number` of a kind: a trace's own block id, one request's unique prompt, its output, a group."""
+    """The key of content `number` of a kind: a trace's block, a request's own prompt, its output, a group's prefix."""
     return number * 4 + kind
 
 

@@ -14,7 +14,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterable
 from pathlib import Path as FilePath
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
@@ -78,10 +78,14 @@ def policy(
     """Declare a policy class: make it a dataclass and file it under its stage and name."""
 
     def register(cls: T) -> T:
-        made = dataclasses.dataclass(eq=False, repr=False)(cls)
-        _ENTRIES[(stage, canonical(name))] = Entry(stage, canonical(name), made, tuple(exact), tuple(reported), oracle)
-        made.entry = _ENTRIES[(stage, canonical(name))]
-        return made  # type: ignore[no-any-return]
+        made: type = dataclasses.dataclass(eq=False, repr=False)(cls)
+        entry = Entry(stage, canonical(name), made, tuple(exact), tuple(reported), oracle)
+        known = _ENTRIES.setdefault((stage, entry.name), entry)
+        if known.make.__module__ != made.__module__:
+            raise HeadwayError(f"There is a {stage} policy called {entry.name!r} already; choose another name.")
+        _ENTRIES[(stage, entry.name)] = entry
+        setattr(made, "entry", entry)  # noqa: B010  (a class attribute that mypy cannot know)
+        return cast(T, made)
 
     return register
 
@@ -124,16 +128,13 @@ def find(stage: str, name: str, where: str) -> Entry:
         return load(stage, name, where)
     entry = _ENTRIES.get((stage, canonical(name)))
     if entry is None:
-        raise HeadwayError(
-            f"{where}: no {stage} policy is called {name!r}.{suggest(canonical(name), names(stage))}"
-            if stage in ("routing", "admission", "scheduler")
-            else f"{where}: no {stage} is called {name!r}.{suggest(canonical(name), names(stage))}"
-        )
+        noun = f"{stage} policy" if stage in ("routing", "admission") else stage
+        raise HeadwayError(f"{where}: no {noun} is called {name!r}.{suggest(canonical(name), names(stage))}")
     return entry
 
 
 def load(stage: str, reference: str, where: str) -> Entry:
-    """A policy from a user's own file, `path/to/my_policy.py:MyPolicy`. It may read every signal unless it says less."""
+    """A policy from a user's own file, `path/to/my_policy.py:MyPolicy`; it reads every signal unless it says less."""
     file, _, attribute = reference.rpartition(":")
     if not file.endswith(".py") or not attribute.isidentifier():
         raise HeadwayError(f"{where}: {reference!r} is not of the form path/to/file.py:ClassName.")
@@ -156,10 +157,12 @@ def load(stage: str, reference: str, where: str) -> Entry:
     entry = vars(cls).get("entry")
     if isinstance(entry, Entry):
         if entry.stage != stage:
-            raise HeadwayError(f"{where}: {reference!r} is a {entry.stage} policy, but a {stage} policy is wanted here.")
+            raise HeadwayError(
+                f"{where}: {reference!r} is of stage {entry.stage}, but a policy of stage {stage} is wanted here."
+            )
         return entry
     if not callable(getattr(cls, METHODS[stage], None)):
-        raise HeadwayError(f"{where}: class {attribute!r} has no method {METHODS[stage]!r}, which a {stage} policy needs.")
+        raise HeadwayError(f"{where}: class {attribute!r} has no method {METHODS[stage]!r}, as a {stage} policy needs.")
     if not dataclasses.is_dataclass(cls) and "__init__" not in vars(cls):
         cls = dataclasses.dataclass(eq=False, repr=False)(cls)
     return Entry(stage, canonical(attribute), cls, ("all",), REPORTED, False)
@@ -196,16 +199,24 @@ def build(stage: str, spec: object, where: str) -> Any:
 
 
 def make(entry: Entry, given: dict[str, Any], where: str) -> Any:
+    """Make a policy from its entry and parameters."""
     known = {parameter.name: parameter for parameter in entry.parameters}
     values: dict[str, Any] = {}
     for key, value in given.items():
         parameter = known.get(key.replace("-", "_"))
         if parameter is None:
             raise HeadwayError(f"{where}.{key}: {entry.name!r} has no such parameter.{suggest(key, known)}")
+        if parameter.name in values:
+            raise HeadwayError(f"{where}.{key}: the parameter is given twice.")
         values[parameter.name] = check(value, parameter, f"{where}.{key}")
-    made = entry.make(**values)
-    if not isinstance(vars(type(made)).get("entry"), Entry):
-        made.entry = entry
+    try:
+        made = entry.make(**values)
+        if not isinstance(vars(type(made)).get("entry"), Entry):
+            made.entry = entry
+    except HeadwayError as error:  # the policy knows what is wrong, but not always where it was given
+        raise error if str(error).startswith("policies.") else HeadwayError(f"{where}: {error}") from None
+    except (TypeError, AttributeError) as error:
+        raise HeadwayError(f"{where}: {entry.name!r} could not be made: {error}.") from error
     return made
 
 

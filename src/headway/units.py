@@ -20,7 +20,8 @@ TIME: Final = {
     "h": Fraction(3600 * PS_PER_SECOND),
     "d": Fraction(86400 * PS_PER_SECOND),
 }
-SIZE: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+DECIMAL: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+SIZE: Final = {**DECIMAL, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 PER: Final = {"s": Fraction(1), "min": Fraction(60), "m": Fraction(60), "h": Fraction(3600)}
 
 _NUMBER = r"([0-9][0-9_]*\.?[0-9_]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
@@ -43,7 +44,9 @@ def rate(value: object, where: str) -> Fraction:
     """Events a second, from "40/s", "90/min" or "1200/h"."""
     parsed = _parse(value, r"/\s*(s|min|m|h)")
     if parsed is None or parsed[0] <= 0:
-        raise HeadwayError(f"{where}: {value!r} is not a rate; write a positive number with its unit, as in 40/s or 90/min.")
+        raise HeadwayError(
+            f"{where}: {value!r} is not a rate; write it above zero with its unit, as in 40/s or 90/min."
+        )
     return parsed[0] / PER[parsed[1]]
 
 

@@ -46,7 +46,7 @@ class Context:
         return list(self._indexes.values())
 
     def truth(self, request: Request) -> list[int]:
-        """Tokens of the prompt that each instance has really cached, by index. Only a policy declared an oracle asks."""
+        """Tokens of the prompt that each instance has really cached, by index. Only for policies declared oracles."""
         if self._truth is None:
             raise HeadwayError("The true cache state is known to the simulator alone; this policy cannot run live.")
         return self._truth(request)

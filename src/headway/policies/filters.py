@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import accumulate
-from random import Random
 from typing import Annotated
 
 from headway.policies.context import Context
 from headway.registry import Bounds, policy
+from headway.streams import stream
 from headway.types import ClusterView, InstanceView, Request
 
 
@@ -82,7 +82,7 @@ class WeightedRandom:
     trusted = True
 
     def bind(self, context: Context) -> None:
-        self._rng = context.rng("picker") if self.seed is None else Random(self.seed)
+        self._rng = context.rng("picker") if self.seed is None else stream(self.seed, "picker")
 
     def pick(self, candidates: list[InstanceView], totals: list[float], cluster: ClusterView) -> int:
         draw = self._rng.random()

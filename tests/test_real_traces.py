@@ -1,0 +1,192 @@
+"""The public traces, whole, under every routing policy; and their reuse against a cache that is plain to see right."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections import Counter, OrderedDict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headway as api
+import headway.policies  # (declares the policies)
+from conftest import TRACES, Run
+from headway import registry
+
+Json = dict[str, Any]
+POLICIES = registry.names("routing")
+FEW = ["round-robin", "weighted", "kv-aware", "unified"]
+SMALL = [
+    "mooncake/synthetic_trace.jsonl.gz",
+    "mooncake/arxiv_mooncake_trace_first1000.jsonl",
+    "azure-llm-2023/AzureLLMInferenceTrace_code.csv",
+]
+LARGE = ["mooncake/conversation_trace.jsonl.gz", "azure-llm-2023/AzureLLMInferenceTrace_conv.csv"]
+MOONCAKE = [name for name in SMALL + LARGE if name.startswith("mooncake")]
+pytestmark = pytest.mark.skipif(
+    not TRACES.is_dir(), reason="the real traces are not beside this checkout (../shared/traces)"
+)
+
+
+@cache
+def raw(name: str) -> list[tuple[int, int, list[int]]]:
+    """Prompt tokens, output tokens and block ids of each row, straight from the file."""
+    content = (TRACES / name).read_bytes()
+    text = (gzip.decompress(content) if name.endswith(".gz") else content).decode("utf-8-sig")
+    if name.endswith(".csv"):
+        lines = csv.DictReader(text.splitlines())
+        return [(int(row["ContextTokens"]), int(row["GeneratedTokens"]), []) for row in lines]
+    rows = [json.loads(line) for line in text.splitlines()]
+    return [(row["input_length"], row["output_length"], row["hash_ids"]) for row in rows]
+
+
+def run(name: str, routing: Any, **cluster: Any) -> api.Result:
+    return api.simulate(
+        {
+            "seed": 7,
+            "workload": {"trace": {"path": str(TRACES / name)}},
+            "cluster": {"instances": 8, "model": "llama-3.1-8b", "gpu": "h100", **cluster},
+            "policies": {"routing": routing},
+            "slo": {"ttft": "2s", "tpot": "50ms"},
+        }
+    )
+
+
+def check_conservation(result: api.Result, name: str) -> None:
+    """Everybody who came is accounted for once, with the lengths that the file gives, on an instance that counted."""
+    rows, columns, summary = raw(name), result.requests, result.summary()
+    assert len(columns) == len(rows)
+    assert columns["prompt_tokens"] == [prompt for prompt, _, _ in rows]
+    counts = summary["requests"]
+    assert counts["arrived"] == len(rows) == counts["completed"] + counts["rejected"]
+    assert Counter(columns["outcome"]) == {kind: counts[kind] for kind in ("completed", "rejected") if counts[kind]}
+    for row, (outcome, reason) in enumerate(zip(columns["outcome"], columns["reason"], strict=True)):
+        if outcome == "completed":
+            assert not reason
+            assert columns["output_tokens"][row] == rows[row][1]
+            times = [columns[key][row] for key in ("arrival_ps", "started_ps", "first_token_ps", "finished_ps")]
+            assert times == sorted(times)
+            assert 0 <= columns["cached_tokens"][row] < rows[row][0]
+        else:
+            assert "KV blocks" in reason
+            assert columns["first_token_ps"][row] == -1
+    instances = summary["instances"]
+    routed = Counter(columns["instance"])
+    assert [one["requests"] for one in instances] == [routed[index] for index in range(8)]
+    for key in ("output_tokens", "cached_tokens", "preemptions"):
+        assert sum(one[key] for one in instances) == sum(columns[key])
+    computed = sum(one["prefill_tokens"] + one["cached_tokens"] for one in instances)
+    done = zip(columns["outcome"], columns["prompt_tokens"], strict=True)
+    assert computed == sum(prompt for outcome, prompt in done if outcome == "completed")
+    assert all(0 <= one["peak_kv_utilization"] <= 1 for one in instances)
+
+
+def test_the_whole_catalogue_is_here() -> None:
+    assert len(POLICIES) >= 20
+    assert {"round-robin", "random", "least-loaded", "weighted", "lmetric", "kv-aware", "cost-escalation"} <= set(
+        POLICIES
+    )
+
+
+@pytest.mark.parametrize("routing", POLICIES)
+@pytest.mark.parametrize("name", SMALL)
+def test_a_trace_runs_whole_under_every_policy(name: str, routing: str) -> None:
+    result = run(name, routing)
+    check_conservation(result, name)
+    assert result.summary()["requests"]["rejected"] == 0
+
+
+@pytest.mark.parametrize("routing", FEW)
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_trace_runs_whole(name: str, routing: str) -> None:
+    result = run(name, routing)
+    check_conservation(result, name)
+    assert result.summary()["requests"]["rejected"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("routing", [routing for routing in POLICIES if routing not in FEW])
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_trace_runs_whole_under_every_policy(name: str, routing: str) -> None:
+    check_conservation(run(name, routing), name)
+
+
+@pytest.mark.parametrize("routing", ["round-robin", "weighted", "least-kv"])
+def test_what_can_never_fit_is_rejected_with_its_reason_and_all_else_is_served(routing: str) -> None:
+    """4000 blocks are 64,000 tokens; the last token of an output needs no room."""
+    name = "mooncake/synthetic_trace.jsonl.gz"
+    result = run(name, routing, kv={"gpu_blocks": 4000})
+    check_conservation(result, name)
+    too_long = ["rejected" if prompt + output - 1 > 64_000 else "completed" for prompt, output, _ in raw(name)]
+    assert too_long.count("rejected") > 10
+    assert result.requests["outcome"] == too_long
+
+
+@pytest.mark.parametrize("routing", ["weighted", "kv-aware"])
+def test_leaping_and_walking_agree_on_a_real_trace_in_a_tight_cache(routing: str) -> None:
+    name = "mooncake/arxiv_mooncake_trace_first1000.jsonl"
+    scenario = {
+        "workload": {"trace": {"path": str(TRACES / name), "limit": 400}},
+        "cluster": {"instances": 2, "kv": {"gpu_blocks": 9000}},
+        "policies": {"routing": routing},
+    }
+    runs = [api.simulate({**scenario, "leap": leap}) for leap in (True, False, "random-cuts")]
+    assert runs[0].summary()["preemptions"] > 0
+    assert sum(one["evicted_blocks"] for one in runs[0].summary()["instances"]) > 1000
+    for other in runs[1:]:
+        assert other.requests == runs[0].requests
+        assert other.to_json() == runs[0].to_json()
+
+
+# --- reuse in order of arrival -----------------------------------------------------------------------------------
+
+
+def brute_force(prompts: list[list[int]], caches: int, capacity: int | None) -> float:
+    """One block at a time: a hit is the leading run resident before the request; then every block is touched."""
+    resident: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(caches)]
+    hits = 0
+    for number, blocks in enumerate(prompts):
+        lru = resident[number % caches]
+        for block in blocks:
+            if block not in lru:
+                break
+            hits += 1
+        for block in blocks:
+            lru[block] = None
+            lru.move_to_end(block)
+            if capacity is not None and len(lru) > capacity:
+                lru.popitem(last=False)
+    return hits / sum(map(len, prompts))
+
+
+@pytest.mark.parametrize("name", MOONCAKE)
+def test_reuse_figures_are_right_to_four_digits(name: str, headway: Run) -> None:
+    done = headway(
+        "trace", "inspect", str(TRACES / name), "--capacity", "1000,10000,inf", "--instances", "1,8", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["reuse"]
+    assert [(one["instances"], one["capacity"]) for one in found] == [
+        (n, c) for n in (1, 8) for c in (1000, 10_000, None)
+    ]
+    prompts = [ids for _, _, ids in raw(name)]
+    for one in found:
+        expected = brute_force(prompts, one["instances"], one["capacity"])
+        assert round(one["block_hit_ratio"], 4) == round(expected, 4), one
+    ratios = {(one["instances"], one["capacity"]): one["block_hit_ratio"] for one in found}
+    for instances in (1, 8):
+        assert ratios[instances, 1000] <= ratios[instances, 10_000] <= ratios[instances, None]
+    assert ratios[8, None] < ratios[1, None]
+
+
+def test_no_cache_of_the_cluster_saves_more_than_an_endless_one_could() -> None:
+    """The order-only figure bounds what a simulated cluster can reach, in tokens of whole prompts."""
+    name = "mooncake/synthetic_trace.jsonl.gz"
+    prompts = [ids for _, _, ids in raw(name)]
+    bound = brute_force(prompts, 1, None)
+    for routing in ("round-robin", "weighted", "prefix-affinity"):
+        assert run(name, routing).summary()["cache"]["token_hit_ratio"] < bound
