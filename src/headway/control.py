@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from headway.policies.context import Context
 from headway.types import (
     ADMIT,
@@ -25,6 +27,14 @@ from headway.types import (
 )
 
 
+class Flight(Struct, gc=False):
+    """A request on its way: where it went, and its prompt tokens believed uncached until the first token comes."""
+
+    request: Request
+    view: InstanceView
+    pending: int
+
+
 class ControlPlane:
     """Runs the policies in order and keeps the exact counters of each instance."""
 
@@ -39,7 +49,7 @@ class ControlPlane:
                 bind(context)
         self.indexes = context.indexes
         self.observers = [stage.observe for stage in (admission, routing) if hasattr(stage, "observe")]
-        self.flights: dict[int, tuple[Request, InstanceView, int]] = {}
+        self.flights: dict[int, Flight] = {}
 
     def arrive(self, now_ps: int, request: Request) -> InstanceView | Reject:
         """Decide on a request: the instance it goes to, or why it is turned away."""
@@ -57,13 +67,17 @@ class ControlPlane:
         view = self.views.get(route.target)
         if view is None:
             name = type(self.routing).__name__
-            raise HeadwayError(f"policies.routing: {name} routed to {route.target!r}, which is not an instance of this cluster.")
+            raise HeadwayError(
+                f"policies.routing: {name} routed to {route.target!r}, which is not an instance of this cluster."
+            )
         tokens = request.prompt_tokens
-        uncached = max(0, tokens - route.cached_tokens)
+        pending = tokens - route.cached_tokens
+        if pending < 0:
+            pending = 0
         view.inflight += 1
         view.inflight_tokens += tokens
-        view.pending_prefill_tokens += uncached
-        self.flights[request.id] = (request, view, uncached)
+        view.pending_prefill_tokens += pending
+        self.flights[request.id] = Flight(request, view, pending)
         for index in self.indexes:
             index.touch(view.index, request.path)
         if self.observers:
@@ -71,18 +85,18 @@ class ControlPlane:
         return view
 
     def first_token(self, now_ps: int, request_id: int) -> None:
-        request, view, uncached = self.flights[request_id]
-        if uncached:
-            view.pending_prefill_tokens -= uncached
-            self.flights[request_id] = (request, view, 0)
+        flight = self.flights[request_id]
+        flight.view.pending_prefill_tokens -= flight.pending
+        flight.pending = 0
         if self.observers:
-            self.tell(FirstToken(now_ps, request, view))
+            self.tell(FirstToken(now_ps, flight.request, flight.view))
 
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
-        request, view, uncached = self.flights.pop(request_id)
+        flight = self.flights.pop(request_id)
+        request, view = flight.request, flight.view
         view.inflight -= 1
         view.inflight_tokens -= request.prompt_tokens
-        view.pending_prefill_tokens -= uncached
+        view.pending_prefill_tokens -= flight.pending
         if self.observers:
             self.tell(Finished(now_ps, request, view, outcome, output_tokens))
 

@@ -22,6 +22,15 @@ from headway.types import HeadwayError
 
 T = TypeVar("T", bound=type)
 
+# What a policy of one's own has to have, by stage. A scheduler handles requests with their true lengths, so it is ours.
+METHODS = {
+    "admission": "admit",
+    "routing": "route",
+    "scorer": "score",
+    "filter": "keep",
+    "picker": "pick",
+}
+
 REPORTED = ("queued", "running", "kv_used", "busy", "watts")
 
 
@@ -135,6 +144,8 @@ def find(stage: str, name: str, where: str) -> Entry:
 
 def load(stage: str, reference: str, where: str) -> Entry:
     """A policy from a user's own file, `path/to/my_policy.py:MyPolicy`; it reads every signal unless it says less."""
+    if stage not in METHODS:
+        raise HeadwayError(f"{where}: a {stage} cannot be taken from a file. Known: {', '.join(names(stage))}.")
     file, _, attribute = reference.rpartition(":")
     if not file.endswith(".py") or not attribute.isidentifier():
         raise HeadwayError(f"{where}: {reference!r} is not of the form path/to/file.py:ClassName.")
@@ -163,19 +174,9 @@ def load(stage: str, reference: str, where: str) -> Entry:
         return entry
     if not callable(getattr(cls, METHODS[stage], None)):
         raise HeadwayError(f"{where}: class {attribute!r} has no method {METHODS[stage]!r}, as a {stage} policy needs.")
-    if not dataclasses.is_dataclass(cls) and "__init__" not in vars(cls):
+    if not dataclasses.is_dataclass(cls) and not any("__init__" in vars(base) for base in cls.__mro__[:-1]):
         cls = dataclasses.dataclass(eq=False, repr=False)(cls)
     return Entry(stage, canonical(attribute), cls, ("all",), REPORTED, False)
-
-
-METHODS = {
-    "admission": "admit",
-    "routing": "route",
-    "scorer": "score",
-    "filter": "keep",
-    "picker": "pick",
-    "scheduler": "enqueue",
-}
 
 
 def split(spec: object, where: str) -> tuple[str, dict[str, Any]]:

@@ -13,27 +13,24 @@ from msgspec import Struct
 PS_PER_SECOND: Final = 1_000_000_000_000
 
 
-class Path:
+class Path(Struct, eq=False, gc=False):
     """A prompt as runs of tokens. `keys[i]` names the tokens from `ends[i-1]` up to `ends[i]` *and everything before
     them*, so equal key means equal prefix; a shorter run with the same key is the beginning of the longer one.
 
     Runs, not blocks, so that a long prompt that shares long stretches with others stays a handful of numbers.
     """
 
-    __slots__ = ("_blocks", "_size", "ends", "keys")
-
-    def __init__(self, keys: tuple[int, ...], ends: tuple[int, ...]) -> None:
-        self.keys = keys
-        self.ends = ends
-        self._size = 0
-        self._blocks: tuple[tuple[int, int], ...] = ()
+    keys: tuple[int, ...]
+    ends: tuple[int, ...]
+    _size: int = 0  # of the blocks asked for last
+    _blocks: tuple[tuple[int, int], ...] = ()
 
     def blocks(self, size: int) -> tuple[tuple[int, int], ...]:
         """The full blocks of `size` tokens as (key, end block) runs; a block belongs to the run of its last token."""
         if size != self._size:
             runs = []
             last = 0
-            for key, end in zip(self.keys, self.ends, strict=True):
+            for key, end in zip(self.keys, self.ends):  # noqa: B905 (as long as each other; to check takes longer)
                 stop = end // size
                 if stop > last:
                     runs.append((key, stop))

@@ -62,6 +62,19 @@ class LoadSpread:
         return candidates
 
 
+# Totals closer than this are equal: the same sum taken in another order may differ in its last bits.
+ALMOST = 1.0 - 1e-12
+
+
+def highest(totals: list[float]) -> int:
+    """Where the highest total stands, the first of equals. Totals are not negative."""
+    floor = max(totals) * ALMOST
+    for at, total in enumerate(totals):
+        if total >= floor:
+            return at
+    return 0
+
+
 @policy("picker", "max-score")
 class MaxScore:
     """The candidate with the highest total, the lowest index among equals."""
@@ -69,7 +82,7 @@ class MaxScore:
     trusted = True
 
     def pick(self, candidates: list[InstanceView], totals: list[float], cluster: ClusterView) -> int:
-        return totals.index(max(totals))
+        return highest(totals)
 
 
 @policy("picker", "weighted-random")

@@ -43,10 +43,9 @@ class PrefixAffinity(Believer):
     def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
         path = request.path
         self._matched = matched = self._index.matches(path)
-        runs = path.blocks(self.block_tokens)
-        if not runs:
+        blocks = path.ends[-1] // self.block_tokens if path.ends else 0
+        if not blocks:
             return [0.0] * len(candidates)
-        blocks = runs[-1][1]
         if len(candidates) == len(matched):
             return [count / blocks for count in matched]
         return [matched[view.index] / blocks for view in candidates]

@@ -14,9 +14,9 @@ from math import gcd, lcm
 from typing import Any
 
 from headway import registry
-from headway.policies import filters as _filters  # noqa: F401  (registers the filters and pickers)
 from headway.policies import scorers as _scorers  # noqa: F401  (registers the scorers)
 from headway.policies.context import Context
+from headway.policies.filters import highest
 from headway.registry import REPORTED, policy
 from headway.types import ClusterView, Event, HeadwayError, InstanceView, Request, Route
 
@@ -74,7 +74,7 @@ class Weighted:
             candidates = keep(request, candidates, cluster) or candidates
         totals = self._combine([score(request, candidates, cluster) for score in self._score])
         if self._pick is None:
-            view = candidates[totals.index(max(totals))]
+            view = candidates[highest(totals)]
         else:
             view = candidates[self._pick(candidates, totals, cluster)]
         return Route(view.id, "", self._believed(view) if self._believed is not None else 0)
@@ -88,15 +88,16 @@ class Weighted:
 
 
 def combiner(weights: list[float]) -> Callable[[list[list[float]]], list[float]]:
-    """Weighted totals, summed in the order of the scorers; the common small profiles in one pass."""
+    """Weighted totals, summed in the order of the scorers; the common small profiles in one pass. All score lists are
+    as long as the candidates: to have `zip` check it again would take as long as the sum."""
     if len(weights) == 1:
         return lambda scores: scores[0]
     if len(weights) == 2:
         a, b = weights
-        return lambda scores: [a * x + b * y for x, y in zip(*scores, strict=True)]
+        return lambda scores: [a * x + b * y for x, y in zip(*scores)]  # noqa: B905
     if len(weights) == 3:
         a, b, c = weights
-        return lambda scores: [a * x + b * y + c * z for x, y, z in zip(*scores, strict=True)]
+        return lambda scores: [a * x + b * y + c * z for x, y, z in zip(*scores)]  # noqa: B905
 
     def combine(scores: list[list[float]]) -> list[float]:
         totals = [0.0] * len(scores[0])

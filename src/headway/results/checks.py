@@ -7,7 +7,7 @@ from operator import ge
 
 from headway.results.gaps import GapCounts
 from headway.results.metrics import COMPLETED
-from headway.results.recorder import IN_FLIGHT, InstanceStats, Recorder, RunFacts
+from headway.results.recorder import COLUMNS, IN_FLIGHT, InstanceStats, Recorder, RunFacts
 from headway.types import OUTCOMES, InvariantError
 
 
@@ -25,9 +25,9 @@ def verify(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) 
 
 def _conserved(recorder: Recorder) -> None:
     arrived = len(recorder)
-    for name in Recorder.__slots__:
+    for name in COLUMNS:
         column = getattr(recorder, name)
-        if name not in ("gaps", "reasons") and len(column) != arrived:
+        if len(column) != arrived:
             raise InvariantError(f"Column {name} has {len(column)} rows for {arrived} requests that arrived.")
     ended = sum(recorder.outcome.count(code) for code in range(len(OUTCOMES)))
     if ended != arrived:

@@ -38,7 +38,7 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
     """The whole summary, in the order in which it is written."""
     completed = _completed(recorder, facts.warmup)
     planned = max(0, len(recorder) - facts.warmup)
-    window_ps = facts.ended_ps - recorder.arrival_ps[facts.warmup] if planned else 0
+    window_ps = facts.ended_ps - recorder.arrival_ps[facts.warmup] if planned else None
     length_ps = facts.ended_ps - facts.started_ps
     return {
         "requests": _requests(recorder),
@@ -121,7 +121,7 @@ def _balance(recorder: Recorder, instances: int, warmup: int) -> Json:
     }
 
 
-def _slo(completed: Completed, planned: int, window_ps: int, facts: RunFacts) -> Json:
+def _slo(completed: Completed, planned: int, window_ps: int | None, facts: RunFacts) -> Json:
     """A target is met at or below it; a single output token has no TPOT and misses none."""
     count = len(completed.e2e_ps)
     met: list[list[bool]] = []
@@ -183,6 +183,8 @@ def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def _rate(count: int, window_ps: int) -> float:
-    """Per second; a run in which no time passed completed nothing."""
+def _rate(count: int, window_ps: int | None) -> float | None:
+    """Per second; unknown where no request counts, and a run in which no time passed completed nothing."""
+    if window_ps is None:
+        return None
     return count * PS_PER_SECOND / window_ps if window_ps > 0 else 0.0

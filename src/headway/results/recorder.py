@@ -9,6 +9,10 @@ from msgspec import Struct
 from headway.types import OUTCOMES
 
 IN_FLIGHT = OUTCOMES.index("in_flight")
+# The columns by what a row holds before anything is known: nothing, or that it never came.
+COUNTS = ("arrival_ps", "prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
+TIMES_AND_PLACES = ("started_ps", "first_token_ps", "finished_ps", "instance")
+COLUMNS = (*COUNTS, *TIMES_AND_PLACES, "outcome")
 
 
 class Recorder:
@@ -27,10 +31,15 @@ class Recorder:
         "preemptions",
         "prompt_tokens",
         "reasons",
+        "rows",
+        "rows_ahead",
         "started_ps",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, rows_ahead: int = 1) -> None:
+        """Rows are reserved so many at a time, which is faster; then the columns want `trim` at the end."""
+        self.rows = 0
+        self.rows_ahead = rows_ahead
         self.arrival_ps = array("q")
         self.started_ps = array("q")
         self.first_token_ps = array("q")
@@ -48,19 +57,26 @@ class Recorder:
         self.gaps = array("q")
 
     def arrived(self, at_ps: int, prompt_tokens: int) -> None:
-        self.arrival_ps.append(at_ps)
-        self.started_ps.append(-1)
-        self.first_token_ps.append(-1)
-        self.finished_ps.append(-1)
-        self.instance.append(-1)
-        self.outcome.append(IN_FLIGHT)
-        self.prompt_tokens.append(prompt_tokens)
-        self.output_tokens.append(0)
-        self.cached_tokens.append(0)
-        self.preemptions.append(0)
+        row = self.rows
+        if row == len(self.arrival_ps):
+            self._reserve()
+        self.arrival_ps[row] = at_ps
+        self.prompt_tokens[row] = prompt_tokens
+        self.rows = row + 1
+
+    def _reserve(self) -> None:
+        for name in COLUMNS:
+            column = getattr(self, name)
+            empty = 0 if name in COUNTS else IN_FLIGHT if name == "outcome" else -1
+            column.extend(array(column.typecode, (empty,)) * self.rows_ahead)
+
+    def trim(self) -> None:
+        """Give back the rows that were reserved and never came."""
+        for name in COLUMNS:
+            del getattr(self, name)[self.rows :]
 
     def __len__(self) -> int:
-        return len(self.arrival_ps)
+        return self.rows
 
 
 class InstanceStats(Struct):

@@ -21,13 +21,16 @@ from headway.policies.context import Context, Estimator
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.instance import Instance
 from headway.sim.job import Job
+from headway.sim.leap import NEVER
 from headway.sim.signals import Signals
+from headway.streams import stream
 from headway.types import OUTCOMES, InstanceView, Reject, Request
 from headway.workload.spec import Planned
 
 COMPLETED = OUTCOMES.index("completed")
 REJECTED = OUTCOMES.index("rejected")
 PROGRESS_EVERY = 1000  # arrivals
+ROWS_AHEAD = 1024
 INDEX_BITS = 20  # a heap entry is time and instance in one integer
 
 
@@ -45,6 +48,7 @@ class ClusterSetup(Struct):
     leap: bool | str  # True, False or "random-cuts"
     horizon_ps: int | None
     warmup: int
+    jitter_seed: int = 0
 
 
 class Simulation:
@@ -60,10 +64,14 @@ class Simulation:
         estimator: Estimator,
     ) -> None:
         self.setup = setup
-        self.recorder = Recorder()
+        self.block_tokens = setup.block_tokens
+        self.warmup = setup.warmup
+        self.recorder = Recorder(ROWS_AHEAD)
         self.now = 0
         self.started_ps = 0
         self.ended_ps = 0
+        self.first_tokens: list[Job] = []  # requests that got it at this instant
+        self.done: list[Job] = []  # requests that ended at this instant
         self.instances = [
             Instance(
                 view,
@@ -73,7 +81,9 @@ class Simulation:
                 block_tokens=setup.block_tokens,
                 caching=setup.prefix_caching,
                 walks=setup.leap is False,
-                cuts=rng(f"cuts.{view.index}") if setup.leap == "random-cuts" else None,
+                cuts=stream(setup.jitter_seed, f"cuts.{view.index}") if setup.leap == "random-cuts" else None,
+                first_tokens=self.first_tokens,
+                finished=self.done,
             )
             for view in setup.views
         ]
@@ -81,46 +91,48 @@ class Simulation:
         context = Context(setup.views, rng, estimator, setup.block_tokens, self.truth if oracle else None)
         self.control = ControlPlane(context, admission, routing)
         self.signals = Signals(self.instances, [admission, routing], setup.idle_watts, setup.busy_watts)
-        self.ends: list[int] = []  # heap of run ends; an entry that its instance no longer has is stale
+        # Heap of run ends; an entry that its instance no longer has is stale. It is never empty.
+        self.ends = [NEVER << INDEX_BITS]
         self.begins: list[int] = []  # instances at a step boundary at this instant
-        self.done: list[Job] = []  # requests that ended at this instant
 
     def run(self, planned: Iterable[Planned], progress: Callable[[int, int], None] | None = None) -> Recorder:
-        ends, begins, instances, control = self.ends, self.begins, self.instances, self.control
+        ends, begins, done, first_tokens = self.ends, self.begins, self.done, self.first_tokens
+        instances, first_token = self.instances, self.control.first_token
         mask = (1 << INDEX_BITS) - 1
-        horizon = self.setup.horizon_ps
+        horizon = NEVER - 1 if self.setup.horizon_ps is None else self.setup.horizon_ps
         source = iter(planned)
         upcoming = next(source, None)
-        if upcoming is not None:
-            self.started_ps = upcoming.request.arrival_ps
-        while upcoming is not None or ends:
-            now = ends[0] >> INDEX_BITS if ends else -1
-            if upcoming is not None and (now < 0 or upcoming.request.arrival_ps < now):
-                now = upcoming.request.arrival_ps
-            if horizon is not None and now > horizon:
-                self.stop(horizon)
+        arrival = NEVER if upcoming is None else upcoming.request.arrival_ps
+        self.started_ps = self.now = min(0 if upcoming is None else arrival, horizon)
+        while True:
+            end = ends[0] >> INDEX_BITS
+            now = end if end < arrival else arrival
+            if now > horizon:
                 break
-            self.now = now
             # (a) step ends
-            while ends and ends[0] >> INDEX_BITS == now:
+            while end == now:
                 index = heappop(ends) & mask
                 instance = instances[index]
                 if instance.end == now:
                     instance.finish_run(now)
                     begins.append(index)
-                    for job in instance.first_tokens:
-                        control.first_token(now, job.row)
-                    instance.first_tokens.clear()
-                    if instance.finished:
-                        self.done += instance.finished
-                        instance.finished.clear()
+                end = ends[0] >> INDEX_BITS
+            if not begins and arrival != now:  # only stale entries
+                continue
+            self.now = now
+            if first_tokens:
+                for job in first_tokens:
+                    first_token(now, job.row)
+                first_tokens.clear()
             # (b) arrivals, then what the router hears of endings
-            while upcoming is not None and upcoming.request.arrival_ps == now:
+            while arrival == now:
+                assert upcoming is not None
                 self.arrive(now, upcoming)
                 if progress is not None and upcoming.request.id % PROGRESS_EVERY == 0:
                     progress(upcoming.request.id, now)
                 upcoming = next(source, None)
-            if self.done:
+                arrival = NEVER if upcoming is None else upcoming.request.arrival_ps
+            if done:
                 self.complete(now)
             # (c) step begins
             if begins:
@@ -131,8 +143,9 @@ class Simulation:
                     if instance.end < 0 and instance.begin(now):
                         heappush(ends, instance.end << INDEX_BITS | index)
                 begins.clear()
-        else:
-            self.ended_ps = self.now
+        self.ended_ps = self.now
+        if upcoming is not None or any(instance.running for instance in instances):
+            self.stop(horizon)
         self.close()
         return self.recorder
 
@@ -149,11 +162,13 @@ class Simulation:
             return
         index = answer.index
         recorder.instance[row] = index
-        job = Job(request, planned.output_tokens, self.setup.block_tokens, row >= self.setup.warmup)
+        size = self.block_tokens
+        job = Job(request, planned.output_tokens, size, row >= self.warmup)
         instance = self.instances[index]
         instance.stats.requests += 1
-        needed = -(-(request.prompt_tokens + planned.output_tokens - 1) // self.setup.block_tokens)
-        if needed > instance.cache.total:
+        tokens = request.prompt_tokens + planned.output_tokens - 1
+        if tokens > instance.cache.total * size:
+            needed = -(-tokens // size)
             self.turn_away(now, row, f"needs {needed} KV blocks, {answer.id} has {instance.cache.total}")
             self.done.append(job)
             return
@@ -197,12 +212,14 @@ class Simulation:
 
     def close(self) -> None:
         """Gather what the instances leave, and check that nothing was lost."""
+        self.recorder.trim()
         gaps = self.recorder.gaps = array("q")
         for instance in self.instances:
             instance.check()
             gaps.extend(instance.gaps.runs)
             gaps.extend(instance.gaps.resumed)
             instance.stats.evicted_blocks = instance.cache.evicted
+            instance.stats.peak_kv_blocks = instance.peak
             instance.stats.steps = instance.steps
         self.policy_metrics = self.control.metrics()
 

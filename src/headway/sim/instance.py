@@ -11,60 +11,38 @@ decodes advance in lockstep, and only the newest running request can be in the m
 from __future__ import annotations
 
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any
 
 from headway.hashing import OUTPUT, key
-from headway.latency.base import FOREVER, LatencyModel
+from headway.latency.base import LatencyModel
 from headway.results.recorder import InstanceStats, Recorder
-from headway.sim.gap_log import GapLog
+from headway.sim.batch import Batch
+from headway.sim.gap_log import ENTRY, GapLog
 from headway.sim.job import Job
-from headway.sim.kv_cache import KvCache
-from headway.sim.leap import duration, steps_begun
+from headway.sim.leap import NEVER, duration, steps_begun
 from headway.types import InstanceView
 
-FEW_STEPS = 8  # up to so many since the last look, KV use is followed step by step
 
-
-class Instance:
+class Instance(Batch):
     __slots__ = (
-        "block_tokens",
         "busy_from",
-        "cache",
-        "caching",
-        "chunks",
-        "context",
-        "counted",
         "cuts",
-        "decodes",
-        "end",
-        "ending",
         "entered",
         "finished",
-        "first",
         "first_tokens",
         "gaps",
-        "increment",
         "index",
-        "length",
         "log",
-        "looked",
         "max_batch_size",
         "max_batch_tokens",
-        "partial",
+        "peak",
         "periods",
-        "phases",
         "recorder",
-        "reported_to",
-        "running",
         "scheduler",
-        "start",
         "stats",
         "step_times",
-        "steps",
-        "taken",
-        "view",
         "waiting",
         "walks",
     )
@@ -80,118 +58,29 @@ class Instance:
         caching: bool,
         walks: bool,
         cuts: Random | None,
+        first_tokens: list[Job],
+        finished: list[Job],
     ) -> None:
-        self.view = view
+        super().__init__(view, block_tokens, caching)
         self.index = view.index
         self.step_times = latency.run
         self.scheduler = scheduler
-        self.recorder = recorder
-        self.block_tokens = block_tokens
-        self.caching = caching
         self.max_batch_tokens = view.max_batch_tokens
         self.max_batch_size = view.max_batch_size
         self.walks = walks  # plan single steps
         self.cuts = cuts  # cut runs at random places, to show that a cut leaves no trace
-        self.cache = KvCache(view.kv_blocks)
         self.waiting: deque[Job] = deque()
-        self.running: dict[Job, Job] = {}  # in order of entry
-        self.entered = 0  # how many ever entered, for that order
-        # the decoding set
-        self.decodes = 0
-        self.counted = 0  # those of them that are in the statistics
-        self.context = 0  # their known tokens, summed
-        self.steps = 0  # steps ended so far
-        # How many decodes take a block at the steps equal to this modulo the block size; twice, so that a stretch of
-        # steps is always one slice.
-        self.phases = [0] * (2 * block_tokens)
-        self.ending: list[tuple[int, int, Job]] = []  # heap of decodes by (last step, order)
-        self.partial: Job | None = None  # the request in the middle of its prefill
-        # the current run
-        self.end = -1  # when it ends; -1 at a boundary or when idle
-        self.start = 0
-        self.first = 0
-        self.increment = 0
-        self.length = 0  # in steps
-        self.taken = 0  # steps whose blocks are taken
-        self.chunks: list[tuple[Job, int]] = []  # prefill in each step: the request and its tokens
-        self.looked = 0  # steps begun at the last look at KV use
-        self.reported_to = -1  # until when that look stays true
+        self.entered = 0  # how many ever entered, for their order
         # what it leaves
+        self.recorder = recorder
+        self.first_tokens = first_tokens  # of runs ended at this instant, on any instance
+        self.finished = finished
         self.gaps = GapLog()
-        self.log = self.gaps.runs.extend
+        self.log = self.gaps.runs.frombytes
+        self.peak = 0  # most blocks held
         self.busy_from = -1  # when it last became busy; -1 when idle
         self.periods: deque[tuple[int, int]] | None = None  # earlier busy times, where somebody asks for them
         self.stats = InstanceStats(view.id, kv_blocks=view.kv_blocks)
-        self.first_tokens: list[Job] = []  # of the run that has just ended
-        self.finished: list[Job] = []
-
-    # --- inside a run ------------------------------------------------------------------------------------------
-
-    def begun(self, at: int) -> int:
-        """How many steps of the current run began before `at`."""
-        steps = steps_begun(self.first, self.increment, at - self.start)
-        return steps if steps < self.length else self.length
-
-    def more_blocks(self, steps: int) -> int:
-        """Blocks that the `steps` steps after the first of the run take."""
-        size = self.block_tokens
-        after = (self.steps + 1) % size
-        count = self.decodes * (steps // size) + sum(self.phases[after : after + steps % size])
-        if self.partial is not None:
-            want = self.chunks[0][1]
-            done = self.partial.computed + want
-            count += -(-(done + want * steps) // size) - -(-done // size)
-        return count
-
-    def take_to(self, steps: int) -> None:
-        """Take the blocks of the run's first `steps` steps."""
-        if steps > self.taken:
-            count = self.more_blocks(steps - 1)
-            if self.taken > 1:
-                count -= self.more_blocks(self.taken - 1)
-            self.taken = steps
-            if count:
-                self.cache.take(count)
-                if self.partial is not None:
-                    job, want = self.chunks[0]
-                    job.blocks = -(-(job.computed + want * steps) // self.block_tokens)
-
-    def report_kv(self, at: int) -> None:
-        """Tell the view how many blocks are held at `at`, before any step that begins then. Called for every instance
-        at every decision, so it goes on from the last look: usually only a few steps have begun since."""
-        if self.end < 0:
-            self.view.kv_used = self.cache.held
-            self.reported_to = FOREVER
-            return
-        begun, next_begin = self.looked, self.reported_to
-        first, increment = self.first, self.increment
-        if at - next_begin > FEW_STEPS * first or self.partial is not None:
-            begun = steps_begun(first, increment, at - self.start)
-            self.view.kv_used = self.cache.held + self.more_blocks(begun - 1) - self.more_blocks(self.taken - 1)
-            next_begin = self.start + duration(first, increment, begun)
-        else:
-            phases, size, used = self.phases, self.block_tokens, self.view.kv_used
-            number = self.steps + begun
-            step = first + increment * begun
-            while next_begin < at:
-                used += phases[number % size]
-                number += 1
-                next_begin += step
-                step += increment
-            begun = number - self.steps
-            self.view.kv_used = used
-        self.looked = begun
-        self.reported_to = next_begin
-
-    def settle(self, at: int) -> None:
-        """Bring the cache up to `at`: blocks of the steps begun before, prompt blocks of the steps ended by then."""
-        if self.end >= 0:
-            begun = self.begun(at)
-            self.take_to(begun)
-            if self.partial is not None:
-                ended = begun if self.start + duration(self.first, self.increment, begun) == at else begun - 1
-                job, want = self.chunks[0]
-                self.offer(job, (job.computed + want * ended) // self.block_tokens)
 
     # --- the way of a request ----------------------------------------------------------------------------------
 
@@ -230,6 +119,9 @@ class Instance:
             self.busy_from = now
         if self.waiting and not again:
             again = self.admit(now)
+            view = self.view
+            view.queued = len(self.waiting)
+            view.running = len(self.running)
         if not self.running:
             self.rest(now)
             return False
@@ -261,7 +153,7 @@ class Instance:
             if job is self.partial:
                 need = partial_blocks - job.blocks
             else:
-                need = int((job.prompt_tokens + self.steps - job.decoding_from - 1) % size == 0)
+                need = int((job.request.prompt_tokens + self.steps - job.decoding_from - 1) % size == 0)
             while need > cache.total - cache.held:
                 victim = self.scheduler.victim(self.running)
                 self.preempt(victim)
@@ -297,28 +189,23 @@ class Instance:
             job.computed = done
             job.blocks = blocks
             job.cached_to = hits
+            if not job.order:  # for the first time
+                self.recorder.started_ps[job.row] = now
+                self.recorder.cached_tokens[job.row] = done
+                self.stats.cached_tokens += done
+            if done > job.prefilled:
+                job.prefilled = done
             job.order = self.entered = self.entered + 1
             running[job] = job
             self.chunks.append((job, want))
             budget -= want
             if done + want < known:
                 self.partial = job
-            self.note_start(job, done, now)
         return False
-
-    def note_start(self, job: Job, cached: int, now: int) -> None:
-        self.view.queued = len(self.waiting)
-        self.view.running = len(self.running)
-        row = job.row
-        if self.recorder.started_ps[row] < 0:
-            self.recorder.started_ps[row] = now
-            self.recorder.cached_tokens[row] = cached
-            self.stats.cached_tokens += cached
-            self.stats.prefill_tokens += job.known - cached
 
     def plan(self, now: int, once: bool) -> None:
         """How long the step lasts, and how many like it follow before anything can change."""
-        chunks, decodes = self.chunks, self.decodes
+        cache, chunks, decodes = self.cache, self.chunks, self.decodes
         if chunks:
             shape = [(want, job.computed) for job, want in chunks]
             first, increment, steps = self.step_times(decodes, self.context, shape)
@@ -333,14 +220,9 @@ class Instance:
         if once or self.walks:
             steps = 1
         elif steps > 1:
-            if decodes:
-                ending = self.ending
-                while ending[0][2].ends_at_step != ending[0][0]:  # preempted since
-                    heappop(ending)
-                left = ending[0][0] - self.steps
-                if left < steps:
-                    steps = left
-            if chunks or decodes * (steps // self.block_tokens + 1) > self.cache.total - self.cache.held:
+            if decodes and (left := self.ending[0][0] - self.steps) < steps:
+                steps = left
+            if chunks or decodes * (steps // self.block_tokens + 1) > cache.total - cache.held:
                 steps = self.affordable(steps)
             if self.cuts is not None:
                 steps = self.cuts.randint(1, steps)
@@ -348,61 +230,41 @@ class Instance:
         self.first = first
         self.increment = increment
         self.length = steps
-        self.taken = self.looked = 1
+        self.taken = 1
+        self.looked = self.steps + 1
         self.reported_to = now + first
-        self.view.kv_used = self.cache.held
-        self.end = now + steps * first + increment * (steps * (steps - 1) // 2)
-
-    def repeats(self, job: Job, want: int) -> bool:
-        """Whether a chunk is followed by one of its size: the prefill does not end with it, and none of its content is
-        cached already, since then the order of eviction and computation would matter."""
-        if job.computed + want >= job.known:
-            return False
-        return not (self.caching and self.cache.cached_beyond(job.runs, job.cached_to))
-
-    def affordable(self, steps: int) -> int:
-        """The most steps, up to `steps`, whose blocks are all there; the step after goes through the scheduler."""
-        free = self.cache.total - self.cache.held
-        if self.more_blocks(steps - 1) <= free:
-            return steps
-        low, high = 1, steps  # low is affordable, high is not
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.more_blocks(middle - 1) <= free:
-                low = middle
-            else:
-                high = middle
-        return low
+        self.next_step = first + increment
+        self.view.kv_used = cache.held
+        self.end = now + first if steps == 1 else now + steps * first + increment * (steps * (steps - 1) // 2)
 
     def finish_run(self, now: int) -> None:
         """The run's last step ends: count its tokens, emit first tokens, let go what is finished."""
-        length = self.length
+        cache, length = self.cache, self.length
         if length > self.taken:
             self.take_to(length)
-        held = self.cache.held
-        if held > self.stats.peak_kv_blocks:
-            self.stats.peak_kv_blocks = held
-        self.end = self.reported_to = -1
-        steps = self.steps = self.steps + length
+        if cache.held > self.peak:
+            self.peak = cache.held
+        self.end = -1
+        self.steps += length
         if decodes := self.decodes:
             self.context += decodes * length
-            self.log((self.first, self.increment, length, self.counted))
+            self.log(ENTRY(self.first, self.increment, length, self.counted))
             if length > 1 and self.partial is not None:  # earlier steps' blocks come before what ends now
                 job, want = self.chunks[0]
                 self.offer(job, (job.computed + want * (length - 1)) // self.block_tokens)
-            ending = self.ending
-            while ending and ending[0][0] <= steps:
-                ends_at, _, job = heappop(ending)
-                if job.ends_at_step == ends_at:
-                    self.leave(job)
-        if self.chunks:
-            for job, want in self.chunks:
-                self.advance(job, want * length, now)
+            ending, steps = self.ending, self.steps
+            while ending and ending[0][0] == steps:
+                self.leave(heappop(ending)[2])
+        for job, want in self.chunks:
+            self.advance(job, want * length, now)
+        self.view.kv_used = cache.held
+        self.reported_to = NEVER
 
     def advance(self, job: Job, tokens: int, now: int) -> None:
         """A prefill moves on; with its last token the next output token comes."""
         job.computed += tokens
         self.offer(job, job.computed // self.block_tokens)
+        self.count_prefill(job, job.computed)
         if job.computed < job.known:
             return
         if job is self.partial:
@@ -412,7 +274,7 @@ class Instance:
             self.recorder.first_token_ps[job.row] = now
             self.first_tokens.append(job)
         else:
-            self.gaps.resume(job, now - job.last_token_ps)
+            self.gaps.resume(job, now)
         steps = self.steps
         job.decoding_from = steps - job.generated
         job.ends_at_step = ends = job.decoding_from + job.output_tokens
@@ -428,25 +290,18 @@ class Instance:
         else:
             heappush(self.ending, (ends, job.order, job))
 
-    def offer(self, job: Job, end: int) -> None:
-        """The blocks up to `end` are computed: they become hits, unless their content is cached already."""
-        start = job.cached_to
-        if end <= start or not self.caching:
-            return
-        job.cached_to = end
-        for run, stop in job.runs:
-            if stop > start:
-                if stop >= end:
-                    self.cache.add(run, start, end, job.holds)
-                    return
-                self.cache.add(run, start, stop, job.holds)
-                start = stop
+    def count_prefill(self, job: Job, computed: int) -> None:
+        """Prompt tokens are counted the first time they are computed."""
+        done = min(computed, job.request.prompt_tokens)
+        if done > job.prefilled:
+            self.stats.prefill_tokens += done - job.prefilled
+            job.prefilled = done
 
     def stop_decoding(self, job: Job) -> None:
         """Take a request out of the decoding set; its generated blocks become hits."""
         size = self.block_tokens
         job.generated = self.steps - job.decoding_from
-        computed = job.computed = job.prompt_tokens + job.generated - 1
+        computed = job.computed = job.request.prompt_tokens + job.generated - 1
         job.blocks = -(-computed // size)
         self.decodes -= 1
         self.counted -= job.counted
@@ -473,8 +328,9 @@ class Instance:
             self.partial = None
         else:
             self.stop_decoding(job)
-            self.gaps.close(job)
-            job.last_token_ps = self.start + duration(self.first, self.increment, self.length)
+            self.ending = [entry for entry in self.ending if entry[2] is not job]
+            heapify(self.ending)
+            self.gaps.close(job, self.start + duration(self.first, self.increment, self.length))
         self.cache.release(job.holds, job.blocks)
         del self.running[job]
         job.rewind(self.block_tokens)
@@ -497,16 +353,17 @@ class Instance:
     def stop(self, now: int) -> None:
         """The horizon: count what the steps ended by now have generated; requests in flight leave no gaps behind."""
         if self.end >= 0:
-            begun = self.begun(now) if now > self.start else 0
-            ended = begun if begun and self.start + duration(self.first, self.increment, begun) == now else begun - 1
-            self.take_to(begun)
-            self.stats.peak_kv_blocks = max(self.stats.peak_kv_blocks, self.cache.held)
-            self.steps += max(0, ended)
-            self.taken = max(1, begun) - max(0, ended)
+            begun = self.begun(now + 1)  # a step that begins at the horizon has begun; none of them has ended but
+            self.take_to(begun)  # those before the last
+            self.peak = max(self.peak, self.cache.held)
+            self.steps += begun - 1
+            self.taken = 1
+            for job, want in self.chunks:
+                self.count_prefill(job, job.computed + want * (begun - 1))
         for job in [*self.running, *self.waiting]:
             if job.ends_at_step >= 0:
                 job.generated = self.steps - job.decoding_from
-                self.gaps.close(job)
+                self.gaps.close(job, now)
             self.recorder.output_tokens[job.row] = job.generated
             self.stats.output_tokens += job.generated
             self.gaps.take_back(job)
@@ -519,7 +376,7 @@ class Instance:
         for job in self.running:
             blocks = job.blocks
             if job.ends_at_step >= 0:
-                tokens = job.prompt_tokens + self.steps - job.decoding_from - 1 + begun
+                tokens = job.request.prompt_tokens + self.steps - job.decoding_from - 1 + begun
                 blocks = -(-tokens // self.block_tokens)
             private += blocks - sum(end - start for _, start, end in job.holds)
         self.cache.check(private)

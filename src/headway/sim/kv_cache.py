@@ -14,24 +14,22 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from msgspec import Struct
+
 from headway.types import InvariantError
 
 Runs = tuple[tuple[int, int], ...]  # (key, end block), as Path.blocks gives them
 Hold = tuple[int, int, int]  # key, first block, end block
 
 
-class Piece:
+class Piece(Struct, eq=False, gc=False):
     """Blocks `start` to `end` of one key, all with the same number of holders."""
 
-    __slots__ = ("end", "holders", "key", "next", "released", "start")
-
-    def __init__(self, key: int, start: int, end: int, holders: int) -> None:
-        self.key = key
-        self.start = start
-        self.end = end
-        self.holders = holders
-        self.released = 0  # when it went into the LRU, as the count of such events
-        self.next: Piece | None = None  # the next piece of the same key, further down the sequence
+    key: int
+    start: int
+    end: int
+    holders: int
+    next: Piece | None = None  # the next piece of the same key, further down the sequence
 
 
 class KvCache:
@@ -44,7 +42,7 @@ class KvCache:
         self.evicted = 0
         self.releases = 0
         self.pieces: dict[int, Piece] = {}  # first piece by key
-        self.lru: OrderedDict[Piece, None] = OrderedDict()
+        self.lru: OrderedDict[Piece, int] = OrderedDict()  # how many were released before, itself included
 
     def match(self, runs: Runs, limit: int) -> int:
         """How many leading blocks are cached, at most `limit`."""
@@ -94,9 +92,10 @@ class KvCache:
             piece = self.pieces.get(key)
             while piece is not None and piece.start < hits:
                 if piece.holders == 0:
-                    if piece.released >= newer:
+                    released = self.lru[piece]
+                    if released >= newer:
                         return False
-                    newer = piece.released
+                    newer = released
                 piece = piece.next
             if end >= hits:
                 break
@@ -203,21 +202,22 @@ class KvCache:
         blocks become empty."""
         pieces = self.pieces
         private = blocks
+        idle = 0
         for key, start, end in reversed(holds):
             size = end - start
             private -= size
             piece = pieces[key]
-            if piece.start == start and piece.end == end and piece.next is None:
-                piece.holders -= 1
-                if piece.holders == 0:
-                    self.releases += 1
-                    piece.released = self.releases
-                    self.lru[piece] = None
-                    self.idle += size
-                    self.held -= size
+            if piece.end == end and piece.start == start and piece.next is None:
+                if piece.holders == 1:
+                    piece.holders = 0
+                    self.lru[piece] = self.releases = self.releases + 1
+                    idle += size
+                else:
+                    piece.holders -= 1
             else:
                 self._release_part(key, start, end)
-        self.held -= private
+        self.idle += idle
+        self.held -= private + idle
 
     def _release_part(self, key: int, start: int, end: int) -> None:
         parts: list[Piece] = []
@@ -241,9 +241,7 @@ class KvCache:
                     idle.start = piece.start
                 else:
                     idle = piece
-                    self.releases += 1
-                    piece.released = self.releases
-                    self.lru[piece] = None
+                    self.lru[piece] = self.releases = self.releases + 1
                     parts.append(piece)
             else:
                 idle = None

@@ -10,6 +10,7 @@ from collections import deque
 from typing import Any
 
 from headway.registry import REPORTED, Entry
+from headway.sim.batch import report_kv
 from headway.sim.instance import Instance
 from headway.types import PS_PER_SECOND
 
@@ -43,9 +44,7 @@ class Signals:
     def refresh(self, now: int) -> None:
         """Make every reported field that is read true at `now`."""
         if self.kv:
-            for instance in self.instances:
-                if instance.reported_to < now:
-                    instance.report_kv(now)
+            report_kv(self.instances, now)
         if self.power:
             self.refresh_power(now)
 

@@ -1,0 +1,291 @@
+"""What a policy must never see: how many tokens a request will really generate, and whatever leads there."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import pytest
+
+import headway
+import headway.policies  # (declares the policies)
+from headway import ADMIT, Admit, ClusterView, FirstToken, HeadwayError, Request, Route, Routed, registry
+
+Json = dict[str, Any]
+SECRETS = ("Job", "Planned", "Recorder", "Instance", "Simulation", "Result", "Trace", "WorkloadSpec")
+TRUE_LENGTH = 54_321  # of every output: a number that nothing else of these scenarios comes to
+LIMIT = 200_000  # objects of one walk; a policy's world is far smaller
+
+
+def within(thing: object) -> Iterator[object]:
+    """Everything that an object refers to. Code that is the same for all (classes, modules, a function's globals) holds
+    nobody's data and is left out; what a function closes over is not."""
+    if isinstance(thing, (type, ModuleType, CodeType, str, bytes, int, float)):
+        return
+    if isinstance(thing, FunctionType):
+        yield from (thing.__defaults__ or (), thing.__kwdefaults__, thing.__closure__ or (), thing.__dict__)
+        return
+    if isinstance(thing, MethodType):
+        yield from (thing.__self__, thing.__func__)
+        return
+    if isinstance(thing, BuiltinFunctionType):
+        yield thing.__self__
+        return
+    yield from gc.get_referents(thing)
+    # What the collector is told to pass over still has fields.
+    for kind in type(thing).__mro__:
+        for fields in (vars(kind).get("__slots__"), vars(kind).get("__struct_fields__")):
+            if isinstance(fields, (tuple, list)):
+                for name in fields:
+                    yield getattr(thing, name, None)
+    yield getattr(thing, "__dict__", None)
+
+
+def reach(*roots: object) -> list[object]:
+    """All objects that can be reached, each once."""
+    seen: dict[int, object] = {}
+    todo = list(roots)
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen:
+            continue
+        seen[id(thing)] = thing
+        assert len(seen) < LIMIT, "a policy's world should be small"
+        todo.extend(within(thing))
+    return list(seen.values())
+
+
+class Probe:
+    """A policy that turns over every stone, as admission and as routing, whenever it is called."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {}
+        self.visited = 0
+        self.found: list[str] = []
+        self.requests: list[Request] = []
+
+    def bind(self, context: Any) -> None:
+        self.context = context
+        self.search("bind", context)
+
+    def admit(self, request: Request, cluster: ClusterView) -> Admit:
+        self.search("admit", request, cluster, self.context)
+        return ADMIT
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        self.requests.append(request)
+        self.search("route", request, cluster, self.context)
+        return Route(cluster.instances[request.id % len(cluster.instances)].id)
+
+    def observe(self, event: Any) -> None:
+        if isinstance(event, (Routed, FirstToken)):
+            self.search(type(event).__name__, event, self.context)
+
+    def search(self, place: str, *roots: object) -> None:
+        self.calls[place] = self.calls.get(place, 0) + 1
+        things = reach(*roots)
+        self.visited = max(self.visited, len(things))
+        for thing in things:
+            kind = type(thing)
+            if kind.__module__.startswith("headway.") and kind.__name__ in SECRETS:
+                self.found.append(f"{place}: a {kind.__name__}")
+            if kind is int and thing == TRUE_LENGTH:
+                self.found.append(f"{place}: the true length")
+
+
+def scenario(**changes: Any) -> Json:
+    """Requests that all generate the same number of tokens, arriving while others prefill, decode and wait."""
+    return {
+        "seed": 1,
+        "workload": {
+            "requests": 12,
+            "rate": "0.05/s",
+            "prompt_tokens": {"dist": "normal", "mean": 400, "std": 100, "min": 1},
+            "output_tokens": TRUE_LENGTH,
+            "prefix": {"groups": 2, "tokens": 100},
+        },
+        "cluster": {
+            "instances": 2,
+            "max_batch_size": 3,
+            "max_batch_tokens": 256,
+            "kv": {"gpu_blocks": 9000},
+            "latency": {"model": "fixed", "prefill_tokens_per_s": 100, "decode_tokens_per_s": 1000},
+        },
+        **changes,
+    }
+
+
+def test_the_walk_finds_what_is_there() -> None:
+    """The searcher itself: through slots, structs, closures, bound methods, lists and dicts."""
+
+    class Slotted:
+        __slots__ = ("inner",)
+
+        def __init__(self, inner: object) -> None:
+            self.inner = inner
+
+        def method(self) -> None: ...
+
+    secret = object()
+    for hidden in (
+        Slotted([secret]),
+        {"a": (secret,)},
+        Slotted({1: secret}).method,
+        (lambda: secret),
+        (lambda value=secret: value),
+        [secret].append,
+        Route("x", "", secret),  # type: ignore[arg-type]
+        iter([secret]),
+    ):
+        assert any(thing is secret for thing in reach(hidden)), hidden
+    assert not any(thing is secret for thing in reach(Slotted(None), len, Slotted))
+
+
+def test_nothing_that_a_policy_is_handed_leads_to_the_true_length() -> None:
+    admission, routing = Probe(), Probe()
+    result = headway.simulate(scenario(), admission=admission, routing=routing)
+    assert result.requests["output_tokens"] == [TRUE_LENGTH] * 12
+    assert admission.calls == {"bind": 1, "admit": 12, "Routed": 12, "FirstToken": 12}
+    assert routing.calls == {"bind": 1, "route": 12, "Routed": 12, "FirstToken": 12}
+    assert routing.visited > 50
+    assert not admission.found
+    assert not routing.found
+
+
+def test_nor_does_it_with_the_indexes_and_estimates_that_policies_ask_for() -> None:
+    class Curious(Probe):
+        def bind(self, context: Any) -> None:
+            self.index = context.prefix_index(16, 1000)
+            self.draw = context.rng("routing")
+            super().bind(context)
+
+        def route(self, request: Request, cluster: ClusterView) -> Route:
+            self.index.matches(request.path)
+            self.context.estimator.step_seconds(100, 3, 1000)
+            return super().route(request, cluster)
+
+    routing = Curious()
+    for model in ("roofline", "linear", "piecewise"):
+        cluster = {**scenario()["cluster"], "latency": {"model": model}}
+        headway.simulate(scenario(cluster=cluster), routing=routing)
+    assert routing.calls["route"] == 36
+    assert not routing.found
+
+
+def test_a_policy_from_a_file_sees_no_more(tmp_path: Path) -> None:
+    file = tmp_path / "probing.py"
+    file.write_text(
+        f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from test_secrecy import Probe\n\n\n"
+        "class FromFile(Probe):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n\n"
+        "    def metrics(self):\n"
+        "        return {'found': float(len(self.found)), 'routed': float(self.calls['route'])}\n"
+    )
+    result = headway.simulate(scenario(policies={"routing": f"{file}:FromFile"}))
+    assert result.summary()["policy_metrics"] == {"found": 0.0, "routed": 12.0}
+
+
+def test_the_true_cache_state_is_refused_to_who_is_no_oracle() -> None:
+    class Greedy(Probe):
+        def route(self, request: Request, cluster: ClusterView) -> Route:
+            self.context.truth(request)
+            return super().route(request, cluster)
+
+    with pytest.raises(HeadwayError, match="true cache state"):
+        headway.simulate(scenario(), routing=Greedy())
+
+
+@pytest.mark.parametrize("name", ["workload.output_tokens", "workload.prompt_tokens", "workload.arrivals"])
+def test_a_policy_s_random_streams_are_not_the_workload_s(name: str) -> None:
+    """Else it could draw ahead what the requests will be: here, the lengths of a uniform law."""
+
+    class Clairvoyant(Probe):
+        def bind(self, context: Any) -> None:
+            uniform = context.rng(name).random
+            self.guesses = [int(uniform() * 1000) for _ in range(200)]
+
+        def admit(self, request: Request, cluster: ClusterView) -> Admit:
+            return ADMIT
+
+        def route(self, request: Request, cluster: ClusterView) -> Route:
+            return Route(cluster.instances[0].id)
+
+        def observe(self, event: Any) -> None: ...
+
+    values = {"dist": "empirical", "values": list(range(1, 1001))}
+    workload = {"requests": 200, "rate": "10/s", "prompt_tokens": values, "output_tokens": values}
+    routing = Clairvoyant()
+    result = headway.simulate({"seed": 5, "workload": workload}, routing=routing)
+    for column in ("prompt_tokens", "output_tokens"):
+        guessed = sum(guess + 1 == drawn for guess, drawn in zip(routing.guesses, result.requests[column], strict=True))
+        assert guessed < 10, f"{guessed} of 200 {column} were foretold"
+
+
+# --- max_tokens --------------------------------------------------------------------------------------------------
+
+
+def test_max_tokens_is_none_unless_it_was_declared() -> None:
+    routing = Probe()
+    headway.simulate(scenario(), routing=routing)
+    assert [request.max_tokens for request in routing.requests] == [None] * 12
+
+
+def test_max_tokens_is_none_on_a_trace(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    row = {"timestamp": 0, "input_length": 100, "output_length": TRUE_LENGTH, "hash_ids": [1]}
+    file.write_text((json.dumps(row) + "\n") * 5)
+    routing = Probe()
+    result = headway.simulate(scenario(workload={"trace": {"path": str(file)}}), routing=routing)
+    assert result.requests["output_tokens"] == [TRUE_LENGTH] * 5
+    assert [request.max_tokens for request in routing.requests] == [None] * 5
+    assert not routing.found
+
+
+def test_declared_max_tokens_are_the_client_s_and_no_one_else_s() -> None:
+    workload = {**scenario()["workload"], "requests": 200, "output_tokens": {"dist": "exponential", "mean": 40}}
+    columns = []
+    for declared in (500, {"dist": "empirical", "values": [300, 500, 700]}):
+        routing = Probe()
+        routing.search = lambda place, *roots: None  # type: ignore[method-assign]
+        result = headway.simulate(scenario(workload={**workload, "max_tokens": declared}), routing=routing)
+        columns.append(result.requests["output_tokens"])
+        known = {request.max_tokens for request in routing.requests}
+        assert known == ({500} if declared == 500 else {300, 500, 700})
+    assert columns[0] == columns[1]  # what is declared has no bearing on what is generated, as long as it allows it
+
+
+# --- black box ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", registry.names("routing"))
+def test_no_decision_depends_on_lengths_that_nothing_has_shown_yet(name: str, tmp_path: Path) -> None:
+    """Thirty requests come while the first prompts are still being computed: whatever their outputs will be, they are
+    routed alike. This holds of oracles too, which know the caches and not the future."""
+    oracle = {"name": "weighted", "scorers": {"oracle-prefix": 1, "predicted-latency": 1, "kv-utilization": 1}}
+    decisions = []
+    for output in (1, 7, 3000):
+        rows = [
+            {
+                "timestamp": number,
+                "input_length": 600,
+                "output_length": output + number * (output > 1),
+                "hash_ids": [number % 4, 100 + number],
+            }
+            for number in range(30)
+        ]
+        file = tmp_path / f"{output}.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        cluster = {"instances": 4, "latency": {"model": "fixed", "prefill_tokens_per_s": 1000}}
+        workload = {"trace": {"format": "mooncake", "path": str(file)}}
+        for routing in (name, oracle) if name == "weighted" else (name,):
+            run = {"seed": 3, "workload": workload, "cluster": cluster, "policies": {"routing": routing}}
+            columns = headway.simulate(run).requests
+            assert min(columns["first_token_ps"]) > max(columns["arrival_ps"])
+            decisions.append((str(routing), tuple(columns["instance"])))
+    assert len(set(decisions)) == (2 if name == "weighted" else 1)
