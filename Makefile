@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-long lint bench clean
+.PHONY: demo test test-long lint bench bench-million clean help
 
 demo: $(VENV)/.installed  ## which routing policy serves the embedded workload best
 	$(BIN)/headway compare
@@ -15,17 +15,23 @@ test: lint  ## lint, strict types, layers, and all tests but the long ones
 test-long: $(VENV)/.installed-dev  ## every test, the whole property suite included
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-lint: $(VENV)/.installed-dev
+lint: $(VENV)/.installed-dev  ## ruff, strict types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.installed  ## CPU time and peak memory on fixed scenarios
-	$(BIN)/python benchmarks/bench.py
+bench: $(VENV)/.installed  ## CPU time and peak memory on fixed scenarios, the largest left out
+	$(BIN)/python benchmarks/bench.py base 50k 64-instances long-outputs mooncake
 
-clean:
+bench-million: $(VENV)/.installed  ## the largest: a million requests on 64 instances, a minute or two
+	$(BIN)/python benchmarks/bench.py million
+
+clean:  ## remove the environment and what was built
 	rm -rf $(VENV) build dist
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("headway needs Python 3.11 or later; set PYTHON=...") if sys.version_info < (3, 11) else None'

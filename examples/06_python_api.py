@@ -19,7 +19,8 @@ requests = result.requests  # equally long columns in order of arrival; dict(req
 waits = [(s - a) / 1e9 for s, a in zip(requests["started_ps"], requests["arrival_ps"], strict=True)]
 print("longest wait ms:", round(max(waits), 1), "of", len(requests), "requests")
 
-comparison = headway.compare(SCENARIO, ["round-robin", "least-loaded"], overrides=["workload.rate=20/s"])
+rivals = ["round-robin", {"name": "unified", "overload_factor": 3}, LastInstance]  # names, mappings, classes, objects
+comparison = headway.compare(SCENARIO, rivals, overrides=["workload.rate=20/s"])
 for name, summary in comparison.ranked:
     print(name, round(summary["latency"]["e2e"]["mean"], 1))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from conftest import ROOT, Run
-from headway import cli, registry
+from headway import __version__, cli, registry
+from headway.scenario import Scenario
 from headway.types import OUTCOMES, InvariantError
 
 SCENARIO = """
@@ -55,9 +58,18 @@ def test_run_prints_a_table_and_nothing_on_stderr(headway: Run, scenario: str) -
     done = headway("run", scenario)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
-    for word in ("TTFT", "TPOT", "ITL", "E2E", "queue wait", "p99", "throughput", "cache hits", "headway compare"):
+    for word in ("TTFT", "TPOT", "ITL", "E2E", "queue wait", "p99", "throughput", "cache hits", "3 GPUs", "fixed"):
         assert word in done.stdout
-    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    *table, hint = done.stdout.splitlines()
+    assert max(len(line) for line in table) <= 80
+    assert hint == f"headway compare {scenario}"
+
+
+def test_the_hint_repeats_the_options_and_can_be_copied(headway: Run, scenario: str) -> None:
+    options = ["--set", "workload.prompt_tokens={dist: exponential, mean: 90}", "--routing-scorers", "load-balance:1"]
+    hint = shlex.split(headway("run", scenario, *options).stdout.splitlines()[-1])
+    assert hint == ["headway", "compare", scenario, *options]
+    assert document(headway(*hint[1:], "--json", "--set", "workload.requests=5"))["best"]
 
 
 def test_run_json_has_the_documented_shape(headway: Run, scenario: str) -> None:
@@ -73,6 +85,19 @@ def test_run_json_has_the_documented_shape(headway: Run, scenario: str) -> None:
     assert not wanted - paths(found)
     assert "policy_metrics" in found
     assert found["requests"]["arrived"] == 60
+
+
+def test_run_json_says_first_what_was_run(headway: Run, scenario: str) -> None:
+    found = document(headway("run", scenario, "--json"))
+    assert next(iter(found)) == "run"
+    assert found["run"] == {
+        "name": "small",
+        "version": __version__,
+        "key": Scenario.load(scenario).key(),
+        "seed": {"workload": 3, "simulation": 3, "jitter": 3},
+        "policies": {"admission": "always", "routing": "weighted", "scheduler": "fcfs"},
+    }
+    assert document(headway("run", scenario, "--json", "--set", "leap=false")) == found
 
 
 def test_the_same_run_gives_the_same_bytes_whatever_the_hash_seed(headway: Run, scenario: str) -> None:
@@ -112,6 +137,8 @@ def test_run_writes_its_files(headway: Run, scenario: str, tmp_path: Path) -> No
     done = headway("run", scenario, "-o", str(folder))
     assert done.returncode == 0, done.stderr
     assert json.loads((folder / "summary.json").read_text())["requests"]["arrived"] == 60
+    written = "manifest.json, requests.jsonl, scenario.yaml, summary.json"
+    assert done.stderr == f"headway: wrote {written} to {folder}\n"
 
 
 def test_compare_ranks_every_routing_policy(headway: Run, scenario: str) -> None:
@@ -141,7 +168,8 @@ def test_compare_tells_two_profiles_of_one_policy_apart(headway: Run, scenario: 
 def test_comparing_gives_what_running_alone_gives(headway: Run, scenario: str) -> None:
     compared = document(headway("compare", scenario, "--json", "--policies", "random,power-of-two"))
     for entry in compared["policies"]:
-        assert entry["summary"] == document(headway("run", scenario, "--json", "--routing-policy", entry["name"]))
+        alone = document(headway("run", scenario, "--json", "--routing-policy", entry["name"]))
+        assert {"run": alone["run"], **entry["summary"]} == alone
 
 
 def test_policies_lists_the_catalogue(headway: Run) -> None:
@@ -151,15 +179,28 @@ def test_policies_lists_the_catalogue(headway: Run) -> None:
     assert entries["routing", "least-loaded"]["signals"]["exact"]
     assert entries["scorer", "queue-depth"]["signals"]["reported"]
     assert all(entry["summary"] for entry in found)
-    table = headway("policies")
-    assert table.returncode == 0
-    assert "least-loaded" in table.stdout
+    stages = list(dict.fromkeys(entry["stage"] for entry in found))
+    assert stages == ["routing", "scorer", "filter", "picker", "admission", "scheduler"]
+
+
+def test_the_listing_tells_parameters_and_signals_in_80_columns(headway: Run) -> None:
+    done = headway("policies")
+    assert done.returncode == 0
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    text = " ".join(done.stdout.split())
+    for entry in registry.entries():
+        for parameter in entry.parameters:
+            assert f" {parameter.name}=" in text, f"{entry.name}: {parameter.name}"
+    assert "cache_weight=0.8 max_load=0.9 block_tokens=16 lru_blocks=31250 · exact: prefix_index" in text
+    assert "exact: routed_since_report · reported: queued, running" in text
+    assert "weighted (default) The highest" in text
+    assert "oracle-prefix (oracle) Prompt" in text
 
 
 def test_policies_shows_one_with_its_parameters(headway: Run) -> None:
     done = headway("policies", "unified")
     assert done.returncode == 0
-    for word in ("overload_factor", "2.0", "min_hit_ratio", "reads as exact"):
+    for word in ("overload_factor", "2.0", "min_hit_ratio", "reads as exact", "1 to 10,000,000"):
         assert word in done.stdout
 
 
@@ -170,6 +211,10 @@ def test_trace_inspect_prints_shape_and_reuse(headway: Run, tmp_path: Path) -> N
     table = headway("trace", "inspect", str(file))
     assert table.returncode == 0, table.stderr
     assert "unlimited" in table.stdout
+    for words in ("the trace's own blocks, of 512 tokens", "512,000", "– over 10s", "the format has no session ids"):
+        assert words in " ".join(table.stdout.split())
+    replay = yaml.safe_load(table.stdout.splitlines()[-1])
+    assert Scenario.load({**replay, "cluster": {"instances": 1}}).workload.trace["path"] == str(file)
     found = document(headway("trace", "inspect", str(file), "--capacity", "3,inf", "--instances", "1,4", "--json"))
     reuse = {(row["instances"], row["capacity"]): row["block_hit_ratio"] for row in found["reuse"]}
     assert reuse[1, None] == 19 / 40
@@ -198,6 +243,12 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("run", "SCENARIO", "--frobnicate"), "--frobnicate"),
     (("compare", "SCENARIO", "--policies", "rnadom"), "Did you mean 'random'?"),
     (("compare", "SCENARIO", "--policies", ""), "name at least one"),
+    (
+        ("compare", "SCENARIO", "--policies", "random", "--routing-policy", "unified"),
+        "--policies: says what is compared, and so does --routing-policy; leave one of them out.",
+    ),
+    (("compare", "SCENARIO", "--policies", "random", "--routing-scorers", "queue-depth:1"), "--routing-scorers"),
+    (("compare", "SCENARIO", "--policies", "random", "--policy-config", "x.yaml"), "so does --policy-config"),
     (("policies", "wieghted"), "Did you mean 'weighted'?"),
     (("trace", "inspect", "nowhere.jsonl"), "nowhere.jsonl"),
     (("trace", "inspect", "README.md", "--capacity", "lots"), "--capacity: 'lots' is not a whole number"),
@@ -215,6 +266,125 @@ def test_wrong_input_is_one_sentence_and_status_2(
     assert err.startswith("headway: ")
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_warm_up_that_leaves_nothing_is_told(headway: Run, scenario: str) -> None:
+    said = "No request is left to count: warmup is 60 and 60 arrived."
+    done = headway("run", scenario, "--set", "warmup=60")
+    assert done.returncode == 0
+    assert done.stderr == f"headway: {said}\n"
+    assert said in done.stdout
+    assert headway("run", scenario, "--json", "--set", "warmup=60").stderr == f"headway: {said}\n"
+    assert said in headway("compare", scenario, "--policies", "random", "--set", "warmup=60").stdout
+
+
+def test_a_run_that_completes_nothing_is_told(headway: Run, scenario: str) -> None:
+    done = headway("run", scenario, "--set", "cluster.kv.gpu_blocks=1", "--set", "workload.prompt_tokens=100")
+    assert done.returncode == 0
+    assert "No request was completed: of 60, 60 rejected." in done.stdout
+
+
+def test_without_targets_there_is_no_word_of_an_slo(headway: Run, scenario: str) -> None:
+    done = headway("run", scenario, "--set", "slo={}")
+    assert "SLO" not in done.stdout and "goodput" not in done.stdout
+    one = headway("run", scenario, "--set", "slo={ttft: 1s}").stdout
+    assert "TTFT ≤ 1s" in one and "TPOT ≤" not in one
+    compared = headway("compare", scenario, "--set", "slo={}", "--policies", "random").stdout
+    assert "SLO" not in compared and "goodput" not in compared
+
+
+@pytest.mark.parametrize("words", [("run",), ("compare", "--policies", "random"), ("run", "--json"), ("policies",)])
+def test_a_terminal_without_unicode_is_served_too(headway: Run, scenario: str, words: tuple[str, ...]) -> None:
+    verb, *options = words
+    where = [] if verb == "policies" else [scenario]
+    done = headway(verb, *where, *options, PYTHONIOENCODING="ascii", LANG="C", LC_ALL="C")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+
+
+POLICIES = """
+import sys
+from headway import Route
+
+class Fails:
+    def route(self, request, cluster):
+        if request.id == 3:
+            raise KeyError("lost")
+        return Route(cluster.instances[0].id)
+
+class Nothing:
+    def route(self, request, cluster):
+        pass
+
+class View:
+    def route(self, request, cluster):
+        return cluster.instances[0]
+
+class Leaves:
+    def route(self, request, cluster):
+        sys.exit(7)
+
+class Unbound(Fails):
+    def bind(self, context):
+        raise ValueError("not today")
+
+class Listens(Nothing):
+    def route(self, request, cluster):
+        return Route(cluster.instances[0].id)
+    def observe(self, event):
+        return event.nonsense
+
+class Misuses:
+    def bind(self, context):
+        self.index = context.prefix_index(16, 100)
+    def route(self, request, cluster):
+        return self.index.matches(None)
+
+class Unmade:
+    def __init__(self):
+        raise RuntimeError("no parts")
+    def route(self, request, cluster):
+        pass
+"""
+MISTAKES = {
+    "Fails": "my_policy.py line 8, in route: KeyError: 'lost', at request 3.",
+    "Nothing": "Nothing.route must return a Route",
+    "View": "View.route must return a Route",
+    "Leaves": "my_policy.py line 21, in route: SystemExit: 7, at request 0.",
+    "Unbound": "my_policy.py line 25, in bind: ValueError: not today.",
+    "Listens": "my_policy.py line 31, in observe: AttributeError: 'Routed' object has no attribute 'nonsense'",
+    "Misuses": "my_policy.py line 37, in route: ",
+    "Unmade": "could not be made: RuntimeError: no parts.",
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_a_users_policy_is_a_sentence_with_its_line(
+    name: str, scenario: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "my_policy.py"
+    file.write_text(POLICIES)
+    assert cli.status(["run", scenario, "--routing-policy", f"{file}:{name}"]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert MISTAKES[name] in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_mistake_in_a_users_policy_is_told_from_a_comparison_too(headway: Run, scenario: str, tmp_path: Path) -> None:
+    file = tmp_path / "my_policy.py"
+    file.write_text(POLICIES)
+    done = headway("compare", scenario, "--policies", f"random,{file}:Fails")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"headway: {file} line 8, in route: KeyError: 'lost', at request 3.\n"
+
+
+def test_a_mistake_of_ours_is_status_3(
+    scenario: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("headway.sim.cluster.Simulation.arrive", None)
+    assert cli.status(["run", scenario]) == 3
+    assert "please report it: TypeError" in capsys.readouterr().err
 
 
 def test_a_broken_invariant_is_status_3(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,7 @@ def test_each_build_is_a_policy_of_its_own():
         ),
         (
             {"name": "unified", "overload_factor": "much"},
-            "policies.routing.overload_factor: Expected `float`, got `str`, got 'much'.",
+            "policies.routing.overload_factor: expected a number, got 'much'.",
         ),
         (
             {"name": "unified", "min_hit_ratio": 1.5},
@@ -132,11 +132,11 @@ def test_each_build_is_a_policy_of_its_own():
         ({"name": "lmetric", "block_tokens": 0}, "policies.routing.block_tokens: must lie between 1 and 4096, got 0."),
         (
             {"name": "lmetric", "block_tokens": 2.5},
-            "policies.routing.block_tokens: Expected `int`, got `float`, got 2.5.",
+            "policies.routing.block_tokens: expected a whole number, got 2.5.",
         ),
         (
             {"name": "lmetric", "block_tokens": True},
-            "policies.routing.block_tokens: Expected `int`, got `bool`, got True.",
+            "policies.routing.block_tokens: expected a whole number, got True.",
         ),
     ],
 )

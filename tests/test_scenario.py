@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
+from conftest import ROOT
 from headway import overrides
+from headway import scenario as scenario_module
+from headway.latency import NAMES, gpus, models
+from headway.latency.hardware import GpuFigures
+from headway.latency.shapes import ModelFigures
 from headway.scenario import DEFAULT, Scenario, load_data, presets, validate
 from headway.types import HeadwayError
+from headway.workload import arrivals, prefixes, shapes
+from headway.workload.spec import TraceSpec, WorkloadSpec
+from headway.workload.traces import FORMATS
 
 EXAMPLE = """
 seed: 7
@@ -92,6 +102,19 @@ def test_the_resolved_copy_leaves_nothing_implicit() -> None:
     assert resolved["policies"]["routing"]["scorers"]
 
 
+def test_the_resolved_copy_has_the_defaults_of_the_parts() -> None:
+    workload = {**SMALL["workload"], "arrival": "gamma", "prefix": {"groups": 3, "tokens": 8}}
+    routing = {"name": "weighted", "scorers": "prefix_affinity:2", "filters": ["kv-below"]}
+    resolved = Scenario.load(small(workload=workload, policies={"routing": routing})).resolved()
+    assert resolved["workload"]["arrival"] == {"process": "gamma", "cv": 2.0}
+    assert resolved["workload"]["prefix"] == {"groups": 3, "tokens": 8, "share": 1.0, "popularity": "uniform"}
+    (scorer,) = resolved["policies"]["routing"]["scorers"]
+    assert scorer == {"name": "prefix-affinity", "weight": 2, "block_tokens": 16, "lru_blocks": 31_250}
+    assert resolved["policies"]["routing"]["filters"] == [{"name": "kv-below", "threshold": 0.9}]
+    assert resolved["policies"]["routing"]["picker"] == {"name": "max-score"}
+    assert Scenario.load(resolved).resolved() == resolved
+
+
 def test_the_key_depends_on_what_is_run_and_not_on_how() -> None:
     plain = Scenario.load(SMALL).key()
     assert Scenario.load(small(leap=False, name="other")).key() == plain
@@ -110,13 +133,30 @@ def test_the_default_is_one_of_the_presets() -> None:
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"workload": SMALL["workload"], "clutser": {}}, "clutser: there is no such key. Did you mean 'cluster'?"),
     ({"cluster": {}}, "'workload' is missing"),
-    (small(cluster={"instances": 0}), "cluster.instances: Expected `int` >= 1, got 0."),
+    (small(cluster={"instances": 0}), "cluster.instances: expected a whole number of at least 1, got 0."),
+    (small(cluster={"instances": 6.5}), "cluster.instances: expected a whole number of at least 1, got 6.5."),
+    (small(cluster={"kv": {"prefix_caching": 3}}), "cluster.kv.prefix_caching: expected true or false, got 3."),
     (small(cluster={"instanses": 4}), "cluster.instanses: there is no such key. Did you mean 'instances'?"),
     (small(cluster={"kv": {"block_token": 16}}), "cluster.kv.block_token: there is no such key"),
     (small(cluster={"kv": {"gpu_blocks": 0}}), "cluster.kv.gpu_blocks"),
-    (small(cluster={"kv": {"gpu_blocks": "many"}}), "cluster.kv.gpu_blocks"),
-    (small(cluster={"kv": {"utilization": 1.5}}), "cluster.kv.utilization"),
+    (
+        small(cluster={"kv": {"gpu_blocks": "many"}}),
+        "cluster.kv.gpu_blocks: expected a whole number of at least 1 or 'auto', got 'many'.",
+    ),
+    (
+        small(cluster={"kv": {"utilization": 1.5}}),
+        "cluster.kv.utilization: expected a number above 0 and of at most 1, got 1.5.",
+    ),
     (small(cluster={"gpu": "h1000"}), "cluster.gpu: no GPU"),
+    (small(cluster={"model": "lama-3.1-8b"}), "Did you mean 'llama-3.1-8b'? Known: llama-3.1-70b, llama-3.1-8b,"),
+    (
+        small(cluster={"gpu": {"memory": "80GB"}}),
+        "cluster.gpu: 'bandwidth', 'tflops' and 'usd_per_hour' are missing.",
+    ),
+    (
+        small(cluster={"model": {"layers": 3}}),
+        "cluster.model: 'hidden', 'heads' and 'params' are missing.",
+    ),
     (small(cluster={"model": "llama-3.1-70b", "gpu": "l40s"}), "cluster.kv"),
     (small(cluster={"latency": {"model": "rofline"}}), "Did you mean 'roofline'?"),
     (small(cluster=[1]), "cluster: expected a mapping"),
@@ -125,7 +165,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (small(slo={"tftt": "1s"}), "slo.tftt: there is no such key. Did you mean 'ttft'?"),
     (small(horizon="soon"), "horizon: 'soon' is not a duration"),
     (small(leap="sometimes"), "leap:"),
-    (small(warmup=-1), "warmup: Expected `int` >= 0"),
+    (small(warmup=-1), "warmup: expected a whole number of at least 0, got -1."),
     (small(seed="x"), "seed: expected an integer"),
     (small(seed={"worklod": 1}), "seed.worklod: there is no such key. Did you mean 'workload'?"),
     (
@@ -265,6 +305,11 @@ def test_a_wrong_change_is_an_error(change: str, message: str) -> None:
     with pytest.raises(HeadwayError) as caught:
         Scenario.load(SMALL, [change])
     assert message in str(caught.value)
+    assert "--set" not in str(caught.value)
+
+
+def test_one_change_needs_no_list() -> None:
+    assert Scenario.load(SMALL, "cluster.instances=5").cluster.instances == 5
 
 
 def routed(**options: Any) -> Scenario:
@@ -325,3 +370,80 @@ def test_a_policy_file_is_strict(tmp_path: Path, text: str, message: str) -> Non
     with pytest.raises(HeadwayError) as caught:
         routed(config=file)
     assert message in str(caught.value)
+
+
+# --- its reference page -----------------------------------------------------------------------------------------------
+
+PAGE = (ROOT / "docs" / "scenario.md").read_text(encoding="utf-8")
+SECTIONS: dict[str, list[type[msgspec.Struct]]] = {
+    "Top level": [scenario_module._Keys, scenario_module.Seeds],
+    "`workload`": [WorkloadSpec],
+    "Lengths": list(shapes.KINDS.values()),
+    "Arrivals": [arrivals.Arrival],
+    "Shared prefixes": [prefixes.Prefix, prefixes.Popularity],
+    "Traces": [TraceSpec],
+    "`cluster`": [scenario_module.Cluster],
+    "`kv`": [scenario_module.Kv],
+    "`latency`": list(scenario_module.LATENCY_KEYS.values()),
+    "GPUs": [GpuFigures],
+    "Models": [ModelFigures],
+    "`policies`": [scenario_module.Policies],
+    "`slo`": [scenario_module._SloKeys],
+}
+
+
+def part(heading: str) -> str:
+    """A section of the page, up to the next heading."""
+    found = re.search(rf"^##+ {re.escape(heading)}$(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, heading
+    return found[1]
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_the_page_has_every_key_of_a_section(heading: str) -> None:
+    text = part(heading)
+    for kind in SECTIONS[heading]:
+        for field in msgspec.structs.fields(kind):
+            assert f"`{field.name}`" in text, f"{heading}: {field.name}"
+
+
+def defaults(heading: str) -> dict[tuple[str, str], str]:
+    """The default of every key in a section's tables, by (latency model, key); the model is empty elsewhere."""
+    found, column, model = {}, 0, ""
+    for line in part(heading).splitlines():
+        cells = [cell.strip().strip("`") for cell in line.split("|")][1:-1]
+        if "Default" in cells:
+            column, of_models = cells.index("Default"), cells[0] == "Model"
+        elif column and cells:
+            model = cells[0] or model if of_models else ""
+            found[model, cells[1 if of_models else 0]] = cells[column]
+    return found
+
+
+@pytest.mark.parametrize("heading", ["`cluster`", "`kv`", "Traces", "GPUs", "Models", "`policies`"])
+def test_the_page_has_the_defaults(heading: str) -> None:
+    shown = defaults(heading)
+    for kind in SECTIONS[heading]:
+        for field in msgspec.structs.fields(kind):
+            if isinstance(field.default, int | float | str):
+                assert shown["", field.name] == str(field.default).replace("True", "true"), field.name
+
+
+def test_the_page_has_the_defaults_of_the_latency_models() -> None:
+    shown = defaults("`latency`")
+    for name, kind in scenario_module.LATENCY_KEYS.items():
+        for field in msgspec.structs.fields(kind):
+            assert shown[name, field.name] == str(field.default), f"{name}.{field.name}"
+
+
+@pytest.mark.parametrize(("heading", "known"), [("GPUs", gpus()), ("Models", models())], ids=["GPUs", "Models"])
+def test_the_page_lists_the_tables(heading: str, known: Any) -> None:
+    rows = re.findall(r"^\| `([\w.-]+)` \| ([\w.,\- ]+) \|", part(heading).partition("is a mapping:")[0], re.MULTILINE)
+    assert [name for name, _ in rows] == list(known.entries)
+    for name, others in rows:
+        assert others.split(", ") == [alias for alias, of in known.aliases.items() if of == name]
+
+
+def test_the_page_names_every_kind() -> None:
+    for name in (*shapes.KINDS, *arrivals.PROCESSES, *FORMATS, *NAMES, "uniform", "zipf"):
+        assert re.search(rf"\b{name}\b", PAGE), name

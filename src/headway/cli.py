@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import shlex
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +27,9 @@ app = App(
 )
 trace = App(name="trace", help="Look into a trace file.", help_format="plaintext")
 app.command(trace)
+
+# For terminals without Unicode.
+PLAIN = str.maketrans({"▸": ">", "×": "x", "–": "-", "·": "|", "≤": "<=", **dict.fromkeys("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "#")})
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document instead of a table.")]
 Changes = Annotated[
@@ -66,7 +73,8 @@ def run(
     scenario:
         A YAML file or a preset's name; the embedded default workload if left out.
     """
-    from headway.experiment.run import simulate
+    from headway.experiment.notes import note
+    from headway.experiment.run import about, simulate
     from headway.report import terminal
     from headway.report.progress import RunProgress
 
@@ -75,11 +83,20 @@ def run(
         result = simulate(loaded, progress=progress)
     if output is not None:
         result.save(output)
+        _say(f"wrote {', '.join(sorted(file.name for file in output.iterdir()))} to {output}")
+    said = note(result.summary(), loaded.warmup)
+    if said is not None:
+        _say(said)
     if as_json:
-        _print_json(result.summary())
+        _print_json({"run": about(loaded), **result.summary()})
         return
-    hint = f"Which routing policy serves this best? headway compare{f' {scenario}' if scenario else ''}"
-    _print(terminal.run_report(result.summary(), terminal.run_title(loaded.resolved()), hint))
+    again = ["headway", "compare", *([scenario] if scenario else [])]
+    for change in changes or ():
+        again += ["--set", change]
+    for option, value in _options(routing_policy, routing_scorers, policy_config).items():
+        again += [option, str(value)]
+    question = "Which routing policy serves this best?"
+    _print(terminal.run_report(result.summary(), result.scenario), question, line=shlex.join(again))
 
 
 @app.command
@@ -108,15 +125,18 @@ def compare(
     from headway.report import terminal
     from headway.report.progress import CompareProgress
 
+    given = _options(routing_policy, routing_scorers, policy_config)
+    if policies is not None and given:
+        raise HeadwayError(
+            f"--policies: says what is compared, and so does {next(iter(given))}; leave one of them out."
+        )
     loaded = _load(scenario, changes, routing_policy, routing_scorers, policy_config)
-    chosen = _policy_list(policies) if policies is not None else None
     with CompareProgress() as progress:
-        comparison = compare_policies(loaded, chosen, progress=progress)
+        comparison = compare_policies(loaded, policies, progress=progress)
     if as_json:
         _print_json(comparison.summary())
     else:
-        title = terminal.run_title(comparison.scenario, policy=False)
-        _print(terminal.comparison_report(comparison.ranked, title, comparison.verdict))
+        _print(terminal.comparison_report(comparison))
 
 
 @app.command
@@ -160,7 +180,7 @@ def inspect(
     file:
         A Mooncake JSONL or Azure CSV file, .gz accepted.
     """
-    from headway.report.trace import report
+    from headway.report.trace import report, snippet
     from headway.workload.inspect import inspect as inspect_trace
 
     sizes = [_blocks(part) for part in capacity.split(",")]
@@ -169,7 +189,7 @@ def inspect(
     if as_json:
         _print_json(found)
     else:
-        _print(report(found, file.name))
+        _print(report(found, file.name), line=snippet(found, str(file)))
 
 
 def _blocks(text: str) -> int | None:
@@ -198,15 +218,20 @@ def _load(
     return validate(overrides.apply(data, changes or ()))
 
 
-def _policy_list(text: str) -> list[Any]:
-    """`a,b,c`; being the inside of a YAML list, it takes mappings too."""
-    from headway.overrides import parse_yaml
+def _options(
+    routing_policy: str | None, routing_scorers: str | None, policy_config: Path | None
+) -> dict[str, str | Path]:
+    """The options that name a routing policy, as far as they are given."""
+    found = {
+        "--routing-policy": routing_policy,
+        "--routing-scorers": routing_scorers,
+        "--policy-config": policy_config,
+    }
+    return {option: value for option, value in found.items() if value is not None}
 
-    found = parse_yaml(f"[{text}]", "--policies")
-    return [item for item in found if item is not None]
 
-
-def _print(*parts: Any) -> None:
+def _print(*parts: Any, line: str | None = None) -> None:
+    """Parts laid out for the terminal's width, then a line to copy, which is never broken."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -215,11 +240,24 @@ def _print(*parts: Any) -> None:
             console.print(part)
     text = captured.get()
     # Tables are padded to their width, which nobody wants in a file.
-    sys.stdout.write(text if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+    text = text if console.is_terminal else "".join(f"{row.rstrip()}\n" for row in text.splitlines())
+    if line is not None:
+        text += f"{line}\n"
+    sys.stdout.write(text if _prints(text) else text.translate(PLAIN))
 
 
 def _print_json(document: Json) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    sys.stdout.write((text if _prints(text) else json.dumps(document, indent=2)) + "\n")
+
+
+def _prints(text: str) -> bool:
+    """Whether stdout can show it."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -228,6 +266,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def status(arguments: list[str]) -> int:
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="replace")  # a terminal that cannot show a sign is no reason to fail
     try:
         app(arguments or ["--help"], exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -243,11 +284,18 @@ def status(arguments: list[str]) -> int:
         # The reader has had enough; hand the interpreter a stdout that it can flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        traceback.print_exc()
+        return _complain(f"this is a mistake of ours, please report it: {type(error).__name__}: {error}", 3)
     return 0
 
 
-def _complain(message: str, code: int) -> int:
+def _say(message: str) -> None:
     print(f"headway: {message}", file=sys.stderr)
+
+
+def _complain(message: str, code: int) -> int:
+    _say(message)
     return code
 
 

@@ -57,11 +57,16 @@ class ControlPlane:
         cluster.now_ps = now_ps
         verdict = self.admission.admit(request, cluster)
         if verdict is not ADMIT and not isinstance(verdict, Admit):
-            return verdict  # type: ignore[no-any-return]
+            if isinstance(verdict, Reject):
+                return verdict
+            raise wrong_answer("admission", self.admission, "admit must return ADMIT or a Reject", verdict, request)
         decision = self.routing.route(request, cluster)
+        if isinstance(decision, Route):
+            return self.dispatch(now_ps, request, decision)
         if isinstance(decision, Reject):
             return decision
-        return self.dispatch(now_ps, request, decision)
+        right = "route must return a Route, as in Route(view.id), or a Reject"
+        raise wrong_answer("routing", self.routing, right, decision, request)
 
     def dispatch(self, now_ps: int, request: Request, route: Route) -> InstanceView:
         view = self.views.get(route.target)
@@ -111,3 +116,9 @@ class ControlPlane:
             if hasattr(stage, "metrics"):
                 found.update(stage.metrics())
         return found
+
+
+def wrong_answer(stage: str, policy: Any, right: str, answer: object, request: Request) -> HeadwayError:
+    shown = repr(answer)
+    shown = shown if len(shown) <= 80 else f"{shown[:80]}..."
+    return HeadwayError(f"policies.{stage}: {type(policy).__name__}.{right}, got {shown}, at request {request.id}.")

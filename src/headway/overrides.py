@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
-from headway.registry import canonical, find, suggest
+from headway.registry import canonical, find
 from headway.types import HeadwayError, Json
+from headway.wording import suggest
 
 DEFAULT_POLICIES = {"admission": "always", "routing": "weighted", "scheduler": "fcfs"}
 SEEDS = ("workload", "simulation", "jitter")

@@ -7,7 +7,6 @@ keys, its `--set` paths and its search space; the docstring is its catalogue ent
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib.util
 import inspect
 import sys
@@ -19,6 +18,7 @@ from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 import msgspec
 
 from headway.types import HeadwayError
+from headway.wording import expected, suggest
 
 T = TypeVar("T", bound=type)
 
@@ -122,15 +122,6 @@ def parameters(cls: type) -> list[Parameter]:
     return found
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """' Did you mean ...?' with the nearest known word, or the list of what is known."""
-    options = list(known)
-    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
-    if near:
-        return f" Did you mean {near[0]!r}?"
-    return f" Known: {', '.join(sorted(options))}." if options else ""
-
-
 def find(stage: str, name: str, where: str) -> Entry:
     """The entry of a name, or of `path/to/file.py:Class`."""
     if ".py" in name:
@@ -159,7 +150,7 @@ def load(stage: str, reference: str, where: str) -> Entry:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise HeadwayError(f"{where}: {file} could not be loaded: {type(error).__name__}: {error}") from error
     cls = getattr(module, attribute, None)
     if not isinstance(cls, type):
@@ -224,8 +215,8 @@ def make(entry: Entry, given: dict[str, Any], where: str) -> Any:
 def check(value: Any, parameter: Parameter, where: str) -> Any:
     try:
         converted = msgspec.convert(value, parameter.type)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise HeadwayError(f"{where}: {error}, got {value!r}.") from None
+    except (msgspec.ValidationError, TypeError):
+        raise HeadwayError(f"{where}: expected {expected(parameter.type)}, got {value!r}.") from None
     bounds = parameter.bounds
     if bounds and isinstance(converted, (int, float)) and not bounds.low <= converted <= bounds.high:
         raise HeadwayError(f"{where}: must lie between {bounds.low:g} and {bounds.high:g}, got {value!r}.")

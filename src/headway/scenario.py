@@ -20,6 +20,8 @@ from headway.latency.roofline import RooflineParameters
 from headway.section import read
 from headway.types import PS_PER_SECOND, HeadwayError, Json
 from headway.units import duration_ps
+from headway.wording import suggest
+from headway.workload import arrivals, prefixes
 from headway.workload.spec import WorkloadSpec
 
 DEFAULT: Final = "shared-prefix-2026-11"
@@ -102,16 +104,22 @@ class Policies(Struct, frozen=True):
 
     def build(self, stage: str) -> Any:
         """A fresh policy object of a stage: policies keep state, so every run makes its own."""
-        return registry.build(stage, getattr(self, stage), f"policies.{stage}")
+        return build_policy(stage, getattr(self, stage), f"policies.{stage}")
 
     def explicit(self, stage: str) -> Json:
         """The policy's name and every parameter, defaults included."""
-        name, _ = registry.split(getattr(self, stage), f"policies.{stage}")
+        where = f"policies.{stage}"
+        name, _ = registry.split(getattr(self, stage), where)
         made = self.build(stage)
         found = {parameter.name: getattr(made, parameter.name) for parameter in made.entry.parameters}
         name = name if ".py:" in name else made.entry.name
         if "scorers" in found:
-            found["scorers"] = overrides.scorer_list(found["scorers"], f"policies.{stage}.scorers")
+            scorers = overrides.scorer_list(found["scorers"], f"{where}.scorers")
+            found["scorers"] = [_explicit_part("scorer", scorer, f"{where}.scorers") for scorer in scorers]
+        if "filters" in found:
+            found["filters"] = [_explicit_part("filter", one, f"{where}.filters") for one in found["filters"]]
+        if "picker" in found:
+            found["picker"] = _explicit_part("picker", found["picker"], f"{where}.picker")
         return {"name": name, **msgspec.to_builtins(found)}
 
 
@@ -155,7 +163,7 @@ class Scenario(Struct, frozen=True):
     horizon_ps: int | None
 
     @classmethod
-    def load(cls, source: Source = DEFAULT, overrides: Iterable[str] = ()) -> Scenario:
+    def load(cls, source: Source = DEFAULT, overrides: str | Iterable[str] = ()) -> Scenario:
         """From a file, a preset's name, a mapping, or another scenario, with `key.path=value` changes on top."""
         if isinstance(source, Scenario) and not overrides:
             return source
@@ -166,7 +174,7 @@ class Scenario(Struct, frozen=True):
         return {
             "name": self.name,
             "seed": msgspec.to_builtins(self.seed),
-            "workload": self.workload.resolved(),
+            "workload": _explicit_workload(self.workload.resolved()),
             "cluster": self.cluster.resolved(),
             "policies": {stage: self.policies.explicit(stage) for stage in STAGES},
             "slo": {"ttft": duration_text(self.slo.ttft_ps), "tpot": duration_text(self.slo.tpot_ps)},
@@ -190,7 +198,7 @@ def presets() -> list[str]:
     return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
-def load_data(source: Source, assignments: Iterable[str] = ()) -> Json:
+def load_data(source: Source, assignments: str | Iterable[str] = ()) -> Json:
     """The plain mapping of a scenario before it is validated; files it names are found beside it."""
     if isinstance(source, Scenario):
         data: Any = source.resolved()
@@ -202,7 +210,10 @@ def load_data(source: Source, assignments: Iterable[str] = ()) -> Json:
         raise HeadwayError(
             f"{source}: a scenario is a mapping with 'workload' and 'cluster', this is {type(data).__name__}."
         )
-    return overrides.apply(data, assignments)
+    try:
+        return overrides.apply(data, [assignments] if isinstance(assignments, str) else assignments)
+    except HeadwayError as error:  # its sentences are those of the command line
+        raise HeadwayError(str(error).replace("as in --set ", "as in ").replace("--set ", "overrides: ", 1)) from None
 
 
 def _read(source: str | Path) -> Any:
@@ -220,7 +231,7 @@ def _read(source: str | Path) -> Any:
         return data
     if path.is_dir():
         raise HeadwayError(f"{source}: is a folder; a scenario file is wanted.")
-    hint = registry.suggest(str(source), presets())
+    hint = suggest(str(source), presets())
     raise HeadwayError(f"{source}: there is no such scenario file, nor a preset of that name.{hint}")
 
 
@@ -262,6 +273,17 @@ def validate(data: Mapping[str, Any]) -> Scenario:
     return scenario
 
 
+def build_policy(stage: str, spec: Any, where: str) -> Any:
+    """A policy from its name or mapping; whatever goes wrong in the making of a user's own is told in a sentence."""
+    try:
+        return registry.build(stage, spec, where)
+    except HeadwayError:
+        raise
+    except (Exception, SystemExit) as error:
+        name, _ = registry.split(spec, where)
+        raise HeadwayError(f"{where}: {name} could not be made: {type(error).__name__}: {error}.") from error
+
+
 def _seeds(value: Any) -> Seeds:
     if isinstance(value, int) and not isinstance(value, bool):
         return Seeds(value, value, value)
@@ -294,6 +316,28 @@ def duration_text(ps: int | None) -> str | None:
         if ps % size == 0:
             return f"{ps // size}{unit}"
     return f"{ps}ps"
+
+
+def _explicit_part(stage: str, spec: Any, where: str) -> Json:
+    """A scorer, filter or picker with its own defaults written out; a scorer's weight stays as it was given."""
+    name, given = registry.split(spec, where)
+    entry = registry.find(stage, name, where)
+    found: Json = {"name": name if ".py:" in name else entry.name}
+    if "weight" in given:
+        found["weight"] = given.pop("weight")
+    defaults = {parameter.name: parameter.default for parameter in entry.parameters}
+    return {**found, **defaults, **{key.replace("-", "_"): value for key, value in given.items()}}
+
+
+def _explicit_workload(section: Json) -> Json:
+    """A workload section with the defaults of its parts written out."""
+    found = dict(section)
+    if "arrival" in found:
+        arrival = arrivals.parse(found["arrival"], "workload.arrival")
+        found["arrival"] = arrival.process if arrival.cv is None else msgspec.to_builtins(arrival)
+    if "prefix" in found:
+        found["prefix"] = msgspec.to_builtins(prefixes.parse(found["prefix"], "workload.prefix"))
+    return found
 
 
 def _explicit_latency(section: Json) -> Json:

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headway.registry import suggest
 from headway.types import HeadwayError
+from headway.wording import expected, listed, suggest
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -25,9 +25,9 @@ def read(kind: type[S], data: object, where: str) -> S:
             raise HeadwayError(f"{place}: there is no such key.{suggest(str(key), fields)}")
         try:
             values[field.name] = msgspec.convert(value, field.type)
-        except msgspec.ValidationError as error:
-            raise HeadwayError(f"{place}: {error}, got {value!r}.") from None
-    for field in fields.values():
-        if field.required and field.name not in values:
-            raise HeadwayError(f"{where or 'scenario'}: {field.encode_name!r} is missing.")
+        except msgspec.ValidationError:
+            raise HeadwayError(f"{place}: expected {expected(field.type)}, got {value!r}.") from None
+    missing = [repr(field.encode_name) for field in fields.values() if field.required and field.name not in values]
+    if missing:
+        raise HeadwayError(f"{where or 'scenario'}: {listed(missing)} {'is' if len(missing) == 1 else 'are'} missing.")
     return kind(**values)

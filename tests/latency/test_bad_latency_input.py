@@ -58,7 +58,7 @@ def test_a_wrong_latency_section_is_told(data: Any, sentence: str) -> None:
         ("abacus", "Known: a100-80gb, a10g, b200, h100, h200, l4, l40s, mi300x, rtx-4090."),
         (7, "cluster.gpu: expected a GPU's name or a mapping of its figures, got 7."),
         ({**GPU, "memry": 1}, "cluster.gpu.memry: there is no such key. Did you mean 'memory'?"),
-        ({"memory": "80GB"}, "cluster.gpu: 'bandwidth' is missing."),
+        ({"memory": "80GB"}, "cluster.gpu: 'bandwidth', 'tflops' and 'usd_per_hour' are missing."),
         ({**GPU, "memory": 80}, "cluster.gpu.memory: 80 is not a size"),
         ({**GPU, "memory": "0GB"}, "cluster.gpu.memory: must be above zero, got '0GB'."),
         ({**GPU, "bandwidth": "3TB"}, "cluster.gpu.bandwidth: '3TB' is not a bandwidth"),

@@ -277,7 +277,7 @@ def test_a_weight_that_is_not_a_positive_number_is_an_error(weight: Any) -> None
         ({"queue-depth": "1e400000000"}, "queue-depth: a weight must lie between 1e-12 and 1e12"),
         ({}, "policies.routing.scorers: at least one scorer is needed"),
         ("", "policies.routing.scorers: at least one scorer is needed"),
-        (5, "policies.routing.scorers: Expected"),
+        (5, "policies.routing.scorers: expected"),
     ],
 )
 def test_a_wrong_profile_is_told_at_its_place(scorers: Any, message: str) -> None:

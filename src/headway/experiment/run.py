@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from headway import __version__, registry
+from headway.experiment.blame import told
 from headway.latency import Estimator, capacity_score
 from headway.results.recorder import RunFacts
 from headway.results.result import Result
 from headway.scenario import DEFAULT, STAGES, Cluster, Scenario, Source
 from headway.sim.cluster import ClusterSetup, Simulation
-from headway.streams import stream
-from headway.types import InstanceView
+from headway.streams import derive, stream
+from headway.types import HeadwayError, InstanceView, InvariantError, Json
 
 Progress = Callable[[int, int], None]  # requests arrived so far, simulated picoseconds so far
 
@@ -20,7 +25,7 @@ Progress = Callable[[int, int], None]  # requests arrived so far, simulated pico
 def simulate(
     scenario: Source = DEFAULT,
     *,
-    overrides: Iterable[str] = (),
+    overrides: str | Iterable[str] = (),
     admission: Any = None,
     routing: Any = None,
     scheduler: Any = None,
@@ -28,22 +33,78 @@ def simulate(
 ) -> Result:
     """Run a scenario (a path, a preset's name, a mapping or a `Scenario`) and give its result.
 
-    `overrides` are `key.path=value` changes. A stage's policy may be given as an object of the caller's own; the
-    scenario's is used otherwise.
+    `overrides` are `key.path=value` changes. A stage's policy may be given by name, as a mapping with `name` and
+    parameters, or as a class or an object of the caller's own; the scenario's is used otherwise.
     """
+    given = {"admission": admission, "routing": routing, "scheduler": scheduler}
     loaded = Scenario.load(scenario, overrides)
-    policies = {"admission": admission, "routing": routing, "scheduler": scheduler}
+    named = {stage: _plain(spec) for stage, spec in given.items() if isinstance(spec, str | Mapping)}
+    loaded = replace(loaded, policies=replace(loaded.policies, **named))
     resolved = loaded.resolved()
+    policies: dict[str, Any] = {}
     for stage in STAGES:
-        if policies[stage] is None:
+        if given[stage] is None or stage in named:
             policies[stage] = loaded.policies.build(stage)
         else:
-            resolved["policies"][stage] = {"name": type(policies[stage]).__name__}
+            policies[stage] = own_policy(stage, given[stage], stage)
+            resolved["policies"][stage] = described(policies[stage])
     setup = cluster_setup(loaded)
-    rng = partial(stream, loaded.seed.simulation)
-    simulation = Simulation(setup, **policies, rng=rng, estimator=Estimator(setup.latency))
-    recorder = simulation.run(loaded.workload.plan(loaded.seed.workload, loaded.cluster.shape().name), progress)
+    rng = partial(stream, derive(loaded.seed.simulation, "policies"))  # no way from there to the workload's draws
+    planned = loaded.workload.plan(loaded.seed.workload, loaded.cluster.shape().name)
+    try:
+        simulation = Simulation(setup, **policies, rng=rng, estimator=Estimator(setup.latency))
+        recorder = simulation.run(planned, progress)
+    except (HeadwayError, InvariantError):
+        raise
+    except (Exception, SystemExit) as error:
+        mistake = told(error)
+        if mistake is None:
+            raise
+        raise mistake from error
     return Result.of(resolved, recorder, simulation.stats, run_facts(loaded, simulation))
+
+
+def _plain(spec: str | Mapping[str, Any]) -> str | Json:
+    return spec if isinstance(spec, str) else dict(spec)
+
+
+def own_policy(stage: str, given: Any, where: str) -> Any:
+    """A policy that lives in the caller's program: an object as it is, a class made with its defaults."""
+    method = registry.METHODS.get(stage, "enqueue")
+    if not callable(getattr(given, method, None)):
+        wanted = f"a policy's name, a mapping with 'name', or a class or object with the method {method!r}"
+        raise HeadwayError(f"{where}: expected {wanted}, got {given!r}.")
+    entry = getattr(given, "entry", None)
+    if isinstance(entry, registry.Entry) and entry.stage != stage:
+        raise HeadwayError(f"{where}: {entry.name!r} is of stage {entry.stage}, a policy of stage {stage} is wanted.")
+    if not isinstance(given, type):
+        return given
+    try:
+        return given()
+    except Exception as error:
+        name = f"{given.__name__} could not be made"
+        raise HeadwayError(f"{where}: {name}: {type(error).__name__}: {error}; give an object of it.") from error
+
+
+def described(policy: Any) -> Json:
+    """The name of an object, and its parameters where it is of the catalogue."""
+    entry = getattr(policy, "entry", None)
+    if not isinstance(entry, registry.Entry) or entry not in registry.entries(entry.stage):
+        return {"name": type(policy).__name__}
+    parameters = {parameter.name: getattr(policy, parameter.name) for parameter in entry.parameters}
+    return {"name": entry.name, **to_builtins(parameters)}
+
+
+def about(scenario: Scenario) -> Json:
+    """What a run was, for a document that goes astray from its scenario; the same however it was computed."""
+    resolved = scenario.resolved()
+    return {
+        "name": scenario.name,
+        "version": __version__,
+        "key": scenario.key(),
+        "seed": resolved["seed"],
+        "policies": {stage: spec["name"] for stage, spec in resolved["policies"].items()},
+    }
 
 
 def cluster_setup(scenario: Scenario) -> ClusterSetup:
@@ -61,6 +122,7 @@ def cluster_setup(scenario: Scenario) -> ClusterSetup:
         leap=scenario.leap,
         horizon_ps=scenario.horizon_ps,
         warmup=scenario.warmup,
+        jitter_seed=scenario.seed.jitter,
     )
 
 

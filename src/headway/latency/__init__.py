@@ -18,8 +18,8 @@ from headway.latency.piecewise import Piecewise
 from headway.latency.roofline import Roofline
 from headway.latency.shapes import ModelShape, models, read_model
 from headway.latency.tables import plain
-from headway.registry import suggest
 from headway.types import HeadwayError
+from headway.wording import suggest
 
 NAMES: Final = ("roofline", "linear", "piecewise", "fixed")
 

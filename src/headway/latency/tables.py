@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import yaml
 
-from headway.registry import suggest
 from headway.types import HeadwayError
+from headway.wording import suggest
 
 T = TypeVar("T")
 
@@ -34,9 +34,10 @@ class Table(Generic[T]):
         entry = self.entries.get(self.aliases.get(wanted, wanted))
         if entry is None:
             near = get_close_matches(wanted, [*self.entries, *self.aliases], n=1)
-            hint = suggest(wanted, near or self.entries)
+            hint = suggest(wanted, near) if near else ""
             raise HeadwayError(
-                f"{where}: no {kind} in the table is called {name!r} (a mapping of figures will do).{hint}"
+                f"{where}: no {kind} in the table is called {name!r} (a mapping of figures will do).{hint} "
+                f"Known: {', '.join(sorted(self.entries))}."
             )
         return entry
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -14,14 +14,27 @@ from rich.text import Text
 
 import headway.policies  # noqa: F401  (declares the policies)
 from headway import registry
+from headway.overrides import DEFAULT_POLICIES
 from headway.registry import Entry, Parameter
 from headway.report.terminal import facts, table
 from headway.types import HeadwayError, Json
+from headway.wording import suggest
+
+HEADINGS: Final = {
+    "routing": "routing policies",
+    "scorer": "scorers, for the routing policy weighted",
+    "filter": "filters, for weighted",
+    "picker": "pickers, for weighted",
+    "admission": "admission policies",
+    "scheduler": "schedulers",
+}
+READERS: Final = ("routing", "scorer", "filter")  # stages that look at instances
+DEFAULTS: Final = {**DEFAULT_POLICIES, "picker": "max-score"}
 
 
 def find(name: str | None) -> list[Entry]:
     """All entries, or those of one name (a name may stand in more than one stage), or that of a user's own file."""
-    entries = registry.entries()
+    entries = ordered(registry.entries())
     if name is None:
         return entries
     if ".py:" in name:
@@ -29,9 +42,7 @@ def find(name: str | None) -> list[Entry]:
     found = [entry for entry in entries if entry.name == registry.canonical(name)]
     if not found:
         known = dict.fromkeys(entry.name for entry in entries)
-        raise HeadwayError(
-            f"policies: no policy is called {name!r}.{registry.suggest(registry.canonical(name), known)}"
-        )
+        raise HeadwayError(f"policies: no policy is called {name!r}.{suggest(registry.canonical(name), known)}")
     return found
 
 
@@ -52,6 +63,7 @@ def document(entry: Entry) -> Json:
         ],
         "signals": {"exact": list(entry.exact), "reported": list(entry.reported)},
         "oracle": entry.oracle,
+        "default": is_default(entry),
     }
 
 
@@ -61,25 +73,60 @@ def type_name(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind))
 
 
+def ordered(found: Iterable[Entry]) -> list[Entry]:
+    """Stage by stage, what is most looked for first; within one in order of declaration."""
+    stages = list(HEADINGS)
+    return sorted(found, key=lambda entry: stages.index(entry.stage))
+
+
+def is_default(entry: Entry) -> bool:
+    """Whether it is what a scenario gets that names none."""
+    return DEFAULTS.get(entry.stage) == entry.name
+
+
 def listing(found: Sequence[Entry]) -> RenderableType:
-    """All policies, stage by stage."""
+    """All policies, stage by stage, each with its parameters and the signals it reads."""
     parts: list[RenderableType] = []
-    for stage in dict.fromkeys(entry.stage for entry in found):
+    for stage, heading in HEADINGS.items():
         rows = Table(box=None, padding=(0, 1), show_header=False)
         rows.add_column(no_wrap=True, style="bold")
         rows.add_column()
         for entry in found:
-            if entry.stage == stage:
-                rows.add_row(Text(entry.name), Text(entry.summary))
-        parts.extend((Text(stage, style="bold underline"), rows, ""))
-    parts.append(Text("headway policies NAME shows a policy's parameters and the signals it reads.", style="dim"))
+            if entry.stage != stage:
+                continue
+            rows.add_row(Text(entry.name), Text(f"{marks(entry)}{entry.summary}"))
+            if brief := declared(entry):
+                rows.add_row("", Text(brief, style="dim"))
+        if rows.row_count:
+            parts.extend((Text(heading, style="bold underline"), rows, ""))
+    parts.append(Text("headway policies NAME tells all of one policy: its rule, its parameters with their ranges."))
     return Group(*parts)
+
+
+def marks(entry: Entry) -> str:
+    words = [word for word, holds in (("default", is_default(entry)), ("oracle", entry.oracle)) if holds]
+    return f"({', '.join(words)}) " if words else ""
+
+
+def declared(entry: Entry) -> str:
+    """Parameters with their defaults, and signals by freshness, in a line."""
+    given = " ".join(f"{parameter.name}={compact(parameter.default)}" for parameter in entry.parameters)
+    exact = f"exact: {', '.join(entry.exact)}" if entry.exact else ""
+    reported = f"reported: {', '.join(entry.reported)}" if entry.reported else ""
+    if entry.stage in READERS and not (exact or reported):
+        exact = "reads the true cache state" if entry.oracle else "reads no signal"
+    return " · ".join(part for part in (given, exact, reported) if part)
+
+
+def compact(value: Any) -> str:
+    return plain(value).replace(", ", ",").replace(": ", ":")
 
 
 def page(entry: Entry) -> RenderableType:
     """One policy: what it does, its parameters, and how fresh the signals are that it reads."""
     doc = "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(entry.make) or "").split("\n\n"))
-    parts: list[RenderableType] = [Text(f"{entry.name} ({entry.stage})", style="bold"), "", Text(doc), ""]
+    stage = f"{entry.stage}, default" if is_default(entry) else entry.stage
+    parts: list[RenderableType] = [Text(f"{entry.name} ({stage})", style="bold"), "", Text(doc), ""]
     if entry.parameters:
         rows = table("parameter", "default", "range")
         for parameter in entry.parameters:
@@ -108,4 +155,8 @@ def plain(value: Any) -> str:
 
 
 def limits(parameter: Parameter) -> str:
-    return f"{parameter.bounds.low:g} to {parameter.bounds.high:g}" if parameter.bounds else ""
+    return f"{figure(parameter.bounds.low)} to {figure(parameter.bounds.high)}" if parameter.bounds else ""
+
+
+def figure(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"

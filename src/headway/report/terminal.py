@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from headway.experiment.compare import Comparison
+from headway.experiment.contenders import routing_label
+from headway.experiment.notes import note
+from headway.experiment.verdict import has_slo
 
 LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"), ("queue wait", "queue_wait"))
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -42,27 +47,37 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     return made
 
 
-def run_title(scenario: Mapping[str, Any], policy: bool = True) -> str:
-    """What was run, in a line."""
+def title(scenario: Mapping[str, Any], policy: bool = True) -> RenderableType:
+    """What was run: the cluster, how its step times are made and, of a single run, who routed."""
     cluster = scenario["cluster"]
     model, gpu = (
         each if isinstance(each, str) else each.get("name", "custom") for each in (cluster["model"], cluster["gpu"])
     )
-    tp = f"{cluster['tp']} × " if cluster["tp"] > 1 else ""
-    routing = f", routed by {scenario['policies']['routing']['name']}" if policy else ""
-    return f"{scenario['name']}: {cluster['instances']} × {model} on {tp}{gpu}{routing}"
+    count, tp = cluster["instances"], cluster["tp"]
+    size = (
+        f"{count:,} instance{'s' if count > 1 else ''} of {model}, "
+        f"{'each ' if count > 1 else ''}on {tp} × {gpu} ({count * tp:,} GPU{'s' if count * tp > 1 else ''})"
+    )
+    how = f"step times: {cluster['latency']['model']}"
+    if policy:
+        how += f"; routing: {routing_label(scenario['policies']['routing'])}"
+    return Group(Text(f"{scenario['name']}: {size}", style="bold"), Text(how))
 
 
-def run_report(summary: Mapping[str, Any], title: str, hint: str) -> RenderableType:
+def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:
     """What one run gave: latencies, then what they cost and how they were reached."""
     latencies = table("ms", *STATISTICS)
     for name, key in LATENCIES:
         values = summary["latency"][key]
         latencies.add_row(Text(name), *(number(values[statistic]) for statistic in STATISTICS))
-    return Group(Text(title, style="bold"), "", latencies, "", facts(run_facts(summary)), "", Text(hint, style="dim"))
+    parts: list[RenderableType] = [title(scenario), ""]
+    said = note(summary, scenario["warmup"])
+    if said is not None:
+        parts.extend((Text(said), ""))
+    return Group(*parts, latencies, "", facts(run_facts(summary, scenario["slo"])), "")
 
 
-def run_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def run_facts(summary: Mapping[str, Any], targets: Mapping[str, Any]) -> list[tuple[str, str]]:
     requests, throughput, cache = summary["requests"], summary["throughput"], summary["cache"]
     balance, slo, cost = summary["balance"], summary["slo"], summary["cost"]
     usd = GAP if cost["usd_per_1k_tokens"] is None else number(1000 * cost["usd_per_1k_tokens"], 3)
@@ -78,9 +93,14 @@ def run_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{number(throughput['input_tokens_per_s'], 0)} in, {number(throughput['output_tokens_per_s'], 0)} out",
         ),
     ]
-    if slo.get("goodput_requests_per_s") is not None:
+    met = [
+        f"{name.upper()} ≤ {target} {percent(slo[f'{name}_attainment'])}"
+        for name, target in targets.items()
+        if target is not None
+    ]
+    if met:
         rows.append(("goodput", f"{number(slo['goodput_requests_per_s'], 2)} requests/s within the SLO"))
-        rows.append(("SLO met", f"TTFT {percent(slo['ttft_attainment'])}, TPOT {percent(slo['tpot_attainment'])}"))
+        rows.append(("SLO met", ", ".join(met)))
     rows.append(
         (
             "cache hits",
@@ -102,18 +122,20 @@ def run_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def comparison_report(ranked: Sequence[tuple[str, Mapping[str, Any]]], title: str, verdict: str) -> RenderableType:
+def comparison_report(found: Comparison) -> RenderableType:
     """One row a policy, best first, the winner marked."""
-    headers = ("TTFT ms\nmean", "\np99", "TPOT ms\np99", "E2E ms\nmean", "goodput\nshare", "cache\nhits", "Jain\nindex")
+    share = "goodput\nshare" if has_slo(found.scenario) else "served\nshare"
+    headers = ("TTFT ms\nmean", "\np99", "TPOT ms\np99", "E2E ms\nmean", share, "cache\nhits", "Jain\nindex")
     made = table("", "policy", *headers, gap=1)
     names = made.columns[1]
     names.justify, names.max_width = "left", 28
     names.no_wrap, names.overflow = False, "fold"  # parameters may be all that tells two policies apart
-    for position, (name, summary) in enumerate(ranked):
+    for name, summary in found.ranked:
         latency = summary["latency"]
+        best = name == found.best
         made.add_row(
-            "▸" if position == 0 else "",
-            Text(name),
+            "▸" if best else "",
+            Text(f"{name} (oracle)" if name in found.oracles else name),
             number(latency["ttft"]["mean"]),
             number(latency["ttft"]["p99"]),
             number(latency["tpot"]["p99"]),
@@ -121,6 +143,6 @@ def comparison_report(ranked: Sequence[tuple[str, Mapping[str, Any]]], title: st
             percent(summary["slo"]["goodput_ratio"]),
             percent(summary["cache"]["token_hit_ratio"]),
             number(summary["balance"]["jain"], 3),
-            style="bold" if position == 0 else None,
+            style="bold" if best else None,
         )
-    return Group(Text(title, style="bold"), "", made, "", Text(verdict))
+    return Group(title(found.scenario, policy=False), "", made, "", Text(found.verdict))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.report.plots import bar, columns
-from headway.report.terminal import facts, number, percent, table
+from headway.report.terminal import GAP, facts, number, percent, table
 
+WINDOWS = 10  # fewer counts than this have no variance worth printing
 SPREAD = ("mean", "p50", "p90", "p99", "min", "max")
 
 
@@ -19,10 +22,10 @@ def report(found: Mapping[str, Any], name: str) -> RenderableType:
     title = f"{name}: {number(found['requests'], 0)} requests in {found['format']} format"
     parts: list[RenderableType] = [Text(title, style="bold"), "", lengths(found), "", *arrivals(found)]
     if found["sessions"] is not None:
-        parts.extend(("", facts(content(found)), "", *reuse(found["reuse"])))
+        parts.extend(("", facts(content(found)), "", *reuse(found["reuse"], found["blocks"]["tokens"])))
     if found.get("note"):
         parts.extend(("", Text(found["note"])))
-    return Group(*parts)
+    return Group(*parts, "", Text("To replay it, in a scenario:"))
 
 
 def lengths(found: Mapping[str, Any]) -> Table:
@@ -39,11 +42,11 @@ def lengths(found: Mapping[str, Any]) -> Table:
 def arrivals(trace: Mapping[str, Any]) -> list[RenderableType]:
     found = trace["arrivals"]
     rates = found["rate_over_time_per_s"]
-    idc = ", ".join(f"{number(value, 2)} over {window}" for window, value in found["idc"].items() if value is not None)
+    idc = ", ".join(f"{_dispersion(window, value, trace['span_s'])}" for window, value in found["idc"].items())
     rows = [
         ("rate", f"{number(trace['rate_per_s'], 2)} requests/s over {number(trace['span_s'])} s"),
         ("gaps", f"coefficient of variation {number(found['cv'], 3)} (0 even, 1 Poisson)"),
-        ("dispersion", f"{idc or 'too short to say'} (1 Poisson)"),
+        ("dispersion", f"{idc} (variance to mean of the counts, 1 Poisson)"),
         ("peak to mean", f"{number(found['peak_to_mean_60s'], 2)} at a minute"),
     ]
     parts: list[RenderableType] = [facts(rows)]
@@ -54,6 +57,12 @@ def arrivals(trace: Mapping[str, Any]) -> list[RenderableType]:
     return parts
 
 
+def _dispersion(window: str, value: float | None, span_s: float) -> str:
+    """A variance of a few counts says nothing."""
+    enough = span_s >= WINDOWS * float(window.removesuffix("s"))
+    return f"{number(value, 2) if enough else GAP} over {window}"
+
+
 def content(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     blocks, sessions = found["blocks"], found["sessions"]
     return [
@@ -62,19 +71,31 @@ def content(found: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{number(blocks['referenced'], 0)} of {blocks['tokens']} tokens, {number(blocks['distinct'], 0)} distinct",
         ),
         (
-            "sessions",
-            f"{number(sessions['count'], 0)} (as the blocks tell), {number(sessions['turns']['mean'], 2)} turns "
-            f"on average, {percent(sessions['requests_in_multi_turn_share'])} of requests in several turns",
+            "chains",
+            f"{number(sessions['count'], 0)} of requests that continue an earlier one's blocks (the format has no "
+            f"session ids): {number(sessions['turns']['mean'], 2)} requests each on average, "
+            f"{percent(sessions['requests_in_multi_turn_share'])} of requests in chains of several",
         ),
     ]
 
 
-def reuse(rows: list[Mapping[str, Any]]) -> list[RenderableType]:
+def reuse(rows: list[Mapping[str, Any]], block: int) -> list[RenderableType]:
     """Share of blocks that LRU caches of each size would hit in order of arrival, under round robin."""
-    made = table("caches", "blocks each", "block hits", "")
+    made = table("caches", "blocks each", "tokens each", "block hits", "")
     made.columns[-1].justify = "left"
     for row in rows:
-        capacity = "unlimited" if row["capacity"] is None else number(row["capacity"], 0)
+        capacity = row["capacity"]
+        sizes = ("unlimited", "") if capacity is None else (number(capacity, 0), number(capacity * block, 0))
         ratio = row["block_hit_ratio"]
-        made.add_row(str(row["instances"]), capacity, f"{100 * ratio:.2f} %", bar(ratio))
-    return [Text(" What LRU caches under round robin would hit, in order of arrival:"), made]
+        made.add_row(str(row["instances"]), *sizes, f"{100 * ratio:.2f} %", bar(ratio, 24))
+    return [
+        Text(" What LRU caches under round robin would hit, in order of arrival;"),
+        Text(f" a cache's capacity counts the trace's own blocks, of {block} tokens each:"),
+        made,
+    ]
+
+
+def snippet(found: Mapping[str, Any], path: str) -> str:
+    """The section of a scenario that replays this trace."""
+    where = path if re.fullmatch(r"[\w./-]+", path) else json.dumps(path)
+    return f"workload: {{trace: {{format: {found['format']}, path: {where}}}}}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from headway.registry import suggest
 from headway.types import HeadwayError, Json
+from headway.wording import suggest
 
 Best = Literal["low", "high"]
 Named = tuple[str, Json]

@@ -7,9 +7,9 @@ from array import array
 from collections.abc import Iterator, KeysView
 from typing import Any
 
-from headway.registry import suggest
 from headway.results.recorder import Recorder
 from headway.types import OUTCOMES, HeadwayError
+from headway.wording import suggest
 
 COLUMNS = (
     "request",

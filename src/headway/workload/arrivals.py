@@ -15,9 +15,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from headway.registry import suggest
 from headway.section import read
 from headway.types import HeadwayError
+from headway.wording import suggest
 
 PROCESSES: Final = ("poisson", "gamma", "constant")
 GAMMA_CV: Final = 2.0

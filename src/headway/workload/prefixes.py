@@ -15,10 +15,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headway.registry import suggest
 from headway.section import read
 from headway.streams import stream
 from headway.types import HeadwayError
+from headway.wording import suggest
 from headway.workload.shapes import MAX_TOKENS, check_weights, picker
 
 MAX_GROUPS: Final = 10_000_000

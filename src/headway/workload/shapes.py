@@ -22,9 +22,9 @@ from typing import Final, cast
 
 from msgspec import Struct
 
-from headway.registry import suggest
 from headway.section import read
 from headway.types import HeadwayError
+from headway.wording import suggest
 
 MAX_TOKENS: Final = 2**31 - 1
 WHOLE: Final = f"a length is a whole number between 1 and {MAX_TOKENS}"

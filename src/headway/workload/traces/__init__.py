@@ -5,8 +5,8 @@ from __future__ import annotations
 import pathlib
 from typing import Final
 
-from headway.registry import suggest
 from headway.types import HeadwayError
+from headway.wording import suggest
 from headway.workload.traces import azure, mooncake
 from headway.workload.traces.source import lines
 from headway.workload.traces.table import Trace

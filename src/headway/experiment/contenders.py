@@ -1,0 +1,140 @@
+"""The policies of a comparison: from whatever names them, under labels that tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Any
+
+from msgspec import Struct
+
+from headway import registry
+from headway.experiment.run import own_policy
+from headway.overrides import parse_yaml, scorer_list
+from headway.scenario import Scenario, build_policy
+from headway.types import HeadwayError, Json
+
+WHERE = "policies"
+
+
+class Contender(Struct, frozen=True):
+    """A policy in a comparison: what it is called there, and how it is built."""
+
+    name: str
+    spec: Any  # a name or a mapping, or a class or an object of the caller's own
+    oracle: bool
+
+
+def contenders(scenario: Scenario, policies: Any = None) -> list[Contender]:
+    """All routing policies, or those given. Where one is named without parameters, the scenario's for it hold."""
+    own = scenario.policies.routing
+    own_name, _ = registry.split(own, "policies.routing")
+    if policies is None:
+        names: list[Any] = list(registry.names("routing"))
+        chosen = names if registry.canonical(own_name) in names else [own, *names]
+    else:
+        chosen = each(policies)
+    if not chosen:
+        known = ", ".join(registry.names("routing"))
+        raise HeadwayError(f"{WHERE}: name at least one routing policy. Known: {known}.")
+    found: list[Contender] = []
+    for spec in chosen:
+        one = _named(spec, own) if isinstance(spec, str | Mapping) else _own(spec)
+        name = _distinct(one.name, [other.name for other in found])
+        found.append(Contender(name, one.spec, one.oracle))
+    return found
+
+
+def each(policies: Any) -> list[Any]:
+    """A list of policies from a list, from a single one, or from text: "a,b,{name: c, parameter: 1}"."""
+    if isinstance(policies, str):
+        # The inside of a YAML list, so that it takes mappings too.
+        return [item for item in parse_yaml(f"[{policies}]", WHERE) if item is not None]
+    if isinstance(policies, Mapping) or not isinstance(policies, Iterable):
+        return [policies]
+    return list(policies)
+
+
+def _named(spec: str | Mapping[str, Any], own: Any) -> Contender:
+    name, parameters = registry.split(dict(spec) if isinstance(spec, Mapping) else spec, WHERE)
+    chosen: Any = {"name": name, **parameters} if parameters else name
+    own_name, own_parameters = registry.split(own, "policies.routing")
+    if not parameters and registry.canonical(name) == registry.canonical(own_name):
+        chosen = own
+        parameters = _changed(registry.find("routing", name, WHERE), own_parameters)
+    made = build_policy("routing", chosen, WHERE)  # first, since it tells best what is wrong
+    return Contender(label(name, parameters), chosen, _is_oracle(made))
+
+
+def _own(given: Any) -> Contender:
+    made = own_policy("routing", given, WHERE)
+    entry = getattr(made, "entry", None)
+    if isinstance(entry, registry.Entry):
+        parameters = {parameter.name: getattr(made, parameter.name) for parameter in entry.parameters}
+        return Contender(label(entry.name, _changed(entry, parameters)), given, _is_oracle(made))
+    return Contender(type(made).__name__, given, _is_oracle(made))
+
+
+def _is_oracle(policy: Any) -> bool:
+    return bool(getattr(policy, "oracle", False) or getattr(getattr(policy, "entry", None), "oracle", False))
+
+
+def _changed(entry: registry.Entry, parameters: Json) -> Json:
+    """The parameters that are not as the catalogue has them."""
+    defaults = {parameter.name: parameter.default for parameter in entry.parameters}
+    found = {}
+    for key, value in parameters.items():
+        default = defaults.get(key.replace("-", "_"))
+        if value != default and sorted(_brief(key, value)) != sorted(_brief(key, default)):
+            found[key] = value
+    return found
+
+
+def label(name: str, parameters: Json) -> str:
+    """A short name of a policy with its parameters, as in weighted(queue-depth:2)."""
+    if ".py:" in name:
+        file, _, attribute = name.rpartition(":")
+        name = f"{PurePath(file).name}:{attribute}"
+    else:
+        name = registry.canonical(name)
+    words = [word for key, value in parameters.items() for word in _brief(key, value)]
+    return f"{name}({', '.join(words)})" if words else name
+
+
+def routing_label(spec: Json) -> str:
+    """The label of a resolved routing policy: what is not as in the catalogue, and a weighted one's scorers always."""
+    name, parameters = registry.split(spec, "policies.routing")
+    try:
+        shown = _changed(registry.find("routing", name, WHERE), parameters)
+    except HeadwayError:  # a policy of the caller's program
+        return label(name, parameters)
+    scorers = {"scorers": parameters["scorers"]} if "scorers" in parameters else {}
+    return label(name, {**shown, **scorers})
+
+
+def _brief(key: str, value: Any) -> list[str]:
+    if key == "scorers":
+        return [_part("scorer", item) for item in scorer_list(value, f"{WHERE}.scorers")]
+    if key == "filters" and isinstance(value, list | tuple):
+        return [_part("filter", item) for item in value]
+    return [f"picker={_part('picker', value)}" if key == "picker" else f"{key}={value}"]
+
+
+def _part(stage: str, spec: Any) -> str:
+    """A scorer, filter or picker: its name, its weight, and what of it is not as in the catalogue."""
+    name, parameters = registry.split(spec, WHERE)
+    weight = parameters.pop("weight", None)
+    changed = _changed(registry.find(stage, name, WHERE), parameters)
+    words = [name if ".py:" in name else registry.canonical(name)]
+    if weight is not None:
+        words[0] += f":{weight:g}" if isinstance(weight, float) else f":{weight}"
+    return " ".join([*words, *(f"{key}={value}" for key, value in changed.items())])
+
+
+def _distinct(name: str, taken: list[str]) -> str:
+    count = 2
+    candidate = name
+    while candidate in taken:
+        candidate = f"{name}#{count}"
+        count += 1
+    return candidate

@@ -1,0 +1,41 @@
+"""Words for errors: what was expected, what is known, what may have been meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+WORDS: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
+PLURALS: Final = {int: "whole numbers", float: "numbers", str: "texts"}
+LIMITS: Final = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "of at most"))
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """' Did you mean ...?' with the nearest known word, or the list of what is known."""
+    options = list(known)
+    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    if near:
+        return f" Did you mean {near[0]!r}?"
+    return f" Known: {', '.join(sorted(options))}." if options else ""
+
+
+def expected(kind: Any) -> str:
+    """A type in words: "a whole number of at least 1 or 'auto'"."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        limits = [f"{word} {limit:g}" for name, word in LIMITS if (limit := getattr(inner[1], name, None)) is not None]
+        return " ".join((expected(inner[0]), " and ".join(limits)))
+    if origin is Literal:
+        return " or ".join(repr(value) for value in inner)
+    if origin in (Union, UnionType):
+        return " or ".join(expected(part) for part in inner if part is not NoneType)
+    if origin in (list, tuple):
+        return f"a list of {PLURALS.get(inner[0], 'values')}"
+    return WORDS.get(kind, "a value")
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as in a sentence: a, b and c."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
