@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from headway.policies.profile import scorer_list
 from headway.registry import canonical, find
 from headway.types import HeadwayError, Json
 from headway.wording import suggest
@@ -138,7 +139,7 @@ def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -
         if "scorers" not in found:
             raise HeadwayError(f"{where}: {spec['name']!r} has no such parameter.{suggest('scorers', found)}")
         spec[key] = copy.deepcopy(found["scorers"].default)
-    items = spec[key] = scorer_list(spec.get(key), where)
+    items = spec[key] = scorer_list(spec.get(key) or [], where)
     parameter = keys[1] if len(keys) > 1 else "weight"
     for item in items:
         if canonical(str(item.get("name"))) == canonical(keys[0]):
@@ -146,34 +147,6 @@ def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -
             return
     items.append({"name": keys[0], "weight": 1})
     _put(items[-1], [parameter, *keys[2:]], value, where)
-
-
-def scorer_list(scorers: Any, where: str) -> list[Json]:
-    """Scorers in any of their forms ("a:3,b:2", a mapping, a list) as a list of mappings."""
-    if scorers is None:
-        return []
-    if isinstance(scorers, str):
-        return parse_scorers(scorers, where)
-    if isinstance(scorers, dict):
-        return [
-            {"name": str(name), **value} if isinstance(value, dict) else {"name": str(name), "weight": value}
-            for name, value in scorers.items()
-        ]
-    if isinstance(scorers, list | tuple):
-        return [dict(item) if isinstance(item, dict) else {"name": str(item), "weight": 1} for item in scorers]
-    raise HeadwayError(f"{where}: scorers are {scorers!r}; a mapping or a list of {{name, weight}} is wanted.")
-
-
-def parse_scorers(text: str, where: str = "--routing-scorers") -> list[Json]:
-    """Scorers as they are written on a command line: "prefix-affinity:3,queue-depth:2"."""
-    found: list[Json] = []
-    for part in text.split(","):
-        name, colon, weight = part.strip().partition(":")
-        number = yaml.safe_load(weight) if colon and name.strip() else None
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise HeadwayError(f"{where}: {part.strip()!r} is not of the form name:weight, as in queue-depth:2.")
-        found.append({"name": name.strip(), "weight": number})
-    return found
 
 
 def policy_config(path: Path) -> tuple[str | None, list[Json] | None]:
@@ -204,7 +177,7 @@ def choose_routing(
         weights = weights if name is None or canonical(name) == canonical(policy) else None
         name = policy
     if scorers is not None:
-        weights = parse_scorers(scorers)
+        weights = scorer_list(scorers, "--routing-scorers")
     changed: Json = copy.deepcopy(dict(data))
     if name is None and weights is None:
         return changed

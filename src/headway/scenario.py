@@ -17,6 +17,7 @@ from headway.latency.fixed import FixedParameters
 from headway.latency.linear import LinearParameters
 from headway.latency.piecewise import PiecewiseParameters
 from headway.latency.roofline import RooflineParameters
+from headway.policies.profile import scorer_list
 from headway.section import read
 from headway.types import PS_PER_SECOND, HeadwayError, Json
 from headway.units import duration_ps
@@ -114,7 +115,7 @@ class Policies(Struct, frozen=True):
         found = {parameter.name: getattr(made, parameter.name) for parameter in made.entry.parameters}
         name = name if ".py:" in name else made.entry.name
         if "scorers" in found:
-            scorers = overrides.scorer_list(found["scorers"], f"{where}.scorers")
+            scorers = scorer_list(found["scorers"], f"{where}.scorers")
             found["scorers"] = [_explicit_part("scorer", scorer, f"{where}.scorers") for scorer in scorers]
         if "filters" in found:
             found["filters"] = [_explicit_part("filter", one, f"{where}.filters") for one in found["filters"]]

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from headway import registry
 from headway.experiment.run import own_policy
-from headway.overrides import parse_yaml, scorer_list
+from headway.overrides import parse_yaml
+from headway.policies.profile import scorer_list
 from headway.scenario import Scenario, build_policy
 from headway.types import HeadwayError, Json
 

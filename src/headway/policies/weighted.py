@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from decimal import Decimal, InvalidOperation
-from fractions import Fraction
 from functools import partial
-from math import gcd, lcm
 from typing import Any
 
 from headway import registry
 from headway.policies import scorers as _scorers  # noqa: F401  (registers the scorers)
 from headway.policies.context import Context
 from headway.policies.filters import highest
+from headway.policies.profile import DEFAULT, PLACE, read_scorers
 from headway.registry import REPORTED, policy
 from headway.types import ClusterView, Event, HeadwayError, InstanceView, Request, Route
-
-PLACE = "policies.routing.scorers"
-DEFAULT = "prefix-affinity:3,queue-depth:2,kv-utilization:2"
 
 Score = Callable[[Request, list[InstanceView], ClusterView], list[float]]
 
@@ -156,62 +151,3 @@ def picked(picker: Any, candidates: list[InstanceView], totals: list[float], clu
         place = f"policies.routing.picker.{part_name(picker)}"
         raise HeadwayError(f"{place}: pick must return a position from 0 to {len(candidates) - 1}, got {at!r}.")
     return at
-
-
-def read_scorers(given: object) -> list[tuple[Any, int]]:
-    """Scorers with their weights as coprime integers, in an order that does not depend on how they were listed."""
-    found: dict[str, tuple[Any, Fraction]] = {}
-    for name, weight, parameters in listed(given):
-        key = name if ".py" in name else registry.canonical(name)
-        place = f"{PLACE}.{key}"
-        if key in found:
-            raise HeadwayError(f"{place}: the scorer is given twice; give it once, with one weight.")
-        entry = registry.find("scorer", name, place)
-        ratio = read_weight(weight, place)
-        found[key] = registry.make(entry, parameters, place), ratio
-    if not found:
-        raise HeadwayError(f"{PLACE}: at least one scorer is needed, as in {DEFAULT!r}.")
-    pairs = [found[key] for key in sorted(found)]
-    scale = lcm(*(ratio.denominator for _, ratio in pairs))
-    whole = [int(ratio * scale) for _, ratio in pairs]
-    common = gcd(*whole)
-    return [(scorer, weight // common) for (scorer, _), weight in zip(pairs, whole, strict=True)]
-
-
-def listed(given: object) -> list[tuple[str, object, dict[str, Any]]]:
-    """(name, weight, parameters) of each scorer, from any of the three forms."""
-    if isinstance(given, str):
-        return [split_text(piece) for piece in given.split(",") if piece.strip()]
-    entries: list[Any] = given if isinstance(given, list) else [given]
-    if isinstance(given, dict):
-        entries = [
-            {**rest, "name": name} if isinstance(rest, dict) else {"name": name, "weight": rest}
-            for name, rest in given.items()
-        ]
-    found = []
-    for at, entry in enumerate(entries):
-        name, rest = registry.split(entry, f"{PLACE}[{at}]")
-        if "weight" not in rest:
-            raise HeadwayError(f"{PLACE}.{name}: the weight is missing, as in {{name: {name}, weight: 1}}.")
-        found.append((name, rest.pop("weight"), rest))
-    return found
-
-
-def split_text(piece: str) -> tuple[str, object, dict[str, Any]]:
-    name, _, weight = piece.strip().rpartition(":")
-    if not name or name.endswith(".py"):
-        raise HeadwayError(f"{PLACE}: {piece.strip()!r} has no weight; write name:weight, as in {DEFAULT!r}.")
-    return name.strip(), weight.strip(), {}
-
-
-def read_weight(value: object, place: str) -> Fraction:
-    """A weight by its decimal text, so that 0.3 is three tenths and not the float next to it."""
-    try:
-        number = Decimal(str(value)) if not isinstance(value, bool) else Decimal(0)
-    except InvalidOperation:
-        number = Decimal(0)
-    if not number.is_finite() or number <= 0:
-        raise HeadwayError(f"{place}: a weight must be a positive number, got {value}.")
-    if not Decimal("1e-12") <= number <= Decimal("1e12"):
-        raise HeadwayError(f"{place}: a weight must lie between 1e-12 and 1e12, got {value}.")
-    return Fraction(number)

@@ -1,0 +1,86 @@
+"""A scoring profile as people write it: scorers with their weights, in any of three forms, read into one.
+
+{prefix-affinity: 3, queue-depth: 2}, [{name: prefix-affinity, weight: 3, lru_blocks: 31250}] and the text
+"prefix-affinity:3,queue-depth:2" say the same. Weights are decimals; only their ratios count.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from math import gcd, lcm
+from typing import Any
+
+from headway import registry
+from headway.types import HeadwayError, Json
+
+PLACE = "policies.routing.scorers"
+DEFAULT = "prefix-affinity:3,queue-depth:2,kv-utilization:2"
+
+
+def scorer_list(given: object, where: str = PLACE) -> list[Json]:
+    """The profile as a list of {name, weight, parameters}."""
+    if isinstance(given, str):
+        return [split_text(piece.strip(), where) for piece in given.split(",") if given.strip()]
+    if isinstance(given, dict):
+        return [
+            {"name": str(name), **rest} if isinstance(rest, dict) else {"name": str(name), "weight": rest}
+            for name, rest in given.items()
+        ]
+    if not isinstance(given, list | tuple):
+        raise HeadwayError(f"{where}: expected a mapping, a list or text of scorers and weights, got {given!r}.")
+    found = []
+    for at, item in enumerate(given):
+        name, rest = registry.split(item, f"{where}[{at}]")
+        found.append({"name": name, **rest})
+    return found
+
+
+def split_text(piece: str, where: str) -> Json:
+    """One `name:weight`; the name may itself be `file.py:Class`."""
+    name, _, weight = piece.rpartition(":")
+    try:
+        number = Decimal(weight)
+    except InvalidOperation:
+        number = None
+    if not name or number is None:
+        raise HeadwayError(f"{where}: {piece!r} is not of the form name:weight, as in queue-depth:2.")
+    whole = number.is_finite() and number == number.to_integral_value() and abs(number) < 10**15
+    return {"name": name.strip(), "weight": int(number) if whole else float(number)}
+
+
+def read_scorers(given: object) -> list[tuple[Any, int]]:
+    """Scorers with their weights as coprime integers, in an order that does not depend on how they were listed."""
+    found: dict[str, tuple[Any, Fraction]] = {}
+    for item in scorer_list(given):
+        name, missing = item.pop("name"), "weight" not in item
+        weight = item.pop("weight", None)
+        key = name if ".py" in name else registry.canonical(name)
+        place = f"{PLACE}.{key}"
+        if key in found:
+            raise HeadwayError(f"{place}: the scorer is given twice; give it once, with one weight.")
+        if missing:
+            raise HeadwayError(f"{place}: the weight is missing, as in {{name: {key}, weight: 1}}.")
+        entry = registry.find("scorer", name, place)
+        ratio = read_weight(weight, place)
+        found[key] = registry.make(entry, item, place), ratio
+    if not found:
+        raise HeadwayError(f"{PLACE}: at least one scorer is needed, as in {DEFAULT!r}.")
+    pairs = [found[key] for key in sorted(found)]
+    scale = lcm(*(ratio.denominator for _, ratio in pairs))
+    whole = [int(ratio * scale) for _, ratio in pairs]
+    common = gcd(*whole)
+    return [(scorer, weight // common) for (scorer, _), weight in zip(pairs, whole, strict=True)]
+
+
+def read_weight(value: object, place: str) -> Fraction:
+    """A weight by its decimal text, so that 0.3 is three tenths and not the float next to it."""
+    try:
+        number = Decimal(str(value)) if not isinstance(value, bool) else Decimal(0)
+    except InvalidOperation:
+        number = Decimal(0)
+    if not number.is_finite() or number <= 0:
+        raise HeadwayError(f"{place}: a weight must be a positive number, got {value}.")
+    if not Decimal("1e-12") <= number <= Decimal("1e12"):
+        raise HeadwayError(f"{place}: a weight must lie between 1e-12 and 1e12, got {value}.")
+    return Fraction(number)
