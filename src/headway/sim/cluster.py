@@ -18,13 +18,13 @@ from msgspec import Struct
 from headway.control import ControlPlane
 from headway.latency.base import LatencyModel
 from headway.policies.context import Context, Estimator
-from headway.results.recorder import InstanceStats, Recorder
+from headway.results.recorder import IN_FLIGHT, InstanceStats, Recorder
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.leap import NEVER
 from headway.sim.signals import Signals
 from headway.streams import stream
-from headway.types import OUTCOMES, InstanceView, Reject, Request
+from headway.types import OUTCOMES, HeadwayError, InstanceView, InvariantError, Reject, Request
 from headway.workload.spec import Planned
 
 COMPLETED = OUTCOMES.index("completed")
@@ -32,6 +32,11 @@ REJECTED = OUTCOMES.index("rejected")
 PROGRESS_EVERY = 1000  # arrivals
 ROWS_AHEAD = 1024
 INDEX_BITS = 20  # a heap entry is time and instance in one integer
+LAST = (1 << 63) - 1  # the columns' last picosecond
+TOO_LONG = (
+    "The run would go on beyond 106 days of simulated time, where the clock ends; "
+    "shorten it with 'horizon', or look at the latency model's figures."
+)
 
 
 class ClusterSetup(Struct):
@@ -141,6 +146,8 @@ class Simulation:
                 for index in begins:
                     instance = instances[index]
                     if instance.end < 0 and instance.begin(now):
+                        if instance.end > LAST:
+                            raise HeadwayError(TOO_LONG)
                         heappush(ends, instance.end << INDEX_BITS | index)
                 begins.clear()
         self.ended_ps = self.now
@@ -213,6 +220,8 @@ class Simulation:
     def close(self) -> None:
         """Gather what the instances leave, and check that nothing was lost."""
         self.recorder.trim()
+        if self.setup.horizon_ps is None and IN_FLIGHT in self.recorder.outcome:
+            raise InvariantError("The run has ended, and requests are in flight although no horizon stopped it.")
         gaps = self.recorder.gaps = array("q")
         for instance in self.instances:
             instance.check()

@@ -19,6 +19,7 @@ from headway.hashing import OUTPUT, key
 from headway.latency.base import LatencyModel
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.batch import Batch
+from headway.sim.busy import BusyWindow
 from headway.sim.gap_log import ENTRY, GapLog
 from headway.sim.job import Job
 from headway.sim.leap import NEVER, duration, steps_begun
@@ -38,13 +39,13 @@ class Instance(Batch):
         "max_batch_size",
         "max_batch_tokens",
         "peak",
-        "periods",
         "recorder",
         "scheduler",
         "stats",
         "step_times",
         "waiting",
         "walks",
+        "windows",
     )
 
     def __init__(
@@ -79,7 +80,7 @@ class Instance(Batch):
         self.log = self.gaps.runs.frombytes
         self.peak = 0  # most blocks held
         self.busy_from = -1  # when it last became busy; -1 when idle
-        self.periods: deque[tuple[int, int]] | None = None  # earlier busy times, where somebody asks for them
+        self.windows: tuple[BusyWindow, ...] = ()  # where somebody asks how busy it was
         self.stats = InstanceStats(view.id, kv_blocks=view.kv_blocks)
 
     # --- the way of a request ----------------------------------------------------------------------------------
@@ -346,8 +347,8 @@ class Instance(Batch):
         """Nothing is left to do."""
         if self.busy_from >= 0:
             self.stats.busy_ps += now - self.busy_from
-            if self.periods is not None:
-                self.periods.append((self.busy_from, now))
+            for window in self.windows:
+                window.add(self.busy_from, now)
             self.busy_from = -1
 
     def stop(self, now: int) -> None:

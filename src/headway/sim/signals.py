@@ -6,11 +6,11 @@ power) is worked out when a decision is about to be taken, and only where the po
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 from headway.registry import REPORTED, Entry
 from headway.sim.batch import report_kv
+from headway.sim.busy import BusyWindow
 from headway.sim.instance import Instance
 from headway.types import PS_PER_SECOND
 
@@ -39,7 +39,7 @@ class Signals:
         self.origin = -1  # the first decision
         if self.power:
             for instance in instances:
-                instance.periods = deque()
+                instance.windows = (BusyWindow(BUSY_WINDOW), BusyWindow(WATTS_WINDOW))
 
     def refresh(self, now: int) -> None:
         """Make every reported field that is read true at `now`."""
@@ -52,27 +52,9 @@ class Signals:
         """Means over the last 5 s (utilisation) and 30 s (power), or since the first decision where that is less."""
         if self.origin < 0:
             self.origin = now
-        short, long = max(self.origin, now - BUSY_WINDOW), max(self.origin, now - WATTS_WINDOW)
+        origin = self.origin
         for instance in self.instances:
-            view = instance.view
-            if now == self.origin:
-                view.busy, view.watts = 0.0, self.idle_watts
-                continue
-            view.watts = self.idle_watts + self.span_watts * (busy_between(instance, long, now) / (now - long))
-            view.busy = busy_between(instance, short, now) / (now - short)
-
-
-def busy_between(instance: Instance, since: int, now: int) -> int:
-    """Picoseconds with work between two instants. What ended before any window is forgotten."""
-    periods = instance.periods
-    assert periods is not None
-    while periods and periods[0][1] <= now - WATTS_WINDOW:
-        periods.popleft()
-    busy = 0
-    for start, end in reversed(periods):
-        if end <= since:
-            break
-        busy += end - max(start, since)
-    if instance.busy_from >= 0:
-        busy += now - max(instance.busy_from, since)
-    return busy
+            short, long = instance.windows
+            view, busy_from = instance.view, instance.busy_from
+            view.busy = short.share(origin, now, busy_from)
+            view.watts = self.idle_watts + self.span_watts * long.share(origin, now, busy_from)

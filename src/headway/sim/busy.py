@@ -1,0 +1,35 @@
+"""How long an instance was busy in the last so many seconds, without looking at more than what has left the window."""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class BusyWindow:
+    __slots__ = ("length", "periods", "total")
+
+    def __init__(self, length_ps: int) -> None:
+        self.length = length_ps
+        self.periods: deque[tuple[int, int]] = deque()  # busy times that have ended, oldest first
+        self.total = 0  # their lengths, summed
+
+    def add(self, start: int, end: int) -> None:
+        self.periods.append((start, end))
+        self.total += end - start
+
+    def share(self, origin: int, now: int, busy_from: int) -> float:
+        """The busy share of the window that ends now, or of the time since `origin` where that is less. `busy_from`
+        is when the present busy time began, -1 if the instance is idle."""
+        since = max(origin, now - self.length)
+        if now == since:
+            return 0.0
+        periods = self.periods
+        while periods and periods[0][1] <= since:
+            start, end = periods.popleft()
+            self.total -= end - start
+        busy = self.total
+        if periods and periods[0][0] < since:
+            busy -= since - periods[0][0]
+        if busy_from >= 0:
+            busy += now - max(busy_from, since)
+        return busy / (now - since)
