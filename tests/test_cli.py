@@ -425,3 +425,65 @@ def test_a_reader_who_leaves_is_no_error() -> None:
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60, check=False
     )
     assert not done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize(
+    ("redirection", "sentence"), [(">/dev/full", "stdout: cannot be written (No space"), (">&-", "stdout: is closed")]
+)
+def test_a_stdout_that_takes_nothing_is_a_sentence(redirection: str, sentence: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m headway.cli policies {redirection}"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"headway: {sentence}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_closed_stderr_is_no_error(scenario: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m headway.cli run {shlex.quote(scenario)} 2>&-"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(["sh", "-c", command], env=env, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_simulation(
+    scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("headway.experiment.run.simulate", lambda *_, **__: pytest.fail("simulated"))
+    assert cli.status(["run", scenario, "-o", scenario]) == 2
+    assert "is a file" in capsys.readouterr().err
+    assert cli.status(["run", scenario, "-o", f"{scenario}/inside"]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+    assert cli.status(["run", scenario, "-o", str(tmp_path)]) == 2
+    assert "holds other files" in capsys.readouterr().err
+
+
+def test_only_the_files_of_the_run_are_said_to_be_written(headway: Run, scenario: str, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    headway("run", scenario, "-o", str(folder))
+    (folder / "notes.txt").touch()
+    done = headway("run", scenario, "-o", str(folder))
+    assert "wrote manifest.json, requests.jsonl, scenario.yaml, summary.json to" in done.stderr
+
+
+@pytest.mark.parametrize("columns", ["40", "0"])
+def test_a_narrow_comparison_keeps_the_policies(headway: Run, scenario: str, columns: str) -> None:
+    done = headway("compare", scenario, "--policies", "round-robin,random", COLUMNS=columns)
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in done.stdout.splitlines() if row.lstrip(" ▸").startswith(("round-robin ", "random "))]
+    assert len(rows) >= 2
+    assert ("Jain" in done.stdout) == (columns == "0")
+
+
+@pytest.mark.parametrize("words", [("--capacity", "²"), ("--capacity", "9" * 5000), ("--instances", "100001")])
+def test_a_count_that_is_none_is_told(
+    scenario: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.status(["trace", "inspect", scenario, *words]) == 2
+    assert "is not a whole number from 1 to" in capsys.readouterr().err
+
+
+def test_a_routing_policy_without_a_name_is_told(scenario: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.status(["run", scenario, "--routing-policy", ""]) == 2
+    assert "a policy's name is missing" in capsys.readouterr().err

@@ -166,6 +166,9 @@ def test_annotated_fields_are_parameters_with_type_default_and_bounds():
         limit: Annotated[int | None, registry.Bounds(1, 9)] = None
         label: str = "x"
 
+        def route(self, request, cluster):
+            raise NotImplementedError
+
     entry = registry.find("routing", "probe-one", WHERE)
     assert [(p.name, p.default) for p in entry.parameters] == [("weight", 0.5), ("limit", None), ("label", "x")]
     assert [p.bounds and p.bounds.high for p in entry.parameters] == [1, 9, None]

@@ -133,15 +133,32 @@ def test_the_default_is_one_of_the_presets() -> None:
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"workload": SMALL["workload"], "clutser": {}}, "clutser: there is no such key. Did you mean 'cluster'?"),
     ({"cluster": {}}, "'workload' is missing"),
-    (small(cluster={"instances": 0}), "cluster.instances: expected a whole number of at least 1, got 0."),
-    (small(cluster={"instances": 6.5}), "cluster.instances: expected a whole number of at least 1, got 6.5."),
+    (
+        small(cluster={"instances": 0}),
+        "cluster.instances: expected a whole number of at least 1 and of at most 100,000, got 0.",
+    ),
+    (
+        small(cluster={"instances": 6.5}),
+        "cluster.instances: expected a whole number of at least 1 and of at most 100,000, got 6.5.",
+    ),
+    (small(cluster={"instances": 10**400}), "cluster.instances: expected a whole number of at least 1 and of at most"),
+    (small(cluster={"tp": 1025}), "cluster.tp: expected a whole number of at least 1 and of at most 1,024, got 1025."),
+    (small(cluster={"kv": {"block_tokens": 65_537}}), "cluster.kv.block_tokens: expected a whole number of at least 1"),
+    (small(cluster={"tp": "x" * 5000}), f"got '{'x' * 99}...."),
+    (small(seed=2**63), "seed: must fit into 64 bits, got 9223372036854775808."),
+    (small(cluster=0), "cluster: expected a mapping, got 0."),
+    (small(cluster=[]), "cluster: expected a mapping, got []."),
+    (small(cluster={"kv": 0}), "cluster.kv: expected a mapping, got 0."),
+    (small(slo=False), "slo: expected a mapping, got False."),
+    (small(policies=[]), "policies: expected a mapping, got []."),
+    (small(horizon="200d"), "horizon: must be at most 100d"),
     (small(cluster={"kv": {"prefix_caching": 3}}), "cluster.kv.prefix_caching: expected true or false, got 3."),
     (small(cluster={"instanses": 4}), "cluster.instanses: there is no such key. Did you mean 'instances'?"),
     (small(cluster={"kv": {"block_token": 16}}), "cluster.kv.block_token: there is no such key"),
     (small(cluster={"kv": {"gpu_blocks": 0}}), "cluster.kv.gpu_blocks"),
     (
         small(cluster={"kv": {"gpu_blocks": "many"}}),
-        "cluster.kv.gpu_blocks: expected a whole number of at least 1 or 'auto', got 'many'.",
+        "cluster.kv.gpu_blocks: expected a whole number of at least 1 and of at most 1,000,000,000 or 'auto', got",
     ),
     (
         small(cluster={"kv": {"utilization": 1.5}}),
@@ -165,7 +182,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (small(slo={"tftt": "1s"}), "slo.tftt: there is no such key. Did you mean 'ttft'?"),
     (small(horizon="soon"), "horizon: 'soon' is not a duration"),
     (small(leap="sometimes"), "leap:"),
-    (small(warmup=-1), "warmup: expected a whole number of at least 0, got -1."),
+    (small(warmup=-1), "warmup: expected a whole number of at least 0 and of at most 1,000,000,000,000, got -1."),
     (small(seed="x"), "seed: expected an integer"),
     (small(seed={"worklod": 1}), "seed.worklod: there is no such key. Did you mean 'workload'?"),
     (
@@ -447,3 +464,56 @@ def test_the_page_lists_the_tables(heading: str, known: Any) -> None:
 def test_the_page_names_every_kind() -> None:
     for name in (*shapes.KINDS, *arrivals.PROCESSES, *FORMATS, *NAMES, "uniform", "zipf"):
         assert re.search(rf"\b{name}\b", PAGE), name
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("seed: 2024-13-45", "f: this is not YAML that can be read (month must be in 1..12)."),
+        ("seed: !!int abc", "f: this is not YAML that can be read (invalid literal"),
+        ("seed: !!bool abc", "f: this is not YAML that can be read ("),
+        ("seed: !!timestamp abc", "f: this is not YAML that can be read ("),
+        (f"seed: {'9' * 5000}", "f: this is not YAML that can be read (Exceeds the limit"),
+        ("[" * 2000 + "]" * 2000, "f: this is not YAML that can be read (it is nested too deep)."),
+        ("[" * 150 + "]" * 150, "f: this is nested deeper than 100 levels."),
+        ("&a [*a]", "f: this is nested deeper than 100 levels."),
+        ('"\\ud800"', "f: '\\ud800' holds half a surrogate pair, which is no character."),
+    ],
+)
+def test_yaml_that_no_person_writes_is_told(text: str, sentence: str) -> None:
+    with pytest.raises(HeadwayError) as caught:
+        overrides.parse_yaml(text, "f")
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_few_aliases_that_stand_for_billions_are_told() -> None:
+    lines = ["- &a0 [x, x]", *(f"- &a{at + 1} [{', '.join([f'*a{at}'] * 10)}]" for at in range(9))]
+    with pytest.raises(HeadwayError, match="this holds more than 1,000,000 values"):
+        overrides.parse_yaml("\n".join(lines), "f")
+
+
+def test_merge_keys_are_no_duplicates() -> None:
+    text = "a: &a {x: 1, y: 2}\nb: &b {z: 3}\nc:\n  <<: *a\n  x: 5\nd:\n  <<: [*a, *b]\n"
+    found = overrides.parse_yaml(text, "f")
+    assert found["c"] == {"x": 5, "y": 2}
+    assert found["d"] == {"x": 1, "y": 2, "z": 3}
+
+
+def test_an_option_does_not_hide_a_mistake_in_the_file() -> None:
+    with pytest.raises(HeadwayError, match="policies: expected a mapping, got 5"):
+        validate(overrides.choose_routing(small(policies=5), "round-robin"))
+
+
+@pytest.mark.parametrize("name", ["~nosuchuser/x.yaml", "x" * 300])
+def test_a_path_that_cannot_be_looked_at_is_told(name: str) -> None:
+    with pytest.raises(HeadwayError, match=r"cannot be read|there is no such scenario file"):
+        Scenario.load(name)
+
+
+def test_a_file_name_that_is_not_unicode_gives_a_name_that_is(tmp_path: Path) -> None:
+    file = tmp_path / "\udcff.yaml"
+    try:
+        file.write_text(EXAMPLE)
+    except (OSError, UnicodeEncodeError):
+        pytest.skip("this file system takes no such names")
+    assert Scenario.load(file).name == "?"

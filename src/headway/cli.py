@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from headway import __version__
 from headway.types import HeadwayError, InvariantError, Json
+from headway.wording import cut, shown
 
 app = App(
     name="headway",
@@ -77,13 +79,16 @@ def run(
     from headway.experiment.run import about, simulate
     from headway.report import terminal
     from headway.report.progress import RunProgress
+    from headway.results.store import MANIFEST, REQUESTS, SCENARIO, SUMMARY
 
     loaded = _load(scenario, changes, routing_policy, routing_scorers, policy_config)
+    if output is not None:
+        _check_output(output)
     with RunProgress(loaded.workload.requests) as progress:
         result = simulate(loaded, progress=progress)
     if output is not None:
         result.save(output)
-        _say(f"wrote {', '.join(sorted(file.name for file in output.iterdir()))} to {output}")
+        _say(f"wrote {', '.join(sorted((MANIFEST, REQUESTS, SCENARIO, SUMMARY)))} to {output}")
     said = note(result.summary(), loaded.warmup)
     if said is not None:
         _say(said)
@@ -184,7 +189,7 @@ def inspect(
     from headway.workload.inspect import inspect as inspect_trace
 
     sizes = [_blocks(part) for part in capacity.split(",")]
-    counts = [_whole(part, "--instances") for part in instances.split(",")]
+    counts = [_whole(part, "--instances", 100_000) for part in instances.split(",")]
     found = inspect_trace(file, format, sizes, counts)
     if as_json:
         _print_json(found)
@@ -193,14 +198,33 @@ def inspect(
 
 
 def _blocks(text: str) -> int | None:
-    return None if text.strip().lower() in ("inf", "infinite", "unlimited") else _whole(text, "--capacity")
+    return None if text.strip().lower() in ("inf", "infinite", "unlimited") else _whole(text, "--capacity", 10**12)
 
 
-def _whole(text: str, where: str) -> int:
+def _whole(text: str, where: str, most: int) -> int:
     digits = text.strip().replace("_", "")
-    if not digits.isdigit() or int(digits) < 1:
-        raise HeadwayError(f"{where}: {text.strip()!r} is not a whole number above zero.")
-    return int(digits)
+    number = int(digits) if digits.isdecimal() and len(digits) <= 18 else 0
+    if not 1 <= number <= most:
+        raise HeadwayError(f"{where}: {shown(text.strip())} is not a whole number from 1 to {most:,}.")
+    return number
+
+
+def _check_output(folder: Path) -> None:
+    """A folder that cannot be written is told before the simulation, not after."""
+    from headway.results.store import MANIFEST
+
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise HeadwayError(f"{folder}: is a file; name a folder to write the run into.")
+        if folder.is_dir() and not (folder / MANIFEST).is_file() and any(folder.iterdir()):
+            raise HeadwayError(f"{folder}: holds other files and is not a run folder; name a new or an empty folder.")
+        nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    except OSError as error:
+        raise HeadwayError(f"{cut(str(folder))}: cannot be written: {error.strerror or error}.") from None
+    if not nearest.is_dir():
+        raise HeadwayError(f"{folder}: cannot be written: {nearest} is not a folder.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise HeadwayError(f"{folder}: cannot be written: Permission denied.")
 
 
 def _load(
@@ -247,6 +271,9 @@ def _print(*parts: Any, line: str | None = None) -> None:
 
 
 def _print_json(document: Json) -> None:
+    from headway.results.store import clean
+
+    document = clean(document)
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     sys.stdout.write((text if _prints(text) else json.dumps(document, indent=2)) + "\n")
 
@@ -266,6 +293,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def status(arguments: list[str]) -> int:
+    if sys.stdout is None:
+        return _complain("stdout: is closed; there is nowhere to print to.", 2)
+    width = os.environ.get("COLUMNS", "")
+    if width.isdecimal() and not width.strip("0"):
+        del os.environ["COLUMNS"]  # some programs say 0 for a width they do not know
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="replace")  # a terminal that cannot show a sign is no reason to fail
@@ -281,17 +313,29 @@ def status(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader has had enough; hand the interpreter a stdout that it can flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()  # the reader has had enough
         return 0
+    except OSError as error:
+        why = error.strerror or error
+        if error.filename is not None:
+            return _complain(f"{error.filename}: cannot be read or written ({why}).", 2)
+        _drop_stdout()  # what has no name is stdout: on a full disk, for one
+        return _complain(f"stdout: cannot be written ({why}).", 2)
     except Exception as error:
         traceback.print_exc()
         return _complain(f"this is a mistake of ours, please report it: {type(error).__name__}: {error}", 3)
     return 0
 
 
+def _drop_stdout() -> None:
+    """Hand the interpreter a stdout that it can flush on its way out."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _say(message: str) -> None:
-    print(f"headway: {message}", file=sys.stderr)
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):  # the exit status still tells
+            print(f"headway: {message}", file=sys.stderr)
 
 
 def _complain(message: str, code: int) -> int:

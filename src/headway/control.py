@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from headway.policies.context import Context
+from headway.registry import figures
 from headway.types import (
     ADMIT,
     Admit,
@@ -57,26 +58,32 @@ class ControlPlane:
         cluster.now_ps = now_ps
         verdict = self.admission.admit(request, cluster)
         if verdict is not ADMIT and not isinstance(verdict, Admit):
-            if isinstance(verdict, Reject):
+            if isinstance(verdict, Reject) and isinstance(verdict.reason, str):
                 return verdict
             raise wrong_answer("admission", self.admission, "admit must return ADMIT or a Reject", verdict, request)
         decision = self.routing.route(request, cluster)
         if isinstance(decision, Route):
             return self.dispatch(now_ps, request, decision)
-        if isinstance(decision, Reject):
+        if isinstance(decision, Reject) and isinstance(decision.reason, str):
             return decision
         right = "route must return a Route, as in Route(view.id), or a Reject"
         raise wrong_answer("routing", self.routing, right, decision, request)
 
     def dispatch(self, now_ps: int, request: Request, route: Route) -> InstanceView:
-        view = self.views.get(route.target)
+        try:
+            view = self.views.get(route.target)
+        except TypeError:  # not even hashable
+            view = None
         if view is None:
             name = type(self.routing).__name__
             raise HeadwayError(
-                f"policies.routing: {name} routed to {route.target!r}, which is not an instance of this cluster."
+                f"policies.routing: {name} routed to {brief(route.target)}, which is not an instance of this cluster."
             )
-        tokens = request.prompt_tokens
-        pending = tokens - route.cached_tokens
+        tokens, cached = request.prompt_tokens, route.cached_tokens
+        if type(cached) is not int or cached < 0:
+            right = "route must give cached_tokens as a whole number that is not negative"
+            raise wrong_answer("routing", self.routing, right, cached, request)
+        pending = tokens - cached
         if pending < 0:
             pending = 0
         view.inflight += 1
@@ -112,13 +119,17 @@ class ControlPlane:
     def metrics(self) -> dict[str, float]:
         """What the policies report of themselves."""
         found: dict[str, float] = {}
-        for stage in (self.admission, self.routing):
+        for name, stage in (("admission", self.admission), ("routing", self.routing)):
             if hasattr(stage, "metrics"):
-                found.update(stage.metrics())
+                found.update(figures(stage, f"policies.{name}"))
         return found
 
 
 def wrong_answer(stage: str, policy: Any, right: str, answer: object, request: Request) -> HeadwayError:
-    shown = repr(answer)
-    shown = shown if len(shown) <= 80 else f"{shown[:80]}..."
-    return HeadwayError(f"policies.{stage}: {type(policy).__name__}.{right}, got {shown}, at request {request.id}.")
+    name = type(policy).__name__
+    return HeadwayError(f"policies.{stage}: {name}.{right}, got {brief(answer)}, at request {request.id}.")
+
+
+def brief(answer: object) -> str:
+    shown = " ".join(repr(answer).split())
+    return shown if len(shown) <= 80 else f"{shown[:80]}..."

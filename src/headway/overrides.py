@@ -8,16 +8,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from headway.policies.profile import scorer_list
 from headway.registry import canonical, find
 from headway.types import HeadwayError, Json
-from headway.wording import suggest
+from headway.wording import cut, shown, suggest
 
 DEFAULT_POLICIES = {"admission": "always", "routing": "weighted", "scheduler": "fcfs"}
+DEEPEST: Final = 100  # levels of a document
+MOST_VALUES: Final = 1_000_000  # in a document; aliases can stand for billions
+MERGE: Final = "tag:yaml.org,2002:merge"
 SEEDS = ("workload", "simulation", "jitter")
 
 
@@ -28,6 +31,8 @@ class _StrictLoader(yaml.SafeLoader):
 def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[Any, int] = {}
     for key_node, _ in node.value:
+        if key_node.tag == MERGE:  # what it brings in is meant to be overridden
+            continue
         key = loader.construct_object(key_node)
         if isinstance(key, str) and key in seen:
             line = key_node.start_mark.line + 1
@@ -44,7 +49,9 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 def parse_yaml(text: str, where: str) -> Any:
     """YAML text as plain values, with mistakes told by line."""
     try:
-        return yaml.load(text, _StrictLoader)
+        found = yaml.load(text, _StrictLoader)
+        _check_size(found)
+        return found
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise HeadwayError(f"{where}: {line}this is not YAML ({error.problem}).") from None
@@ -52,13 +59,45 @@ def parse_yaml(text: str, where: str) -> Any:
         raise HeadwayError(f"{where}: this is not YAML ({str(error).splitlines()[0]}).") from None
     except HeadwayError as error:
         raise HeadwayError(f"{where}: {error}") from None
+    except RecursionError:
+        raise HeadwayError(f"{where}: this is not YAML that can be read (it is nested too deep).") from None
+    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # of PyYAML's constructors
+        why = cut(" ".join(str(error).split()))
+        raise HeadwayError(f"{where}: this is not YAML that can be read ({why}).") from None
+
+
+def _check_size(document: Any) -> None:
+    """Refuse what no person writes and the rest could not bear: a deep or endless document, broken Unicode."""
+    waiting = [(document, 0)]
+    values = 0
+    while waiting:
+        value, depth = waiting.pop()
+        values += 1
+        if depth > DEEPEST:
+            raise HeadwayError(f"this is nested deeper than {DEEPEST} levels.")
+        if values > MOST_VALUES:
+            raise HeadwayError(f"this holds more than {MOST_VALUES:,} values.")
+        if isinstance(value, dict):
+            waiting.extend((item, depth + 1) for pair in value.items() for item in pair)
+        elif isinstance(value, list | tuple | set):
+            waiting.extend((item, depth + 1) for item in value)
+        elif isinstance(value, str) and not _is_unicode(value):
+            raise HeadwayError(f"{shown(value)} holds half a surrogate pair, which is no character.")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_yaml(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise HeadwayError(f"{path}: cannot be read ({error.strerror or error}).") from None
+        raise HeadwayError(f"{cut(str(path))}: cannot be read ({error.strerror or error}).") from None
     except UnicodeDecodeError:
         raise HeadwayError(f"{path}: is not a text file; a YAML file in UTF-8 is wanted.") from None
     return parse_yaml(text, str(path))
@@ -71,8 +110,8 @@ def apply(data: Mapping[str, Any], assignments: Iterable[str]) -> Json:
         path, equals, value = text.partition("=")
         keys = [key.strip() for key in path.split(".")]
         if not equals or not all(keys):
-            raise HeadwayError(f"--set {text}: write it as key.path=value, as in --set workload.rate=60/s.")
-        _assign(changed, keys, parse_yaml(value, f"--set {text}"), f"--set {path.strip()}")
+            raise HeadwayError(f"--set {cut(text)}: write it as key.path=value, as in --set workload.rate=60/s.")
+        _assign(changed, keys, parse_yaml(value, f"--set {cut(text)}"), f"--set {cut(path.strip())}")
     return changed
 
 
@@ -80,7 +119,7 @@ def _assign(data: Json, keys: list[str], value: Any, where: str) -> None:
     if keys[0] == "seed" and len(keys) > 1 and isinstance(data.get("seed", 0), int):
         data["seed"] = dict.fromkeys(SEEDS, data.get("seed", 0))
     if keys[0] == "policies" and len(keys) > 2:
-        policies = data.get("policies") or {}
+        policies = {} if data.get("policies") is None else data["policies"]
         if isinstance(policies, dict):
             data["policies"] = policies
             stage = keys[1]
@@ -101,7 +140,7 @@ def _put(holder: Any, keys: list[str], value: Any, where: str) -> None:
         if not isinstance(holder, dict | list):
             place = ".".join(keys[: depth + 1])
             raise HeadwayError(
-                f"{where}: {place} is {holder!r} and has no keys; give the whole of it, as in {place}={{...}}."
+                f"{where}: {place} is {shown(holder)} and has no keys; give the whole of it, as in {place}={{...}}."
             )
     if isinstance(holder, list):
         holder[_position(holder, keys[-1], where)] = value
@@ -110,9 +149,9 @@ def _put(holder: Any, keys: list[str], value: Any, where: str) -> None:
 
 
 def _position(items: list[Any], key: str, where: str) -> int:
-    if key.isdigit() and int(key) < len(items):
+    if key.isdecimal() and len(key) < 10 and int(key) < len(items):
         return int(key)
-    raise HeadwayError(f"{where}: {key!r} is not a position in a list of {len(items)}; count from 0.")
+    raise HeadwayError(f"{where}: {shown(key)} is not a position in a list of {len(items)}; count from 0.")
 
 
 def _policy(spec: Any, keys: list[str], value: Any, where: str) -> Json:
@@ -120,7 +159,7 @@ def _policy(spec: Any, keys: list[str], value: Any, where: str) -> Json:
     if spec is None or isinstance(spec, str):
         spec = {"name": spec} if spec else {}
     if not isinstance(spec, dict):
-        raise HeadwayError(f"{where}: the policy is given as {spec!r}; a name or a mapping with 'name' is wanted.")
+        raise HeadwayError(f"{where}: the policy is given as {shown(spec)}; a name or a mapping with 'name' is wanted.")
     if keys == ["name"]:
         return spec if spec.get("name") == value else {"name": value}
     known = {canonical(str(key)): key for key in spec}
@@ -137,7 +176,7 @@ def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -
     if key not in spec and "name" in spec:
         found = {parameter.name: parameter for parameter in find("routing", str(spec["name"]), where).parameters}
         if "scorers" not in found:
-            raise HeadwayError(f"{where}: {spec['name']!r} has no such parameter.{suggest('scorers', found)}")
+            raise HeadwayError(f"{where}: {shown(spec['name'])} has no such parameter.{suggest('scorers', found)}")
         spec[key] = copy.deepcopy(found["scorers"].default)
     items = spec[key] = scorer_list(spec.get(key) or [], where)
     parameter = keys[1] if len(keys) > 1 else "weight"
@@ -157,11 +196,11 @@ def policy_config(path: Path) -> tuple[str | None, list[Json] | None]:
     known = ("routing-policy", "routing-scorers")
     for key in data:
         if canonical(str(key)) not in known:
-            raise HeadwayError(f"{path}: {key}: there is no such key.{suggest(str(key), known)}")
+            raise HeadwayError(f"{path}: {cut(str(key))}: there is no such key.{suggest(str(key), known)}")
     values = {canonical(str(key)): value for key, value in data.items()}
     name, scorers = values.get("routing-policy"), values.get("routing-scorers")
-    if name is not None and not isinstance(name, str):
-        raise HeadwayError(f"{path}: routing-policy: expected a policy's name, got {name!r}.")
+    if name is not None and not (isinstance(name, str) and name.strip()):
+        raise HeadwayError(f"{path}: routing-policy: expected a policy's name, got {shown(name)}.")
     return name, None if scorers is None else scorer_list(scorers, f"{path}: routing-scorers")
 
 
@@ -174,6 +213,8 @@ def choose_routing(
     """A copy of the mapping with the routing policy that the options name; options win over the policy file."""
     name, weights = policy_config(config) if config is not None else (None, None)
     if policy is not None:
+        if not policy.strip():
+            raise HeadwayError("--routing-policy: a policy's name is missing, as in --routing-policy round-robin.")
         weights = weights if name is None or canonical(name) == canonical(policy) else None
         name = policy
     if scorers is not None:
@@ -182,8 +223,13 @@ def choose_routing(
     if name is None and weights is None:
         return changed
     if weights is not None and name is not None and canonical(name) != "weighted":
-        raise HeadwayError(f"--routing-scorers: {name!r} takes no scorers; only the routing policy 'weighted' does.")
-    policies = changed["policies"] = dict(changed.get("policies") or {})
+        raise HeadwayError(
+            f"--routing-scorers: {shown(name)} takes no scorers; only the routing policy 'weighted' does."
+        )
+    given = {} if changed.get("policies") is None else changed["policies"]
+    if not isinstance(given, dict):
+        return changed  # as wrong as without the option, and told in the same words
+    policies = changed["policies"] = dict(given)
     current = policies.get("routing")
     keep = name is None and isinstance(current, dict) and canonical(str(current.get("name"))) == "weighted"
     spec: Json = dict(current) if keep and isinstance(current, dict) else {"name": name or "weighted"}

@@ -6,12 +6,14 @@ keys, its `--set` paths and its search space; the docstring is its catalogue ent
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable
+from math import isfinite
 from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
@@ -30,6 +32,10 @@ METHODS = {
     "filter": "keep",
     "picker": "pick",
 }
+
+# With how many arguments each method is called, and those that a policy may have beside its stage's own.
+ARGUMENTS = {"admit": 2, "route": 2, "score": 3, "keep": 3, "pick": 3}
+OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}
 
 REPORTED = ("queued", "running", "kv_used", "busy", "watts")
 
@@ -110,13 +116,20 @@ def names(stage: str) -> list[str]:
 
 def parameters(cls: type) -> list[Parameter]:
     """The parameters of a policy class, from its annotated dataclass fields."""
-    hints = typing.get_type_hints(cls, include_extras=True)
+    if not dataclasses.is_dataclass(cls):
+        return []
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except Exception as error:
+        raise HeadwayError(f"{cls.__name__}: an annotation cannot be read: {one_line(error)}.") from error
     found = []
-    for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
+    for field in dataclasses.fields(cls):
         hint, bounds = hints[field.name], None
         if get_origin(hint) is Annotated:
             hint, *extras = get_args(hint)
             bounds = next((extra for extra in extras if isinstance(extra, Bounds)), None)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise HeadwayError(f"{cls.__name__}: the parameter {field.name!r} has no default; give it one.")
         default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
         found.append(Parameter(field.name, hint, default, bounds))
     return found
@@ -149,9 +162,12 @@ def load(stage: str, reference: str, where: str) -> Entry:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise HeadwayError(f"{where}: {file} could not be loaded: {type(error).__name__}: {error}") from error
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is for the result
+            spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise HeadwayError(f"{where}: {file} could not be loaded: {one_line(error)}.") from error
     cls = getattr(module, attribute, None)
     if not isinstance(cls, type):
         classes = [name for name, value in vars(module).items() if isinstance(value, type)]
@@ -166,7 +182,10 @@ def load(stage: str, reference: str, where: str) -> Entry:
     if not callable(getattr(cls, METHODS[stage], None)):
         raise HeadwayError(f"{where}: class {attribute!r} has no method {METHODS[stage]!r}, as a {stage} policy needs.")
     if not dataclasses.is_dataclass(cls) and not any("__init__" in vars(base) for base in cls.__mro__[:-1]):
-        cls = dataclasses.dataclass(eq=False, repr=False)(cls)
+        try:
+            cls = dataclasses.dataclass(eq=False, repr=False)(cls)
+        except (TypeError, ValueError) as error:
+            raise HeadwayError(f"{where}: the fields of {attribute!r} are not right: {one_line(error)}.") from error
     return Entry(stage, canonical(attribute), cls, ("all",), REPORTED, False)
 
 
@@ -192,7 +211,10 @@ def build(stage: str, spec: object, where: str) -> Any:
 
 def make(entry: Entry, given: dict[str, Any], where: str) -> Any:
     """Make a policy from its entry and parameters."""
-    known = {parameter.name: parameter for parameter in entry.parameters}
+    try:
+        known = {parameter.name: parameter for parameter in entry.parameters}
+    except HeadwayError as error:
+        raise HeadwayError(f"{where}: {error}") from None
     values: dict[str, Any] = {}
     for key, value in given.items():
         parameter = known.get(key.replace("-", "_"))
@@ -202,14 +224,70 @@ def make(entry: Entry, given: dict[str, Any], where: str) -> Any:
             raise HeadwayError(f"{where}.{key}: the parameter is given twice.")
         values[parameter.name] = check(value, parameter, f"{where}.{key}")
     try:
-        made = entry.make(**values)
+        with contextlib.redirect_stdout(sys.stderr) if outside(entry.make) else contextlib.nullcontext():
+            made = entry.make(**values)
         if not isinstance(vars(type(made)).get("entry"), Entry):
             made.entry = entry
     except HeadwayError as error:  # the policy knows what is wrong, but not always where it was given
         raise error if str(error).startswith("policies.") else HeadwayError(f"{where}: {error}") from None
     except (TypeError, AttributeError) as error:
-        raise HeadwayError(f"{where}: {entry.name!r} could not be made: {error}.") from error
+        raise HeadwayError(f"{where}: {entry.name!r} could not be made: {one_line(error, kind=False)}.") from error
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or not outside(entry.make):
+            raise
+        raise HeadwayError(f"{where}: {entry.name!r} could not be made: {one_line(error)}.") from error
+    check_methods(entry.stage, made, where)
     return made
+
+
+def outside(cls: type) -> bool:
+    """Whether a class is a user's own."""
+    return not cls.__module__.startswith("headway.")
+
+
+def check_methods(stage: str, made: Any, where: str) -> None:
+    """A policy of a user's own has the methods it will be asked for, and they take what they will be given."""
+    if not outside(type(made)):
+        return
+    needed = METHODS.get(stage)
+    for name, count in {**({needed: ARGUMENTS[needed]} if needed else {}), **OPTIONAL}.items():
+        who = f"{where}: {type(made).__name__}"
+        if not hasattr(made, name):
+            if name != needed:
+                continue
+            raise HeadwayError(f"{who} has no method {name!r}, as a {stage} policy needs.")
+        method = getattr(made, name)
+        if not callable(method):
+            raise HeadwayError(f"{who}.{name} must be a method, got {one_line(repr(method))}.")
+        try:
+            inspect.signature(method).bind(*[None] * count)
+        except TypeError as error:
+            given = "1 argument" if count == 1 else f"{count} arguments"
+            raise HeadwayError(f"{who}.{name} is called with {given} beside self: {error}.") from None
+        except ValueError:  # a callable that does not tell its arguments
+            continue
+
+
+def figures(policy: Any, where: str) -> dict[str, float]:
+    """What a policy reports of itself: names and finite numbers."""
+    found = policy.metrics()
+    right = f"{where}: {type(policy).__name__}.metrics must return a mapping of names to finite numbers"
+    if not isinstance(found, dict):
+        raise HeadwayError(f"{right}, got {one_line(repr(found))}.")
+    for name, value in found.items():
+        number = isinstance(value, int | float) and abs(value) <= sys.float_info.max and isfinite(value)
+        if not isinstance(name, str) or not number:
+            raise HeadwayError(f"{right}, got {one_line(f'{name!r}: {value!r}')}.")
+    return found
+
+
+def one_line(error: object, kind: bool = True) -> str:
+    """The text of an exception, or any other, for the end of a sentence."""
+    text = " ".join(str(error).split()).rstrip(".")
+    text = text if len(text) <= 300 else f"{text[:300]}..."
+    if not kind or not isinstance(error, BaseException) or isinstance(error, HeadwayError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def check(value: Any, parameter: Parameter, where: str) -> Any:

@@ -21,14 +21,18 @@ from headway.policies.profile import scorer_list
 from headway.section import read
 from headway.types import PS_PER_SECOND, HeadwayError, Json
 from headway.units import duration_ps
-from headway.wording import suggest
+from headway.wording import cut, shown, suggest
 from headway.workload import arrivals, prefixes
 from headway.workload.spec import WorkloadSpec
 
 DEFAULT: Final = "shared-prefix-2026-11"
 STAGES: Final = tuple(overrides.DEFAULT_POLICIES)
-Positive = Annotated[int, Meta(ge=1)]
-Count = Annotated[int, Meta(ge=0)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Instances = Annotated[int, Meta(ge=1, le=100_000)]
+Gpus = Annotated[int, Meta(ge=1, le=1024)]
+BlockTokens = Annotated[int, Meta(ge=1, le=65_536)]
+Positive = Annotated[int, Meta(ge=1, le=10**9)]
+Count = Annotated[int, Meta(ge=0, le=10**12)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Leap = bool | Literal["random-cuts"]
 LATENCY_KEYS: Final[dict[str, type[Struct]]] = {
@@ -42,15 +46,15 @@ LATENCY_KEYS: Final[dict[str, type[Struct]]] = {
 class Seeds(Struct, frozen=True):
     """Separate seeds, so that one may vary while the others stand."""
 
-    workload: int = 0
-    simulation: int = 0
-    jitter: int = 0
+    workload: Seed = 0
+    simulation: Seed = 0
+    jitter: Seed = 0
 
 
 class Kv(Struct, frozen=True):
     """The KV cache of one instance."""
 
-    block_tokens: Positive = 16
+    block_tokens: BlockTokens = 16
     gpu_blocks: Positive | Literal["auto"] = "auto"  # auto: what the GPU's memory leaves beside the weights
     utilization: Share = 0.9  # share of the GPU's memory that the engine may take
     prefix_caching: bool = True
@@ -59,10 +63,10 @@ class Kv(Struct, frozen=True):
 class Cluster(Struct, frozen=True):
     """Equal instances of one model on one kind of GPU. Model and GPU are names in the tables, or their figures."""
 
-    instances: Positive = 8
+    instances: Instances = 8
     model: Any = "llama-3.1-8b"
     gpu: Any = "h100"
-    tp: Positive = 1
+    tp: Gpus = 1
     max_batch_tokens: Positive = 2048
     max_batch_size: Positive = 256
     max_queue: Positive = 256  # a scale for load scores only; no request is turned away for it
@@ -218,11 +222,17 @@ def load_data(source: Source, assignments: str | Iterable[str] = ()) -> Json:
 
 
 def _read(source: str | Path) -> Any:
-    path = Path(source).expanduser()
-    if path.is_file():
+    try:
+        path = Path(source).expanduser()
+        there = path.is_file()
+    except (OSError, RuntimeError) as error:  # no such user, a name too long, a folder that may not be looked into
+        raise HeadwayError(
+            f"{cut(str(source))}: cannot be read ({getattr(error, 'strerror', None) or str(error).rstrip('.')})."
+        ) from None
+    if there:
         data = overrides.read_yaml(path)
         if isinstance(data, dict):
-            data.setdefault("name", path.stem)
+            data.setdefault("name", _unicode(path.stem))
             _beside(data, path.parent)
         return data
     if str(source) in presets():
@@ -232,22 +242,34 @@ def _read(source: str | Path) -> Any:
         return data
     if path.is_dir():
         raise HeadwayError(f"{source}: is a folder; a scenario file is wanted.")
-    hint = suggest(str(source), presets())
-    raise HeadwayError(f"{source}: there is no such scenario file, nor a preset of that name.{hint}")
+    hint = suggest(cut(str(source)), presets())
+    raise HeadwayError(f"{cut(str(source))}: there is no such scenario file, nor a preset of that name.{hint}")
+
+
+def _unicode(text: str) -> str:
+    """A file's name need not be UTF-8; what stands in a result must."""
+    return text.encode(errors="replace").decode()
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # told better by whoever opens it
+        return False
 
 
 def _beside(data: Json, folder: Path) -> None:
     """Relative paths are meant from the scenario file's folder, or else from the current one."""
     workload = data.get("workload")
     for section in workload.values() if isinstance(workload, dict) else ():
-        if isinstance(section, dict) and isinstance(section.get("path"), str) and (folder / section["path"]).is_file():
+        if isinstance(section, dict) and isinstance(section.get("path"), str) and _is_file(folder / section["path"]):
             section["path"] = str(folder / section["path"])
     policies = data.get("policies")
     if not isinstance(policies, dict):
         return
     for stage, spec in policies.items():
         name = spec.get("name") if isinstance(spec, dict) else spec
-        if isinstance(name, str) and ".py:" in name and (folder / name.rpartition(":")[0]).is_file():
+        if isinstance(name, str) and ".py:" in name and _is_file(folder / name.rpartition(":")[0]):
             found = str(folder / name)
             policies[stage] = {**spec, "name": found} if isinstance(spec, dict) else found
 
@@ -255,13 +277,13 @@ def _beside(data: Json, folder: Path) -> None:
 def validate(data: Mapping[str, Any]) -> Scenario:
     """Every section read strictly by its owner; the first mistake is told with its place."""
     keys = read(_Keys, dict(data), "")
-    slo = read(_SloKeys, keys.slo or {}, "slo")
+    slo = read(_SloKeys, _given(keys.slo), "slo")
     scenario = Scenario(
-        name=keys.name or "scenario",
+        name=_unicode(keys.name or "scenario"),
         seed=_seeds(keys.seed),
         workload=read(WorkloadSpec, keys.workload, "workload"),
         cluster=_cluster(keys.cluster),
-        policies=read(Policies, keys.policies or {}, "policies"),
+        policies=read(Policies, _given(keys.policies), "policies"),
         slo=Slo(_duration(slo.ttft, "slo.ttft"), _duration(slo.tpot, "slo.tpot")),
         leap=keys.leap,
         warmup=keys.warmup,
@@ -274,6 +296,11 @@ def validate(data: Mapping[str, Any]) -> Scenario:
     return scenario
 
 
+def _given(section: Any) -> Any:
+    """A section that is left empty is as good as left out."""
+    return {} if section is None else section
+
+
 def build_policy(stage: str, spec: Any, where: str) -> Any:
     """A policy from its name or mapping; whatever goes wrong in the making of a user's own is told in a sentence."""
     try:
@@ -282,21 +309,25 @@ def build_policy(stage: str, spec: Any, where: str) -> Any:
         raise
     except (Exception, SystemExit) as error:
         name, _ = registry.split(spec, where)
-        raise HeadwayError(f"{where}: {name} could not be made: {type(error).__name__}: {error}.") from error
+        raise HeadwayError(
+            f"{where}: {cut(name)} could not be made: {type(error).__name__}: {cut(str(error))}."
+        ) from error
 
 
 def _seeds(value: Any) -> Seeds:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return Seeds(value, value, value)
     if isinstance(value, dict):
         return read(Seeds, value, "seed")
-    raise HeadwayError(f"seed: expected an integer or {{workload: 1, simulation: 2, jitter: 3}}, got {value!r}.")
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not -(2**63) <= value < 2**63:
+            raise HeadwayError(f"seed: must fit into 64 bits, got {shown(value)}.")
+        return Seeds(value, value, value)
+    raise HeadwayError(f"seed: expected an integer or {{workload: 1, simulation: 2, jitter: 3}}, got {shown(value)}.")
 
 
 def _cluster(value: Any) -> Cluster:
-    section = dict(value) if isinstance(value, dict) else value or {}
+    section = dict(value) if isinstance(value, dict) else _given(value)
     if isinstance(section, dict) and "kv" in section:
-        section["kv"] = read(Kv, section["kv"] or {}, "cluster.kv")
+        section["kv"] = read(Kv, _given(section["kv"]), "cluster.kv")
     return read(Cluster, section, "cluster")
 
 
@@ -305,7 +336,7 @@ def _duration(value: Any, where: str) -> int | None:
         return None
     found = duration_ps(value, where)
     if found <= 0:
-        raise HeadwayError(f"{where}: must be longer than nothing, got {value!r}.")
+        raise HeadwayError(f"{where}: must be longer than nothing, got {shown(value)}.")
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from headway.types import HeadwayError
-from headway.wording import expected, listed, suggest
+from headway.wording import cut, expected, listed, shown, suggest
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -15,18 +15,19 @@ S = TypeVar("S", bound=msgspec.Struct)
 def read(kind: type[S], data: object, where: str) -> S:
     """A struct from a mapping. Fields typed `Any` are taken as they are, for the owner of the section to read."""
     if not isinstance(data, dict):
-        raise HeadwayError(f"{where}: expected a mapping, got {data!r}.")
+        raise HeadwayError(f"{where}: expected a mapping, got {shown(data)}.")
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for key, value in data.items():
-        place = f"{where}.{key}" if where else str(key)
+        name = cut(str(key))
+        place = f"{where}.{name}" if where else name
         field = fields.get(str(key))
         if field is None:
-            raise HeadwayError(f"{place}: there is no such key.{suggest(str(key), fields)}")
+            raise HeadwayError(f"{place}: there is no such key.{suggest(name, fields)}")
         try:
             values[field.name] = msgspec.convert(value, field.type)
-        except msgspec.ValidationError:
-            raise HeadwayError(f"{place}: expected {expected(field.type)}, got {value!r}.") from None
+        except (msgspec.ValidationError, OverflowError, RecursionError):
+            raise HeadwayError(f"{place}: expected {expected(field.type)}, got {shown(value)}.") from None
     missing = [repr(field.encode_name) for field in fields.values() if field.required and field.name not in values]
     if missing:
         raise HeadwayError(f"{where or 'scenario'}: {listed(missing)} {'is' if len(missing) == 1 else 'are'} missing.")

@@ -24,20 +24,59 @@ DECIMAL: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "T
 SIZE: Final = {**DECIMAL, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 PER: Final = {"s": Fraction(1), "min": Fraction(60), "m": Fraction(60), "h": Fraction(3600)}
 
+LONGEST: Final = 40  # characters of a number
+STEEPEST: Final = 30  # powers of ten: beyond them a figure is a slip, and exact arithmetic would never end
+LONGEST_PS: Final = 100 * 86400 * PS_PER_SECOND  # the clock counts picoseconds in 64 bits, which last for 106 days
+SLOWEST: Final = Fraction(1, 3_600_000)
+FASTEST: Final = Fraction(10**12)
+LARGEST: Final = 10**18  # bytes
+
 _NUMBER = r"([0-9][0-9_]*\.?[0-9_]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
 
 
 def _parse(text: object, pattern: str) -> tuple[Fraction, str] | None:
-    match = re.fullmatch(_NUMBER + r"\s*" + pattern, str(text).strip())
-    return (Fraction(match[1].replace("_", "")), match[2]) if match else None
+    match = re.fullmatch(_NUMBER + r"\s*" + pattern, written(text))
+    number = exact(match[1].replace("_", "")) if match else None
+    return (number, match[2]) if match and number is not None else None
+
+
+def written(value: object) -> str:
+    """A quantity as text; nothing of one that no person would write."""
+    try:
+        return str(value).strip()
+    except ValueError:  # an integer of more digits than Python writes
+        return ""
+
+
+def _quoted(value: object) -> str:
+    text = repr(value) if not isinstance(value, int) or written(value) else "a number of thousands of digits"
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def exact(text: str) -> Fraction | None:
+    """A number of ordinary length and size exactly as it is written, else None."""
+    mantissa, _, exponent = text.lower().partition("e")
+    if len(mantissa) > LONGEST or len(exponent) > LONGEST:
+        return None
+    try:
+        return Fraction(text) if abs(int(exponent or 0)) <= STEEPEST else None
+    except (ValueError, ZeroDivisionError):
+        return None
 
 
 def duration_ps(value: object, where: str) -> int:
     """A duration with its unit, in whole picoseconds."""
     parsed = _parse(value, r"(ps|ns|us|µs|ms|s|min|m|h|d)")
     if parsed is None:
-        raise HeadwayError(f"{where}: {value!r} is not a duration; write it with its unit, as in 250ms, 1.5s or 5m.")
-    return round(parsed[0] * TIME[parsed[1]])
+        raise HeadwayError(
+            f"{where}: {_quoted(value)} is not a duration; write it with its unit, as in 250ms, 1.5s or 5m."
+        )
+    found = round(parsed[0] * TIME[parsed[1]])
+    if found > LONGEST_PS:
+        raise HeadwayError(
+            f"{where}: must be at most 100d, since the simulated clock ends soon after, got {_quoted(value)}."
+        )
+    return found
 
 
 def rate(value: object, where: str) -> Fraction:
@@ -45,21 +84,27 @@ def rate(value: object, where: str) -> Fraction:
     parsed = _parse(value, r"/\s*(s|min|m|h)")
     if parsed is None or parsed[0] <= 0:
         raise HeadwayError(
-            f"{where}: {value!r} is not a rate; write it above zero with its unit, as in 40/s or 90/min."
+            f"{where}: {_quoted(value)} is not a rate; write it above zero with its unit, as in 40/s or 90/min."
         )
-    return parsed[0] / PER[parsed[1]]
+    found = parsed[0] / PER[parsed[1]]
+    if not SLOWEST <= found <= FASTEST:
+        raise HeadwayError(f"{where}: must lie between 0.001/h and 1e12/s, got {_quoted(value)}.")
+    return found
 
 
 def size_bytes(value: object, where: str) -> int:
     parsed = _parse(value, r"([kKMGT]?i?B)")
     if parsed is None or parsed[1] not in SIZE:
-        raise HeadwayError(f"{where}: {value!r} is not a size; write it with its unit, as in 80GB or 16GiB.")
-    return round(parsed[0] * SIZE[parsed[1]])
+        raise HeadwayError(f"{where}: {_quoted(value)} is not a size; write it with its unit, as in 80GB or 16GiB.")
+    found = round(parsed[0] * SIZE[parsed[1]])
+    if found > LARGEST:
+        raise HeadwayError(f"{where}: must be at most 1000000TB, got {_quoted(value)}.")
+    return found
 
 
 def bandwidth(value: object, where: str) -> int:
     """Bytes a second, from "50GB/s"."""
-    text = str(value).strip()
+    text = written(value)
     if not text.endswith("/s"):
-        raise HeadwayError(f"{where}: {value!r} is not a bandwidth; write it with its unit, as in 50GB/s.")
+        raise HeadwayError(f"{where}: {_quoted(value)} is not a bandwidth; write it with its unit, as in 50GB/s.")
     return size_bytes(text[:-2], where)

@@ -9,7 +9,25 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 WORDS: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
 PLURALS: Final = {int: "whole numbers", float: "numbers", str: "texts"}
+LONGEST: Final = 100  # characters of a value in a message
 LIMITS: Final = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "of at most"))
+
+
+def cut(text: str) -> str:
+    """Text short enough for a sentence."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def shown(value: object) -> str:
+    """A value as a message quotes it: as it would be written, cut where that is long."""
+    try:
+        return cut(repr(value))
+    except ValueError:  # an integer of more digits than Python writes
+        return "a number of thousands of digits"
+
+
+def limit_text(limit: float) -> str:
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -25,7 +43,11 @@ def expected(kind: Any) -> str:
     """A type in words: "a whole number of at least 1 or 'auto'"."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        limits = [f"{word} {limit:g}" for name, word in LIMITS if (limit := getattr(inner[1], name, None)) is not None]
+        limits = [
+            f"{word} {limit_text(limit)}"
+            for name, word in LIMITS
+            if (limit := getattr(inner[1], name, None)) is not None
+        ]
         return " ".join((expected(inner[0]), " and ".join(limits)))
     if origin is Literal:
         return " or ".join(repr(value) for value in inner)

@@ -8,7 +8,7 @@ import headway
 from headway.types import HeadwayError
 
 
-@pytest.mark.parametrize("rate", [1e-6, 1e-9, 1e-30])
+@pytest.mark.parametrize("rate", [1e-6, 2e-7])
 def test_a_run_beyond_the_last_picosecond_is_refused(rate: float) -> None:
     scenario = {
         "workload": {"requests": 3, "rate": "1/s", "prompt_tokens": 10, "output_tokens": 50},

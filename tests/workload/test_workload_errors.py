@@ -45,7 +45,7 @@ def told(section: Any, base: Path | None = None) -> str:
         (GOOD | {"duration": "0s"}, "workload.duration: must be longer than nothing"),
         (
             GOOD | {"rate": "1/h", "requests": 1_000_000, "arrival": "constant"},
-            "workload.rate: request 2563 would come",
+            "workload.rate: request 2401 would come",
         ),
         (
             GOOD | {"arrival": "poison"},
@@ -222,7 +222,7 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,48
             "2023-11-16 18:17:04.0000000,five,1",
             "ContextTokens must be a whole number between 1 and 2147483647, got 'five'.",
         ),
-        ("2023-11-16 18:17:04.0000000,5", "2 values where the header names at least 3."),
+        ("2023-11-16 18:17:04.0000000,5", "2 values where the header names 3 columns."),
         ("2023-11-16 18:17:03.9799599,5,5", "TIMESTAMP 2023-11-16 18:17:03.9799599 is before an earlier line's"),
         ("2023-13-16 18:17:04.0,5,5", "TIMESTAMP '2023-13-16 18:17:04.0' is not a time like"),
         ("yesterday,5,5", "TIMESTAMP 'yesterday' is not a time like"),

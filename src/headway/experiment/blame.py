@@ -20,7 +20,7 @@ def told(error: BaseException) -> HeadwayError | None:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _foreign(frame.filename)]
     if not frames:
         return None
-    place, text = frames[-1], str(error).strip().rstrip(".")
+    place, text = frames[-1], " ".join(str(error).split()).rstrip(".")
     what = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return HeadwayError(f"{_shown(place.filename)} line {place.lineno}, in {place.name}: {what}{at}.")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from msgspec import Struct
@@ -18,7 +21,10 @@ from headway.experiment.run import simulate
 from headway.experiment.verdict import verdict
 from headway.results.compare import rank
 from headway.scenario import DEFAULT, Scenario, Source
-from headway.types import Json
+from headway.types import HeadwayError, Json
+from headway.wording import listed
+
+PR_SET_PDEATHSIG = 1  # Linux: the signal a process gets when its parent ends
 
 Progress = Callable[[int, int], None]  # policies done so far, policies in all
 
@@ -104,13 +110,18 @@ def _run_all(resolved: Json, found: list[Contender], workers: int, progress: Pro
             progress(len(done), len(found))
 
     if len(away) >= 2:
-        with ProcessPoolExecutor(min(workers, len(away)), mp_context=_context(), initializer=_die_quietly) as pool:
-            tasks = {pool.submit(_summary, resolved, found[position].spec): position for position in away}
+        size = min(workers, len(away))
+        with ProcessPoolExecutor(size, _context(), initializer=_end_with, initargs=(os.getpid(),)) as pool:
             try:
+                tasks = {pool.submit(_summary, resolved, found[position].spec): position for position in away}
                 for task in as_completed(tasks):
                     finish(tasks[task], task.result())
+            except BrokenProcessPool:
+                left = listed([found[position].name for position in away if position not in done])
+                why = "as os._exit, a crash or a want of memory does"
+                raise HeadwayError(f"{WHERE}: a process was ended from within, {why}; unfinished: {left}.") from None
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                _end(pool)
                 raise
     for position in here:
         finish(position, _summary(resolved, found[position].spec))
@@ -124,9 +135,23 @@ def _portable(spec: Any) -> bool:
     return ".py:" in name or registry.find("routing", name, WHERE).make.__module__.startswith("headway.")
 
 
-def _die_quietly() -> None:
-    # Ctrl-C reaches every process of the terminal: workers end at once and without a word, the caller answers it.
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Nobody waits for what the workers are still at."""
+    for process in list((getattr(pool, "_processes", None) or {}).values()):
+        process.kill()
+    pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with(parent: int) -> None:
+    """A worker ends at once and without a word on Ctrl-C, which reaches every process of the terminal, and does not
+    outlive the caller, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the kernel was asked
+        os._exit(1)
 
 
 def _context() -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from functools import partial
 from typing import Any
 
@@ -51,17 +53,36 @@ def simulate(
     setup = cluster_setup(loaded)
     rng = partial(stream, derive(loaded.seed.simulation, "policies"))  # no way from there to the workload's draws
     planned = loaded.workload.plan(loaded.seed.workload, loaded.cluster.shape().name)
+    quiet, heard = _quiet(policies.values(), progress)
     try:
-        simulation = Simulation(setup, **policies, rng=rng, estimator=Estimator(setup.latency))
-        recorder = simulation.run(planned, progress)
-    except (HeadwayError, InvariantError):
+        with quiet:
+            simulation = Simulation(setup, **policies, rng=rng, estimator=Estimator(setup.latency))
+            recorder = simulation.run(planned, heard)
+    except (HeadwayError, InvariantError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         mistake = told(error)
         if mistake is None:
             raise
         raise mistake from error
     return Result.of(resolved, recorder, simulation.stats, run_facts(loaded, simulation))
+
+
+def _quiet(policies: Iterable[Any], progress: Progress | None) -> tuple[AbstractContextManager[Any], Progress | None]:
+    """What a user's policy prints goes to standard error, since standard output is for the result; the caller's own
+    progress prints where it would."""
+    parts = [part for policy in policies for part in (policy, *getattr(policy, "_parts", ()))]
+    if not any(registry.outside(type(part)) for part in parts):
+        return nullcontext(), progress
+    if progress is None:
+        return redirect_stdout(sys.stderr), None
+    tell, usual = progress, sys.stdout
+
+    def heard(arrived: int, now_ps: int) -> None:
+        with redirect_stdout(usual):
+            tell(arrived, now_ps)
+
+    return redirect_stdout(sys.stderr), heard
 
 
 def _plain(spec: str | Mapping[str, Any]) -> str | Json:
@@ -77,13 +98,15 @@ def own_policy(stage: str, given: Any, where: str) -> Any:
     entry = getattr(given, "entry", None)
     if isinstance(entry, registry.Entry) and entry.stage != stage:
         raise HeadwayError(f"{where}: {entry.name!r} is of stage {entry.stage}, a policy of stage {stage} is wanted.")
-    if not isinstance(given, type):
-        return given
-    try:
-        return given()
-    except Exception as error:
-        name = f"{given.__name__} could not be made"
-        raise HeadwayError(f"{where}: {name}: {type(error).__name__}: {error}; give an object of it.") from error
+    made = given
+    if isinstance(given, type):
+        try:
+            made = given()
+        except Exception as error:
+            name = f"{given.__name__} could not be made"
+            raise HeadwayError(f"{where}: {name}: {registry.one_line(error)}; give an object of it.") from error
+    registry.check_methods(stage, made, where)
+    return made
 
 
 def described(policy: Any) -> Json:

@@ -19,7 +19,7 @@ from headway.latency.roofline import Roofline
 from headway.latency.shapes import ModelShape, models, read_model
 from headway.latency.tables import plain
 from headway.types import HeadwayError
-from headway.wording import suggest
+from headway.wording import shown, suggest
 
 NAMES: Final = ("roofline", "linear", "piecewise", "fixed")
 
@@ -27,7 +27,7 @@ NAMES: Final = ("roofline", "linear", "piecewise", "fixed")
 def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str = "cluster.latency") -> LatencyModel:
     """The latency model of a section; without `model` it is a roofline. Only a roofline looks at shape, GPU and TP."""
     if not isinstance(data, dict):
-        raise HeadwayError(f"{where}: expected a mapping with 'model', as in {{model: roofline}}, got {data!r}.")
+        raise HeadwayError(f"{where}: expected a mapping with 'model', as in {{model: roofline}}, got {shown(data)}.")
     rest = dict(data)
     name = rest.pop("model", "roofline")
     match plain(str(name)):
@@ -39,7 +39,7 @@ def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str
             return Piecewise.read(rest, where)
         case "fixed":
             return Fixed.read(rest, where)
-    raise HeadwayError(f"{where}.model: no latency model is called {name!r}.{suggest(plain(str(name)), NAMES)}")
+    raise HeadwayError(f"{where}.model: no latency model is called {shown(name)}.{suggest(plain(str(name)), NAMES)}")
 
 
 __all__ = [

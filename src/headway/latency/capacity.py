@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from headway.latency.figures import share
 from headway.latency.hardware import Gpu, gpus
 from headway.latency.shapes import ModelShape
 from headway.types import HeadwayError
+
+MOST_BLOCKS: Final = 10**9
 
 
 def kv_blocks(
@@ -28,6 +32,8 @@ def kv_blocks(
         raise HeadwayError(
             f"{where}: {model.name} needs {needed} for its weights and one KV block but {place.format(available)}"
         )
+    if blocks > MOST_BLOCKS:
+        raise HeadwayError(f"{where}: room for {blocks:,} KV blocks is more than {MOST_BLOCKS:,}; set gpu_blocks.")
     return blocks
 
 

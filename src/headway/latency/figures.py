@@ -7,53 +7,61 @@ from fractions import Fraction
 from typing import Final
 
 from headway.types import PS_PER_SECOND, HeadwayError
-from headway.units import TIME, duration_ps
+from headway.units import LONGEST_PS, TIME, duration_ps, exact, written
+from headway.wording import shown
 
 _DURATION: Final = re.compile(r"([0-9][0-9_.]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*(" + "|".join(TIME) + ")")
+_NUMBER: Final = re.compile(r"[+-]?[0-9][0-9_.]*(?:[eE][+-]?[0-9]+)?")
 _SUFFIX: Final = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
-def _fraction(value: object) -> Fraction | None:
+def _fraction(value: object, where: str) -> Fraction | None:
+    """The number that a value is, None where it is none."""
     if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
         return None
-    try:
-        return Fraction(str(value).strip())
-    except (ValueError, ZeroDivisionError):
-        return None
+    if isinstance(value, Fraction):
+        return value
+    text = written(value)
+    number = exact(text)
+    if number is None and _NUMBER.fullmatch(text):
+        raise HeadwayError(f"{where}: {shown(value)} is too large, too small or too long a number to reckon with.")
+    return number
 
 
 def positive(value: object, where: str) -> Fraction:
     """A number above zero."""
-    number = _fraction(value)
+    number = _fraction(value, where)
     if number is None or number <= 0:
-        raise HeadwayError(f"{where}: must be a number above zero, got {value!r}.")
+        raise HeadwayError(f"{where}: must be a number above zero, got {shown(value)}.")
     return number
 
 
 def not_negative(value: object, where: str) -> float:
-    number = _fraction(value)
+    number = _fraction(value, where)
     if number is None or number < 0:
-        raise HeadwayError(f"{where}: must be a number, zero or more, got {value!r}.")
+        raise HeadwayError(f"{where}: must be a number, zero or more, got {shown(value)}.")
     return float(number)
 
 
 def share(value: object, where: str) -> Fraction:
     """A number above zero and not above one."""
-    number = _fraction(value)
+    number = _fraction(value, where)
     if number is None or not 0 < number <= 1:
-        raise HeadwayError(f"{where}: must be above 0 and at most 1, got {value!r}.")
+        raise HeadwayError(f"{where}: must be above 0 and at most 1, got {shown(value)}.")
     return number
 
 
-def count(value: object, where: str) -> int:
+def count(value: object, where: str, most: int = 10**6) -> int:
     """A whole number above zero; large ones may be written as 8.03B or 630M."""
     text, factor = value, 1
     if isinstance(value, str) and value.strip()[-1:].upper() in ("K", "M", "B", "T"):
         text, factor = value.strip()[:-1], _SUFFIX[value.strip()[-1].upper()]
-    number = _fraction(text)
+    number = _fraction(text, where)
     whole = number * factor if number is not None else Fraction(0)
     if whole <= 0 or whole.denominator != 1:
-        raise HeadwayError(f"{where}: must be a whole number above zero, got {value!r}.")
+        raise HeadwayError(f"{where}: must be a whole number above zero, got {shown(value)}.")
+    if whole > most:
+        raise HeadwayError(f"{where}: must be at most {most:,}, got {shown(value)}.")
     return int(whole)
 
 
@@ -61,7 +69,9 @@ def token_ps(value: object, where: str) -> int:
     """Whole picoseconds a token, from tokens a second."""
     time = round(PS_PER_SECOND / positive(value, where))
     if time < 1:
-        raise HeadwayError(f"{where}: must not be above 10^12 tokens a second, got {value!r}.")
+        raise HeadwayError(f"{where}: must not be above 10^12 tokens a second, got {shown(value)}.")
+    if time > LONGEST_PS:
+        raise HeadwayError(f"{where}: must be fast enough for a token in 100 days, got {shown(value)}.")
     return time
 
 

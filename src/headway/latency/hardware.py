@@ -13,6 +13,7 @@ from headway.latency.figures import not_negative, positive
 from headway.latency.tables import Table, load
 from headway.types import HeadwayError
 from headway.units import bandwidth, size_bytes
+from headway.wording import shown
 
 
 class Gpu(Struct, frozen=True):
@@ -44,7 +45,7 @@ def read_gpu(data: object, where: str) -> Gpu:
     if isinstance(data, str):
         return gpus().find(data, "GPU", where)
     if not isinstance(data, dict):
-        raise HeadwayError(f"{where}: expected a GPU's name or a mapping of its figures, got {data!r}.")
+        raise HeadwayError(f"{where}: expected a GPU's name or a mapping of its figures, got {shown(data)}.")
     given = section.read(GpuFigures, data, where)
     gpu = Gpu(
         name=given.name,
@@ -58,10 +59,10 @@ def read_gpu(data: object, where: str) -> Gpu:
     )
     for key, value in (("memory", gpu.memory), ("bandwidth", gpu.bandwidth)):
         if value <= 0:
-            raise HeadwayError(f"{where}.{key}: must be above zero, got {data[key]!r}.")
+            raise HeadwayError(f"{where}.{key}: must be above zero, got {shown(data[key])}.")
     if gpu.busy_watts < gpu.idle_watts:
         raise HeadwayError(
-            f"{where}.busy_watts: must not be below idle_watts ({gpu.idle_watts:g}), got {given.busy_watts!r}."
+            f"{where}.busy_watts: must not be below idle_watts ({gpu.idle_watts:g}), got {shown(given.busy_watts)}."
         )
     return gpu
 

@@ -14,6 +14,7 @@ from headway.latency.chunk_costs import ChunkCosts
 from headway.latency.figures import fine_duration
 from headway.types import HeadwayError
 from headway.units import duration_ps
+from headway.wording import shown
 
 
 class LinearParameters(Struct):
@@ -48,7 +49,9 @@ class Linear:
         given = section.read(LinearParameters, data, where)
         step = duration_ps(given.step, f"{where}.step")
         if step < 1:
-            raise HeadwayError(f"{where}.step: must be at least 1ps, since no step takes no time, got {given.step!r}.")
+            raise HeadwayError(
+                f"{where}.step: must be at least 1ps, since no step takes no time, got {shown(given.step)}."
+            )
         return cls(
             step,
             duration_ps(given.prefill_token, f"{where}.prefill_token"),

@@ -12,6 +12,7 @@ from headway import section
 from headway.latency.base import FOREVER, Chunk, Run
 from headway.latency.figures import count, positive, token_ps
 from headway.types import PS_PER_SECOND, HeadwayError
+from headway.wording import shown
 
 
 class PiecewiseParameters(Struct):
@@ -40,7 +41,7 @@ class Piecewise:
         given = section.read(PiecewiseParameters, data, where)
         saturation = count(given.saturation_batch, f"{where}.saturation_batch")
         if saturation < 2:
-            raise HeadwayError(f"{where}.saturation_batch: must be at least 2, got {given.saturation_batch!r}.")
+            raise HeadwayError(f"{where}.saturation_batch: must be at least 2, got {shown(given.saturation_batch)}.")
         for key in ("decode_tokens_per_s", "saturated_tokens_per_s"):
             token_ps(getattr(given, key), f"{where}.{key}")  # a step needs a picosecond at the least
         return cls(

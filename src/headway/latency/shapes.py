@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -11,6 +12,9 @@ from headway import section
 from headway.latency.figures import count, positive
 from headway.latency.tables import Table, load
 from headway.types import HeadwayError
+from headway.wording import shown
+
+MOST_PARAMS: Final = 10**15
 
 
 class ModelShape(Struct, frozen=True):
@@ -45,14 +49,16 @@ def read_model(data: object, where: str) -> ModelShape:
     if isinstance(data, str):
         return models().find(data, "model", where)
     if not isinstance(data, dict):
-        raise HeadwayError(f"{where}: expected a model's name or a mapping of its figures, got {data!r}.")
+        raise HeadwayError(f"{where}: expected a model's name or a mapping of its figures, got {shown(data)}.")
     given = section.read(ModelFigures, data, where)
     layers = count(given.layers, f"{where}.layers")
     hidden = count(given.hidden, f"{where}.hidden")
     heads = count(given.heads, f"{where}.heads")
-    params = count(given.params, f"{where}.params")
+    params = count(given.params, f"{where}.params", MOST_PARAMS)
     kv_heads = heads if given.kv_heads is None else count(given.kv_heads, f"{where}.kv_heads")
-    active = params if given.active_params is None else count(given.active_params, f"{where}.active_params")
+    active = (
+        params if given.active_params is None else count(given.active_params, f"{where}.active_params", MOST_PARAMS)
+    )
     if given.head_dim is None and hidden % heads:
         raise HeadwayError(f"{where}: 'head_dim' is missing, and hidden ({hidden}) is no multiple of heads ({heads}).")
     head_dim = hidden // heads if given.head_dim is None else count(given.head_dim, f"{where}.head_dim")
@@ -61,9 +67,12 @@ def read_model(data: object, where: str) -> ModelShape:
     if active > params:
         raise HeadwayError(f"{where}.active_params: must not be above params ({params}), got {active}.")
     size = positive(given.dtype_bytes, f"{where}.dtype_bytes")
+    if not Fraction(1, 10) <= size <= 16:
+        raise HeadwayError(f"{where}.dtype_bytes: must lie between 0.1 and 16, got {shown(given.dtype_bytes)}.")
     kv_bytes = 2 * layers * kv_heads * head_dim * size  # keys and values
     weights = round(params * size)
-    return ModelShape(given.name, layers, hidden, heads, kv_heads, head_dim, params, active, weights, round(kv_bytes))
+    kv = max(1, round(kv_bytes))
+    return ModelShape(given.name, layers, hidden, heads, kv_heads, head_dim, params, active, weights, kv)
 
 
 @cache

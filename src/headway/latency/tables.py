@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import yaml
 
 from headway.types import HeadwayError
-from headway.wording import suggest
+from headway.wording import shown, suggest
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Table(Generic[T]):
             near = get_close_matches(wanted, [*self.entries, *self.aliases], n=1)
             hint = suggest(wanted, near) if near else ""
             raise HeadwayError(
-                f"{where}: no {kind} in the table is called {name!r} (a mapping of figures will do).{hint} "
+                f"{where}: no {kind} in the table is called {shown(name)} (a mapping of figures will do).{hint} "
                 f"Known: {', '.join(sorted(self.entries))}."
             )
         return entry

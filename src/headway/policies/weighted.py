@@ -78,7 +78,7 @@ class Weighted:
         found: dict[str, float] = {}
         for part in self._parts:
             if hasattr(part, "metrics"):
-                found.update(part.metrics())
+                found.update(registry.figures(part, f"policies.routing: {part_name(part)}"))
         return found
 
 
@@ -125,13 +125,18 @@ def score_of(scorer: Any) -> Score:
 
 def clamped(scorer: Any, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
     """A value in [0, 1] for every candidate, whatever the scorer returned: missing and NaN count 0."""
-    values = list(scorer.score(request, candidates, cluster) or ())
+    values = scorer.score(request, list(candidates), cluster)  # a list of its own, which it may spoil
+    right = "scores must be numbers from 0 to 1, one a candidate in turn"
+    if values is None:
+        values = []
+    elif isinstance(values, str | dict | set | frozenset) or not hasattr(values, "__iter__"):
+        raise HeadwayError(f"{PLACE}.{part_name(scorer)}: {right}, got {registry.one_line(repr(values))}.")
     held = []
-    for value in values[: len(candidates)]:
+    for value in list(values)[: len(candidates)]:
         if value is not None and not isinstance(value, (int, float)):
-            place = f"{PLACE}.{part_name(scorer)}"
-            raise HeadwayError(f"{place}: scores must be numbers from 0 to 1, one a candidate in turn, got {value!r}.")
-        held.append(min(1.0, float(value)) if value is not None and value > 0 else 0.0)
+            raise HeadwayError(f"{PLACE}.{part_name(scorer)}: {right}, got {registry.one_line(repr(value))}.")
+        # Compared before it is a float, which a whole number may be too large for.
+        held.append((1.0 if value >= 1 else float(value)) if value is not None and value > 0 else 0.0)
     return held + [0.0] * (len(candidates) - len(held))
 
 
@@ -139,14 +144,18 @@ def keep_of(part: Any) -> Callable[[Request, list[InstanceView], ClusterView], l
     """A filter's own method where its manners are known, else one that holds it to the candidates and their order."""
 
     def keep(request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[InstanceView]:
-        kept = {view.index for view in part.keep(request, candidates, cluster)}
+        given = part.keep(request, list(candidates), cluster)  # a list of its own, which it may spoil
+        if not isinstance(given, list | tuple) or not all(isinstance(view, InstanceView) for view in given):
+            place = f"policies.routing.filters.{part_name(part)}"
+            raise HeadwayError(f"{place}: keep must return a list of candidates, got {registry.one_line(repr(given))}.")
+        kept = {view.index for view in given}
         return [view for view in candidates if view.index in kept]
 
     return part.keep if getattr(part, "trusted", False) else keep
 
 
 def picked(picker: Any, candidates: list[InstanceView], totals: list[float], cluster: ClusterView) -> int:
-    at = picker.pick(candidates, totals, cluster)
+    at = picker.pick(list(candidates), totals, cluster)
     if not isinstance(at, int) or not 0 <= at < len(candidates):
         place = f"policies.routing.picker.{part_name(picker)}"
         raise HeadwayError(f"{place}: pick must return a position from 0 to {len(candidates) - 1}, got {at!r}.")

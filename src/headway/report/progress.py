@@ -17,7 +17,7 @@ class Bar:
         self.total = total
         self.unit = unit
         self.began = time.monotonic()
-        self.watched = sys.stderr.isatty()
+        self.watched = sys.stderr is not None and sys.stderr.isatty()
         self.bar: object | None = None
 
     def __enter__(self) -> Self:

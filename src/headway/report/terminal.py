@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +18,8 @@ from headway.experiment.verdict import has_slo
 LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"), ("queue wait", "queue_wait"))
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 GAP = "–"
+FIGURES = 7  # of a policy in a comparison
+NAME_AT_LEAST, NAME_AT_MOST = 12, 28  # characters of its name in a line
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -122,20 +125,33 @@ def run_facts(summary: Mapping[str, Any], targets: Mapping[str, Any]) -> list[tu
     return rows
 
 
-def comparison_report(found: Comparison) -> RenderableType:
-    """One row a policy, best first, the winner marked."""
+class _Ranking:
+    """One row a policy. In a narrow terminal the last figures go, since without its policy no figure says anything."""
+
+    def __init__(self, found: Comparison) -> None:
+        self.found = found
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.update(max_width=10_000)
+        for left_out in range(FIGURES):
+            narrowest = _ranking(self.found, left_out, NAME_AT_LEAST)
+            if Measurement.get(console, wide, narrowest).maximum <= options.max_width:
+                break
+        yield _ranking(self.found, left_out, NAME_AT_MOST)
+
+
+def _ranking(found: Comparison, left_out: int, name_width: int) -> Table:
     share = "goodput\nshare" if has_slo(found.scenario) else "served\nshare"
     headers = ("TTFT ms\nmean", "\np99", "TPOT ms\np99", "E2E ms\nmean", share, "cache\nhits", "Jain\nindex")
-    made = table("", "policy", *headers, gap=1)
+    kept = FIGURES - left_out
+    made = table("", "policy", *headers[:kept], gap=1)
     names = made.columns[1]
-    names.justify, names.max_width = "left", 28
+    names.justify, names.max_width = "left", name_width
     names.no_wrap, names.overflow = False, "fold"  # parameters may be all that tells two policies apart
     for name, summary in found.ranked:
         latency = summary["latency"]
         best = name == found.best
-        made.add_row(
-            "▸" if best else "",
-            Text(f"{name} (oracle)" if name in found.oracles else name),
+        figures = (
             number(latency["ttft"]["mean"]),
             number(latency["ttft"]["p99"]),
             number(latency["tpot"]["p99"]),
@@ -143,6 +159,12 @@ def comparison_report(found: Comparison) -> RenderableType:
             percent(summary["slo"]["goodput_ratio"]),
             percent(summary["cache"]["token_hit_ratio"]),
             number(summary["balance"]["jain"], 3),
-            style="bold" if best else None,
         )
-    return Group(title(found.scenario, policy=False), "", made, "", Text(found.verdict))
+        label = Text(f"{name} (oracle)" if name in found.oracles else name)
+        made.add_row("▸" if best else "", label, *figures[:kept], style="bold" if best else None)
+    return made
+
+
+def comparison_report(found: Comparison) -> RenderableType:
+    """One row a policy, best first, the winner marked."""
+    return Group(title(found.scenario, policy=False), "", _Ranking(found), "", Text(found.verdict))

@@ -62,7 +62,38 @@ class _Dumper(yaml.SafeDumper):
 
 
 def pretty(document: Json) -> str:
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(clean(document)), indent=2).decode()
+
+
+def located(value: Any) -> Any:
+    """A scenario with the files it names under their whole paths, so that it runs again from anywhere."""
+    if isinstance(value, dict):
+        return {
+            key: _absolute(item) if key == "path" and isinstance(item, str) else located(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [located(item) for item in value]
+    if isinstance(value, str) and ".py:" in value:
+        file, _, name = value.rpartition(":")
+        return f"{_absolute(file)}:{name}"
+    return value
+
+
+def _absolute(file: str) -> str:
+    path = Path(file).expanduser()
+    return str(path.absolute()) if "\0" not in file and path.is_file() else file
+
+
+def clean(value: Any) -> Any:
+    """Plain values with whatever of their text is not Unicode (a file's name in another code) replaced by `?`."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {clean(key): clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(item) for item in value]
+    return value
 
 
 def version() -> str:
@@ -79,7 +110,9 @@ def write(folder: str | Path, kept: Kept) -> None:
         _prepare(place)
         manifest = Manifest(FORMAT, version(), kept.scenario.get("seed"))
         _text(place / MANIFEST, pretty(msgspec.to_builtins(manifest)) + "\n")
-        scenario = yaml.dump(msgspec.to_builtins(kept.scenario), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+        scenario = yaml.dump(
+            clean(located(msgspec.to_builtins(kept.scenario))), Dumper=_Dumper, sort_keys=False, allow_unicode=True
+        )
         _text(place / SCENARIO, scenario)
         _requests(place / REQUESTS, kept.requests)
         _text(place / SUMMARY, pretty(kept.summary) + "\n")
@@ -116,7 +149,13 @@ def _requests(file: Path, table: Table) -> None:
     with file.open("wb") as out:
         for start in range(0, len(table), BATCH):
             batch = zip(*(column[start : start + BATCH] for column in columns), strict=True)
-            out.write(encoder.encode_lines([Row(*row) for row in batch]))
+            rows = [Row(*row) for row in batch]
+            try:
+                out.write(encoder.encode_lines(rows))
+            except UnicodeEncodeError:  # a reason of the policy's own making
+                out.write(
+                    encoder.encode_lines([msgspec.structs.replace(row, reason=clean(row.reason)) for row in rows])
+                )
 
 
 def read(folder: str | Path) -> Kept:

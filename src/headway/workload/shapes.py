@@ -27,6 +27,7 @@ from headway.types import HeadwayError
 from headway.wording import suggest
 
 MAX_TOKENS: Final = 2**31 - 1
+MAX_RATIO: Final = 1e12  # of std to mean, beyond which the square leaves the floats
 WHOLE: Final = f"a length is a whole number between 1 and {MAX_TOKENS}"
 
 Draw = Callable[[], int]
@@ -89,6 +90,9 @@ def parse(spec: object, where: str) -> tuple[str, Shape]:
         raise HeadwayError(f"{where}: expected a number or a mapping with 'dist', got {spec!r}.")
     _check_bounds(shape, where)
     _check_figures(shape, where, value_at)
+    if kind == "lognormal" and isinstance(shape, Spread) and shape.std > MAX_RATIO * shape.mean:
+        wrong = f"must be at most {MAX_RATIO:g} times the mean, {shown(shape.mean)}"
+        raise HeadwayError(f"{where}.std: {wrong}, got {shown(shape.std)}.")
     return kind, shape
 
 
@@ -96,7 +100,7 @@ def _check_bounds(shape: Shape, where: str) -> None:
     for name in ("min", "max"):
         bound = getattr(shape, name)
         if bound is not None and not 1 <= bound <= MAX_TOKENS:
-            raise HeadwayError(f"{where}.{name}: must lie between 1 and {MAX_TOKENS}, got {bound}.")
+            raise HeadwayError(f"{where}.{name}: must lie between 1 and {MAX_TOKENS}, got {shown(bound)}.")
     if shape.min is not None and shape.max is not None and shape.min > shape.max:
         raise HeadwayError(f"{where}.min: {shape.min} is above the max, {shape.max}.")
 
@@ -107,12 +111,12 @@ def _check_figures(shape: Shape, where: str, value_at: str) -> None:
         return
     if isinstance(shape, Constant):
         if not (1 <= shape.value <= MAX_TOKENS and shape.value == int(shape.value)):
-            raise HeadwayError(f"{value_at}: {WHOLE}, got {shape.value:.15g}.")
+            raise HeadwayError(f"{value_at}: {WHOLE}, got {shown(shape.value)}.")
         return
     if not 0 < shape.mean <= MAX_TOKENS:
-        raise HeadwayError(f"{where}.mean: must be above 0 and at most {MAX_TOKENS}, got {shape.mean:g}.")
+        raise HeadwayError(f"{where}.mean: must be above 0 and at most {MAX_TOKENS}, got {shown(shape.mean)}.")
     if isinstance(shape, Spread) and not 0 <= shape.std <= MAX_TOKENS:
-        raise HeadwayError(f"{where}.std: must lie between 0 and {MAX_TOKENS}, got {shape.std:g}.")
+        raise HeadwayError(f"{where}.std: must lie between 0 and {MAX_TOKENS}, got {shown(shape.std)}.")
 
 
 def _check_empirical(shape: Empirical, where: str) -> None:
@@ -126,7 +130,7 @@ def _check_empirical(shape: Empirical, where: str) -> None:
         raise HeadwayError(f"{where}.values: give at least one length.")
     for value in shape.values:
         if not 1 <= value <= MAX_TOKENS:
-            raise HeadwayError(f"{where}.values: {WHOLE}, got {value}.")
+            raise HeadwayError(f"{where}.values: {WHOLE}, got {shown(value)}.")
     if shape.weights is not None:
         check_weights(shape.weights, len(shape.values), "values", f"{where}.weights")
 
@@ -138,6 +142,13 @@ def check_weights(weights: Sequence[float], count: int, of: str, where: str) -> 
     for weight in weights:
         if not (isfinite(weight) and weight > 0):
             raise HeadwayError(f"{where}: a weight is a positive number, got {weight:g}.")
+    if not isfinite(list(accumulate(weights))[-1]):
+        raise HeadwayError(f"{where}: the sum of the weights is too large for a number; only their ratios count.")
+
+
+def shown(value: float) -> str:
+    """A figure for an error's sentence, however many digits it has."""
+    return "a number of too many digits" if isinstance(value, int) and abs(value) > 10**18 else f"{value:.15g}"
 
 
 def sampler(spec: object, where: str, rng: Random, base: pathlib.Path) -> Draw:

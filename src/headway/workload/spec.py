@@ -14,12 +14,12 @@ from msgspec import Struct
 from headway import hashing
 from headway.section import read
 from headway.streams import stream
-from headway.types import HeadwayError, Path, Request
+from headway.types import PS_PER_SECOND, HeadwayError, Path, Request
 from headway.units import duration_ps, rate
 from headway.workload import arrivals, prefixes, shapes
 from headway.workload.traces import FORMATS, Trace, check_format, read_trace
 from headway.workload.traces.source import reason
-from headway.workload.traces.table import MAX_PS, too_late
+from headway.workload.traces.table import LAST_PS, too_late
 
 PS_PER_US: Final = 1_000_000
 MAX_REQUESTS: Final = 1_000_000_000
@@ -87,7 +87,12 @@ class WorkloadSpec(Struct):
             raise HeadwayError(f"workload.requests: must lie between 1 and {MAX_REQUESTS}, got {self.requests}.")
         if self.rate is None:
             raise HeadwayError("workload.rate: is missing; say how many requests arrive, as in 40/s.")
-        rate(self.rate, "workload.rate")
+        expected = rate(self.rate, "workload.rate")
+        if self.requests is None:
+            expected *= Fraction(duration_ps(self.duration, "workload.duration"), PS_PER_SECOND)
+            if expected > MAX_REQUESTS:
+                wrong = f"{self.rate} for {self.duration} are more than {MAX_REQUESTS} requests"
+                raise HeadwayError(f"workload.rate: {wrong}; lower the rate or shorten the duration.")
         shapes.parse(self._shape("prompt_tokens"), "workload.prompt_tokens")
         shapes.parse(self._shape("output_tokens"), "workload.output_tokens")
         arrivals.parse(self._arrival(), "workload.arrival")
@@ -132,7 +137,7 @@ class WorkloadSpec(Struct):
     def plan(self, seed: int, model: str = "", base: pathlib.Path | None = None) -> Iterator[Planned]:
         """The requests in order of arrival, one at a time. Paths are relative to `base`, the scenario's folder."""
         folder = pathlib.Path() if base is None else base
-        stop_ps = MAX_PS + 1
+        stop_ps = LAST_PS + 1
         if self.duration is not None:
             stop_ps = min(stop_ps, duration_ps(self.duration, "workload.duration"))
         declared = self._declared(seed, folder)
@@ -160,7 +165,7 @@ class WorkloadSpec(Struct):
         if self.prefix is not None:
             prefix = prefixes.parse(self.prefix, "workload.prefix")
             tokens, group = prefix.tokens, prefixes.chooser(prefix, seed, "workload.prefix")
-        bounded = islice(times, self.requests)
+        bounded = islice(times, MAX_REQUESTS if self.requests is None else self.requests)
         prompts, outputs = lengths("prompt_tokens"), lengths("output_tokens")
         return _generate(bounded, prompts, outputs, group, tokens, stop_ps, declared, model)
 
@@ -190,7 +195,7 @@ def _generate(
     for number, microseconds in enumerate(times):
         arrival_ps = microseconds * PS_PER_US
         if arrival_ps >= stop_ps:
-            if arrival_ps > MAX_PS and stop_ps > MAX_PS:
+            if arrival_ps > LAST_PS and stop_ps > LAST_PS:
                 raise HeadwayError(
                     f"workload.rate: request {number} would come {too_late(arrival_ps)}; raise the rate."
                 )
@@ -223,7 +228,7 @@ def _replay(
     for row, stamp in enumerate(trace.arrival_ps):
         arrival_ps = (stamp * numerator + half) // denominator
         if arrival_ps >= stop_ps:
-            if arrival_ps > MAX_PS and stop_ps > MAX_PS:
+            if arrival_ps > LAST_PS and stop_ps > LAST_PS:
                 raise HeadwayError(f"workload.trace.speed: request {row} would come {too_late(arrival_ps)}; raise it.")
             return
         output = trace.output_tokens[row]

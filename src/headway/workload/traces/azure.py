@@ -4,6 +4,7 @@ two prompts share any."""
 
 from __future__ import annotations
 
+import csv
 import pathlib
 import re
 from datetime import datetime, timedelta
@@ -11,11 +12,12 @@ from typing import Final
 
 from headway.types import PS_PER_SECOND, HeadwayError
 from headway.workload.traces.source import lines
-from headway.workload.traces.table import MAX_LENGTH, MAX_PS, Trace, too_late
+from headway.workload.traces.table import LAST_PS, MAX_LENGTH, Trace, too_late
 
 COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 EPOCH: Final = datetime(1970, 1, 1)
 SECOND: Final = timedelta(seconds=1)
+MAX_ZONE_HOURS: Final = 14  # no clock on Earth is further from UTC
 STAMP: Final = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,12}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 
 
@@ -23,22 +25,23 @@ def load(path: pathlib.Path, limit: int | None = None) -> Trace:
     """The first `limit` requests of a file."""
     trace = Trace("azure", None)
     places: list[int] | None = None
+    width = 0
     first_ps = last_ps = 0
     for number, line in lines(path):
         place = f"{path.name} line {number}"
         cells = split(line, place)
         if places is None:
-            places = _columns(cells, place)
+            places, width = _columns(cells, place), len(cells)
             continue
-        if len(cells) <= max(places):
-            raise HeadwayError(f"{place}: {len(cells)} values where the header names at least {max(places) + 1}.")
+        if len(cells) != width:
+            raise HeadwayError(f"{place}: {len(cells)} values where the header names {width} columns.")
         stamp, prompt, output = (cells[at] for at in places)
         at_ps = stamp_ps(stamp, place)
         if not len(trace):
             first_ps = last_ps = at_ps
         if at_ps < last_ps:
             raise HeadwayError(f"{place}: TIMESTAMP {stamp} is before an earlier line's; sort the file by time.")
-        if at_ps - first_ps > MAX_PS:
+        if at_ps - first_ps > LAST_PS:
             raise HeadwayError(f"{place}: TIMESTAMP {stamp} is too late, {too_late(at_ps - first_ps)}.")
         last_ps = at_ps
         trace.arrival_ps.append(at_ps - first_ps)
@@ -50,10 +53,15 @@ def load(path: pathlib.Path, limit: int | None = None) -> Trace:
 
 
 def split(line: bytes, place: str) -> list[str]:
+    """The cells of a line; a quoted one may hold commas, but does not run on into the next line."""
     try:
-        return [cell.strip().strip('"') for cell in line.decode().split(",")]
+        text = line.decode()
+        cells = next(csv.reader((text,), strict=True, skipinitialspace=True)) if '"' in text else text.split(",")
     except UnicodeDecodeError:
         raise HeadwayError(f"{place}: this is not text in UTF-8.") from None
+    except csv.Error as error:
+        raise HeadwayError(f"{place}: the quotes of this line do not match ({error}).") from None
+    return [cell.strip() for cell in cells]
 
 
 def _columns(header: list[str], place: str) -> list[int]:
@@ -72,7 +80,10 @@ def stamp_ps(text: str, place: str) -> int:
         date, clock, digits, zone = match.groups()
         seconds = (datetime.fromisoformat(f"{date}T{clock}") - EPOCH) // SECOND
         if zone and zone != "Z":
-            away = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
+            hours, minutes = int(zone[1:3]), int(zone[4:6])
+            if hours > MAX_ZONE_HOURS or minutes > 59:
+                raise ValueError
+            away = hours * 3600 + minutes * 60
             seconds -= away if zone[0] == "+" else -away
     except ValueError:
         raise HeadwayError(f"{place}: TIMESTAMP {text!r} is not a time like 2023-11-16 18:17:03.9799600.") from None

@@ -11,7 +11,7 @@ import msgspec
 
 from headway.types import HeadwayError
 from headway.workload.traces.source import lines
-from headway.workload.traces.table import MAX_LENGTH, MAX_PS, Trace, too_late
+from headway.workload.traces.table import LAST_PS, MAX_LENGTH, Trace, too_late
 
 BLOCK_TOKENS: Final = 512
 PS_PER_MS: Final = 1_000_000_000
@@ -59,7 +59,7 @@ def _check(row: Row, size: int, place: str) -> int:
     stamp = row.timestamp
     if stamp < 0:
         raise HeadwayError(f"{place}: timestamp counts ms from the start of the trace and cannot be {stamp}.")
-    if stamp * PS_PER_MS > MAX_PS:
+    if stamp * PS_PER_MS > LAST_PS:
         late = "" if stamp == float("inf") else f", {too_late(int(stamp) * PS_PER_MS)}"
         raise HeadwayError(f"{place}: timestamp {stamp} is too large{late}; it counts ms from the start of the trace.")
     for name in ("input_length", "output_length"):

@@ -9,14 +9,14 @@ from typing import Final
 from headway import hashing
 from headway.types import PS_PER_SECOND, Path
 
-MAX_PS: Final = 2**63 - 1  # times are kept as 64-bit integers everywhere
 PS_PER_DAY: Final = 86400 * PS_PER_SECOND
+LAST_PS: Final = 100 * PS_PER_DAY  # times are 64-bit integers, good for 106 days: the rest is left for the run's end
 MAX_LENGTH: Final = 2**31 - 1
 
 
 def too_late(at_ps: int) -> str:
-    """How far beyond what the clock can hold a time lies."""
-    return f"after {at_ps // PS_PER_DAY} days, but the clock ends after {MAX_PS // PS_PER_DAY}"
+    """How far beyond the last arrival that leaves the clock room for the run a time lies."""
+    return f"after {at_ps // PS_PER_DAY} days, but arrivals end after {LAST_PS // PS_PER_DAY}"
 
 
 class Trace:

@@ -1,0 +1,202 @@
+"""Policies of a user's own, with the mistakes people make in them: each is told in one sentence, and none hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headway import registry
+from headway.experiment.compare import compare
+from headway.experiment.run import simulate
+from headway.results.store import pretty
+from headway.types import HeadwayError
+
+SMALL = ["workload.requests=8", "cluster.instances=2"]
+SOURCE = str(Path(__file__).resolve().parents[1] / "src")
+HEAD = "import os\nfrom headway.registry import policy\nfrom headway.types import Reject, Route\n\n"
+ROUTE = "    def route(self, request, cluster):\n        "
+GOOD = ROUTE + "return Route(cluster.instances[0].id)\n"
+
+
+@pytest.fixture(autouse=True)
+def tidy():
+    entries, modules = dict(registry._ENTRIES), set(sys.modules)
+    yield
+    registry._ENTRIES.clear()
+    registry._ENTRIES.update(entries)
+    for name in set(sys.modules) - modules:
+        if name.startswith("headway_user_"):
+            del sys.modules[name]
+
+
+def own(folder: Path, body: str, before: str = "") -> str:
+    file = folder / "own.py"
+    file.write_text(f"{HEAD}{before}class Own:\n{body}")
+    return f"{file}:Own"
+
+
+def told(routing) -> str:
+    with pytest.raises(HeadwayError) as error:
+        simulate(overrides=SMALL, routing=routing)
+    text = str(error.value)
+    assert "\n" not in text and text.endswith("."), text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("    def route(self, request):\n        pass\n", "Own.route is called with 2 arguments beside self: too many"),
+        ("    def route(self, request, cluster, more):\n        pass\n", "Own.route is called with 2 arguments"),
+        (GOOD + "    bind = 3\n", "Own.bind must be a method, got 3."),
+        (GOOD + "    def bind(self):\n        pass\n", "Own.bind is called with 1 argument beside self"),
+        (GOOD + "    observe = None\n", "Own.observe must be a method, got None."),
+        (ROUTE + "return Route([])\n", "Own routed to [], which is not an instance"),
+        (ROUTE + "return Route({})\n", "Own routed to {}, which is not an instance"),
+        (
+            ROUTE + "return Route('instance-0', '', -1)\n",
+            "cached_tokens as a whole number that is not negative, got -1",
+        ),
+        (ROUTE + "return Route('instance-0', '', 'many')\n", "that is not negative, got 'many', at request 0."),
+        (ROUTE + "return Route('instance-0', '', 1.5)\n", "that is not negative, got 1.5"),
+        (ROUTE + "return Reject(5)\n", "Own.route must return a Route"),
+        (GOOD + "    def metrics(self):\n        return 3\n", "Own.metrics must return a mapping of names to finite"),
+        (GOOD + "    def metrics(self):\n        return {'a': 'b'}\n", "finite numbers, got 'a': 'b'."),
+        (GOOD + "    def metrics(self):\n        return {'a': float('nan')}\n", "finite numbers, got 'a': nan."),
+        (GOOD + "    def metrics(self):\n        return {'a': 10**400}\n", "finite numbers, got 'a': 1000"),
+        (GOOD + "    def metrics(self):\n        return {1: 2}\n", "finite numbers, got 1: 2."),
+        (ROUTE + "raise ValueError('one\\ntwo')\n", "ValueError: one two, at request 0."),
+        (ROUTE + "raise GeneratorExit\n", "GeneratorExit, at request 0."),
+        (ROUTE + "raise SystemExit(3)\n", "SystemExit: 3, at request 0."),
+        (GOOD + "    def __init__(self):\n        raise GeneratorExit\n", "'Own' could not be made: GeneratorExit."),
+        (GOOD + "    def __init__(self):\n        raise ValueError('a\\nb')\n", "could not be made: ValueError: a b."),
+        ("    needed: int\n" + GOOD, "Own: the parameter 'needed' has no default; give it one."),
+        ("    odd: 'NoSuchType' = 1\n" + GOOD, "Own: an annotation cannot be read: NameError"),
+        ("    many: list = []\n" + GOOD, "the fields of 'Own' are not right: ValueError: mutable default"),
+    ],
+)
+def test_a_mistake_in_a_routing_policy_is_one_sentence(tmp_path, body, what):
+    assert what in told(own(tmp_path, body))
+
+
+def test_a_declared_class_without_its_stages_method(tmp_path):
+    text = told(own(tmp_path, "    pass\n", '@policy("routing", "own-empty")\n'))
+    assert text.endswith("Own has no method 'route', as a routing policy needs.")
+
+
+def test_a_file_that_ends_the_program_is_told(tmp_path):
+    assert "could not be loaded: GeneratorExit." in told(own(tmp_path, GOOD, "raise GeneratorExit\n"))
+
+
+def test_an_object_of_the_callers_own_is_checked_as_well():
+    class Short:
+        def route(self, request):
+            raise NotImplementedError
+
+    assert "Short.route is called with 2 arguments" in told(Short())
+    assert "Short.route is called with 2 arguments" in told(Short)
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ("5", "one a candidate in turn, got 5."),
+        ("'abc'", "got 'abc'."),
+        ("{1: 2}", "got {1: 2}."),
+        ("['x']", "got 'x'."),
+    ],
+)
+def test_scores_that_are_no_list_of_numbers(tmp_path, value, what):
+    scorer = own(tmp_path, f"    def score(self, request, candidates, cluster):\n        return {value}\n")
+    assert what in told({"name": "weighted", "scorers": {scorer: 1}})
+
+
+@pytest.mark.parametrize("value", ["[10**400, 0]", "None", "candidates.clear() or [1, 0]"])
+def test_odd_scores_that_still_say_something(tmp_path, value):
+    scorer = own(tmp_path, f"    def score(self, request, candidates, cluster):\n        return {value}\n")
+    result = simulate(overrides=SMALL, routing={"name": "weighted", "scorers": {scorer: 1}})
+    assert set(result.requests["instance"]) == {0}
+
+
+@pytest.mark.parametrize("value", ["None", "5", "['instance-0']", "{}"])
+def test_a_filter_that_returns_no_candidates_of_its_own(tmp_path, value):
+    kept = own(tmp_path, f"    def keep(self, request, candidates, cluster):\n        return {value}\n")
+    assert "keep must return a list of candidates, got" in told({"name": "weighted", "filters": [kept]})
+
+
+def test_what_a_policy_prints_goes_to_standard_error(tmp_path, capsys):
+    noisy = ROUTE + "print('routed')\n        return Route('instance-0')\n"
+    seen = []
+    simulate(overrides=SMALL, routing=own(tmp_path, noisy, "print('loaded')\n"), progress=lambda *now: seen.append(now))
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("routed") == 8 and "loaded" in said.err
+
+
+def test_a_policy_that_ends_its_process_is_told_in_a_comparison(tmp_path):
+    gone = own(tmp_path, ROUTE + "os._exit(7)\n")
+    with pytest.raises(HeadwayError, match=r"^policies: a process was ended from within, .*own\.py:Own"):
+        compare(policies=[gone, gone, gone], overrides=SMALL, workers=2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for the workers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_a_comparison_that_is_stopped(tmp_path, number):
+    busy = own(
+        tmp_path,
+        ROUTE + f"open(f'{tmp_path}/pid-{{os.getpid()}}', 'w').close()\n        while True:\n            pass\n",
+    )
+    code = f"from headway.experiment.compare import compare\ncompare(policies=[{busy!r}] * 2, workers=2)\n"
+    environment = {**os.environ, "PYTHONPATH": SOURCE}
+    parent = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL)
+    try:
+        workers = wait_for(lambda: len(found := list(tmp_path.glob("pid-*"))) == 2 and found)
+        parent.send_signal(number)
+        assert parent.wait(60) != 0
+        wait_for(lambda: not any(alive(int(file.name[4:])) for file in workers))
+    finally:
+        parent.kill()
+
+
+def wait_for(condition):
+    for _ in range(600):
+        if found := condition():
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it did not happen within a minute")
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_a_run_with_text_that_is_not_unicode_is_written(tmp_path):
+    class Refuses:
+        def route(self, request, cluster):
+            from headway.types import Reject
+
+            return Reject("caf\udce9")
+
+    simulate(overrides=SMALL, routing=Refuses()).save(tmp_path / "run")
+    assert "caf?" in (tmp_path / "run" / "requests.jsonl").read_text(encoding="utf-8")
+    assert json.loads(pretty({"a\udce9": ["b\udce9"]})) == {"a?": ["b?"]}
+
+
+def test_a_run_folder_runs_again_from_anywhere(tmp_path, monkeypatch):
+    own(tmp_path, GOOD)
+    monkeypatch.chdir(tmp_path)
+    first = simulate(overrides=SMALL, routing="own.py:Own")
+    first.save("run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert simulate(str(tmp_path / "run" / "scenario.yaml")).requests == first.requests
