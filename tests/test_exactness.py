@@ -60,7 +60,7 @@ class Witness:
 
     def observe(self, event: Any) -> None:
         self.events += 1
-        views = [tuple(getattr(view, name) for name in VIEW[:6]) for view in self.context.instances]
+        views = [tuple(getattr(view, name) for name in VIEW) for view in self.context.instances]
         self.look(type(event).__name__, event.at_ps, event.request.id, event.instance.index, views)
 
     def metrics(self) -> dict[str, float]:

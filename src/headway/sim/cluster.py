@@ -105,6 +105,7 @@ class Simulation:
         instances, first_token = self.instances, self.control.first_token
         mask = (1 << INDEX_BITS) - 1
         horizon = NEVER - 1 if self.setup.horizon_ps is None else self.setup.horizon_ps
+        hears = self.signals.vary and bool(self.control.observers)  # a policy may look when it is told something
         source = iter(planned)
         upcoming = next(source, None)
         arrival = NEVER if upcoming is None else upcoming.request.arrival_ps
@@ -125,6 +126,8 @@ class Simulation:
             if not begins and arrival != now:  # only stale entries
                 continue
             self.now = now
+            if hears and (first_tokens or done):
+                self.signals.refresh(now)
             if first_tokens:
                 for job in first_tokens:
                     first_token(now, job.row)
