@@ -104,7 +104,7 @@ class Simulation:
         ends, begins, done, first_tokens = self.ends, self.begins, self.done, self.first_tokens
         instances, first_token = self.instances, self.control.first_token
         mask = (1 << INDEX_BITS) - 1
-        horizon = NEVER - 1 if self.setup.horizon_ps is None else self.setup.horizon_ps
+        horizon = LAST if self.setup.horizon_ps is None else min(self.setup.horizon_ps, LAST)
         hears = self.signals.vary and bool(self.control.observers)  # a policy may look when it is told something
         source = iter(planned)
         upcoming = next(source, None)
@@ -149,12 +149,12 @@ class Simulation:
                 for index in begins:
                     instance = instances[index]
                     if instance.end < 0 and instance.begin(now):
-                        if instance.end > LAST:
-                            raise HeadwayError(TOO_LONG)
                         heappush(ends, instance.end << INDEX_BITS | index)
                 begins.clear()
         self.ended_ps = self.now
         if upcoming is not None or any(instance.running for instance in instances):
+            if self.setup.horizon_ps is None:
+                raise HeadwayError(TOO_LONG)
             self.stop(horizon)
         self.close()
         return self.recorder
