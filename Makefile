@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-long lint bench bench-million clean help
+.PHONY: demo test test-long lint wheel bench bench-compiled bench-million clean help
+CASES := base 50k 64-instances long-outputs mooncake
 
 demo: $(VENV)/.installed  ## which routing policy serves the embedded workload best
 	$(BIN)/headway compare
@@ -21,8 +22,15 @@ lint: $(VENV)/.installed-dev  ## ruff, strict types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+wheel: $(VENV)/.installed-dev  ## a wheel with the engine compiled from the same files (wants a C compiler)
+	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m build --no-isolation --outdir dist .
+
 bench: $(VENV)/.installed  ## CPU time and peak memory on fixed scenarios, the largest left out
-	$(BIN)/python benchmarks/bench.py base 50k 64-instances long-outputs mooncake
+	$(BIN)/python benchmarks/bench.py $(CASES)
+
+bench-compiled: wheel  ## the same for the compiled wheel
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target build/compiled dist/*.whl
+	$(BIN)/python benchmarks/bench.py --package build/compiled $(CASES)
 
 bench-million: $(VENV)/.installed  ## the largest: a million requests on 64 instances, a minute or two
 	$(BIN)/python benchmarks/bench.py million

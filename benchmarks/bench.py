@@ -59,30 +59,22 @@ def scenario(case: str) -> dict[str, Any]:
 
 def measure(case: str, repeats: int) -> dict[str, Any]:
     """One case in this process: the best CPU time of several runs, and the peak memory of the first."""
-    from functools import partial
-
     from yardstick import seconds
 
-    from headway.experiment.run import cluster_setup, run_facts
-    from headway.latency import Estimator
+    from headway.experiment.run import prepare, run_facts
     from headway.results.metrics import summarise
     from headway.scenario import Scenario
-    from headway.sim.cluster import Simulation
-    from headway.streams import stream
 
     loaded = Scenario.load(scenario(case))
-    planned: Any = loaded.workload.plan(loaded.seed.workload, loaded.cluster.shape().name)
+    planned: Any = prepare(loaded).requests()
     if case != "million":
         planned = list(planned)
     best, peak = float("inf"), 0
     for _ in range(repeats):
         gc.collect()
-        policies = [loaded.policies.build(stage) for stage in ("admission", "routing", "scheduler")]
-        setup = cluster_setup(loaded)
+        prepared = prepare(loaded)
         before = time.process_time()
-        simulation = Simulation(
-            setup, *policies, rng=partial(stream, loaded.seed.simulation), estimator=Estimator(setup.latency)
-        )
+        simulation = prepared.simulation()
         recorder = simulation.run(planned)
         summarise(recorder, simulation.stats, run_facts(loaded, simulation))
         best = min(best, time.process_time() - before)
@@ -102,6 +94,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; all where none is named")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each case; the best counts (the million: one)")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--package", default=str(HERE.parent / "src"), help="folder with the package to measure")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     for case in options.cases:
@@ -110,7 +103,7 @@ def main() -> None:
     if options.inside:
         print(json.dumps(measure(options.cases[0], options.repeats)))
         return
-    environment = dict(os.environ, PYTHONPATH=str(HERE.parent / "src"))
+    environment = dict(os.environ, PYTHONPATH=options.package)
     if not options.json:
         print(f"{'case':<14}{'requests':>10}{'CPU s':>9}{'ratio':>9}{'us/request':>12}{'peak MB':>9}")
     for case in options.cases or CASES:

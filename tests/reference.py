@@ -43,6 +43,7 @@ class Job:
     finished: int = -1
     cached_tokens: int = 0
     preemptions: int = 0
+    prefilled: int = 0  # prompt tokens found cached or computed, so far
     token_times: list[int] = field(default_factory=list)
     computed: int = 0
     decoding: bool = False  # its prefill (or recomputation) ended in an earlier step
@@ -176,8 +177,10 @@ class Instance:
         self.waiting: list[Job] = []
         self.step: list[Scheduled] = []
         self.step_ends = -1
+        self.began = -1
         self.busy = 0
         self.steps = 0
+        self.prefill_tokens = 0
         self.peak = 0
 
     def fits(self, job: Job) -> bool:
@@ -198,9 +201,8 @@ class Instance:
         chunks = [(entry.want, entry.job.computed) for entry in self.step if not entry.is_decode]
         duration = self.latency.run(len(decodes), context, chunks)[0]
         assert duration >= 1
+        self.began = now
         self.step_ends = now + duration
-        self.busy += duration
-        self.steps += 1
 
     def schedule_running(self) -> tuple[int, bool]:
         """The budget that is left, and whether anyone was preempted."""
@@ -249,16 +251,23 @@ class Instance:
             if job.started < 0:
                 job.started = now
                 job.cached_tokens = hit_tokens
+            job.prefilled = max(job.prefilled, hit_tokens)
             self.step.append(Scheduled(job, want, False))
             budget -= want
 
     def end(self, now: int) -> list[Job]:
         """Close the step; the requests that finished with it."""
         finished = []
+        self.busy += now - self.began
+        self.steps += 1
         for entry in self.step:
             entry.job.computed += entry.want
         for entry in self.step:
             job = entry.job
+            fresh = min(job.computed, job.prompt) - job.prefilled
+            if fresh > 0:
+                job.prefilled += fresh
+                self.prefill_tokens += fresh
             if not entry.is_decode:
                 self.cache.publish(job, job.computed - entry.want)
             if job.computed == job.known:
@@ -281,6 +290,7 @@ class InstanceResult:
     requests: int
     busy: int
     steps: int
+    prefill_tokens: int
     evicted_blocks: int
     peak_blocks: int
 
@@ -289,11 +299,14 @@ class InstanceResult:
 class ReferenceRun:
     rows: list[Job]
     instances: list[InstanceResult]
+    warmup: int
 
     def gaps(self) -> list[int]:
-        """The gaps between successive tokens of one request, over all requests, sorted."""
+        """The gaps between successive tokens of one request, over all completed requests that count, sorted."""
         found = []
-        for job in self.rows:
+        for job in self.rows[self.warmup :]:
+            if job.outcome != "completed":
+                continue
             for earlier, later in pairwise(job.token_times):
                 found.append(later - earlier)
         return sorted(found)
@@ -318,8 +331,11 @@ def simulate(
     latency: LatencyModel,
     policy: str | Sequence[int] = "round-robin",
     prefix_caching: bool = True,
+    horizon: int | None = None,
+    warmup: int = 0,
 ) -> ReferenceRun:
-    """Run until everything has drained. Requests come in order of arrival; the row is the position in the list."""
+    """Run until everything has drained, or up to and with the horizon. Requests come in order of arrival; the row is
+    the position in the list."""
     engines = [
         Instance(Cache(blocks, block_tokens, prefix_caching), max_batch_tokens, max_batch_size, latency)
         for _ in range(instances)
@@ -336,6 +352,8 @@ def simulate(
         if not times:
             break
         now = min(times)
+        if horizon is not None and now > horizon:
+            break
         ended: list[Job] = []
         for engine in engines:
             if engine.step and engine.step_ends == now:
@@ -355,10 +373,17 @@ def simulate(
         for engine in engines:
             if not engine.step and (engine.running or engine.waiting):
                 engine.begin(now)
-    assert all(job.outcome in ("completed", "rejected") for job in jobs)
-    assert inflight == [0] * instances and all(engine.cache.held() == 0 for engine in engines)
+    jobs = jobs[: len(jobs) - len(to_come)]
+    if horizon is None:
+        assert all(job.outcome in ("completed", "rejected") for job in jobs)
+        assert inflight == [0] * instances and all(engine.cache.held() == 0 for engine in engines)
     results = []
     for index, engine in enumerate(engines):
         routed = len([job for job in jobs if job.instance == index])
-        results.append(InstanceResult(routed, engine.busy, engine.steps, engine.cache.evicted, engine.peak))
-    return ReferenceRun(jobs, results)
+        busy = engine.busy
+        if engine.step:  # cut off by the horizon
+            assert horizon is not None
+            busy += horizon - engine.began
+        figures = (engine.steps, engine.prefill_tokens, engine.cache.evicted, engine.peak)
+        results.append(InstanceResult(routed, busy, *figures))
+    return ReferenceRun(jobs, results, warmup)

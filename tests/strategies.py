@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -60,7 +60,9 @@ class Scenario:
     max_batch_size: int
     latency: LatencyModel
     policy: str | list[int]
-    prefix_caching: bool
+    prefix_caching: bool = True
+    horizon: int | None = None
+    warmup: int = 0
 
 
 def latencies() -> SearchStrategy[LatencyModel]:
@@ -129,14 +131,14 @@ def prompts(draw: DrawFn, earlier: list[tuple[Path, int]]) -> Path:
 
 
 @st.composite
-def workloads(draw: DrawFn, grid: int, max_requests: int) -> list[RequestTuple]:
+def workloads(draw: DrawFn, grid: int) -> list[RequestTuple]:
     """Requests whose arrivals lie mostly on multiples of `grid`, where steps tend to end."""
     earlier: list[tuple[Path, int]] = []
     requests: list[RequestTuple] = []
     longest = draw(st.sampled_from([60, 60, 20, 3]))
     spread = draw(st.sampled_from([0, 1, 2, 5, 20]))
     at = 0
-    few, many = st.integers(1, min(6, max_requests)), st.integers(min(6, max_requests), max_requests)
+    few, many = st.integers(1, 6), st.integers(6, 40)
     for _ in range(draw(st.one_of(few, many, many))):
         at += grid * draw(st.integers(0, spread)) + draw(st.sampled_from([0, 0, 0, 1]))
         path = draw(prompts(earlier))
@@ -147,10 +149,10 @@ def workloads(draw: DrawFn, grid: int, max_requests: int) -> list[RequestTuple]:
 
 
 @st.composite
-def scenarios(draw: DrawFn, max_requests: int = 40) -> Scenario:
+def scenarios(draw: DrawFn) -> Scenario:
     latency = draw(latencies())
     grid = period(latency)
-    requests = draw(workloads(grid, max_requests))
+    requests = draw(workloads(grid))
     block_tokens = draw(st.sampled_from([1, 4, 16]))
     instances = draw(st.sampled_from([1, 1, 2, 3]))
     # Just enough for one of the larger requests, and a little more: preemption and eviction are the rule.
@@ -192,7 +194,6 @@ def coincidences(draw: DrawFn) -> Scenario:
         max_batch_size=draw(st.sampled_from([1, 2, 8])),
         latency=Affine(step=step),
         policy="least-loaded",
-        prefix_caching=True,
     )
 
 
@@ -224,5 +225,13 @@ def twins(draw: DrawFn) -> Scenario:
         max_batch_size=draw(st.sampled_from([2, 3, 4, 8])),
         latency=latency,
         policy="round-robin",
-        prefix_caching=True,
     )
+
+
+@st.composite
+def stopped(draw: DrawFn, inner: SearchStrategy[Scenario]) -> Scenario:
+    """A scenario with a warm-up and a horizon that mostly cuts it short, often at the end of a step."""
+    scenario = draw(inner)
+    last, grid = scenario.requests[-1][0], period(scenario.latency)
+    horizon = draw(st.one_of(st.integers(0, last + 40 * grid), st.integers(0, last // grid + 40).map(grid.__mul__)))
+    return replace(scenario, horizon=horizon, warmup=draw(st.sampled_from([0, 0, 2])))

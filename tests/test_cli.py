@@ -158,6 +158,18 @@ def test_compare_json_names_the_best_first(headway: Run, scenario: str) -> None:
     assert found["policies"][0]["summary"]["requests"]["completed"] == 60
 
 
+def test_compare_ranks_by_the_figure_asked_for(headway: Run, scenario: str) -> None:
+    words = ("compare", scenario, "--policies", "always-busiest,round-robin,random", "--by")
+    found = document(headway(*words, "balance.cv", "--json"))
+    values = [entry["summary"]["balance"]["cv"] for entry in found["policies"]]
+    assert values == sorted(values)
+    assert (found["by"], found["best"]) == ("balance.cv", "round-robin")
+    table = headway(*words, "latency.queue-wait.p90").stdout
+    assert max(len(line) for line in table.splitlines()) <= 80
+    assert "latency.queue_wait" in table.splitlines()[3]
+    assert "latency.queue_wait.p90" in table.splitlines()[-1] or "latency.queue_wait.p90" in table.splitlines()[-2]
+
+
 def test_compare_tells_two_profiles_of_one_policy_apart(headway: Run, scenario: str) -> None:
     chosen = "{name: weighted, scorers: {load-balance: 1}}, {name: weighted, scorers: {prefix-affinity: 1}}"
     found = document(headway("compare", scenario, "--json", "--policies", chosen))
@@ -249,6 +261,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ),
     (("compare", "SCENARIO", "--policies", "random", "--routing-scorers", "queue-depth:1"), "--routing-scorers"),
     (("compare", "SCENARIO", "--policies", "random", "--policy-config", "x.yaml"), "so does --policy-config"),
+    (("compare", "SCENARIO", "--by", "latency.ttft.p98"), "by: no figure to rank by is called 'latency.ttft.p98'. Did"),
     (("policies", "wieghted"), "Did you mean 'weighted'?"),
     (("trace", "inspect", "nowhere.jsonl"), "nowhere.jsonl"),
     (("trace", "inspect", "README.md", "--capacity", "lots"), "--capacity: 'lots' is not a whole number"),
@@ -272,10 +285,10 @@ def test_a_warm_up_that_leaves_nothing_is_told(headway: Run, scenario: str) -> N
     said = "No request is left to count: warmup is 60 and 60 arrived."
     done = headway("run", scenario, "--set", "warmup=60")
     assert done.returncode == 0
-    assert done.stderr == f"headway: {said}\n"
-    assert said in done.stdout
+    assert (done.stdout.count(said), done.stderr) == (1, "")
     assert headway("run", scenario, "--json", "--set", "warmup=60").stderr == f"headway: {said}\n"
-    assert said in headway("compare", scenario, "--policies", "random", "--set", "warmup=60").stdout
+    compared = headway("compare", scenario, "--policies", "random", "--set", "warmup=60")
+    assert (compared.stdout.count(said), compared.stderr) == (1, "")
 
 
 def test_a_run_that_completes_nothing_is_told(headway: Run, scenario: str) -> None:
@@ -377,6 +390,43 @@ def test_a_mistake_in_a_users_policy_is_told_from_a_comparison_too(headway: Run,
     done = headway("compare", scenario, "--policies", f"random,{file}:Fails")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"headway: {file} line 8, in route: KeyError: 'lost', at request 3.\n"
+
+
+NOISY = """
+from headway import Route
+print("loaded")
+
+class Noisy:
+    def __init__(self):
+        print("made")
+    def bind(self, context):
+        print("bound")
+    def route(self, request, cluster):
+        print("routed")
+        return Route(cluster.instances[0].id)
+    def metrics(self):
+        print("asked")
+        return {}
+"""
+
+
+@pytest.mark.parametrize("options", [("--json",), ()])
+def test_what_a_policy_prints_is_kept_out_of_the_result(
+    options: tuple[str, ...], headway: Run, scenario: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "noisy.py"
+    file.write_text(NOISY)
+    words = ("loaded", "made", "bound", "routed", "asked")
+    chosen = f"{file}:Noisy"
+    for arguments in (("run", scenario, "--routing-policy", chosen), ("compare", scenario, "--policies", chosen)):
+        done = headway(*arguments, *options)
+        assert done.returncode == 0, done.stderr
+        assert not any(word in done.stdout for word in words)
+        assert all(word in done.stderr for word in words)
+    done = headway("compare", scenario, "--policies", f"{chosen},{chosen},random", *options)
+    assert "routed" in done.stderr and "routed" not in done.stdout
+    done = headway("policies", chosen, *options)
+    assert done.stderr == "loaded\n" and done.stdout
 
 
 def test_a_mistake_of_ours_is_status_3(
@@ -487,3 +537,31 @@ def test_a_count_that_is_none_is_told(
 def test_a_routing_policy_without_a_name_is_told(scenario: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.status(["run", scenario, "--routing-policy", ""]) == 2
     assert "a policy's name is missing" in capsys.readouterr().err
+
+
+BAR = """
+import sys
+from headway import cli
+from headway.report import progress
+progress.PATIENCE_S = 0.0
+sys.exit(cli.status(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+@pytest.mark.parametrize("words", [("run", "--json"), ("compare", "--policies", "random,round-robin", "--json")])
+def test_a_progress_bar_is_for_a_terminal_and_never_in_the_result(scenario: str, words: tuple[str, ...]) -> None:
+    verb, *options = words
+    command = [sys.executable, "-c", BAR, verb, scenario, *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"}
+    quiet = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert not quiet.stderr
+    ours, theirs = os.openpty()
+    os.set_blocking(ours, False)
+    try:
+        shown = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=theirs, timeout=60, check=True)
+        assert (b"requests" if verb == "run" else b"policies") in os.read(ours, 1 << 16)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert shown.stdout.decode() == quiet.stdout

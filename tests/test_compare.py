@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import headway
+from conftest import ROOT
 from headway import HeadwayError, Route, registry
+from headway.experiment import workers
+from headway.experiment.run import prepare
 from headway.experiment.verdict import verdict
+from headway.scenario import Scenario
 
 SCENARIO: dict[str, Any] = {
     "seed": 5,
@@ -99,6 +112,56 @@ def test_a_mistake_in_an_object_is_told_and_its_cause_kept() -> None:
     assert isinstance(e.value.__cause__, LookupError)
 
 
+def test_a_mistake_in_a_library_is_told_at_the_line_that_called_it() -> None:
+    class Fails(Last):
+        def route(self, request: headway.Request, cluster: headway.ClusterView) -> Route:
+            return Route(yaml.safe_load("[")[request.id])
+
+    with pytest.raises(
+        HeadwayError, match=r"^tests.test_compare\.py line \d+, in route: ParserError: .*, at request 0\."
+    ):
+        headway.simulate(SCENARIO, routing=Fails())
+
+
+def test_the_request_of_a_mistake_is_the_one_in_hand_whatever_a_policy_calls_its_variables() -> None:
+    class Fails(Last):
+        def route(self, request: headway.Request, cluster: headway.ClusterView) -> Route:
+            if request.id == 3:
+                self.look(request_id=77)
+            return super().route(request, cluster)
+
+        def look(self, request_id: int) -> None:
+            raise LookupError("lost")
+
+    with pytest.raises(HeadwayError, match=r"in look: LookupError: lost, at request 3\.$"):
+        headway.simulate(SCENARIO, routing=Fails())
+
+
+def test_an_exception_of_the_callers_own_progress_is_left_alone() -> None:
+    def stop(arrived: int, now_ps: int) -> None:
+        raise TimeoutError("enough")
+
+    with pytest.raises(TimeoutError, match="enough"):
+        headway.simulate(SCENARIO, routing="random", progress=stop)
+
+
+def test_what_a_policy_prints_goes_where_its_caller_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    class Noisy(Last):
+        def route(self, request: headway.Request, cluster: headway.ClusterView) -> Route:
+            print("routed")
+            return super().route(request, cluster)
+
+    headway.simulate(SCENARIO, routing=Noisy)
+    headway.compare(SCENARIO, [Noisy, "random", "round-robin"])
+    assert capsys.readouterr() == ("routed\n" * 80, "")
+
+
+def test_a_prepared_run_is_the_one_that_simulate_runs() -> None:
+    prepared = prepare(Scenario.load(SCENARIO), routing="power-of-two")
+    recorder = prepared.simulation().run(prepared.requests())
+    assert list(recorder.instance) == headway.simulate(SCENARIO, routing="power-of-two").requests["instance"]
+
+
 def test_compare_takes_names_mappings_classes_and_objects() -> None:
     chosen = ["random", {"name": "unified", "overload_factor": 3}, Last, Picky("sour")]
     comparison = headway.compare(SCENARIO, chosen)
@@ -130,6 +193,80 @@ def test_the_scenarios_own_policy_is_labelled_with_what_is_not_default() -> None
     profile = {"kv-utilization": 2, "prefix-affinity": 3, "queue-depth": 2}
     default = {**SCENARIO, "policies": {"routing": {"name": "weighted", "scorers": profile}}}
     assert "weighted" in [name for name, _ in headway.compare(default, ["weighted", "random"]).ranked]
+
+
+def test_any_figure_ranks() -> None:
+    found = headway.compare(SCENARIO, ["round-robin", "always-busiest"], by="latency.ttft.p99")
+    tails = [summary["latency"]["ttft"]["p99"] for _, summary in found.ranked]
+    assert tails == sorted(tails)
+    assert found.summary()["by"] == found.by == "latency.ttft.p99"
+    assert headway.compare(SCENARIO, "random").summary()["by"] is None
+
+
+def test_an_unknown_figure_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.experiment.compare.simulate", lambda *_, **__: pytest.fail("simulated"))
+    with pytest.raises(HeadwayError, match=r"^by: no figure .* Did you mean 'latency\.tpot\.p99'\?$"):
+        headway.compare(SCENARIO, ["random"], by="latency.tpot.p999")
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_part_that_the_caller_declared_is_known_wherever_it_runs() -> None:
+    @headway.policy("scorer", "test-compare-spare")
+    class Spare:
+        def score(self, request: headway.Request, candidates: Any, cluster: headway.ClusterView) -> list[float]:
+            return [1 - view.kv_utilization for view in candidates]
+
+    chosen = [{"name": "weighted", "scorers": {"test_compare_spare": weight}} for weight in (1, 2)]
+    with elsewhere():
+        assert len(headway.compare(SCENARIO, [*chosen, "random", "round-robin"], workers=2).ranked) == 4
+
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    """A program with a second thread."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_program_with_threads_is_not_forked() -> None:
+    with elsewhere():
+        assert workers._context().get_start_method() == "spawn"
+
+
+@pytest.mark.parametrize("how", ["file", "stdin"])
+def test_a_script_with_threads_and_without_a_guard_runs_once(how: str, tmp_path: Path) -> None:
+    script = (
+        "import threading, headway\n"
+        "print('once')\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        f"print(len(headway.compare({SCENARIO!r}, 'random,round-robin', workers=2).ranked))\n"
+    )
+    file = tmp_path / "script.py"
+    file.write_text(script)
+    command = [sys.executable, str(file)] if how == "file" else [sys.executable]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    given = script if how == "stdin" else None
+    done = subprocess.run(
+        command, input=given, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("once\n2\n", "")
+
+
+def _compared() -> int:
+    return len(headway.compare(SCENARIO, "random,round-robin", workers=2).ranked)
+
+
+def test_a_daemon_which_may_have_no_processes_compares_by_itself() -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_compared) == 2
 
 
 # --- the verdict ------------------------------------------------------------------------------------------------------
@@ -180,6 +317,19 @@ def test_without_an_slo_policies_are_level_by_end_to_end_time() -> None:
     ranked = [("a", summary(e2e=1000)), ("b", summary(e2e=1010)), ("c", summary(e2e=1010, lost=1))]
     said = "a and b are level: E2E 1,000 to 1,010 ms on average (c: E2E 1,010 ms on average)."
     assert verdict(ranked, NO_SLO) == said
+
+
+def test_ranked_by_a_figure_the_verdict_is_about_that_figure() -> None:
+    ranked = [("a", summary(0.2, 100)), ("b", summary(0.9, 101)), ("round-robin", summary(0.8, 300.25))]
+    by = "latency.ttft.p99"
+    assert (
+        verdict(ranked, SLO, by=by)
+        == "a and b are level: latency.ttft.p99 100 to 101 (round-robin: latency.ttft.p99 300.2)."
+    )
+    assert verdict(ranked[::2], SLO, by=by).startswith("a is lowest: latency.ttft.p99 100 (round-robin: ")
+    assert verdict([ranked[1], ranked[0]], SLO, by="slo.goodput_ratio").startswith(
+        "b is highest: slo.goodput_ratio 0.9000 (a"
+    )
 
 
 def test_where_nobody_meets_the_slo_nobody_is_best() -> None:

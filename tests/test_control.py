@@ -12,6 +12,7 @@ from headway.control import ControlPlane
 from headway.policies.context import Context
 from headway.types import (
     ADMIT,
+    Admit,
     Finished,
     FirstToken,
     HeadwayError,
@@ -131,13 +132,60 @@ def test_policies_see_the_time_and_hear_what_happens_in_order():
     asked = request(0)
     control.arrive(3, asked)
     control.first_token(7, 0)
-    control.finished(9, 0, "completed", 4)
+    control.finished(9, 0, "timed_out", 4)
     assert routing.times == [3]
     assert routing.events == [
         Routed(3, asked, first),
         FirstToken(7, asked, first),
-        Finished(9, asked, first, "completed", 4),
+        Finished(9, asked, first, "timed_out", 4),
     ]
+
+
+def test_admission_comes_before_routing_and_both_hear_of_an_event_when_it_is_counted():
+    log = []
+
+    class Noting:
+        def bind(self, context):
+            log.append((type(self).__name__, "bind"))
+
+        def admit(self, request, cluster):
+            log.append((type(self).__name__, "admit", cluster.now_ps))
+            return Admit()
+
+        def route(self, request, cluster):
+            log.append((type(self).__name__, "route", cluster.now_ps))
+            return Route("i1", cached_tokens=32)
+
+        def observe(self, event):
+            log.append((type(self).__name__, type(event).__name__, counters(event.instance)))
+
+    class Door(Noting):
+        pass
+
+    class Router(Noting):
+        pass
+
+    control, _ = plane(Router(), Door())
+    control.arrive(3, request(0))
+    control.first_token(7, 0)
+    control.finished(9, 0, "completed", 4)
+    assert log[:4] == [("Door", "bind"), ("Router", "bind"), ("Door", "admit", 3), ("Router", "route", 3)]
+    counted = [("Routed", (1, 100, 68)), ("FirstToken", (1, 100, 0)), ("Finished", (0, 0, 0))]
+    assert log[4:] == [(name, *what) for what in counted for name in ("Door", "Router")]
+
+
+@pytest.mark.parametrize("answer", [None, True, Reject(5), Route("i0"), "x" * 500])
+def test_an_admission_that_answers_anything_else_is_told(answer):
+    class Odd:
+        def admit(self, request, cluster):
+            return answer
+
+    control, _ = plane(Told(), Odd())
+    with pytest.raises(
+        HeadwayError, match=r"^policies\.admission: Odd\.admit must return ADMIT or a Reject, got "
+    ) as wrong:
+        control.arrive(0, request(0))
+    assert len(str(wrong.value)) < 200
 
 
 def test_metrics_of_all_policies_come_together():
@@ -194,3 +242,24 @@ def test_counters_return_to_zero_under_every_policy(name):
     for ended in open_:
         control.finished(10**13, ended, "completed", 1)
     assert all(counters(view) == (0, 0, 0) for view in instances)
+
+
+BELIEVING = (
+    "lmetric",
+    "lmetric-plus-one",
+    "least-prefill-work",
+    "unified",
+    "prefix-affinity",
+    "prefix-aware",
+    "prefix-overlap",
+)
+
+
+@pytest.mark.parametrize("session", [None, "a"])
+@pytest.mark.parametrize("name", BELIEVING)
+def test_what_a_policy_believes_cached_is_no_pending_prefill(name, session):
+    routing = registry.build("routing", {"name": name, "block_tokens": 16}, "policies.routing")
+    control, (only,) = plane(routing, count=1)
+    for number, pending in enumerate((100, 104, 108)):  # six full blocks of the same prompt are cached, four tokens not
+        control.arrive(number, Request(number, number, 100, Path((1,), (100,)), session=session))
+        assert only.pending_prefill_tokens == pending

@@ -27,11 +27,12 @@ import yaml
 
 import headway as package
 from conftest import ROOT, Run
-from headway import registry
+from headway import latency, registry
+from headway.experiment.run import about
 from headway.latency import NAMES, gpus, models
 from headway.overrides import policy_config
 from headway.results.table import COLUMNS
-from headway.scenario import LATENCY_KEYS, Scenario
+from headway.scenario import Scenario
 from headway.types import OUTCOMES
 from headway.workload.traces import FORMATS
 
@@ -183,7 +184,8 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     folder = tmp_path_factory.mktemp("run") / "run"
     result.save(folder)
     words |= {file.name for file in folder.iterdir()}
-    return words | _paths(result.summary()) | _paths(Scenario.load(TINY).resolved())
+    scenario = Scenario.load(TINY)
+    return words | _paths(result.summary()) | _paths({"run": about(scenario)}) | _paths(scenario.resolved())
 
 
 def _names(module: ModuleType) -> set[str]:
@@ -282,7 +284,7 @@ def test_the_constants_of_the_model_page_are_those_of_the_code() -> None:
     for name, key, value in re.findall(r"^\| (?:`([a-z]+)` )?\| `(\w+)` \| ([\d.,]+(?: \ws)?) \|", page, re.MULTILINE):
         model = name or model
         shown.setdefault(model, {})[key] = value.replace(",", "").replace(" ", "").replace("µ", "u")
-    for name, keys in LATENCY_KEYS.items():
+    for name, keys in ((name, model.keys) for name, model in latency.MODELS.items()):
         assert shown[name] == {field.name: str(field.default) for field in msgspec.structs.fields(keys)}
     blocks = f"{Scenario.load(TINY).cluster.kv_blocks():,} blocks of 16 tokens for llama-3.1-8b on one H100"
     assert blocks in " ".join(page.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,13 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import headway.policies  # noqa: F401  declares the built-in policies
-from headway import registry
+from headway import hashing, registry
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.cluster import ClusterSetup, Simulation
 from headway.types import OUTCOMES, ClusterView, InstanceView, Path, Request, Route
 from headway.workload.spec import Planned
 from reference import ReferenceRun, simulate
-from strategies import Affine, Scenario, coincidences, scenarios, twins
+from strategies import Affine, Scenario, coincidences, scenarios, stopped, twins
 
 LEAPS = (True, False, "random-cuts")
 
@@ -53,14 +54,12 @@ def engine(scenario: Scenario, leap: bool | str) -> tuple[Recorder, list[Instanc
         views=views,
         latency=scenario.latency,
         block_tokens=scenario.block_tokens,
-        max_batch_tokens=scenario.max_batch_tokens,
-        max_batch_size=scenario.max_batch_size,
         prefix_caching=scenario.prefix_caching,
         idle_watts=0.0,
         busy_watts=0.0,
         leap=leap,
-        horizon_ps=None,
-        warmup=0,
+        horizon_ps=scenario.horizon,
+        warmup=scenario.warmup,
     )
     policy = scenario.policy
     routing = registry.build("routing", policy, "") if isinstance(policy, str) else Given(policy)
@@ -96,6 +95,7 @@ def found(recorder: Recorder, stats: list[InstanceStats]) -> dict[str, Any]:
         "requests": [one.requests for one in stats],
         "busy_ps": [one.busy_ps for one in stats],
         "steps": [one.steps for one in stats],
+        "prefill_tokens": [one.prefill_tokens for one in stats],
         "evicted_blocks": [one.evicted_blocks for one in stats],
         "peak_kv_blocks": [one.peak_kv_blocks for one in stats],
         "preemptions by instance": [one.preemptions for one in stats],
@@ -129,6 +129,7 @@ def expected(run: ReferenceRun) -> dict[str, Any]:
         "requests": [one.requests for one in run.instances],
         "busy_ps": [one.busy for one in run.instances],
         "steps": [one.steps for one in run.instances],
+        "prefill_tokens": [one.prefill_tokens for one in run.instances],
         "evicted_blocks": [one.evicted_blocks for one in run.instances],
         "peak_kv_blocks": [one.peak_blocks for one in run.instances],
         "preemptions by instance": by_instance([job.preemptions for job in rows]),
@@ -145,22 +146,36 @@ def check(scenario: Scenario) -> None:
         assert not wrong, f"leap {leap}: (engine, reference) differ in {wrong}"
 
 
-# A head of the queue that lacks blocks may come in within a run: what the run evicts can be the first of its hits.
+# A head of the queue that lacks blocks may come in within a run: what the run evicts can be the first of its hits. Here
+# the first request's block is released before the block that the second one adds, so that at 200 the third takes it
+# from the fourth, which then hits nothing, asks for one block at a time and enters.
 HITS_LOST_INSIDE_A_RUN = Scenario(
     requests=[
         (0, Path((3,), (2,)), 2, 1),
-        (0, Path((3,), (12,)), 12, 1),
-        (0, Path((9,), (25,)), 25, 11),
-        (199, Path((3,), (13,)), 13, 1),
+        (0, Path((3,), (4,)), 4, 1),
+        (100, Path((9,), (4,)), 4, 12),
+        (185, Path((3,), (5,)), 5, 1),
     ],
     instances=1,
-    blocks=23,
+    blocks=8,
     block_tokens=2,
-    max_batch_tokens=7,
+    max_batch_tokens=3,
     max_batch_size=2,
-    latency=Affine(step=9, a=2, c=2, k_max=5),
+    latency=Affine(step=10),
     policy="round-robin",
-    prefix_caching=True,
+)
+
+# The third request holds the first two blocks, which the first one computed, and the second the two after them; its own
+# of those are duplicates. The block that it computes then follows on the second one's.
+HELD_BY_TURNS = Scenario(
+    requests=[(0, Path((3,), (8,)), 8, 1), (0, Path((3,), (16,)), 16, 3), (0, Path((3,), (20,)), 20, 1)],
+    instances=1,
+    blocks=10,
+    block_tokens=4,
+    max_batch_tokens=16,
+    max_batch_size=2,
+    latency=Affine(step=10),
+    policy="round-robin",
 )
 
 # The third request computes again what the second has cached, outlives that copy, and is preempted.
@@ -173,24 +188,93 @@ DUPLICATES_OUTLIVE_THE_CACHED_COPY = Scenario(
     max_batch_size=3,
     latency=Affine(step=1),
     policy="round-robin",
-    prefix_caching=True,
+)
+
+# The second request's prompt goes on with what the first one says, and its run of chunks ends as the first one leaves:
+# the earlier chunks are hits by then, so that the first one's copies of them are duplicates and empty when released.
+# Later the third evicts one block, which is the second one's last; the fourth finds all before it.
+SAID = hashing.key(hashing.OUTPUT, 0)
+COMPUTED_BEFORE_ITS_AUTHOR_LEAVES = Scenario(
+    requests=[
+        (0, Path((1,), (4,)), 4, 6),
+        (30, Path((1, SAID, 2), (4, 12, 24)), 24, 1),
+        (200, Path((3,), (12,)), 12, 1),
+        (300, Path((1, SAID, 2), (4, 12, 24)), 24, 1),
+    ],
+    instances=1,
+    blocks=8,
+    block_tokens=4,
+    max_batch_tokens=5,
+    max_batch_size=2,
+    latency=Affine(step=10),
+    policy="round-robin",
+)
+
+# The first two end a step together; the second then goes on with a run of chunks whose first block the first one has
+# cached and let go. In the run's first step that block is a duplicate, in its last the cached one is evicted: it is not
+# cached at the end, so that the third request finds three empty blocks and evicts nothing.
+CACHED_WHEN_COMPUTED_AND_EVICTED_LATER = Scenario(
+    requests=[
+        (0, Path((1,), (20,)), 20, 1),
+        (0, Path((1, 2), (20, 53)), 53, 1),
+        (100, Path((3,), (12,)), 12, 1),
+    ],
+    instances=1,
+    blocks=14,
+    block_tokens=4,
+    max_batch_tokens=12,
+    max_batch_size=2,
+    latency=Affine(step=10),
+    policy="round-robin",
+)
+
+# The second request is preempted and gets tokens again; then the clock stops, and neither its gaps from before nor the
+# one that the preemption tore open count.
+TORN_AND_CUT_OFF = Scenario(
+    requests=[(0, Path((1,), (7,)), 7, 6), (0, Path((2,), (7,)), 7, 6)],
+    instances=1,
+    blocks=4,
+    block_tokens=4,
+    max_batch_tokens=64,
+    max_batch_size=8,
+    latency=Affine(step=10),
+    policy="round-robin",
+    horizon=85,
 )
 
 fast = settings(max_examples=200, deadline=None, derandomize=True)
 thorough = settings(max_examples=3000, deadline=None, derandomize=True)
 
 
+def test_blocks_of_earlier_steps_are_hits_before_what_ends_with_the_run_leaves() -> None:
+    check(COMPUTED_BEFORE_ITS_AUTHOR_LEAVES)
+    done = simulate(**vars(COMPUTED_BEFORE_ITS_AUTHOR_LEAVES))
+    assert done.rows[0].finished == 60 < done.rows[1].first_token
+    assert [job.cached_tokens for job in done.rows] == [0, 4, 0, 20]
+
+
+def test_a_block_that_is_cached_when_it_is_computed_stays_a_duplicate_though_the_run_evicts_the_cached_one() -> None:
+    check(CACHED_WHEN_COMPUTED_AND_EVICTED_LATER)
+    done = simulate(**vars(CACHED_WHEN_COMPUTED_AND_EVICTED_LATER))
+    assert [job.started for job in done.rows] == [0, 10, 100]
+    assert done.instances[0].evicted_blocks == 2
+
+
+def test_gaps_that_a_preemption_tore_open_are_not_counted_at_the_horizon_or_in_the_warm_up() -> None:
+    check(TORN_AND_CUT_OFF)
+    older, newer = simulate(**vars(TORN_AND_CUT_OFF)).rows
+    assert (older.outcome, newer.outcome, newer.preemptions) == ("completed", "in_flight", 1)
+    assert newer.token_times == [10, 20, 70, 80]
+    check(replace(TORN_AND_CUT_OFF, horizon=None, warmup=1))
+    check(replace(TORN_AND_CUT_OFF, horizon=None, warmup=2))
+
+
 @example(HITS_LOST_INSIDE_A_RUN)
+@example(HELD_BY_TURNS)
 @example(DUPLICATES_OUTLIVE_THE_CACHED_COPY)
 @fast
 @given(scenarios())
 def test_the_engine_gives_what_the_reference_gives(scenario: Scenario) -> None:
-    check(scenario)
-
-
-@fast
-@given(scenarios(max_requests=6))
-def test_the_engine_gives_what_the_reference_gives_on_a_handful_of_requests(scenario: Scenario) -> None:
     check(scenario)
 
 
@@ -206,8 +290,14 @@ def test_the_engine_gives_what_the_reference_gives_on_prompts_computed_twice(sce
     check(scenario)
 
 
+@fast
+@given(stopped(st.one_of(scenarios(), twins())))
+def test_the_engine_gives_what_the_reference_gives_when_the_clock_stops(scenario: Scenario) -> None:
+    check(scenario)
+
+
 @pytest.mark.long
 @thorough
-@given(st.one_of(scenarios(), scenarios(), coincidences(), twins()))
+@given(st.one_of(scenarios(), scenarios(), coincidences(), twins(), stopped(scenarios()), stopped(twins())))
 def test_the_engine_gives_what_the_reference_gives_at_length(scenario: Scenario) -> None:
     check(scenario)

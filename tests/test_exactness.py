@@ -21,6 +21,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 import headway
 from headway import ClusterView, Request, Route
+from headway.registry import REPORTED, Entry
 
 Json = dict[str, Any]
 MODES: tuple[bool | str, ...] = (True, False, "random-cuts")
@@ -41,7 +42,8 @@ class Witness:
     """A router that writes down all it is shown, in the middle of runs too, and the truth about the caches; the sum of
     what it saw is part of the summary. Where it sends a request depends on what it saw."""
 
-    oracle = True
+    def __init__(self) -> None:
+        self.entry = Entry("routing", "witness", Witness, (), REPORTED, oracle=True)
 
     def bind(self, context: Any) -> None:
         self.context = context
@@ -355,7 +357,20 @@ def check(scenario: Json, folder: Path) -> headway.Result:
         assert other.summary()["policy_metrics"] == leapt.summary()["policy_metrics"], f"leap: {mode}"
         assert other.to_json() == leapt.to_json(), f"leap: {mode}"
         assert files(other, folder / str(mode).lower()) == kept, f"leap: {mode}"
+    assert leapt.summary()["latency"]["itl"]["mean"] == mean_gap(leapt.requests, scenario["warmup"])
     return leapt
+
+
+def mean_gap(columns: Any, warmup: int) -> float | None:
+    """The mean inter-token gap in ms, told from first and last tokens alone: the gaps of a request that was completed
+    add up to the time between them, and nobody else's count."""
+    names = ("outcome", "output_tokens", "first_token_ps", "finished_ps")
+    gaps = total_ps = 0
+    for outcome, tokens, first, last in zip(*(columns[name][warmup:] for name in names), strict=True):
+        if outcome == "completed":
+            gaps += tokens - 1
+            total_ps += last - first
+    return total_ps / (gaps * 10**9) if gaps else None
 
 
 def traits(scenario: Json, result: headway.Result) -> list[str]:

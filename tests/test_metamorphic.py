@@ -314,8 +314,29 @@ def test_the_index_never_exceeds_instances_times_capacity(capacity: int) -> None
         assert metrics["prefix_index_blocks"] == 5 * capacity
 
 
-def test_underscores_and_hyphens_are_equal_in_names() -> None:
-    for name in ("round-robin", "power-of-two", "least-prefill-work"):
-        one, other = run(synthetic(100), name), run(synthetic(100), name.replace("-", "_"))
-        assert one.to_json() == other.to_json()
-        assert one.scenario == other.scenario
+# --- what counts -------------------------------------------------------------------------------------------------
+
+
+def test_a_warm_up_changes_the_statistics_and_neither_counts_nor_costs() -> None:
+    scenario = {"seed": 1, "workload": synthetic(), "cluster": {"instances": 4, "latency": FIXED}}
+    whole, less = (headway.simulate({**scenario, "warmup": warmup}) for warmup in (0, 100))
+    assert less.requests == whole.requests
+    for name in ("requests", "duration_s", "cost", "preemptions", "instances"):
+        assert less.summary()[name] == whole.summary()[name]
+    for name in ("latency", "throughput", "slo"):
+        assert less.summary()[name] != whole.summary()[name]
+
+
+def test_without_targets_whatever_is_completed_is_good() -> None:
+    summary = run(synthetic(), "round-robin").summary()
+    assert summary["slo"]["ttft_attainment"] is summary["slo"]["tpot_attainment"] is None
+    assert summary["slo"]["goodput_requests_per_s"] == summary["throughput"]["requests_per_s"] > 0
+    assert summary["slo"]["goodput_ratio"] == 1
+
+
+def test_a_run_in_which_no_time_passes_has_rates_of_zero(tmp_path: Path) -> None:
+    workload = trace(tmp_path, [row(10, 100, 5, list(range(7)))])
+    scenario = {"workload": workload, "cluster": {"instances": 1, "latency": FIXED}, "horizon": "10ms"}
+    summary = headway.simulate(scenario).summary()
+    assert (summary["duration_s"], summary["requests"]["in_flight"]) == (0, 1)
+    assert set(summary["throughput"].values()) == {0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from random import Random
 from typing import Annotated
@@ -13,6 +12,7 @@ import headway.policies  # noqa: F401
 from headway import registry
 from headway.control import ControlPlane
 from headway.policies.context import Context
+from headway.report import catalogue
 from headway.types import HeadwayError, InstanceView, Request
 from headway.types import Path as Prompt
 
@@ -22,13 +22,10 @@ WHERE = "policies.routing"
 @pytest.fixture(autouse=True)
 def tidy():
     """What a test declares must not stay in the catalogue of the next."""
-    entries, modules = dict(registry._ENTRIES), set(sys.modules)
+    entries = dict(registry._ENTRIES)
     yield
     registry._ENTRIES.clear()
     registry._ENTRIES.update(entries)
-    for name in set(sys.modules) - modules:
-        if name.startswith("headway_user_"):
-            del sys.modules[name]
 
 
 def user_file(folder: Path, text: str, name: str = "my_policy.py") -> str:
@@ -43,7 +40,7 @@ from typing import Annotated
 from headway.registry import Bounds, policy
 from headway.types import Route
 
-@policy("routing", "my-own", exact=["inflight"])
+@policy("routing", "my-own", exact=["inflight"], reported=["queued"])
 class MyPolicy:
     '''Takes the instance at a given place.'''
 
@@ -181,7 +178,7 @@ def test_annotated_fields_are_parameters_with_type_default_and_bounds():
 def test_a_decorated_class_from_a_users_file_routes(tmp_path):
     file = user_file(tmp_path, DECORATED)
     policy = registry.build("routing", {"name": f"{file}:MyPolicy", "place": 3}, WHERE)
-    assert policy.entry.exact == ("inflight",) and policy.entry.reported == ()
+    assert policy.entry.exact == ("inflight",) and policy.entry.reported == ("queued",)
     plane = control(policy)
     view = plane.arrive(0, request())
     assert isinstance(view, InstanceView) and view.index == 3
@@ -241,6 +238,105 @@ def test_a_users_file_may_keep_a_policy_for_another_stage(tmp_path):
         "from headway.types import ADMIT\nclass Open:\n    def admit(self, request, cluster):\n        return ADMIT\n"
     )
     assert registry.build("admission", f"{user_file(tmp_path, text)}:Open", "policies.admission").admit(None, None)
+
+
+# --- what a policy says of itself --------------------------------------------------------------------------------
+
+
+def test_who_does_not_say_which_reported_signals_it_reads_gets_them_all():
+    @registry.policy("routing", "says-nothing", exact=["inflight"])
+    class SaysNothing:
+        pass
+
+    @registry.policy("routing", "says-none", reported=())
+    class SaysNone:
+        pass
+
+    assert registry.declared(SaysNothing).reported == registry.declared(SaysNothing()).reported == registry.REPORTED
+    assert registry.declared(SaysNone()).reported == ()
+
+
+def test_an_object_without_an_entry_reads_everything_and_is_no_oracle():
+    class Plain:
+        reads = ()  # which nobody asks for
+        oracle = True
+
+    assert registry.own_entry(Plain()) is None
+    entry = registry.declared(Plain())
+    assert entry.reported == registry.REPORTED and not entry.oracle and entry.make is Plain
+
+
+def test_what_a_base_class_declares_is_not_its_subclass_s():
+    class Derived(registry.find("routing", "least-kv", WHERE).make):
+        pass
+
+    class Oracle(registry.find("scorer", "oracle-prefix", WHERE).make):
+        pass
+
+    assert registry.declared(Derived()).reported == registry.REPORTED
+    assert registry.declared(Oracle()).oracle
+
+
+@pytest.mark.parametrize("stage", ["scheduler", "rooting"])
+def test_a_policy_of_ones_own_is_of_a_stage_that_users_may_write(stage):
+    with pytest.raises(HeadwayError, match=rf"^Mine: '{stage}' is no stage for a policy of one's own\."):
+
+        @registry.policy(stage, "mine")
+        class Mine:
+            pass
+
+
+# --- users' files ------------------------------------------------------------------------------------------------
+
+
+def test_a_users_file_stays_out_of_the_catalogue(tmp_path):
+    before = registry.entries()
+    assert registry.find("routing", f"{user_file(tmp_path, DECORATED)}:MyPolicy", WHERE).name == "my-own"
+    assert registry.entries() == before
+    (tmp_path / "other").mkdir()
+    assert registry.find("routing", f"{user_file(tmp_path / 'other', DECORATED)}:MyPolicy", WHERE).name == "my-own"
+
+
+def test_a_policy_of_a_program_is_found_by_its_name():
+    @registry.policy("routing", "in_my_program")
+    class InMyProgram:
+        def route(self, request, cluster):
+            raise NotImplementedError
+
+    assert registry.find("routing", "in-my-program", WHERE).make is InMyProgram
+
+
+def test_a_users_file_may_not_take_the_name_of_ours(tmp_path):
+    file = user_file(tmp_path, DECORATED.replace("my-own", "lmetric"))
+    with pytest.raises(HeadwayError, match="There is a routing policy called 'lmetric' already"):
+        registry.find("routing", f"{file}:MyPolicy", WHERE)
+
+
+def test_a_users_file_is_executed_once_and_again_when_it_has_changed(tmp_path):
+    count = tmp_path / "count"
+    count.touch()
+    text = f"open({str(count)!r}, 'a').write('x')\n{DECORATED.replace('from __future__ import annotations', '')}"
+    file = user_file(tmp_path, text)
+    for _ in range(3):
+        first = registry.build("routing", f"{file}:MyPolicy", WHERE)
+    assert count.read_text() == "x"
+    user_file(tmp_path, text.replace("= 0\n", "= 5\n"))  # as long as before, and within the same second
+    assert registry.build("routing", f"{file}:MyPolicy", WHERE).place == 5
+    assert count.read_text() == "xx"
+    assert first.place == 0 and [one.name for one in first.entry.parameters] == ["place"]
+
+
+def test_the_catalogue_shows_a_users_class_of_whatever_stage(tmp_path):
+    text = "class Mine:\n    def {}(self, *given):\n        pass\n"
+    for stage, method in registry.METHODS.items():
+        file = user_file(tmp_path, text.format(method), f"{stage}.py")
+        assert [(entry.stage, entry.name) for entry in catalogue.find(f"{file}:Mine")] == [(stage, "Mine")]
+    with pytest.raises(HeadwayError, match="class 'Mine' has none of the methods of a policy: admit, route, score"):
+        catalogue.find(f"{user_file(tmp_path, text.format('guess'))}:Mine")
+
+
+def test_is_file_tells_a_class_of_a_file_from_a_name():
+    assert registry.is_file("a/b.py:C") and not registry.is_file("b.py") and not registry.is_file("weighted")
 
 
 def test_suggestions_name_the_nearest_or_all():

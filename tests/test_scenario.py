@@ -13,7 +13,7 @@ import yaml
 from conftest import ROOT
 from headway import overrides
 from headway import scenario as scenario_module
-from headway.latency import NAMES, gpus, models
+from headway.latency import MODELS, gpus, models
 from headway.latency.hardware import GpuFigures
 from headway.latency.shapes import ModelFigures
 from headway.scenario import DEFAULT, Scenario, load_data, presets, validate
@@ -113,6 +113,12 @@ def test_the_resolved_copy_has_the_defaults_of_the_parts() -> None:
     assert resolved["policies"]["routing"]["filters"] == [{"name": "kv-below", "threshold": 0.9}]
     assert resolved["policies"]["routing"]["picker"] == {"name": "max-score"}
     assert Scenario.load(resolved).resolved() == resolved
+
+
+def test_every_latency_model_resolves_to_its_own_defaults() -> None:
+    for name, kind in MODELS.items():
+        section = Scenario.load(small(cluster={"latency": {"model": name.upper()}})).resolved()["cluster"]["latency"]
+        assert section == {"model": name, **msgspec.structs.asdict(kind.keys())}
 
 
 def test_the_key_depends_on_what_is_run_and_not_on_how() -> None:
@@ -325,6 +331,18 @@ def test_a_wrong_change_is_an_error(change: str, message: str) -> None:
     assert "--set" not in str(caught.value)
 
 
+def test_a_wrong_change_is_told_where_it_was_given() -> None:
+    written = "workload.trace.path=--set x=--set y: {"
+    for where in ("--set ", "overrides: "):
+        with pytest.raises(HeadwayError) as caught:
+            overrides.apply(SMALL, [written], where)
+        assert str(caught.value).startswith(f"{where}{written}: ")
+    with pytest.raises(HeadwayError) as caught:
+        Scenario.load(SMALL, ["--set workload.rate"])
+    right = "write it as key.path=value, as in workload.rate=60/s."
+    assert str(caught.value) == f"overrides: --set workload.rate: {right}"
+
+
 def test_one_change_needs_no_list() -> None:
     assert Scenario.load(SMALL, "cluster.instances=5").cluster.instances == 5
 
@@ -401,7 +419,7 @@ SECTIONS: dict[str, list[type[msgspec.Struct]]] = {
     "Traces": [TraceSpec],
     "`cluster`": [scenario_module.Cluster],
     "`kv`": [scenario_module.Kv],
-    "`latency`": list(scenario_module.LATENCY_KEYS.values()),
+    "`latency`": [kind.keys for kind in MODELS.values()],
     "GPUs": [GpuFigures],
     "Models": [ModelFigures],
     "`policies`": [scenario_module.Policies],
@@ -448,8 +466,8 @@ def test_the_page_has_the_defaults(heading: str) -> None:
 
 def test_the_page_has_the_defaults_of_the_latency_models() -> None:
     shown = defaults("`latency`")
-    for name, kind in scenario_module.LATENCY_KEYS.items():
-        for field in msgspec.structs.fields(kind):
+    for name, kind in MODELS.items():
+        for field in msgspec.structs.fields(kind.keys):
             assert shown[name, field.name] == str(field.default), f"{name}.{field.name}"
 
 
@@ -462,7 +480,7 @@ def test_the_page_lists_the_tables(heading: str, known: Any) -> None:
 
 
 def test_the_page_names_every_kind() -> None:
-    for name in (*shapes.KINDS, *arrivals.PROCESSES, *FORMATS, *NAMES, "uniform", "zipf"):
+    for name in (*shapes.KINDS, *arrivals.PROCESSES, *FORMATS, *MODELS, "uniform", "zipf"):
         assert re.search(rf"\b{name}\b", PAGE), name
 
 

@@ -201,6 +201,31 @@ def test_the_true_cache_state_is_refused_to_who_is_no_oracle() -> None:
         headway.simulate(scenario(), routing=Greedy())
 
 
+class Peeping:
+    """A scheduler is handed the engine's own jobs, which know their lengths."""
+
+    def enqueue(self, waiting: Any, job: Any) -> None:
+        raise AssertionError(job.output_tokens)
+
+    requeue = victim = enqueue
+
+
+@pytest.mark.parametrize("given", [Peeping(), Peeping, registry.find("scheduler", "fcfs", "x").make()])
+def test_a_scheduler_is_never_of_the_callers_own(given: Any) -> None:
+    with pytest.raises(HeadwayError, match=r"^scheduler: a scheduler is given by its name .* Known: fcfs\.$"):
+        headway.simulate(scenario(), scheduler=given)
+    assert headway.simulate(scenario(), scheduler={"name": "fcfs"}).requests
+
+
+def test_nor_is_it_declared_or_taken_from_a_file(tmp_path: Path) -> None:
+    with pytest.raises(HeadwayError, match="'scheduler' is no stage for a policy of one's own"):
+        registry.policy("scheduler", "peeping")(Peeping)
+    file = tmp_path / "peeping.py"
+    file.write_text("from test_secrecy import Peeping\n")
+    with pytest.raises(HeadwayError, match="a scheduler cannot be taken from a file"):
+        headway.simulate(scenario(), scheduler=f"{file}:Peeping")
+
+
 @pytest.mark.parametrize("name", ["workload.output_tokens", "workload.prompt_tokens", "workload.arrivals"])
 def test_a_policy_s_random_streams_are_not_the_workload_s(name: str) -> None:
     """Else it could draw ahead what the requests will be: here, the lengths of a uniform law."""

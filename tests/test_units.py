@@ -131,3 +131,16 @@ def test_a_quantity_beyond_all_use_is_told(read, text, sentence):
     with pytest.raises(HeadwayError) as caught:
         read(text, "x")
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "picoseconds"), [("0.5ps", Fraction(1, 2)), ("1_000.25ns", 1_000_250), (".1ps", Fraction(1, 10))]
+)
+def test_a_fine_duration_keeps_parts_of_a_picosecond(text, picoseconds):
+    assert units.fine_duration(text, "x") == picoseconds
+    assert units.duration_ps(text, "x") == round(picoseconds)
+
+
+@given(st.integers(0, units.LONGEST_PS))
+def test_a_duration_is_written_so_that_it_reads_the_same(ps):
+    assert units.duration_ps(units.duration_text(ps), "x") == ps

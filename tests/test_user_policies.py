@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from headway import registry
+from headway.cli import status
 from headway.experiment.compare import compare
 from headway.experiment.run import simulate
 from headway.results.store import pretty
@@ -27,13 +28,10 @@ GOOD = ROUTE + "return Route(cluster.instances[0].id)\n"
 
 @pytest.fixture(autouse=True)
 def tidy():
-    entries, modules = dict(registry._ENTRIES), set(sys.modules)
+    entries = dict(registry._ENTRIES)
     yield
     registry._ENTRIES.clear()
     registry._ENTRIES.update(entries)
-    for name in set(sys.modules) - modules:
-        if name.startswith("headway_user_"):
-            del sys.modules[name]
 
 
 def own(folder: Path, body: str, before: str = "") -> str:
@@ -118,7 +116,7 @@ def test_scores_that_are_no_list_of_numbers(tmp_path, value, what):
     assert what in told({"name": "weighted", "scorers": {scorer: 1}})
 
 
-@pytest.mark.parametrize("value", ["[10**400, 0]", "None", "candidates.clear() or [1, 0]"])
+@pytest.mark.parametrize("value", ["[10**400, 0]", "None"])
 def test_odd_scores_that_still_say_something(tmp_path, value):
     scorer = own(tmp_path, f"    def score(self, request, candidates, cluster):\n        return {value}\n")
     result = simulate(overrides=SMALL, routing={"name": "weighted", "scorers": {scorer: 1}})
@@ -131,12 +129,43 @@ def test_a_filter_that_returns_no_candidates_of_its_own(tmp_path, value):
     assert "keep must return a list of candidates, got" in told({"name": "weighted", "filters": [kept]})
 
 
+def test_a_scorer_cannot_spoil_the_candidates_of_others(tmp_path):
+    scorer = own(tmp_path, "    def score(self, request, candidates, cluster):\n        candidates.clear()\n")
+    routing = {"name": "weighted", "scorers": {scorer: 1}}
+    assert "'tuple' object has no attribute 'clear', at request 0." in told(routing)
+    assert "'tuple' object" in told(own(tmp_path, ROUTE + "cluster.instances.pop()\n"))
+
+
+@pytest.mark.parametrize("signal", ["kv_used", "kv_utilization", "busy", "watts"])
+@pytest.mark.parametrize("leap", ["true", "false"])
+def test_a_varying_signal_that_was_not_declared_is_told_and_not_served(tmp_path, signal, leap):
+    body = ROUTE + f"return Route(min(cluster.instances, key=lambda view: view.{signal}).id)\n"
+    shy = own(tmp_path, body, '@policy("routing", "shy", exact=["inflight"], reported=["queued"])\n')
+    name = "kv_used" if signal == "kv_utilization" else signal
+    with pytest.raises(HeadwayError) as error:
+        simulate(overrides=[*SMALL, f"leap={leap}"], routing=shy)
+    assert str(error.value) == (
+        f"policies: the signal '{name}' was read, and no policy of this run declares it; write reported=(\"{name}\",) "
+        'in the @policy line of the one that reads it, or leave "reported" out there.'
+    )
+    open_minded = own(tmp_path, body, '@policy("routing", "open-minded", exact=["inflight"])\n')
+    assert simulate(overrides=[*SMALL, f"leap={leap}"], routing=open_minded).requests
+
+
+def test_a_file_runs_once_in_a_run_and_is_listed_once_in_a_comparison(tmp_path, capsys):
+    mine = own(tmp_path, GOOD, 'print("executed")\n\n\n@policy("routing", "own", reported=())\n')
+    found = compare(overrides=[*SMALL, f"policies.routing={mine}"], workers=1)
+    assert capsys.readouterr().out.count("executed") == 1
+    assert [name for name, _ in found.ranked if "own" in name.lower()] == ["own.py:Own"]
+
+
 def test_what_a_policy_prints_goes_to_standard_error(tmp_path, capsys):
-    noisy = ROUTE + "print('routed')\n        return Route('instance-0')\n"
-    seen = []
-    simulate(overrides=SMALL, routing=own(tmp_path, noisy, "print('loaded')\n"), progress=lambda *now: seen.append(now))
+    noisy = own(tmp_path, ROUTE + "print('routed')\n        return Route('instance-0')\n", "print('loaded')\n")
+    changes = [word for change in SMALL for word in ("--set", change)]
+    assert status(["run", "--json", "--routing-policy", noisy, *changes]) == 0
     said = capsys.readouterr()
-    assert said.out == "" and said.err.count("routed") == 8 and "loaded" in said.err
+    assert json.loads(said.out)["requests"]["completed"] == 8
+    assert said.err.count("routed") == 8 and said.err.count("loaded") == 1
 
 
 def test_a_policy_that_ends_its_process_is_told_in_a_comparison(tmp_path):

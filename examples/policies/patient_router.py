@@ -2,11 +2,10 @@
 
 from typing import Annotated
 
-from headway import Bounds, ClusterView, Request, Route, policy
-from headway.policies.context import Context
+from headway import Bounds, ClusterView, Context, Request, Route, policy
 
 
-@policy("routing", "patient-prefix", exact=["inflight", "prefix_index"])
+@policy("routing", "patient-prefix", exact=["inflight", "prefix_index"], reported=[])
 class PatientPrefix:
     """Goes where the longest prefix is believed cached, unless that instance has `patience` requests more than the
     least loaded one.

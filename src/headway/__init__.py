@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headway.experiment.compare import Comparison, compare
     from headway.experiment.run import simulate
+    from headway.policies.context import Context
     from headway.registry import Bounds, policy
     from headway.results.result import Result
     from headway.scenario import Scenario
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         HeadwayError,
         InstanceView,
         InvariantError,
-        Path,
         Reject,
         Request,
         Route,
@@ -43,13 +43,11 @@ _HOMES = {
     "Comparison": "experiment.compare",
     "Result": "results.result",
     "Scenario": "scenario",
+    "Context": "policies.context",
     "policy": "registry",
     "Bounds": "registry",
-    **dict.fromkeys(
-        ("ADMIT", "Admit", "ClusterView", "Finished", "FirstToken", "HeadwayError", "InstanceView"),
-        "types",
-    ),
-    **dict.fromkeys(("InvariantError", "Path", "Reject", "Request", "Route", "Routed"), "types"),
+    **dict.fromkeys(("ADMIT", "Admit", "ClusterView", "Finished", "FirstToken", "HeadwayError"), "types"),
+    **dict.fromkeys(("InstanceView", "InvariantError", "Reject", "Request", "Route", "Routed"), "types"),
 }
 
 __all__ = [
@@ -58,12 +56,12 @@ __all__ = [
     "Bounds",
     "ClusterView",
     "Comparison",
+    "Context",
     "Finished",
     "FirstToken",
     "HeadwayError",
     "InstanceView",
     "InvariantError",
-    "Path",
     "Reject",
     "Request",
     "Result",

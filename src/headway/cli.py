@@ -10,15 +10,21 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 from cyclopts import App, CycloptsError, Parameter
 
 from headway import __version__
 from headway.types import HeadwayError, InvariantError, Json
-from headway.wording import cut, shown
+from headway.wording import shown
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from headway.scenario import Scenario
 
 app = App(
     name="headway",
@@ -34,118 +40,130 @@ app.command(trace)
 PLAIN = str.maketrans({"▸": ">", "×": "x", "–": "-", "·": "|", "≤": "<=", **dict.fromkeys("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "#")})
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document instead of a table.")]
-Changes = Annotated[
-    list[str] | None,
-    Parameter(
-        name="--set", negative="", help="Change a key of the scenario, as in workload.rate=60/s; repeat for more."
-    ),
+ScenarioFile = Annotated[
+    str | None, Parameter(help="A YAML file or a preset's name; the embedded default workload if left out.")
 ]
-RoutingPolicy = Annotated[
-    str | None, Parameter(name="--routing-policy", help="A routing policy's name, or path/to/file.py:Class.")
-]
-RoutingScorers = Annotated[
-    str | None,
-    Parameter(
-        name="--routing-scorers", help='Scorers of the policy "weighted", as in "prefix-affinity:3,queue-depth:2".'
-    ),
-]
-PolicyConfig = Annotated[
-    Path | None, Parameter(name="--policy-config", help="A YAML file with routing-policy and routing-scorers.")
-]
+
+
+class Page(NamedTuple):
+    """What a verb shows to people: parts laid out for the terminal's width, then a line to copy, never broken."""
+
+    parts: Sequence[RenderableType]
+    line: str | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Choice:
+    """How a scenario is changed before it is run."""
+
+    changes: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--set", negative="", help="Change a key of the scenario, as in workload.rate=60/s; repeat for more."
+        ),
+    ] = None
+    routing_policy: Annotated[str | None, Parameter(help="A routing policy's name, or path/to/file.py:Class.")] = None
+    routing_scorers: Annotated[
+        str | None, Parameter(help='Scorers of the policy "weighted", as in "prefix-affinity:3,queue-depth:2".')
+    ] = None
+    policy_config: Annotated[Path | None, Parameter(help="A YAML file with routing-policy and routing-scorers.")] = None
+
+    def load(self, scenario: str | None) -> Scenario:
+        from headway import overrides
+        from headway.scenario import DEFAULT, load_data, validate
+
+        data = load_data(DEFAULT if scenario is None else scenario)
+        data = overrides.choose_routing(data, self.routing_policy, self.routing_scorers, self.policy_config)
+        return validate(overrides.apply(data, self.changes or ()))
+
+    def routing(self) -> dict[str, str]:
+        """The options that name a routing policy, as far as they are given."""
+        found = {
+            "--routing-policy": self.routing_policy,
+            "--routing-scorers": self.routing_scorers,
+            "--policy-config": self.policy_config,
+        }
+        return {option: str(value) for option, value in found.items() if value is not None}
+
+
+AS_IT_IS = Choice()
 
 
 @app.command
 def run(
-    scenario: str | None = None,
+    scenario: ScenarioFile = None,
     /,
     *,
-    changes: Changes = None,
-    routing_policy: RoutingPolicy = None,
-    routing_scorers: RoutingScorers = None,
-    policy_config: PolicyConfig = None,
+    choice: Choice = AS_IT_IS,
     output: Annotated[
         Path | None, Parameter(name=("--output", "-o"), help="Write the run's files to this folder.")
     ] = None,
     as_json: AsJson = False,
-) -> None:
-    """Simulate a scenario and print what its users would see.
-
-    Parameters
-    ----------
-    scenario:
-        A YAML file or a preset's name; the embedded default workload if left out.
-    """
+) -> Page | Json:
+    """Simulate a scenario and print what its users would see."""
     from headway.experiment.notes import note
     from headway.experiment.run import about, simulate
     from headway.report import terminal
     from headway.report.progress import RunProgress
-    from headway.results.store import MANIFEST, REQUESTS, SCENARIO, SUMMARY
+    from headway.results import store
 
-    loaded = _load(scenario, changes, routing_policy, routing_scorers, policy_config)
+    loaded = choice.load(scenario)
     if output is not None:
-        _check_output(output)
+        store.check(output)
     with RunProgress(loaded.workload.requests) as progress:
         result = simulate(loaded, progress=progress)
     if output is not None:
         result.save(output)
-        _say(f"wrote {', '.join(sorted((MANIFEST, REQUESTS, SCENARIO, SUMMARY)))} to {output}")
-    said = note(result.summary(), loaded.warmup)
-    if said is not None:
-        _say(said)
+        files = sorted((store.MANIFEST, store.REQUESTS, store.SCENARIO, store.SUMMARY))
+        _say(f"wrote {', '.join(files)} to {output}")
     if as_json:
-        _print_json({"run": about(loaded), **result.summary()})
-        return
+        said = note(result.summary(), loaded.warmup)
+        if said is not None:
+            _say(said)
+        return {"run": about(loaded), **result.summary()}
     again = ["headway", "compare", *([scenario] if scenario else [])]
-    for change in changes or ():
+    for change in choice.changes or ():
         again += ["--set", change]
-    for option, value in _options(routing_policy, routing_scorers, policy_config).items():
-        again += [option, str(value)]
-    question = "Which routing policy serves this best?"
-    _print(terminal.run_report(result.summary(), result.scenario), question, line=shlex.join(again))
+    for option, value in choice.routing().items():
+        again += [option, value]
+    report = terminal.run_report(result.summary(), result.scenario)
+    return Page([report, "Which routing policy serves this best?"], shlex.join(again))
 
 
 @app.command
 def compare(
-    scenario: str | None = None,
+    scenario: ScenarioFile = None,
     /,
     *,
     policies: Annotated[
         str | None,
         Parameter(help="Routing policies, separated by commas; mappings such as {name: weighted, scorers: {...}} too."),
     ] = None,
-    changes: Changes = None,
-    routing_policy: RoutingPolicy = None,
-    routing_scorers: RoutingScorers = None,
-    policy_config: PolicyConfig = None,
+    by: Annotated[
+        str | None, Parameter(help="Rank by this figure of the JSON document, as in latency.ttft.p99.")
+    ] = None,
+    choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
-) -> None:
-    """Simulate a scenario under every routing policy, on all cores, and print them best first.
-
-    Parameters
-    ----------
-    scenario:
-        A YAML file or a preset's name; the embedded default workload if left out.
-    """
+) -> Page | Json:
+    """Simulate a scenario under every routing policy, on all cores, and print them best first."""
     from headway.experiment.compare import compare as compare_policies
     from headway.report import terminal
     from headway.report.progress import CompareProgress
 
-    given = _options(routing_policy, routing_scorers, policy_config)
+    given = choice.routing()
     if policies is not None and given:
         raise HeadwayError(
             f"--policies: says what is compared, and so does {next(iter(given))}; leave one of them out."
         )
-    loaded = _load(scenario, changes, routing_policy, routing_scorers, policy_config)
+    loaded = choice.load(scenario)
     with CompareProgress() as progress:
-        comparison = compare_policies(loaded, policies, progress=progress)
-    if as_json:
-        _print_json(comparison.summary())
-    else:
-        _print(terminal.comparison_report(comparison))
+        comparison = compare_policies(loaded, policies, by=by, progress=progress)
+    return comparison.summary() if as_json else Page([terminal.comparison_report(comparison)])
 
 
 @app.command
-def policies(name: str | None = None, /, *, as_json: AsJson = False) -> None:
+def policies(name: str | None = None, /, *, as_json: AsJson = False) -> Page | Json:
     """List the policies, or show one with its parameters and the signals it reads.
 
     Parameters
@@ -157,11 +175,8 @@ def policies(name: str | None = None, /, *, as_json: AsJson = False) -> None:
 
     found = catalogue.find(name)
     if as_json:
-        _print_json({"policies": [catalogue.document(entry) for entry in found]})
-    elif name is None:
-        _print(catalogue.listing(found))
-    else:
-        _print(*(catalogue.page(entry) for entry in found))
+        return {"policies": [catalogue.document(entry) for entry in found]}
+    return Page([catalogue.listing(found)] if name is None else [catalogue.page(entry) for entry in found])
 
 
 @trace.command
@@ -177,7 +192,7 @@ def inspect(
     ] = "1000,10000,inf",
     instances: Annotated[str, Parameter(help="Numbers of caches under round robin, separated by commas.")] = "1,8",
     as_json: AsJson = False,
-) -> None:
+) -> Page | Json:
     """Print a trace's shape (rate, lengths, burstiness, sessions) and how much of it a cache could reuse.
 
     Parameters
@@ -191,10 +206,7 @@ def inspect(
     sizes = [_blocks(part) for part in capacity.split(",")]
     counts = [_whole(part, "--instances", 100_000) for part in instances.split(",")]
     found = inspect_trace(file, format, sizes, counts)
-    if as_json:
-        _print_json(found)
-    else:
-        _print(report(found, file.name), line=snippet(found, str(file)))
+    return found if as_json else Page([report(found, file.name)], snippet(found, str(file)))
 
 
 def _blocks(text: str) -> int | None:
@@ -209,73 +221,22 @@ def _whole(text: str, where: str, most: int) -> int:
     return number
 
 
-def _check_output(folder: Path) -> None:
-    """A folder that cannot be written is told before the simulation, not after."""
-    from headway.results.store import MANIFEST
+def _text(shown: Page | Json, console: Console) -> str:
+    if not isinstance(shown, Page):
+        from headway.results.store import clean
 
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise HeadwayError(f"{folder}: is a file; name a folder to write the run into.")
-        if folder.is_dir() and not (folder / MANIFEST).is_file() and any(folder.iterdir()):
-            raise HeadwayError(f"{folder}: holds other files and is not a run folder; name a new or an empty folder.")
-        nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    except OSError as error:
-        raise HeadwayError(f"{cut(str(folder))}: cannot be written: {error.strerror or error}.") from None
-    if not nearest.is_dir():
-        raise HeadwayError(f"{folder}: cannot be written: {nearest} is not a folder.")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise HeadwayError(f"{folder}: cannot be written: Permission denied.")
-
-
-def _load(
-    scenario: str | None,
-    changes: Sequence[str] | None,
-    routing_policy: str | None,
-    routing_scorers: str | None,
-    policy_config: Path | None,
-) -> Any:
-    from headway import overrides
-    from headway.scenario import DEFAULT, load_data, validate
-
-    data = load_data(DEFAULT if scenario is None else scenario)
-    data = overrides.choose_routing(data, routing_policy, routing_scorers, policy_config)
-    return validate(overrides.apply(data, changes or ()))
-
-
-def _options(
-    routing_policy: str | None, routing_scorers: str | None, policy_config: Path | None
-) -> dict[str, str | Path]:
-    """The options that name a routing policy, as far as they are given."""
-    found = {
-        "--routing-policy": routing_policy,
-        "--routing-scorers": routing_scorers,
-        "--policy-config": policy_config,
-    }
-    return {option: value for option, value in found.items() if value is not None}
-
-
-def _print(*parts: Any, line: str | None = None) -> None:
-    """Parts laid out for the terminal's width, then a line to copy, which is never broken."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
+        document = clean(shown)
+        text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+        return (text if _prints(text) else json.dumps(document, indent=2)) + "\n"
     with console.capture() as captured:
-        for part in parts:
+        for part in shown.parts:
             console.print(part)
     text = captured.get()
     # Tables are padded to their width, which nobody wants in a file.
     text = text if console.is_terminal else "".join(f"{row.rstrip()}\n" for row in text.splitlines())
-    if line is not None:
-        text += f"{line}\n"
-    sys.stdout.write(text if _prints(text) else text.translate(PLAIN))
-
-
-def _print_json(document: Json) -> None:
-    from headway.results.store import clean
-
-    document = clean(document)
-    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-    sys.stdout.write((text if _prints(text) else json.dumps(document, indent=2)) + "\n")
+    if shown.line is not None:
+        text += f"{shown.line}\n"
+    return text if _prints(text) else text.translate(PLAIN)
 
 
 def _prints(text: str) -> bool:
@@ -302,8 +263,7 @@ def status(arguments: list[str]) -> int:
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="replace")  # a terminal that cannot show a sign is no reason to fail
     try:
-        app(arguments or ["--help"], exit_on_error=False, print_error=False, result_action="return_value")
-        sys.stdout.flush()
+        _answer(arguments or ["--help"])
     except HeadwayError as error:
         return _complain(str(error), 2)
     except CycloptsError as error:
@@ -325,6 +285,19 @@ def status(arguments: list[str]) -> int:
         traceback.print_exc()
         return _complain(f"this is a mistake of ours, please report it: {type(error).__name__}: {error}", 3)
     return 0
+
+
+def _answer(arguments: list[str]) -> None:
+    """Run a verb and print what it gives. Standard output is for that alone: what anybody else prints meanwhile, such
+    as a policy of the user's own, goes to standard error."""
+    from rich.console import Console
+
+    console = Console(highlight=False, file=sys.stdout)
+    with contextlib.redirect_stdout(sys.stderr):
+        shown = app(arguments, console=console, exit_on_error=False, print_error=False, result_action="return_value")
+    if shown is not None:  # the help prints itself
+        sys.stdout.write(_text(shown, console))
+    sys.stdout.flush()
 
 
 def _drop_stdout() -> None:

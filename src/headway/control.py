@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
-
 from headway.policies.context import Context
 from headway.registry import figures
 from headway.types import (
@@ -26,14 +24,18 @@ from headway.types import (
     Route,
     Routed,
 )
+from headway.wording import shown
 
 
-class Flight(Struct, gc=False):
+class Flight:
     """A request on its way: where it went, and its prompt tokens believed uncached until the first token comes."""
 
-    request: Request
-    view: InstanceView
-    pending: int
+    __slots__ = ("pending", "request", "view")
+
+    def __init__(self, request: Request, view: InstanceView, pending: int) -> None:
+        self.request = request
+        self.view = view
+        self.pending = pending
 
 
 class ControlPlane:
@@ -77,7 +79,7 @@ class ControlPlane:
         if view is None:
             name = type(self.routing).__name__
             raise HeadwayError(
-                f"policies.routing: {name} routed to {brief(route.target)}, which is not an instance of this cluster."
+                f"policies.routing: {name} routed to {shown(route.target)}, which is not an instance of this cluster."
             )
         tokens, cached = request.prompt_tokens, route.cached_tokens
         if type(cached) is not int or cached < 0:
@@ -127,9 +129,4 @@ class ControlPlane:
 
 def wrong_answer(stage: str, policy: Any, right: str, answer: object, request: Request) -> HeadwayError:
     name = type(policy).__name__
-    return HeadwayError(f"policies.{stage}: {name}.{right}, got {brief(answer)}, at request {request.id}.")
-
-
-def brief(answer: object) -> str:
-    shown = " ".join(repr(answer).split())
-    return shown if len(shown) <= 80 else f"{shown[:80]}..."
+    return HeadwayError(f"policies.{stage}: {name}.{right}, got {shown(answer)}, at request {request.id}.")

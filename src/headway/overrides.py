@@ -13,6 +13,7 @@ from typing import Any, Final
 import yaml
 
 from headway.policies.profile import scorer_list
+from headway.references import absolute
 from headway.registry import canonical, find
 from headway.types import HeadwayError, Json
 from headway.wording import cut, shown, suggest
@@ -103,15 +104,15 @@ def read_yaml(path: Path) -> Any:
     return parse_yaml(text, str(path))
 
 
-def apply(data: Mapping[str, Any], assignments: Iterable[str]) -> Json:
-    """A copy of the mapping with every `key.path=value` carried out in order."""
+def apply(data: Mapping[str, Any], assignments: Iterable[str], where: str = "--set ") -> Json:
+    """A copy of the mapping with every `key.path=value` carried out in order; mistakes are told after `where`."""
     changed: Json = copy.deepcopy(dict(data))
     for text in assignments:
         path, equals, value = text.partition("=")
         keys = [key.strip() for key in path.split(".")]
         if not equals or not all(keys):
-            raise HeadwayError(f"--set {cut(text)}: write it as key.path=value, as in --set workload.rate=60/s.")
-        _assign(changed, keys, parse_yaml(value, f"--set {cut(text)}"), f"--set {cut(path.strip())}")
+            raise HeadwayError(f"{where}{cut(text)}: write it as key.path=value, as in workload.rate=60/s.")
+        _assign(changed, keys, parse_yaml(value, f"{where}{cut(text)}"), f"{where}{cut(path.strip())}")
     return changed
 
 
@@ -161,7 +162,7 @@ def _policy(spec: Any, keys: list[str], value: Any, where: str) -> Json:
     if not isinstance(spec, dict):
         raise HeadwayError(f"{where}: the policy is given as {shown(spec)}; a name or a mapping with 'name' is wanted.")
     if keys == ["name"]:
-        return spec if spec.get("name") == value else {"name": value}
+        return spec if absolute(spec.get("name")) == absolute(value) else {"name": value}
     known = {canonical(str(key)): key for key in spec}
     key = known.get(canonical(keys[0]), keys[0])
     if canonical(keys[0]) == "scorers" and len(keys) > 1:
@@ -189,7 +190,7 @@ def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -
 
 
 def policy_config(path: Path) -> tuple[str | None, list[Json] | None]:
-    """The `routing-policy` and `routing-scorers` of a policy file."""
+    """The `routing-policy` and `routing-scorers` of a policy file; files that it names are found beside it."""
     data = read_yaml(path)
     if not isinstance(data, dict):
         raise HeadwayError(f"{path}: expected a mapping with 'routing-policy' and 'routing-scorers'.")
@@ -201,7 +202,8 @@ def policy_config(path: Path) -> tuple[str | None, list[Json] | None]:
     name, scorers = values.get("routing-policy"), values.get("routing-scorers")
     if name is not None and not (isinstance(name, str) and name.strip()):
         raise HeadwayError(f"{path}: routing-policy: expected a policy's name, got {shown(name)}.")
-    return name, None if scorers is None else scorer_list(scorers, f"{path}: routing-scorers")
+    weights = None if scorers is None else scorer_list(scorers, f"{path}: routing-scorers")
+    return absolute(name, path.parent), absolute(weights, path.parent)
 
 
 def choose_routing(

@@ -6,21 +6,23 @@ keys, its `--set` paths and its search space; the docstring is its catalogue ent
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.util
 import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable
+from importlib.machinery import SourceFileLoader
 from math import isfinite
 from pathlib import Path as FilePath
+from types import ModuleType
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
+from headway.hashing import stable
 from headway.types import HeadwayError
-from headway.wording import expected, suggest
+from headway.wording import expected, one_line, shown, suggest
 
 T = TypeVar("T", bound=type)
 
@@ -74,7 +76,10 @@ class Parameter(msgspec.Struct, frozen=True):
     bounds: Bounds | None
 
 
+# The registry's own state: the catalogue, and the users' files that were executed, each with its text at the time.
 _ENTRIES: dict[tuple[str, str], Entry] = {}
+_FILES: dict[FilePath, tuple[bytes, ModuleType]] = {}
+FROM_FILE = "headway_user_"  # how the modules of users' files are called
 
 
 def canonical(name: str) -> str:
@@ -87,22 +92,51 @@ def policy(
     name: str,
     *,
     exact: Iterable[str] = (),
-    reported: Iterable[str] = (),
+    reported: Iterable[str] | None = None,
     oracle: bool = False,
 ) -> Callable[[T], T]:
-    """Declare a policy class: make it a dataclass and file it under its stage and name."""
+    """Declare a policy class: make it a dataclass and file it under its stage and name. A class of a file that is named
+    by its path (`my_policy.py:MyPolicy`) is found by that alone and not filed. Who does not say which `reported`
+    signals it reads gets them all; one that says so is refused the others."""
 
     def register(cls: T) -> T:
         made: type = dataclasses.dataclass(eq=False, repr=False)(cls)
-        entry = Entry(stage, canonical(name), made, tuple(exact), tuple(reported), oracle)
-        known = _ENTRIES.setdefault((stage, entry.name), entry)
-        if known.make.__module__ != made.__module__:
+        if stage not in METHODS and outside(made):
+            raise HeadwayError(
+                f"{cls.__name__}: {stage!r} is no stage for a policy of one's own.{suggest(stage, METHODS)}"
+            )
+        reads = REPORTED if reported is None else tuple(reported)
+        entry = Entry(stage, canonical(name), made, tuple(exact), reads, oracle)
+        filed = not made.__module__.startswith(FROM_FILE)
+        known = _ENTRIES.get((stage, entry.name), entry)
+        if known.make.__module__ != made.__module__ and (filed or not outside(known.make)):
             raise HeadwayError(f"There is a {stage} policy called {entry.name!r} already; choose another name.")
-        _ENTRIES[(stage, entry.name)] = entry
+        if filed:
+            _ENTRIES[(stage, entry.name)] = entry
         setattr(made, "entry", entry)  # noqa: B010  (a class attribute that mypy cannot know)
         return cast(T, made)
 
     return register
+
+
+def own_entry(policy: Any) -> Entry | None:
+    """What a policy, an object or a class, says of itself; what its base class says holds for the base alone."""
+    for holder in (policy, type(policy)):
+        entry = getattr(holder, "__dict__", {}).get("entry")
+        if isinstance(entry, Entry):
+            return entry
+    return None
+
+
+def undeclared(stage: str, cls: type) -> Entry:
+    """The entry of a class that says nothing: it reads every signal, and is an oracle only where its base is one."""
+    base = getattr(cls, "entry", None)
+    return Entry(stage, canonical(cls.__name__), cls, ("all",), REPORTED, isinstance(base, Entry) and base.oracle)
+
+
+def declared(policy: Any, stage: str = "routing") -> Entry:
+    """What a policy says of itself, or what holds for one that says nothing."""
+    return own_entry(policy) or undeclared(stage, policy if isinstance(policy, type) else type(policy))
 
 
 def entries(stage: str | None = None) -> list[Entry]:
@@ -135,9 +169,14 @@ def parameters(cls: type) -> list[Parameter]:
     return found
 
 
+def is_file(name: str) -> bool:
+    """Whether a policy's name is that of a class in a user's file, `path/to/file.py:Class`."""
+    return ".py:" in name
+
+
 def find(stage: str, name: str, where: str) -> Entry:
     """The entry of a name, or of `path/to/file.py:Class`."""
-    if ".py" in name:
+    if is_file(name) or name.endswith(".py"):
         return load(stage, name, where)
     entry = _ENTRIES.get((stage, canonical(name)))
     if entry is None:
@@ -150,43 +189,76 @@ def load(stage: str, reference: str, where: str) -> Entry:
     """A policy from a user's own file, `path/to/my_policy.py:MyPolicy`; it reads every signal unless it says less."""
     if stage not in METHODS:
         raise HeadwayError(f"{where}: a {stage} cannot be taken from a file. Known: {', '.join(names(stage))}.")
-    file, _, attribute = reference.rpartition(":")
-    if not file.endswith(".py") or not attribute.isidentifier():
-        raise HeadwayError(f"{where}: {reference!r} is not of the form path/to/file.py:ClassName.")
-    path = FilePath(file).expanduser()
-    if not path.is_file():
-        raise HeadwayError(f"{where}: there is no file {file!r}.")
-    module_name = f"headway_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # standard output is for the result
-            spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise HeadwayError(f"{where}: {file} could not be loaded: {one_line(error)}.") from error
-    cls = getattr(module, attribute, None)
-    if not isinstance(cls, type):
-        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-        raise HeadwayError(f"{where}: {file} has no class {attribute!r}.{suggest(attribute, classes)}")
-    entry = vars(cls).get("entry")
-    if isinstance(entry, Entry):
+    cls = load_class(reference, where)
+    entry = own_entry(cls)
+    if entry is not None:
         if entry.stage != stage:
             raise HeadwayError(
                 f"{where}: {reference!r} is of stage {entry.stage}, but a policy of stage {stage} is wanted here."
             )
         return entry
-    if not callable(getattr(cls, METHODS[stage], None)):
-        raise HeadwayError(f"{where}: class {attribute!r} has no method {METHODS[stage]!r}, as a {stage} policy needs.")
+    name, method = cls.__name__, METHODS[stage]
+    if not callable(getattr(cls, method, None)):
+        raise HeadwayError(f"{where}: class {name!r} has no method {method!r}, as a {stage} policy needs.")
     if not dataclasses.is_dataclass(cls) and not any("__init__" in vars(base) for base in cls.__mro__[:-1]):
         try:
             cls = dataclasses.dataclass(eq=False, repr=False)(cls)
         except (TypeError, ValueError) as error:
-            raise HeadwayError(f"{where}: the fields of {attribute!r} are not right: {one_line(error)}.") from error
-    return Entry(stage, canonical(attribute), cls, ("all",), REPORTED, False)
+            raise HeadwayError(f"{where}: the fields of {name!r} are not right: {one_line(error)}.") from error
+    return undeclared(stage, cls)
+
+
+def load_all(reference: str, where: str) -> list[Entry]:
+    """What a class of a user's file can be: the stage it declares, or every stage whose method it has."""
+    cls = load_class(reference, where)
+    entry = own_entry(cls)
+    if entry is not None:
+        return [entry]
+    stages = [stage for stage, method in METHODS.items() if callable(getattr(cls, method, None))]
+    if not stages:
+        wanted = ", ".join(METHODS.values())
+        raise HeadwayError(f"{where}: class {cls.__name__!r} has none of the methods of a policy: {wanted}.")
+    return [load(stage, reference, where) for stage in stages]
+
+
+def load_class(reference: str, where: str) -> type:
+    file, _, attribute = reference.rpartition(":")
+    if not file.endswith(".py") or not attribute.isidentifier():
+        raise HeadwayError(f"{where}: {reference!r} is not of the form path/to/file.py:ClassName.")
+    module = execute(file, where)
+    cls = getattr(module, attribute, None)
+    if not isinstance(cls, type):
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        raise HeadwayError(f"{where}: {file} has no class {attribute!r}.{suggest(attribute, classes)}")
+    return cls
+
+
+def execute(file: str, where: str) -> ModuleType:
+    """A user's file as a module, executed once a process and again only where its text has changed."""
+    try:
+        path = FilePath(file).expanduser().resolve()
+        text = path.read_bytes() if path.is_file() else None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise HeadwayError(f"{where}: {file!r} cannot be read: {one_line(error)}.") from None
+    if text is None:
+        raise HeadwayError(f"{where}: there is no file {file!r}.")
+    known = _FILES.get(path)
+    if known is not None and known[0] == text:
+        return known[1]
+    name = f"{FROM_FILE}{path.stem}_{stable(str(path), text.hex()):016x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and isinstance(spec.loader, SourceFileLoader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses and annotations look for it
+    try:
+        exec(spec.loader.source_to_code(text, str(path)), vars(module))  # the text that was read, no older bytecode
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise HeadwayError(f"{where}: {file} could not be loaded: {one_line(error)}.") from error
+    _FILES[path] = (text, module)
+    return module
 
 
 def split(spec: object, where: str) -> tuple[str, dict[str, Any]]:
@@ -224,9 +296,8 @@ def make(entry: Entry, given: dict[str, Any], where: str) -> Any:
             raise HeadwayError(f"{where}.{key}: the parameter is given twice.")
         values[parameter.name] = check(value, parameter, f"{where}.{key}")
     try:
-        with contextlib.redirect_stdout(sys.stderr) if outside(entry.make) else contextlib.nullcontext():
-            made = entry.make(**values)
-        if not isinstance(vars(type(made)).get("entry"), Entry):
+        made = entry.make(**values)
+        if own_entry(made) is None:
             made.entry = entry
     except HeadwayError as error:  # the policy knows what is wrong, but not always where it was given
         raise error if str(error).startswith("policies.") else HeadwayError(f"{where}: {error}") from None
@@ -258,7 +329,7 @@ def check_methods(stage: str, made: Any, where: str) -> None:
             raise HeadwayError(f"{who} has no method {name!r}, as a {stage} policy needs.")
         method = getattr(made, name)
         if not callable(method):
-            raise HeadwayError(f"{who}.{name} must be a method, got {one_line(repr(method))}.")
+            raise HeadwayError(f"{who}.{name} must be a method, got {shown(method)}.")
         try:
             inspect.signature(method).bind(*[None] * count)
         except TypeError as error:
@@ -273,21 +344,12 @@ def figures(policy: Any, where: str) -> dict[str, float]:
     found = policy.metrics()
     right = f"{where}: {type(policy).__name__}.metrics must return a mapping of names to finite numbers"
     if not isinstance(found, dict):
-        raise HeadwayError(f"{right}, got {one_line(repr(found))}.")
+        raise HeadwayError(f"{right}, got {shown(found)}.")
     for name, value in found.items():
         number = isinstance(value, int | float) and abs(value) <= sys.float_info.max and isfinite(value)
         if not isinstance(name, str) or not number:
-            raise HeadwayError(f"{right}, got {one_line(f'{name!r}: {value!r}')}.")
+            raise HeadwayError(f"{right}, got {shown(name)}: {shown(value)}.")
     return found
-
-
-def one_line(error: object, kind: bool = True) -> str:
-    """The text of an exception, or any other, for the end of a sentence."""
-    text = " ".join(str(error).split()).rstrip(".")
-    text = text if len(text) <= 300 else f"{text[:300]}..."
-    if not kind or not isinstance(error, BaseException) or isinstance(error, HeadwayError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def check(value: Any, parameter: Parameter, where: str) -> Any:

@@ -12,17 +12,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 import headway.policies  # noqa: F401  (declares the policies)
-from headway import latency, overrides, registry
-from headway.latency.fixed import FixedParameters
-from headway.latency.linear import LinearParameters
-from headway.latency.piecewise import PiecewiseParameters
-from headway.latency.roofline import RooflineParameters
+from headway import latency, overrides, references, registry
 from headway.policies.profile import scorer_list
 from headway.section import read
-from headway.types import PS_PER_SECOND, HeadwayError, Json
-from headway.units import duration_ps
+from headway.types import HeadwayError, Json
+from headway.units import duration_ps, duration_text
 from headway.wording import cut, shown, suggest
-from headway.workload import arrivals, prefixes
 from headway.workload.spec import WorkloadSpec
 
 DEFAULT: Final = "shared-prefix-2026-11"
@@ -35,12 +30,6 @@ Positive = Annotated[int, Meta(ge=1, le=10**9)]
 Count = Annotated[int, Meta(ge=0, le=10**12)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Leap = bool | Literal["random-cuts"]
-LATENCY_KEYS: Final[dict[str, type[Struct]]] = {
-    "fixed": FixedParameters,
-    "linear": LinearParameters,
-    "piecewise": PiecewiseParameters,
-    "roofline": RooflineParameters,
-}
 
 
 class Seeds(Struct, frozen=True):
@@ -96,7 +85,7 @@ class Cluster(Struct, frozen=True):
     def resolved(self) -> Json:
         found: Json = msgspec.to_builtins(self)
         found["kv"]["gpu_blocks"] = self.kv_blocks()
-        found["latency"] = _explicit_latency(self.latency_section())
+        found["latency"] = latency.explicit(self.latency_section())
         return found
 
 
@@ -109,7 +98,7 @@ class Policies(Struct, frozen=True):
 
     def build(self, stage: str) -> Any:
         """A fresh policy object of a stage: policies keep state, so every run makes its own."""
-        return build_policy(stage, getattr(self, stage), f"policies.{stage}")
+        return registry.build(stage, getattr(self, stage), f"policies.{stage}")
 
     def explicit(self, stage: str) -> Json:
         """The policy's name and every parameter, defaults included."""
@@ -117,7 +106,7 @@ class Policies(Struct, frozen=True):
         name, _ = registry.split(getattr(self, stage), where)
         made = self.build(stage)
         found = {parameter.name: getattr(made, parameter.name) for parameter in made.entry.parameters}
-        name = name if ".py:" in name else made.entry.name
+        name = name if registry.is_file(name) else made.entry.name
         if "scorers" in found:
             scorers = scorer_list(found["scorers"], f"{where}.scorers")
             found["scorers"] = [_explicit_part("scorer", scorer, f"{where}.scorers") for scorer in scorers]
@@ -175,11 +164,11 @@ class Scenario(Struct, frozen=True):
         return validate(load_data(source, overrides))
 
     def resolved(self) -> Json:
-        """The scenario with nothing left implicit, in the form that `load` reads."""
-        return {
+        """The scenario with nothing left implicit, in the form that `load` reads; files go by their whole paths."""
+        found: Json = {
             "name": self.name,
             "seed": msgspec.to_builtins(self.seed),
-            "workload": _explicit_workload(self.workload.resolved()),
+            "workload": self.workload.resolved(),
             "cluster": self.cluster.resolved(),
             "policies": {stage: self.policies.explicit(stage) for stage in STAGES},
             "slo": {"ttft": duration_text(self.slo.ttft_ps), "tpot": duration_text(self.slo.tpot_ps)},
@@ -187,10 +176,13 @@ class Scenario(Struct, frozen=True):
             "warmup": self.warmup,
             "horizon": duration_text(self.horizon_ps),
         }
+        return _absolute(found)
 
     def key(self) -> str:
-        """Sixteen hexadecimal digits that stand for this scenario; how it is computed (`leap`) and named is no part."""
+        """Sixteen hexadecimal digits that stand for this scenario. How it is computed (`leap`) and named is no part,
+        and of the files it refers to only their bytes are, not where they lie."""
         facts = {key: value for key, value in self.resolved().items() if key not in ("leap", "name")}
+        facts = references.digested(facts)
         return blake2b(msgspec.json.encode(facts, order="sorted"), digest_size=8).hexdigest()
 
 
@@ -215,10 +207,7 @@ def load_data(source: Source, assignments: str | Iterable[str] = ()) -> Json:
         raise HeadwayError(
             f"{source}: a scenario is a mapping with 'workload' and 'cluster', this is {type(data).__name__}."
         )
-    try:
-        return overrides.apply(data, [assignments] if isinstance(assignments, str) else assignments)
-    except HeadwayError as error:  # its sentences are those of the command line
-        raise HeadwayError(str(error).replace("as in --set ", "as in ").replace("--set ", "overrides: ", 1)) from None
+    return overrides.apply(data, [assignments] if isinstance(assignments, str) else assignments, "overrides: ")
 
 
 def _read(source: str | Path) -> Any:
@@ -233,7 +222,7 @@ def _read(source: str | Path) -> Any:
         data = overrides.read_yaml(path)
         if isinstance(data, dict):
             data.setdefault("name", _unicode(path.stem))
-            _beside(data, path.parent)
+            data = _absolute(data, path.parent)
         return data
     if str(source) in presets():
         file = resources.files("headway") / "presets" / "scenarios" / f"{source}.yaml"
@@ -251,32 +240,14 @@ def _unicode(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # told better by whoever opens it
-        return False
-
-
-def _beside(data: Json, folder: Path) -> None:
-    """Relative paths are meant from the scenario file's folder, or else from the current one."""
-    workload = data.get("workload")
-    for section in workload.values() if isinstance(workload, dict) else ():
-        if isinstance(section, dict) and isinstance(section.get("path"), str) and _is_file(folder / section["path"]):
-            section["path"] = str(folder / section["path"])
-    policies = data.get("policies")
-    if not isinstance(policies, dict):
-        return
-    for stage, spec in policies.items():
-        name = spec.get("name") if isinstance(spec, dict) else spec
-        if isinstance(name, str) and ".py:" in name and _is_file(folder / name.rpartition(":")[0]):
-            found = str(folder / name)
-            policies[stage] = {**spec, "name": found} if isinstance(spec, dict) else found
+def _absolute(data: Json, folder: Path | None = None) -> Json:
+    """The mapping with its files under their whole paths; a scenario's name is no file, whatever it looks like."""
+    return {key: value if key == "name" else references.absolute(value, folder) for key, value in data.items()}
 
 
 def validate(data: Mapping[str, Any]) -> Scenario:
     """Every section read strictly by its owner; the first mistake is told with its place."""
-    keys = read(_Keys, dict(data), "")
+    keys = read(_Keys, _absolute(dict(data)), "")
     slo = read(_SloKeys, _given(keys.slo), "slo")
     scenario = Scenario(
         name=_unicode(keys.name or "scenario"),
@@ -299,19 +270,6 @@ def validate(data: Mapping[str, Any]) -> Scenario:
 def _given(section: Any) -> Any:
     """A section that is left empty is as good as left out."""
     return {} if section is None else section
-
-
-def build_policy(stage: str, spec: Any, where: str) -> Any:
-    """A policy from its name or mapping; whatever goes wrong in the making of a user's own is told in a sentence."""
-    try:
-        return registry.build(stage, spec, where)
-    except HeadwayError:
-        raise
-    except (Exception, SystemExit) as error:
-        name, _ = registry.split(spec, where)
-        raise HeadwayError(
-            f"{where}: {cut(name)} could not be made: {type(error).__name__}: {cut(str(error))}."
-        ) from error
 
 
 def _seeds(value: Any) -> Seeds:
@@ -340,41 +298,12 @@ def _duration(value: Any, where: str) -> int | None:
     return found
 
 
-def duration_text(ps: int | None) -> str | None:
-    """A duration in the largest unit that writes it as a whole number."""
-    if ps is None:
-        return None
-    for unit, size in (("s", PS_PER_SECOND), ("ms", 10**9), ("us", 10**6), ("ns", 10**3)):
-        if ps % size == 0:
-            return f"{ps // size}{unit}"
-    return f"{ps}ps"
-
-
 def _explicit_part(stage: str, spec: Any, where: str) -> Json:
     """A scorer, filter or picker with its own defaults written out; a scorer's weight stays as it was given."""
     name, given = registry.split(spec, where)
     entry = registry.find(stage, name, where)
-    found: Json = {"name": name if ".py:" in name else entry.name}
+    found: Json = {"name": name if registry.is_file(name) else entry.name}
     if "weight" in given:
         found["weight"] = given.pop("weight")
     defaults = {parameter.name: parameter.default for parameter in entry.parameters}
     return {**found, **defaults, **{key.replace("-", "_"): value for key, value in given.items()}}
-
-
-def _explicit_workload(section: Json) -> Json:
-    """A workload section with the defaults of its parts written out."""
-    found = dict(section)
-    if "arrival" in found:
-        arrival = arrivals.parse(found["arrival"], "workload.arrival")
-        found["arrival"] = arrival.process if arrival.cv is None else msgspec.to_builtins(arrival)
-    if "prefix" in found:
-        found["prefix"] = msgspec.to_builtins(prefixes.parse(found["prefix"], "workload.prefix"))
-    return found
-
-
-def _explicit_latency(section: Json) -> Json:
-    """A latency section with its model's defaults written out."""
-    name = latency.plain(str(section.get("model", "roofline")))
-    keys = LATENCY_KEYS[name]
-    defaults = {field.name: field.default for field in msgspec.structs.fields(keys)}
-    return {"model": name, **defaults, **{key: value for key, value in section.items() if key != "model"}}

@@ -6,7 +6,8 @@ cannot know: the true output length of a request lives on the simulator's own `J
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from msgspec import Struct
 
@@ -75,9 +76,15 @@ class Request(Struct, frozen=True, gc=False):
         return self.arrival_ps / PS_PER_SECOND
 
 
+# What an instance reports that varies between events, by the view's attribute: it is worked out before a policy looks,
+# and only for the policies that say that they read it.
+VARYING: Final = {"kv_used": "kv_used", "kv_utilization": "kv_used", "busy": "busy", "watts": "watts"}
+
+
 class InstanceView:
     """One instance as the router sees it. Long-lived and plain: whoever owns the truth writes the values before a
-    policy looks, so a view leads nowhere but to itself."""
+    policy looks, so a view leads nowhere but to itself. A varying signal that no policy of the run declares is deleted
+    from the views (`del view.kv_used`), so that a value nobody keeps true is told and never served."""
 
     __slots__ = (
         "busy",
@@ -149,6 +156,18 @@ class InstanceView:
     def kv_utilization(self) -> float:
         return self.kv_used / self.kv_blocks
 
+    if not TYPE_CHECKING:  # which would take any name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Called only for what is not there."""
+            signal = VARYING.get(name)
+            if signal is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            raise UndeclaredSignal(
+                f"policies: the signal {signal!r} was read, and no policy of this run declares it; write "
+                f'reported=("{signal}",) in the @policy line of the one that reads it, or leave "reported" out there.'
+            )
+
     def __repr__(self) -> str:
         return f"InstanceView({self.id}, inflight={self.inflight}, queued={self.queued}, running={self.running})"
 
@@ -158,8 +177,8 @@ class ClusterView:
 
     __slots__ = ("instances", "now_ps")
 
-    def __init__(self, instances: list[InstanceView]) -> None:
-        self.instances = instances  # those that can serve this request, in order of index
+    def __init__(self, instances: Sequence[InstanceView]) -> None:
+        self.instances = tuple(instances)  # those that can serve this request, in order of index
         self.now_ps = 0
 
     @property
@@ -213,6 +232,11 @@ OUTCOMES: Final = ("completed", "rejected", "timed_out", "failed", "in_flight")
 
 class HeadwayError(Exception):
     """A mistake of the user's, told in one sentence: what is wrong, where, what would be right."""
+
+
+class UndeclaredSignal(HeadwayError, AttributeError):
+    """A signal was read that nobody declared. To Python it is an attribute that is not there, so that `hasattr`, copies
+    and pickles of a view work as ever."""
 
 
 class InvariantError(Exception):

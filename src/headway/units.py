@@ -66,17 +66,32 @@ def exact(text: str) -> Fraction | None:
 
 def duration_ps(value: object, where: str) -> int:
     """A duration with its unit, in whole picoseconds."""
+    return round(fine_duration(value, where))
+
+
+def fine_duration(value: object, where: str) -> Fraction:
+    """A duration with its unit, in picoseconds and parts of one."""
     parsed = _parse(value, r"(ps|ns|us|µs|ms|s|min|m|h|d)")
     if parsed is None:
         raise HeadwayError(
             f"{where}: {_quoted(value)} is not a duration; write it with its unit, as in 250ms, 1.5s or 5m."
         )
-    found = round(parsed[0] * TIME[parsed[1]])
+    found = parsed[0] * TIME[parsed[1]]
     if found > LONGEST_PS:
         raise HeadwayError(
             f"{where}: must be at most 100d, since the simulated clock ends soon after, got {_quoted(value)}."
         )
     return found
+
+
+def duration_text(ps: int | None) -> str | None:
+    """A duration in the largest unit that writes it as a whole number."""
+    if ps is None:
+        return None
+    for unit, size in (("s", PS_PER_SECOND), ("ms", 10**9), ("us", 10**6), ("ns", 10**3)):
+        if ps % size == 0:
+            return f"{ps // size}{unit}"
+    return f"{ps}ps"
 
 
 def rate(value: object, where: str) -> Fraction:

@@ -1,4 +1,4 @@
-"""Words for errors: what was expected, what is known, what may have been meant."""
+"""Words for errors: what was expected, what is known, what may have been meant, and what was given, cut to fit."""
 
 from __future__ import annotations
 
@@ -7,21 +7,32 @@ from collections.abc import Iterable, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
+from headway.types import HeadwayError
+
 WORDS: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
 PLURALS: Final = {int: "whole numbers", float: "numbers", str: "texts"}
 LONGEST: Final = 100  # characters of a value in a message
+LONGEST_ERROR: Final = 300  # of what another error says
 LIMITS: Final = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "of at most"))
 
 
-def cut(text: str) -> str:
+def cut(text: str, longest: int = LONGEST) -> str:
     """Text short enough for a sentence."""
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= longest else f"{text[:longest]}..."
+
+
+def one_line(error: object, kind: bool = True) -> str:
+    """The text of an exception, or any other, for the end of a sentence; `kind` says an exception's class first."""
+    text = cut(" ".join(str(error).split()).rstrip("."), LONGEST_ERROR)
+    if not kind or not isinstance(error, BaseException) or isinstance(error, HeadwayError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def shown(value: object) -> str:
-    """A value as a message quotes it: as it would be written, cut where that is long."""
+    """A value as a message quotes it: as it would be written, on one line, cut where that is long."""
     try:
-        return cut(repr(value))
+        return cut(" ".join(repr(value).splitlines()))
     except ValueError:  # an integer of more digits than Python writes
         return "a number of thousands of digits"
 

@@ -53,11 +53,8 @@ def rooflines(draw: st.DrawFn) -> Roofline:
     shape = ModelShape(
         "any",
         layers=layers,
-        hidden=1,
         heads=heads,
-        kv_heads=1,
         head_dim=128,
-        params=params,
         active_params=draw(st.integers(1, params)),
         weight_bytes=draw(st.integers(1, 1000 * params)),
         kv_bytes_per_token=draw(st.integers(1, 600 * layers * heads)),
@@ -117,7 +114,7 @@ def crossings(draw: st.DrawFn) -> tuple[Roofline, tuple[int, int, list[Chunk]]]:
     else:  # memory overtakes: no chunk is long enough for its attention to keep pace
         kv, weights = draw(st.integers(5 * 10**6, 10**7)), 1
         active = (kv * reads + gap) // (2 * tokens) + 1
-    shape = ModelShape("any", 1, 1, heads, 1, 32, active, active, weights, kv)
+    shape = ModelShape("any", 1, heads, 32, active, weights, kv)
     gpu = Gpu("any", 10**11, 10**12, Fraction(10**12), 1.0)
     return Roofline(shape, gpu, 1, Fraction(1), Fraction(1), draw(st.integers(0, 10**10))), step
 

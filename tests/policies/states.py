@@ -24,9 +24,6 @@ class ToldIndex(PrefixIndex):
     def matches(self, path: Path) -> list[int]:
         return self.hits
 
-    def matched(self, path: Path, instance: int) -> int:
-        return self.hits[instance]
-
     def touch(self, instance: int, path: Path) -> None:
         pass
 

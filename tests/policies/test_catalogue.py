@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
+import pickle
 import textwrap
 
 import pytest
@@ -99,6 +101,27 @@ def test_a_routing_policy_reads_the_signals_it_declares_and_no_others(entry):
         session = "s" if number % 2 else None
         policy.route(prompt(600 * (number % 3), number, session=session), ClusterView(instances))
     assert seen & signals == {*entry.exact, *entry.reported} - {"prefix_index"}
+
+
+def test_a_view_tells_what_was_not_declared_and_can_still_be_copied():
+    view = views(1)[0]
+    for signal in ("kv_used", "busy", "watts"):
+        delattr(view, signal)
+        with pytest.raises(HeadwayError, match=rf"^policies: the signal '{signal}' was read, and no policy .*"):
+            getattr(view, signal)
+        assert not hasattr(view, signal)
+    with pytest.raises(HeadwayError, match="the signal 'kv_used' was read"):
+        _ = view.kv_utilization
+    with pytest.raises(AttributeError, match="'InstanceView' object has no attribute 'kv_use'") as error:
+        _ = view.kv_use
+    assert not isinstance(error.value, HeadwayError)
+    for other in (copy.copy(view), copy.deepcopy(view), pickle.loads(pickle.dumps(view))):
+        assert repr(other) == repr(view) and other.id == "i0" and not hasattr(other, "watts")
+
+
+def test_policies_are_handed_candidates_that_they_cannot_change():
+    instances = views(3)
+    assert ClusterView(instances).instances == ToldContext(instances).instances == tuple(instances)
 
 
 @pytest.mark.parametrize("entry", OWN, ids=label)

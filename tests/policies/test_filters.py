@@ -73,7 +73,7 @@ def test_weighted_routes_among_what_the_filters_keep() -> None:
     sifted = bound("routing", {"name": "weighted", "scorers": "load-balance:1", "filters": ["kv-below"]}, views)
     assert targets(plain, views, 1) == ["i3"]
     assert targets(sifted, views, 1) == ["i2"]
-    assert sifted.reads == ("kv_used",)
+    assert sifted.entry.reported == ("kv_used",)
 
 
 def test_a_filter_that_would_drop_every_candidate_is_passed_over() -> None:

@@ -96,7 +96,7 @@ def user_scorer(folder: FilePath, name: str, body: str, head: str = "") -> str:
 def test_the_default_profile_is_prefix_3_queue_2_kv_2() -> None:
     requests = shared_prefix_requests(200)
     assert drive(weighted(), requests) == drive(weighted(PROFILE), requests)
-    assert weighted().reads == ("queued", "running", "kv_used")
+    assert weighted().entry.reported == ("queued", "running", "kv_used")
 
 
 def test_mapping_list_and_text_say_the_same() -> None:
@@ -359,17 +359,32 @@ def test_only_a_profile_that_listens_has_an_observe_method() -> None:
 
 
 def test_the_signals_read_are_those_of_the_scorers_and_filters(tmp_path: FilePath) -> None:
-    assert weighted("prefix-affinity:1,load-balance:1").reads == ()
-    assert weighted("kv-utilization:1", filters=["load-below"]).reads == ("queued", "running", "kv_used")
-    assert weighted({user_scorer(tmp_path, "Plain", "return []"): 1}).reads == REPORTED
+    assert weighted("prefix-affinity:1,load-balance:1").entry.reported == ()
+    assert weighted("kv-utilization:1", filters=["load-below"]).entry.reported == ("queued", "running", "kv_used")
+    assert weighted({user_scorer(tmp_path, "Plain", "return []"): 1}).entry.reported == REPORTED
     head = "from headway.registry import policy\n\n\n@policy('scorer', 'thrifty', reported=('watts',))\n"
-    assert weighted({user_scorer(tmp_path, "Thrifty", "return []", head): 1}).reads == ("watts",)
-    registry._ENTRIES.pop(("scorer", "thrifty"))
+    assert weighted({user_scorer(tmp_path, "Thrifty", "return []", head): 1}).entry.reported == ("watts",)
+    exact = weighted("prefix-affinity:1,load-balance:1,active-requests:1").entry.exact
+    assert sorted(exact) == ["inflight", "prefix_index"]
+
+
+def test_a_class_derived_from_it_reads_what_its_scorers_read_and_what_it_declares_itself() -> None:
+    class Plain(Weighted):
+        pass
+
+    @registry.policy("routing", "thrifty-profile", reported=("watts",))
+    class Thrifty(Weighted):
+        pass
+
+    registry._ENTRIES.pop(("routing", "thrifty-profile"))
+    assert Plain("load-balance:1").entry.reported == REPORTED
+    assert Thrifty("kv-utilization:1").entry.reported == ("kv_used", "watts")
+    assert Plain("oracle-prefix:1").entry.oracle and not Plain("load-balance:1").entry.oracle
 
 
 def test_a_profile_is_an_oracle_if_one_of_its_scorers_is() -> None:
-    assert weighted("oracle-prefix:1,queue-depth:1").oracle
-    assert not weighted().oracle
+    assert weighted("oracle-prefix:1,queue-depth:1").entry.oracle
+    assert not weighted().entry.oracle
 
 
 def test_a_users_scorer_is_named_in_the_text_form_too(tmp_path: FilePath) -> None:
@@ -381,7 +396,7 @@ def test_built_in_scorers_are_trusted_and_those_of_users_are_not(tmp_path: FileP
     assert all(getattr(entry.make, "trusted", False) for entry in registry.entries("scorer"))
     policy = weighted({user_scorer(tmp_path, "Mine", "return []"): 1, "load-balance": 1})
     assert isinstance(policy, Weighted)
-    assert [getattr(scorer, "trusted", False) for scorer in policy._scorers] == [False, True]
+    assert [getattr(scorer, "trusted", False) for scorer in policy._scorers] == [True, False]
 
 
 if __name__ == "__main__":

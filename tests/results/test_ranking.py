@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from recorders import MS, facts, fleet, record
 
-from headway.results.compare import direction, paths, rank
 from headway.results.metrics import summarise
+from headway.results.ranking import direction, figure, paths, rank
 from headway.types import HeadwayError
 
 Named = tuple[str, dict[str, Any]]
@@ -45,7 +45,7 @@ def test_any_figure_can_be_chosen_and_the_path_tells_which_way_is_better() -> No
     results = [run("a", 30, 40), run("b", 20, 90), run("c", 25, 60, lost=1)]
     assert order(results, by="latency.ttft.p99") == ["b", "c", "a"]
     assert order(results, by="requests.rejected") == ["a", "b", "c"]
-    assert order(results, by="policy_metrics.spills", best="high") == ["a", "c", "b"]
+    assert order(results, by="requests.completed") == ["a", "b", "c"]
     assert (direction("throughput.requests_per_s"), direction("balance.cv")) == ("high", "low")
 
 
@@ -57,17 +57,21 @@ def test_a_run_without_the_figure_comes_last() -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("latency.ttft.p98", r"no such figure. Did you mean 'latency.ttft.p9"),
-        ("latency.ttft", "not a single number"),
-        ("policy_metrics.spills", "low or high"),
+        ("latency.ttft.p98", "'latency.ttft.p98'. Did you mean 'latency.ttft.p99'?"),
+        ("latency.ttft", "'latency.ttft'. Did you mean 'latency.ttft."),
+        ("jain", "'jain'. Known: balance.jain."),
+        ("policy_metrics.spills", "docs/metrics.md has them all."),
+        ("requests.arrived", "'requests.arrived'. Did you mean"),
+        ("", "''. One is 'latency.ttft.p99'"),
     ],
 )
-def test_a_figure_that_cannot_rank_is_told(path: str, message: str) -> None:
-    with pytest.raises(HeadwayError, match=message):
-        rank([run("a", 1, 2)], by=path)
+def test_what_is_no_figure_to_rank_by_is_told_with_the_nearest_that_is(path: str, message: str) -> None:
+    with pytest.raises(HeadwayError, match=r"^by: no figure to rank by is called ") as caught:
+        figure(path)
+    assert message in str(caught.value)
 
 
-def test_every_path_of_a_summary_but_the_policies_own_and_arrivals_has_a_direction() -> None:
+def test_every_path_of_a_summary_but_the_policies_own_and_arrivals_can_rank() -> None:
     for path in paths(run("a", 1, 2)[1]):
         if not path.startswith(("policy_metrics", "requests.arrived")):
-            assert direction(path) in ("low", "high")
+            assert figure(path) == figure(f" {path.replace('_', '-')} ") == path

@@ -6,7 +6,8 @@ import sys
 import pytest
 from recorders import record
 
-from headway.results.table import COLUMNS, Table
+from headway.results import recorder, store
+from headway.results.table import COLUMNS, Row, Table
 from headway.types import HeadwayError
 
 ROWS = [
@@ -26,6 +27,12 @@ def test_columns_are_equally_long_lists_in_order_of_arrival() -> None:
     assert table["outcome"] == ["completed", "rejected"]
     assert table["reason"] == ["", "too long"]
     assert "instance" in table and "colour" not in table
+
+
+def test_there_is_one_list_of_columns() -> None:
+    assert store.Row is Row
+    assert [name for name in COLUMNS if name in recorder.COLUMNS] == list(recorder.COLUMNS)
+    assert set(COLUMNS) - set(recorder.COLUMNS) == {"request", "reason"}
 
 
 def test_rows_are_plain_mappings() -> None:

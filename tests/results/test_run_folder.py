@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,10 @@ import yaml
 from recorders import facts, fleet, record
 from test_request_table import ROWS
 
+from conftest import ROOT
+from headway import __version__
+from headway.experiment.run import simulate
+from headway.results import store
 from headway.results.result import Result
 from headway.types import HeadwayError, InvariantError
 
@@ -25,6 +30,25 @@ def test_a_saved_run_reads_back_equal(tmp_path: Path) -> None:
     again = Result.load(tmp_path / "deep" / "run")
     assert again == made
     assert again.to_json() == made.to_json()
+
+
+def test_a_run_of_a_relative_trace_reads_back_equal_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n")
+    (tmp_path / "s.yaml").write_text("workload: {trace: {path: t.csv}}\ncluster: {instances: 1}\n")
+    monkeypatch.chdir(tmp_path)
+    for scenario in ("s.yaml", {"workload": {"trace": {"path": "t.csv"}}, "cluster": {"instances": 1}}):
+        made = simulate(scenario)
+        made.save("run")
+        assert Result.load("run") == made
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    Path("run").rename(elsewhere / "moved")
+    monkeypatch.chdir(elsewhere)
+    moved = Result.load("moved")
+    assert moved == made
+    assert simulate(moved.scenario).to_json() == simulate("moved/scenario.yaml").to_json() == made.to_json()
 
 
 def test_the_folder_is_plain_and_has_the_same_bytes_each_time(tmp_path: Path) -> None:
@@ -62,8 +86,30 @@ def test_a_path_that_cannot_be_a_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HeadwayError, match="is a file"):
         result().save(tmp_path / "file")
-    with pytest.raises(HeadwayError, match="cannot be written: Not a directory"):
+    with pytest.raises(HeadwayError, match=r"cannot be written: .*file is not a folder"):
         result().save(tmp_path / "file" / "run")
+
+
+def test_whether_a_run_can_be_written_is_known_before_it_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder, wrong in ((tmp_path, "holds other files"), (tmp_path / "file", "is a file")):
+        with pytest.raises(HeadwayError, match=wrong):
+            store.check(folder)
+    store.check(tmp_path / "deep" / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    result().save(tmp_path / "run")
+    store.check(tmp_path / "run")
+    (tmp_path / "run" / "manifest.json").write_text("not a run's")
+    with pytest.raises(HeadwayError, match="not a run folder"):
+        store.check(tmp_path / "run")
+
+
+def test_the_manifest_has_the_version_of_the_package(tmp_path: Path) -> None:
+    result().save(tmp_path)
+    assert json.loads((tmp_path / "manifest.json").read_text())["headway"] == __version__
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "version" not in settings["project"], "it stands in one place"
+    assert f'__version__ = "{__version__}"' in (ROOT / settings["tool"]["hatch"]["version"]["path"]).read_text()
 
 
 def test_a_folder_that_is_not_whole_cannot_be_read(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headway.section import read
 from headway.types import HeadwayError
 from headway.workload.inspect import inspect
 from headway.workload.spec import WorkloadSpec
@@ -18,9 +19,11 @@ GOOD: dict[str, Any] = {"requests": 10, "rate": "40/s"}
 TRACE: dict[str, Any] = {"format": "mooncake", "path": "t.jsonl"}
 
 
-def told(section: Any, base: Path | None = None) -> str:
+def told(section: Any, folder: Path | None = None) -> str:
+    if folder is not None:
+        section = {"trace": section["trace"] | {"path": str(folder / section["trace"]["path"])}}
     with pytest.raises(HeadwayError) as caught:
-        list(WorkloadSpec.read(section).plan(1, "m", base))
+        list(read(WorkloadSpec, section, "workload").plan(1, "m"))
     sentence = str(caught.value)
     assert "\n" not in sentence and sentence.endswith((".", "?"))
     return sentence
@@ -276,7 +279,8 @@ def test_a_damaged_end_is_told_with_its_line_unless_the_limit_ends_before(tmp_pa
     sentence = told({"trace": TRACE}, tmp_path)
     number = int(sentence.removeprefix("t.jsonl line ").split(":")[0])
     assert 100 < number < 20000 and "gzip data is damaged" in sentence
-    assert len(list(WorkloadSpec.read({"trace": TRACE | {"limit": 50}}).plan(1, "m", tmp_path))) == 50
+    trace = {"format": "mooncake", "path": str(tmp_path / "t.jsonl"), "limit": 50}
+    assert len(list(WorkloadSpec(trace=trace).plan(1, "m"))) == 50
 
 
 @pytest.mark.parametrize(

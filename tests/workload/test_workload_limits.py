@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headway.section import read
 from headway.types import HeadwayError
 from headway.workload.spec import WorkloadSpec
 from headway.workload.traces import read_trace
@@ -18,7 +19,7 @@ BASE = {"requests": 3, "rate": "1/s"}
 
 def told(section: Any) -> str:
     with pytest.raises(HeadwayError) as error:
-        list(islice(WorkloadSpec.read(section).plan(1), 5))
+        list(islice(read(WorkloadSpec, section, "workload").plan(1), 5))
     return str(error.value)
 
 
@@ -54,7 +55,7 @@ def test_figures_too_large_are_told(section: Any, what: str) -> None:
 @pytest.mark.parametrize("arrival", ["poisson", "constant", {"process": "gamma", "cv": 100}])
 def test_many_requests_in_one_microsecond_come_to_an_end(arrival: Any) -> None:
     section = {"duration": "1us", "rate": "1_000_000_000/s", "arrival": arrival}
-    assert len(list(islice(WorkloadSpec.read(section).plan(1), 10**6))) < 10**6
+    assert len(list(islice(read(WorkloadSpec, section, "workload").plan(1), 10**6))) < 10**6
 
 
 def test_a_stamp_that_leaves_the_run_no_room_is_told_at_its_line(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from headway import hashing
+from headway.section import read
 from headway.types import PS_PER_SECOND
 from headway.workload.spec import Planned, WorkloadSpec
 
@@ -26,8 +27,12 @@ SCENARIO: dict[str, Any] = {
 }
 
 
-def plan(section: dict[str, Any], seed: int = 7, base: Path | None = None) -> list[Planned]:
-    return list(WorkloadSpec.read(section).plan(seed, "llama", base))
+def spec(section: dict[str, Any]) -> WorkloadSpec:
+    return read(WorkloadSpec, section, "workload")
+
+
+def plan(section: dict[str, Any], seed: int = 7) -> list[Planned]:
+    return list(spec(section).plan(seed, "llama"))
 
 
 def without(*names: str, **changed: Any) -> dict[str, Any]:
@@ -116,25 +121,36 @@ def test_an_output_never_exceeds_what_the_client_declared() -> None:
 
 
 def test_plans_are_streamed() -> None:
-    endless = WorkloadSpec.read(without(requests=1_000_000_000)).plan(1, "m")
+    endless = spec(without(requests=1_000_000_000)).plan(1, "m")
     assert len(list(islice(endless, 10))) == 10
 
 
 def test_defaults_are_written_out_and_read_back_the_same() -> None:
-    spec = WorkloadSpec.read({"requests": 10, "rate": "2/s"})
-    written = spec.resolved()
+    section = {"requests": 10, "rate": "2/s"}
+    written = spec(section).resolved()
     assert written["arrival"] == "poisson"
-    assert WorkloadSpec.read(written).resolved() == written
-    assert plan(written) == list(spec.plan(7, "llama"))
-    trace = WorkloadSpec.read({"trace": {"path": "a.jsonl"}}).resolved()
+    assert spec(written).resolved() == written
+    assert plan(written) == plan(section)
+    trace = spec({"trace": {"path": "a.jsonl"}}).resolved()
     assert trace["trace"]["speed"] == 1.0
-    assert WorkloadSpec.read(trace).resolved() == trace
+    assert spec(trace).resolved() == trace
+
+
+def test_the_defaults_of_the_parts_are_written_out_too() -> None:
+    prefix = {"groups": 3, "tokens": 8}
+    written = spec(without(arrival="gamma", prefix=prefix | {"popularity": "zipf"})).resolved()
+    assert written["arrival"] == {"process": "gamma", "cv": 2.0}
+    assert written["prefix"] == {**prefix, "share": 1.0, "popularity": {"dist": "zipf", "s": 1.0}}
+    for popularity in ("uniform", [1, 2, 3]):
+        assert (
+            spec(without(prefix=prefix | {"popularity": popularity})).resolved()["prefix"]["popularity"] == popularity
+        )
 
 
 def test_plans_are_the_same_in_every_process() -> None:
     code = (
         "import json, sys; from headway.workload.spec import WorkloadSpec\n"
-        "for p in WorkloadSpec.read(json.loads(sys.argv[1])).plan(7, 'm'): print(p)"
+        "for p in WorkloadSpec(**json.loads(sys.argv[1])).plan(7, 'm'): print(p)"
     )
     section = without(requests=200, arrival={"process": "gamma", "cv": 3})
     outputs = [
@@ -157,11 +173,11 @@ def write(folder: Path, *rows: tuple[float, int, int, list[int]]) -> Path:
 
 
 def test_a_trace_replays_its_stamps_exactly_and_divides_them_by_speed(tmp_path: Path) -> None:
-    write(tmp_path, (0, 5, 1, [0]), (1000, 5, 2, [0]), (1000.25, 5, 3, [1]), (10000, 5, 4, [0]))
+    file = write(tmp_path, (0, 5, 1, [0]), (1000, 5, 2, [0]), (1000.25, 5, 3, [1]), (10000, 5, 4, [0]))
     at = {
         speed: [
             item.request.arrival_ps
-            for item in plan({"trace": {"format": "mooncake", "path": "t.jsonl", "speed": speed}}, base=tmp_path)
+            for item in plan({"trace": {"format": "mooncake", "path": str(file), "speed": speed}})
         ]
         for speed in (1, 0.5, 2, 3, 0.1)
     }
@@ -173,10 +189,10 @@ def test_a_trace_replays_its_stamps_exactly_and_divides_them_by_speed(tmp_path: 
 
 
 def test_a_trace_can_be_cut_by_count_by_time_and_by_declared_lengths(tmp_path: Path) -> None:
-    write(tmp_path, *[(100 * number, 5, 40, [number]) for number in range(50)])
-    trace = {"format": "mooncake", "path": "t.jsonl"}
-    assert len(plan({"trace": trace | {"limit": 7}}, base=tmp_path)) == 7
-    assert len(plan({"trace": trace, "duration": "1s"}, base=tmp_path)) == 10
-    assert len(plan({"trace": trace | {"speed": 2}, "duration": "1s"}, base=tmp_path)) == 20
-    capped = plan({"trace": trace, "max_tokens": 30}, base=tmp_path)
+    file = write(tmp_path, *[(100 * number, 5, 40, [number]) for number in range(50)])
+    trace = {"format": "mooncake", "path": str(file)}
+    assert len(plan({"trace": trace | {"limit": 7}})) == 7
+    assert len(plan({"trace": trace, "duration": "1s"})) == 10
+    assert len(plan({"trace": trace | {"speed": 2}, "duration": "1s"})) == 20
+    capped = plan({"trace": trace, "max_tokens": 30})
     assert {(item.request.max_tokens, item.output_tokens) for item in capped} == {(30, 30)}

@@ -39,7 +39,7 @@ def raw(name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_planned_whole(name: str) -> None:
     rows, last_ps, prompt, output = FILES[name]
-    planned = list(WorkloadSpec.read({"trace": {"path": name}}).plan(1, "m", TRACES))
+    planned = list(WorkloadSpec(trace={"path": str(TRACES / name)}).plan(1, "m"))
     assert len(planned) == rows
     assert planned[0].request.arrival_ps == 0
     assert planned[-1].request.arrival_ps == last_ps

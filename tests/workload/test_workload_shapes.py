@@ -15,8 +15,8 @@ from headway.workload import shapes
 COUNT = 30_000
 
 
-def draws(spec: object, count: int = COUNT, base: Path | None = None) -> list[int]:
-    draw = shapes.sampler(spec, "w", stream(3, "t"), base or Path())
+def draws(spec: object, count: int = COUNT) -> list[int]:
+    draw = shapes.sampler(spec, "w", stream(3, "t"))
     return [draw() for _ in range(count)]
 
 
@@ -56,9 +56,10 @@ def test_draws_outside_the_bounds_are_set_to_them() -> None:
     assert set(draws({"dist": "empirical", "values": [1, 500], "max": 100}, 300)) == {1, 100}
 
 
-def test_lengths_come_from_a_file_beside_the_scenario(tmp_path: Path) -> None:
-    (tmp_path / "lengths.txt").write_text("16\n\n32\n64\n")
-    assert set(draws({"dist": "empirical", "path": "lengths.txt"}, 300, tmp_path)) == {16, 32, 64}
+def test_lengths_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "lengths.txt"
+    file.write_text("16\n\n32\n64\n")
+    assert set(draws({"dist": "empirical", "path": str(file)}, 300)) == {16, 32, 64}
 
 
 @given(

@@ -5,46 +5,53 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-from headway.types import HeadwayError, Request
+from headway import registry
+from headway.types import Finished, FirstToken, HeadwayError, Request, Routed
+from headway.wording import one_line
 
-HOME = Path(__file__).resolve().parents[1]
-LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
+LIBRARIES = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
-def told(error: BaseException) -> HeadwayError | None:
-    """The sentence for an error that comes from a policy outside this package; None where it is our own."""
-    request = _request(error)
-    at = "" if request is None else f", at request {request}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _foreign(frame.filename)]
-    if not frames:
+def told(error: BaseException, policies: Iterable[Any]) -> HeadwayError | None:
+    """The sentence for an error that comes from one of these policies, if it is the user's own; None where it is our
+    own mistake, or that of whoever called us."""
+    parts = [part for policy in policies for part in (policy, *getattr(policy, "_parts", ()))]
+    modules = {type(part).__module__ for part in parts if registry.outside(type(part))}
+    steps = list(traceback.walk_tb(error.__traceback__))
+    theirs = [place for place, (frame, _) in enumerate(steps) if _theirs(frame, modules)]
+    if not theirs:
         return None
-    place, text = frames[-1], " ".join(str(error).split()).rstrip(".")
-    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return HeadwayError(f"{_shown(place.filename)} line {place.lineno}, in {place.name}: {what}{at}.")
+    frame, line = steps[theirs[-1]]
+    request = next(filter(None, (_request(ours) for ours, _ in reversed(steps[: theirs[0]]))), None)
+    at = "" if request is None else f", at request {request.id}"
+    place = f"{_shown(frame.f_code.co_filename)} line {line}, in {frame.f_code.co_name}"
+    return HeadwayError(f"{place}: {one_line(error)}{at}.")
 
 
-def _request(error: BaseException) -> int | None:
-    """The request in hand when it happened, from the innermost frame that knows."""
-    found, trace = None, error.__traceback__
-    while trace is not None:
-        names = trace.tb_frame.f_locals
-        request, number = names.get("request"), names.get("request_id")
-        if isinstance(request, Request):
-            found = request.id
-        elif isinstance(number, int):
-            found = number
-        trace = trace.tb_next
-    return found
-
-
-def _foreign(file: str) -> bool:
-    """Neither this package's code nor the standard library's."""
-    if file.startswith("<frozen"):
+def _theirs(frame: FrameType, modules: set[str]) -> bool:
+    """In a module that has a policy of the user's, or in one that it may have called: neither ours nor a library's."""
+    module = str(frame.f_globals.get("__name__"))
+    if module in modules:
+        return True
+    file = frame.f_code.co_filename
+    if not modules or module.startswith("headway.") or file.startswith("<frozen"):
         return False
-    path = Path(file).resolve()
-    return HOME not in path.parents and (LIBRARY not in path.parents or "site-packages" in path.parts)
+    return not set(LIBRARIES) & set(Path(file).resolve().parents)
+
+
+def _request(frame: FrameType) -> Request | None:
+    """The request that a function of ours has in its hands, itself or in an event."""
+    for value in frame.f_locals.values():
+        if isinstance(value, Request):
+            return value
+        if isinstance(value, Routed | FirstToken | Finished):
+            return value.request
+    return None
 
 
 def _shown(file: str) -> str:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import multiprocessing
-import os
-import signal
-import sys
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -19,12 +13,11 @@ from headway import registry
 from headway.experiment.contenders import WHERE, Contender, contenders
 from headway.experiment.run import simulate
 from headway.experiment.verdict import verdict
-from headway.results.compare import rank
+from headway.experiment.workers import available, end, pool_of
+from headway.results.ranking import figure, rank
 from headway.scenario import DEFAULT, Scenario, Source
 from headway.types import HeadwayError, Json
 from headway.wording import listed
-
-PR_SET_PDEATHSIG = 1  # Linux: the signal a process gets when its parent ends
 
 Progress = Callable[[int, int], None]  # policies done so far, policies in all
 
@@ -36,6 +29,7 @@ class Comparison(Struct, frozen=True):
     ranked: list[tuple[str, Json]]
     verdict: str
     oracles: tuple[str, ...] = ()  # those that read the truth: a bound, never the best unless all are
+    by: str | None = None  # the figure they are ranked by, where one was asked for
 
     @property
     def best(self) -> str:
@@ -45,6 +39,7 @@ class Comparison(Struct, frozen=True):
         """The document that `headway compare --json` prints."""
         return {
             "scenario": self.scenario["name"],
+            "by": self.by,
             "policies": [
                 {"name": name, "oracle": name in self.oracles, "summary": summary} for name, summary in self.ranked
             ],
@@ -68,6 +63,7 @@ def compare(
     scenario: Source = DEFAULT,
     policies: Any = None,
     *,
+    by: str | None = None,
     overrides: str | Iterable[str] = (),
     workers: int | None = None,
     progress: Progress | None = None,
@@ -75,22 +71,21 @@ def compare(
     """Run a scenario under each routing policy (all of them unless `policies` says which) and rank what came out.
 
     Best is, where the scenario has an SLO, the largest share of requests within it, then the lowest p99 of TTFT;
-    without one the fewest requests lost, then the lowest mean of E2E.
+    without one the fewest requests lost, then the lowest mean of E2E. `by` names a figure of the summary to rank by
+    instead, such as `latency.tpot.p99`.
 
     A policy is a name, `path/to/file.py:Class`, a mapping with `name` and parameters, or a class or an object of the
-    caller's own, which runs in this process; text may name several, separated by commas.
+    caller's own, which runs in this process; text may name several, separated by commas. The others run on `workers`
+    processes, all cores unless told otherwise, and what they print goes to standard error.
     """
+    chosen = None if by is None else figure(by)
     loaded = Scenario.load(scenario, overrides)
     resolved = loaded.resolved()
     found = contenders(loaded, policies)
-    summaries = _run_all(resolved, found, workers or cores(), progress)
-    ranked = rank(zip((one.name for one in found), summaries, strict=True))
+    summaries = _run_all(resolved, found, available(workers), progress)
+    ranked = rank(zip((one.name for one in found), summaries, strict=True), chosen)
     oracles = tuple(one.name for one in found if one.oracle)
-    return Comparison(resolved, ranked, verdict(ranked, resolved, oracles), oracles)
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Comparison(resolved, ranked, verdict(ranked, resolved, oracles, chosen), oracles, chosen)
 
 
 def _summary(resolved: Json, spec: Any) -> Json:
@@ -101,7 +96,8 @@ def _run_all(resolved: Json, found: list[Contender], workers: int, progress: Pro
     """Every contender's summary, in order. Only plain values travel between processes; a policy that lives in the
     caller's own program, which no other process could find, runs here."""
     done: dict[int, Json] = {}
-    away = [position for position, one in enumerate(found) if workers > 1 and _portable(one.spec)]
+    strange = _strange(resolved["policies"]) if workers > 1 else True
+    away = [position for position, one in enumerate(found) if not strange and not _strange(one.spec)]
     here = [position for position in range(len(found)) if len(away) < 2 or position not in away]
 
     def finish(position: int, summary: Json) -> None:
@@ -110,8 +106,7 @@ def _run_all(resolved: Json, found: list[Contender], workers: int, progress: Pro
             progress(len(done), len(found))
 
     if len(away) >= 2:
-        size = min(workers, len(away))
-        with ProcessPoolExecutor(size, _context(), initializer=_end_with, initargs=(os.getpid(),)) as pool:
+        with pool_of(min(workers, len(away))) as pool:
             try:
                 tasks = {pool.submit(_summary, resolved, found[position].spec): position for position in away}
                 for task in as_completed(tasks):
@@ -121,39 +116,20 @@ def _run_all(resolved: Json, found: list[Contender], workers: int, progress: Pro
                 why = "as os._exit, a crash or a want of memory does"
                 raise HeadwayError(f"{WHERE}: a process was ended from within, {why}; unfinished: {left}.") from None
             except BaseException:
-                _end(pool)
+                end(pool)
                 raise
     for position in here:
         finish(position, _summary(resolved, found[position].spec))
     return [done[position] for position in range(len(found))]
 
 
-def _portable(spec: Any) -> bool:
-    if not isinstance(spec, str | dict):
-        return False
-    name, _ = registry.split(spec, WHERE)
-    return ".py:" in name or registry.find("routing", name, WHERE).make.__module__.startswith("headway.")
-
-
-def _end(pool: ProcessPoolExecutor) -> None:
-    """Nobody waits for what the workers are still at."""
-    for process in list((getattr(pool, "_processes", None) or {}).values()):
-        process.kill()
-    pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _end_with(parent: int) -> None:
-    """A worker ends at once and without a word on Ctrl-C, which reaches every process of the terminal, and does not
-    outlive the caller, however that ends."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the kernel was asked
-        os._exit(1)
-
-
-def _context() -> Any:
-    # Forked workers do not import the caller's script again, so that one without a __main__ guard works as well.
-    return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+def _strange(spec: Any) -> bool:
+    """Whether a policy, or a part of it, lives in the caller's program alone."""
+    if isinstance(spec, dict):
+        return any(_strange(part) for pair in spec.items() for part in pair)
+    if isinstance(spec, list | tuple):
+        return any(map(_strange, spec))
+    if isinstance(spec, str):
+        name = registry.canonical(spec)
+        return any(entry.name == name and registry.outside(entry.make) for entry in registry.entries())
+    return not isinstance(spec, int | float | None)

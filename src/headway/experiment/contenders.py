@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from headway import registry
+from headway import references, registry
 from headway.experiment.run import own_policy
 from headway.overrides import parse_yaml
 from headway.policies.profile import scorer_list
-from headway.scenario import Scenario, build_policy
+from headway.scenario import Scenario
 from headway.types import HeadwayError, Json
 
 WHERE = "policies"
@@ -34,7 +34,7 @@ def contenders(scenario: Scenario, policies: Any = None) -> list[Contender]:
         names: list[Any] = list(registry.names("routing"))
         chosen = names if registry.canonical(own_name) in names else [own, *names]
     else:
-        chosen = each(policies)
+        chosen = references.absolute(each(policies))
     if not chosen:
         known = ", ".join(registry.names("routing"))
         raise HeadwayError(f"{WHERE}: name at least one routing policy. Known: {known}.")
@@ -63,21 +63,17 @@ def _named(spec: str | Mapping[str, Any], own: Any) -> Contender:
     if not parameters and registry.canonical(name) == registry.canonical(own_name):
         chosen = own
         parameters = _changed(registry.find("routing", name, WHERE), own_parameters)
-    made = build_policy("routing", chosen, WHERE)  # first, since it tells best what is wrong
-    return Contender(label(name, parameters), chosen, _is_oracle(made))
+    made = registry.build("routing", chosen, WHERE)  # first, since it tells best what is wrong
+    return Contender(label(name, parameters), chosen, registry.declared(made).oracle)
 
 
 def _own(given: Any) -> Contender:
     made = own_policy("routing", given, WHERE)
-    entry = getattr(made, "entry", None)
-    if isinstance(entry, registry.Entry):
+    entry = registry.own_entry(made)
+    if entry is not None:
         parameters = {parameter.name: getattr(made, parameter.name) for parameter in entry.parameters}
-        return Contender(label(entry.name, _changed(entry, parameters)), given, _is_oracle(made))
-    return Contender(type(made).__name__, given, _is_oracle(made))
-
-
-def _is_oracle(policy: Any) -> bool:
-    return bool(getattr(policy, "oracle", False) or getattr(getattr(policy, "entry", None), "oracle", False))
+        return Contender(label(entry.name, _changed(entry, parameters)), given, registry.declared(made).oracle)
+    return Contender(type(made).__name__, given, registry.declared(made).oracle)
 
 
 def _changed(entry: registry.Entry, parameters: Json) -> Json:
@@ -93,13 +89,16 @@ def _changed(entry: registry.Entry, parameters: Json) -> Json:
 
 def label(name: str, parameters: Json) -> str:
     """A short name of a policy with its parameters, as in weighted(queue-depth:2)."""
-    if ".py:" in name:
-        file, _, attribute = name.rpartition(":")
-        name = f"{PurePath(file).name}:{attribute}"
-    else:
-        name = registry.canonical(name)
     words = [word for key, value in parameters.items() for word in _brief(key, value)]
-    return f"{name}({', '.join(words)})" if words else name
+    return f"{_short(name)}({', '.join(words)})" if words else _short(name)
+
+
+def _short(name: str) -> str:
+    """A catalogue name, or a file's without its folder."""
+    if not registry.is_file(name):
+        return registry.canonical(name)
+    file, _, attribute = name.rpartition(":")
+    return f"{PurePath(file).name}:{attribute}"
 
 
 def routing_label(spec: Json) -> str:
@@ -126,7 +125,7 @@ def _part(stage: str, spec: Any) -> str:
     name, parameters = registry.split(spec, WHERE)
     weight = parameters.pop("weight", None)
     changed = _changed(registry.find(stage, name, WHERE), parameters)
-    words = [name if ".py:" in name else registry.canonical(name)]
+    words = [_short(name)]
     if weight is not None:
         words[0] += f":{weight:g}" if isinstance(weight, float) else f":{weight}"
     return " ".join([*words, *(f"{key}={value}" for key, value in changed.items())])

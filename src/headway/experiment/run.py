@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from headway import __version__, registry
@@ -20,6 +18,8 @@ from headway.scenario import DEFAULT, STAGES, Cluster, Scenario, Source
 from headway.sim.cluster import ClusterSetup, Simulation
 from headway.streams import derive, stream
 from headway.types import HeadwayError, InstanceView, InvariantError, Json
+from headway.wording import one_line, shown
+from headway.workload.spec import Planned
 
 Progress = Callable[[int, int], None]  # requests arrived so far, simulated picoseconds so far
 
@@ -35,54 +35,56 @@ def simulate(
 ) -> Result:
     """Run a scenario (a path, a preset's name, a mapping or a `Scenario`) and give its result.
 
-    `overrides` are `key.path=value` changes. A stage's policy may be given by name, as a mapping with `name` and
-    parameters, or as a class or an object of the caller's own; the scenario's is used otherwise.
+    `overrides` are `key.path=value` changes. A stage's policy may be given by name or as a mapping with `name` and
+    parameters, admission and routing also as a class or an object of the caller's own; the scenario's is used
+    otherwise. A scheduler handles requests with their true lengths, so it is one of the catalogue.
     """
-    given = {"admission": admission, "routing": routing, "scheduler": scheduler}
-    loaded = Scenario.load(scenario, overrides)
-    named = {stage: _plain(spec) for stage, spec in given.items() if isinstance(spec, str | Mapping)}
-    loaded = replace(loaded, policies=replace(loaded.policies, **named))
-    resolved = loaded.resolved()
-    policies: dict[str, Any] = {}
-    for stage in STAGES:
-        if given[stage] is None or stage in named:
-            policies[stage] = loaded.policies.build(stage)
-        else:
-            policies[stage] = own_policy(stage, given[stage], stage)
-            resolved["policies"][stage] = described(policies[stage])
-    setup = cluster_setup(loaded)
-    rng = partial(stream, derive(loaded.seed.simulation, "policies"))  # no way from there to the workload's draws
-    planned = loaded.workload.plan(loaded.seed.workload, loaded.cluster.shape().name)
-    quiet, heard = _quiet(policies.values(), progress)
+    prepared = prepare(Scenario.load(scenario, overrides), admission=admission, routing=routing, scheduler=scheduler)
     try:
-        with quiet:
-            simulation = Simulation(setup, **policies, rng=rng, estimator=Estimator(setup.latency))
-            recorder = simulation.run(planned, heard)
+        simulation = prepared.simulation()
+        recorder = simulation.run(prepared.requests(), progress)
     except (HeadwayError, InvariantError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        mistake = told(error)
+        mistake = told(error, prepared.policies.values())
         if mistake is None:
             raise
         raise mistake from error
-    return Result.of(resolved, recorder, simulation.stats, run_facts(loaded, simulation))
+    return Result.of(prepared.resolved, recorder, simulation.stats, run_facts(prepared.scenario, simulation))
 
 
-def _quiet(policies: Iterable[Any], progress: Progress | None) -> tuple[AbstractContextManager[Any], Progress | None]:
-    """What a user's policy prints goes to standard error, since standard output is for the result; the caller's own
-    progress prints where it would."""
-    parts = [part for policy in policies for part in (policy, *getattr(policy, "_parts", ()))]
-    if not any(registry.outside(type(part)) for part in parts):
-        return nullcontext(), progress
-    if progress is None:
-        return redirect_stdout(sys.stderr), None
-    tell, usual = progress, sys.stdout
+class Prepared(Struct, frozen=True):
+    """A scenario with its policies made and its cluster set up; it can be run once."""
 
-    def heard(arrived: int, now_ps: int) -> None:
-        with redirect_stdout(usual):
-            tell(arrived, now_ps)
+    scenario: Scenario
+    resolved: Json
+    policies: dict[str, Any]  # by stage
+    setup: ClusterSetup
 
-    return redirect_stdout(sys.stderr), heard
+    def requests(self) -> Iterator[Planned]:
+        """The workload, in order of arrival."""
+        return self.scenario.workload.plan(self.scenario.seed.workload, self.scenario.cluster.shape().name)
+
+    def simulation(self) -> Simulation:
+        seed = derive(self.scenario.seed.simulation, "policies")  # no way from there to the workload's draws
+        estimator = Estimator(self.setup.latency)
+        return Simulation(self.setup, **self.policies, rng=partial(stream, seed), estimator=estimator)
+
+
+def prepare(scenario: Scenario, *, admission: Any = None, routing: Any = None, scheduler: Any = None) -> Prepared:
+    """All of a run that comes before its first event. Policies are given as to `simulate`."""
+    given = {"admission": admission, "routing": routing, "scheduler": scheduler}
+    named = {stage: _plain(spec) for stage, spec in given.items() if isinstance(spec, str | Mapping)}
+    scenario = replace(scenario, policies=replace(scenario.policies, **named))
+    resolved = scenario.resolved()
+    policies: dict[str, Any] = {}
+    for stage in STAGES:
+        if given[stage] is None or stage in named:
+            policies[stage] = scenario.policies.build(stage)
+        else:
+            policies[stage] = own_policy(stage, given[stage], stage)
+            resolved["policies"][stage] = described(policies[stage])
+    return Prepared(scenario, resolved, policies, cluster_setup(scenario))
 
 
 def _plain(spec: str | Mapping[str, Any]) -> str | Json:
@@ -91,12 +93,15 @@ def _plain(spec: str | Mapping[str, Any]) -> str | Json:
 
 def own_policy(stage: str, given: Any, where: str) -> Any:
     """A policy that lives in the caller's program: an object as it is, a class made with its defaults."""
-    method = registry.METHODS.get(stage, "enqueue")
+    method = registry.METHODS.get(stage)
+    if method is None:
+        known = ", ".join(registry.names(stage))
+        raise HeadwayError(f"{where}: a {stage} is given by its name or as a mapping with 'name'. Known: {known}.")
     if not callable(getattr(given, method, None)):
         wanted = f"a policy's name, a mapping with 'name', or a class or object with the method {method!r}"
-        raise HeadwayError(f"{where}: expected {wanted}, got {given!r}.")
-    entry = getattr(given, "entry", None)
-    if isinstance(entry, registry.Entry) and entry.stage != stage:
+        raise HeadwayError(f"{where}: expected {wanted}, got {shown(given)}.")
+    entry = registry.own_entry(given)
+    if entry is not None and entry.stage != stage:
         raise HeadwayError(f"{where}: {entry.name!r} is of stage {entry.stage}, a policy of stage {stage} is wanted.")
     made = given
     if isinstance(given, type):
@@ -104,15 +109,15 @@ def own_policy(stage: str, given: Any, where: str) -> Any:
             made = given()
         except Exception as error:
             name = f"{given.__name__} could not be made"
-            raise HeadwayError(f"{where}: {name}: {registry.one_line(error)}; give an object of it.") from error
+            raise HeadwayError(f"{where}: {name}: {one_line(error)}; give an object of it.") from error
     registry.check_methods(stage, made, where)
     return made
 
 
 def described(policy: Any) -> Json:
     """The name of an object, and its parameters where it is of the catalogue."""
-    entry = getattr(policy, "entry", None)
-    if not isinstance(entry, registry.Entry) or entry not in registry.entries(entry.stage):
+    entry = registry.own_entry(policy)
+    if entry is None or not any(entry.make is known.make for known in registry.entries(entry.stage)):
         return {"name": type(policy).__name__}
     parameters = {parameter.name: getattr(policy, parameter.name) for parameter in entry.parameters}
     return {"name": entry.name, **to_builtins(parameters)}
@@ -137,8 +142,6 @@ def cluster_setup(scenario: Scenario) -> ClusterSetup:
         views=views(cluster),
         latency=cluster.latency_model(),
         block_tokens=cluster.kv.block_tokens,
-        max_batch_tokens=cluster.max_batch_tokens,
-        max_batch_size=cluster.max_batch_size,
         prefix_caching=cluster.kv.prefix_caching,
         idle_watts=card.idle_watts * cluster.tp,
         busy_watts=card.busy_watts * cluster.tp,

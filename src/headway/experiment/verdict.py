@@ -2,44 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from math import floor, log10
 
 from headway.experiment.notes import note
-from headway.results.compare import Named
+from headway.results.ranking import Named, direction, value
 from headway.types import Json
 from headway.wording import listed
 
-LEVEL = 0.02  # a difference of the deciding latency that is not worth a claim
+LEVEL = 0.02  # a difference of the deciding figure that is not worth a claim
 ENOUGH = 0.5  # below this share within the SLO nobody serves the workload
 SHOWN = 4  # names of level policies; the rest are counted
 
 
-def verdict(ranked: Sequence[Named], scenario: Json, oracles: Collection[str] = ()) -> str:
+def verdict(ranked: Sequence[Named], scenario: Json, oracles: Collection[str] = (), by: str | None = None) -> str:
     """Who won, by what, and against whom; or that several are level, or that nobody meets the SLO."""
     fair = [pair for pair in ranked if pair[0] not in oracles] or list(ranked)
     (best, summary), *others = fair
-    empty = [note(found, scenario["warmup"]) for _, found in fair]
-    if empty[0] is not None:
-        return empty[0]
+    nothing = note(summary, scenario["warmup"])
+    if nothing is not None and (by is None or value(summary, by) is None):
+        return nothing
     slo = has_slo(scenario)
-    level = [pair for pair in others if _level(summary, pair[1], slo)]
+    level = [pair for pair in others if _level(summary, pair[1], slo, by)]
     rest = [pair for pair in others if pair not in level]
-    figures = _reason([summary, *(found for _, found in level)], slo)
+    figures = _reason([summary, *(found for _, found in level)], slo, by)
     # The plainest policy of the field is the one to measure against; failing that, the next one down.
     against = next((pair for pair in rest if pair[0] == "round-robin"), rest[0] if rest else None)
-    beside = "" if against is None else f" ({against[0]}: {_reason([against[1]], slo)})"
+    beside = "" if against is None else f" ({against[0]}: {_reason([against[1]], slo, by)})"
     who = _names([best, *(name for name, _ in level)])
-    if slo and _share(summary) < ENOUGH:
+    if slo and by is None and _share(summary) < ENOUGH:
         said = f"No policy serves this within the SLO: {who} {'come' if level else 'comes'} closest, {figures}{beside}."
     elif not others:
         said = f"{best} ran alone: {figures}."
     elif level:
         said = f"{who} are level: {figures}{beside}."
-    else:
+    elif by is None:
         said = f"{best} serves this best: {figures}{beside}."
+    else:
+        said = f"{best} is {'highest' if direction(by) == 'high' else 'lowest'}: {figures}{beside}."
     ahead = [pair for pair in ranked[: ranked.index((best, summary))] if pair[0] in oracles]
     if ahead:
-        said += f" {ahead[0][0]}, an oracle, shows what more there is: {_reason([ahead[0][1]], slo)}."
+        said += f" {ahead[0][0]}, an oracle, shows what more there is: {_reason([ahead[0][1]], slo, by)}."
     return said
 
 
@@ -62,26 +65,40 @@ def _lost(summary: Json) -> int:
     return int(requests["rejected"] + requests["timed_out"] + requests["failed"])
 
 
-def _latency(summary: Json, slo: bool) -> float | None:
-    """What decides between policies that serve equally many requests."""
-    found = summary["latency"]["ttft"]["p99"] if slo else summary["latency"]["e2e"]["mean"]
-    return None if found is None else float(found)
+def _decisive(summary: Json, slo: bool, by: str | None) -> float | None:
+    """The figure asked for, or what decides between policies that serve equally many requests."""
+    return value(summary, by or ("latency.ttft.p99" if slo else "latency.e2e.mean"))
 
 
-def _level(best: Json, other: Json, slo: bool) -> bool:
-    same = round(_share(best), 3) == round(_share(other), 3) if slo else _lost(best) == _lost(other)
-    mine, its = _latency(best, slo), _latency(other, slo)
-    return same and mine is not None and its is not None and abs(its - mine) <= LEVEL * mine
+def _level(best: Json, other: Json, slo: bool, by: str | None) -> bool:
+    if by is not None:
+        same = True
+    elif slo:
+        same = round(_share(best), 3) == round(_share(other), 3)
+    else:
+        same = _lost(best) == _lost(other)
+    mine, its = _decisive(best, slo, by), _decisive(other, slo, by)
+    return same and mine is not None and its is not None and abs(its - mine) <= LEVEL * abs(mine)
 
 
-def _reason(summaries: list[Json], slo: bool) -> str:
+def _reason(summaries: list[Json], slo: bool, by: str | None) -> str:
     """The figures that decided, as a range where several policies share them."""
-    latencies = [value for value in (_latency(summary, slo) for summary in summaries) if value is not None]
-    if not latencies:
-        return "nothing completed"
-    digits = 1 if slo else 0
-    low, high = f"{min(latencies):,.{digits}f}", f"{max(latencies):,.{digits}f}"
-    span = low if low == high else f"{low} to {high}"
+    found = [number for number in (_decisive(summary, slo, by) for summary in summaries) if number is not None]
+    if not found:
+        return "nothing completed" if by is None else f"no {by}"
+    if by is not None:
+        return f"{by} {_span(found, written)}"
     if not slo:
-        return f"E2E {span} ms on average"
-    return f"{100 * _share(summaries[0]):.1f} % within the SLO, TTFT p99 {span} ms"
+        return f"E2E {_span(found, '{:,.0f}'.format)} ms on average"
+    return f"{100 * _share(summaries[0]):.1f} % within the SLO, TTFT p99 {_span(found, '{:,.1f}'.format)} ms"
+
+
+def _span(found: list[float], write: Callable[[float], str]) -> str:
+    low, high = write(min(found)), write(max(found))
+    return low if low == high else f"{low} to {high}"
+
+
+def written(number: float) -> str:
+    """A figure of whatever size, with as many digits as say something."""
+    decimals = 0 if number == int(number) else max(0, 3 - floor(log10(abs(number))))
+    return f"{number:,.{decimals}f}"

@@ -1,18 +1,20 @@
 """Step-time models and hardware tables: pure functions of the step's make-up, used by the simulator and by estimators.
 
-`build` reads the `latency:` section of a scenario, `{model: NAME, ...}`. The keys of each model and their defaults are
-the fields of `FixedParameters`, `LinearParameters`, `PiecewiseParameters` and `RooflineParameters`.
+`build` reads the `latency:` section of a scenario, `{model: NAME, ...}`. `MODELS` has every model by its name; its
+other keys and their defaults are the fields of the model's `keys`.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from msgspec.structs import fields
+
 from headway.latency.base import FOREVER, Chunk, LatencyModel, Run
 from headway.latency.capacity import capacity_score, kv_blocks
 from headway.latency.estimator import Estimator
 from headway.latency.fixed import Fixed
-from headway.latency.hardware import Gpu, gpus, read_gpu, watts
+from headway.latency.hardware import Gpu, gpus, read_gpu
 from headway.latency.linear import Linear
 from headway.latency.piecewise import Piecewise
 from headway.latency.roofline import Roofline
@@ -21,7 +23,13 @@ from headway.latency.tables import plain
 from headway.types import HeadwayError
 from headway.wording import shown, suggest
 
-NAMES: Final = ("roofline", "linear", "piecewise", "fixed")
+MODELS: Final[dict[str, type[Roofline] | type[Linear] | type[Piecewise] | type[Fixed]]] = {
+    "roofline": Roofline,
+    "linear": Linear,
+    "piecewise": Piecewise,
+    "fixed": Fixed,
+}
+NAMES: Final = tuple(MODELS)
 
 
 def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str = "cluster.latency") -> LatencyModel:
@@ -30,20 +38,23 @@ def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str
         raise HeadwayError(f"{where}: expected a mapping with 'model', as in {{model: roofline}}, got {shown(data)}.")
     rest = dict(data)
     name = rest.pop("model", "roofline")
-    match plain(str(name)):
-        case "roofline":
-            return Roofline.read(rest, where, model, gpu, tp)
-        case "linear":
-            return Linear.read(rest, where)
-        case "piecewise":
-            return Piecewise.read(rest, where)
-        case "fixed":
-            return Fixed.read(rest, where)
-    raise HeadwayError(f"{where}.model: no latency model is called {shown(name)}.{suggest(plain(str(name)), NAMES)}")
+    kind = MODELS.get(plain(str(name)))
+    if kind is None:
+        known = suggest(plain(str(name)), NAMES)
+        raise HeadwayError(f"{where}.model: no latency model is called {shown(name)}.{known}")
+    return kind.read(rest, where, model, gpu, tp)
+
+
+def explicit(data: dict[str, Any]) -> dict[str, Any]:
+    """A section that `build` takes, with its model's defaults written out."""
+    name = plain(str(data.get("model", "roofline")))
+    defaults = {field.name: field.default for field in fields(MODELS[name].keys)}
+    return {"model": name, **defaults, **{key: value for key, value in data.items() if key != "model"}}
 
 
 __all__ = [
     "FOREVER",
+    "MODELS",
     "NAMES",
     "Chunk",
     "Estimator",
@@ -57,11 +68,11 @@ __all__ = [
     "Run",
     "build",
     "capacity_score",
+    "explicit",
     "gpus",
     "kv_blocks",
     "models",
     "plain",
     "read_gpu",
     "read_model",
-    "watts",
 ]

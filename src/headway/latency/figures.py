@@ -7,10 +7,9 @@ from fractions import Fraction
 from typing import Final
 
 from headway.types import PS_PER_SECOND, HeadwayError
-from headway.units import LONGEST_PS, TIME, duration_ps, exact, written
+from headway.units import LONGEST_PS, exact, written
 from headway.wording import shown
 
-_DURATION: Final = re.compile(r"([0-9][0-9_.]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*(" + "|".join(TIME) + ")")
 _NUMBER: Final = re.compile(r"[+-]?[0-9][0-9_.]*(?:[eE][+-]?[0-9]+)?")
 _SUFFIX: Final = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
@@ -73,14 +72,6 @@ def token_ps(value: object, where: str) -> int:
     if time > LONGEST_PS:
         raise HeadwayError(f"{where}: must be fast enough for a token in 100 days, got {shown(value)}.")
     return time
-
-
-def fine_duration(value: object, where: str) -> Fraction:
-    """A duration with its unit, in picoseconds and parts of one."""
-    duration_ps(value, where)  # tells what is wrong with it
-    match = _DURATION.fullmatch(str(value).strip())
-    assert match is not None
-    return Fraction(match[1].replace("_", "")) * TIME[match[2]]
 
 
 def rounded(numerator: int, denominator: int) -> int:

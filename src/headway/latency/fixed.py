@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -23,6 +23,7 @@ class Fixed:
     """A step takes its prefill tokens times p, plus d if any sequence decodes, with p and d = round(10^12 / rate) ps.
     A lone request thus takes prompt·p + (output - 1)·d."""
 
+    keys: ClassVar = FixedParameters
     __slots__ = ("_decode_only", "decode_ps", "prefill_ps")
 
     def __init__(self, prefill_ps: int, decode_ps: int) -> None:
@@ -31,7 +32,7 @@ class Fixed:
         self._decode_only = (decode_ps, 0, FOREVER)
 
     @classmethod
-    def read(cls, data: dict[str, Any], where: str) -> Fixed:
+    def read(cls, data: dict[str, Any], where: str, *_: object) -> Fixed:
         given = section.read(FixedParameters, data, where)
         return cls(
             token_ps(given.prefill_tokens_per_s, f"{where}.prefill_tokens_per_s"),

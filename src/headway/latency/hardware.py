@@ -70,8 +70,3 @@ def read_gpu(data: object, where: str) -> Gpu:
 @cache
 def gpus() -> Table[Gpu]:
     return load("hardware.yaml", "gpus", lambda name, figures: read_gpu({"name": name, **figures}, f"gpus.{name}"))
-
-
-def watts(gpu: Gpu, busy_fraction: float, tp: int = 1) -> float:
-    """What an instance of `tp` GPUs draws that is busy for this share of the time."""
-    return (gpu.idle_watts + (gpu.busy_watts - gpu.idle_watts) * busy_fraction) * tp

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
 from headway import section
 from headway.latency.base import FOREVER, Chunk, Run
 from headway.latency.chunk_costs import ChunkCosts
-from headway.latency.figures import fine_duration
 from headway.types import HeadwayError
-from headway.units import duration_ps
+from headway.units import duration_ps, fine_duration
 from headway.wording import shown
 
 
@@ -32,6 +31,7 @@ class Linear:
     """step + prefill_token·tokens + prefill_pair·pairs + sequence·(decodes + chunks) + context_token·context, where
     the pairs of a chunk of t tokens after p past ones are t·p + t(t+1)/2."""
 
+    keys: ClassVar = LinearParameters
     __slots__ = ("_chunk", "context_token", "prefill_pair", "prefill_token", "sequence", "step")
 
     def __init__(
@@ -45,7 +45,7 @@ class Linear:
         self._chunk = ChunkCosts(prefill_token, prefill_pair, sequence)
 
     @classmethod
-    def read(cls, data: dict[str, Any], where: str) -> Linear:
+    def read(cls, data: dict[str, Any], where: str, *_: object) -> Linear:
         given = section.read(LinearParameters, data, where)
         step = duration_ps(given.step, f"{where}.step")
         if step < 1:

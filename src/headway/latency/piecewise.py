@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -27,6 +27,7 @@ class PiecewiseParameters(Struct):
 class Piecewise:
     """A step takes its prefill tokens / rate plus decodes / throughput(decodes)."""
 
+    keys: ClassVar = PiecewiseParameters
     __slots__ = ("_batch1", "_decode", "_growth", "_saturation", "prefill_ps")
 
     def __init__(self, prefill_ps: int, batch1: Fraction, saturation: int, saturated: Fraction) -> None:
@@ -37,7 +38,7 @@ class Piecewise:
         self._decode = [0]  # whole picoseconds of a decode step, by batch size; grows as larger batches turn up
 
     @classmethod
-    def read(cls, data: dict[str, Any], where: str) -> Piecewise:
+    def read(cls, data: dict[str, Any], where: str, *_: object) -> Piecewise:
         given = section.read(PiecewiseParameters, data, where)
         saturation = count(given.saturation_batch, f"{where}.saturation_batch")
         if saturation < 2:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -42,6 +42,7 @@ class Roofline:
     Both are affine along a run, so the form holds until the smaller overtakes the larger.
     """
 
+    keys: ClassVar = RooflineParameters
     __slots__ = ("_chunk", "_compute", "_decode", "_kv", "_memory", "_pair", "_token")
 
     def __init__(self, model: ModelShape, gpu: Gpu, tp: int, mfu: Fraction, mbu: Fraction, overhead: int) -> None:

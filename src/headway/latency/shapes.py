@@ -20,12 +20,9 @@ MOST_PARAMS: Final = 10**15
 class ModelShape(Struct, frozen=True):
     name: str
     layers: int
-    hidden: int
     heads: int
-    kv_heads: int
     head_dim: int
-    params: int
-    active_params: int  # used for one token; below params for a mixture of experts
+    active_params: int  # used for one token; below all of them for a mixture of experts
     weight_bytes: int
     kv_bytes_per_token: int
 
@@ -72,7 +69,7 @@ def read_model(data: object, where: str) -> ModelShape:
     kv_bytes = 2 * layers * kv_heads * head_dim * size  # keys and values
     weights = round(params * size)
     kv = max(1, round(kv_bytes))
-    return ModelShape(given.name, layers, hidden, heads, kv_heads, head_dim, params, active, weights, kv)
+    return ModelShape(given.name, layers, heads, head_dim, active, weights, kv)
 
 
 @cache

@@ -6,7 +6,7 @@ from headway.registry import policy
 from headway.types import ADMIT, Admit, ClusterView, Request
 
 
-@policy("admission", "always")
+@policy("admission", "always", reported=())
 class Always:
     """Admits every request.
 

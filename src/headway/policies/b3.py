@@ -8,49 +8,19 @@ since only full blocks match it never exceeds the prompt, and `uncached` = promp
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Annotated
 
 from headway.policies.basic import least_loaded
+from headway.policies.belief import Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
+from headway.policies.sessions import MaxSessions, Sessions
 from headway.registry import Bounds, policy
 from headway.types import ClusterView, InstanceView, Request, Route
 
-BlockTokens = Annotated[int, Bounds(1, 4096, log=True)]
-LruBlocks = Annotated[int, Bounds(1, 10_000_000, log=True)]
-Limit = Annotated[int, Bounds(1, 100_000_000, log=True)]
-
 # As many tokens as 31,250 blocks of 16: 500,000 // 512.
 LRU_BLOCKS = 976
-
-
-class Sessions:
-    """Which instance each session is bound to. Beyond the limit the session not seen for longest is forgotten."""
-
-    __slots__ = ("bound", "limit")
-
-    def __init__(self, limit: int) -> None:
-        self.bound: OrderedDict[str, int] = OrderedDict()
-        self.limit = limit
-
-    def find(self, session: str, instances: list[InstanceView]) -> InstanceView | None:
-        """The session's instance, where it is bound and its instance can serve."""
-        index = self.bound.get(session)
-        if index is None:
-            return None
-        self.bound.move_to_end(session)
-        if index < len(instances) and instances[index].index == index:
-            return instances[index]
-        return next((view for view in instances if view.index == index), None)
-
-    def bind(self, session: str, view: InstanceView) -> None:
-        bound = self.bound
-        bound[session] = view.index
-        bound.move_to_end(session)
-        if len(bound) > self.limit:
-            bound.popitem(last=False)
 
 
 class Rotation:
@@ -72,8 +42,8 @@ class Rotation:
         return place
 
 
-@policy("routing", "lmetric", exact=["inflight", "pending_prefill_tokens", "prefix_index"])
-class LMetric:
+@policy("routing", "lmetric", exact=["inflight", "pending_prefill_tokens", "prefix_index"], reported=())
+class LMetric(Believer):
     """Minimises the prefill tokens waiting at an instance, this request's uncached part included, times its requests.
 
     score = (pending + uncached) × num_requests; the lowest wins. Ties: the first, that is the lowest index. Every idle
@@ -84,22 +54,22 @@ class LMetric:
     block_tokens: BlockTokens = 512
     lru_blocks: LruBlocks = LRU_BLOCKS
 
-    def bind(self, context: Context) -> None:
-        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+    joining = 0  # whether the request itself counts among the instance's
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances = cluster.instances
-        size = self.block_tokens
+        size, joining = self.block_tokens, self.joining
         tokens = request.prompt_tokens
         hits = self.matches(request.path)
         scores = [
-            (view.pending_prefill_tokens + tokens - hits[view.index] * size) * view.inflight for view in instances
+            (view.pending_prefill_tokens + tokens - hits[view.index] * size) * (view.inflight + joining)
+            for view in instances
         ]
         view = instances[scores.index(min(scores))]
         return Route(view.id, "", hits[view.index] * size)
 
 
-@policy("routing", "load-only", exact=["inflight"])
+@policy("routing", "load-only", exact=["inflight"], reported=())
 class LoadOnly:
     """Minimises requests in flight and looks at neither cache nor session: the control for `lmetric`.
 
@@ -111,7 +81,7 @@ class LoadOnly:
         return Route(least_loaded(cluster.instances).id)
 
 
-@policy("routing", "sticky", exact=["inflight"])
+@policy("routing", "sticky", exact=["inflight"], reported=())
 class Sticky:
     """Binds a session to the instance with the fewest requests when it is first seen, and never lets go of it.
 
@@ -120,7 +90,7 @@ class Sticky:
     only when its instance can serve no more, or when `max_sessions` other sessions were seen since.
     """
 
-    max_sessions: Limit = 1_000_000
+    max_sessions: MaxSessions = 1_000_000
 
     def bind(self, context: Context) -> None:
         self.sessions = Sessions(self.max_sessions)
@@ -137,8 +107,8 @@ class Sticky:
         return Route(view.id, "first sight")
 
 
-@policy("routing", "unified", exact=["inflight", "pending_prefill_tokens", "prefix_index"])
-class Unified:
+@policy("routing", "unified", exact=["inflight", "pending_prefill_tokens", "prefix_index"], reported=())
+class Unified(Believer):
     """Stays with a session's instance while its cache is warm and it is not overloaded, and else decides by LMetric.
 
     Stays when hit ÷ prompt tokens > `min_hit_ratio` (strictly) and num_requests ≤ `overload_factor` × max(mean
@@ -152,10 +122,10 @@ class Unified:
     min_hit_ratio: Annotated[float, Bounds(0, 1)] = 0.5
     block_tokens: BlockTokens = 512
     lru_blocks: LruBlocks = LRU_BLOCKS
-    max_sessions: Limit = 1_000_000
+    max_sessions: MaxSessions = 1_000_000
 
     def bind(self, context: Context) -> None:
-        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+        super().bind(context)
         self.sessions = Sessions(self.max_sessions)
         self.ratio = Fraction(str(self.min_hit_ratio)).as_integer_ratio()
         self.factor = Fraction(str(self.overload_factor)).as_integer_ratio()
@@ -192,7 +162,7 @@ class Unified:
         part, whole = self.ratio
         return hit * whole > part * max(tokens, 1)
 
-    def calm(self, view: InstanceView, instances: list[InstanceView]) -> bool:
+    def calm(self, view: InstanceView, instances: Sequence[InstanceView]) -> bool:
         """num_requests <= overload_factor * max(mean num_requests, 1)"""
         part, whole = self.factor
         count = len(instances)
@@ -203,8 +173,8 @@ class Unified:
         return {"unified_stayed": self.stayed, "unified_fell_back": self.fell_back, "unified_ties": self.rotation.ties}
 
 
-@policy("routing", "lmetric-plus-one", exact=["inflight", "pending_prefill_tokens", "prefix_index"])
-class LMetricPlusOne:
+@policy("routing", "lmetric-plus-one", exact=["inflight", "pending_prefill_tokens", "prefix_index"], reported=())
+class LMetricPlusOne(LMetric):
     """Minimises prefill tokens times the batch this request would make: LMetric as it was published.
 
     score = (pending + uncached) × (num_requests + 1); the lowest wins. Unlike `lmetric` an idle instance does not score
@@ -212,26 +182,11 @@ class LMetricPlusOne:
     belief.
     """
 
-    block_tokens: BlockTokens = 512
-    lru_blocks: LruBlocks = LRU_BLOCKS
-
-    def bind(self, context: Context) -> None:
-        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
-
-    def route(self, request: Request, cluster: ClusterView) -> Route:
-        instances = cluster.instances
-        size = self.block_tokens
-        tokens = request.prompt_tokens
-        hits = self.matches(request.path)
-        scores = [
-            (view.pending_prefill_tokens + tokens - hits[view.index] * size) * (view.inflight + 1) for view in instances
-        ]
-        view = instances[scores.index(min(scores))]
-        return Route(view.id, "", hits[view.index] * size)
+    joining = 1
 
 
-@policy("routing", "least-prefill-work", exact=["inflight", "pending_prefill_tokens", "prefix_index"])
-class LeastPrefillWork:
+@policy("routing", "least-prefill-work", exact=["inflight", "pending_prefill_tokens", "prefix_index"], reported=())
+class LeastPrefillWork(Believer):
     """Minimises the prefill tokens left to compute at an instance, this request's uncached part included.
 
     The lowest (pending + uncached, num_requests) wins; there is nothing to tune. Ties: in rotation, by a counter that
@@ -242,7 +197,7 @@ class LeastPrefillWork:
     lru_blocks: LruBlocks = LRU_BLOCKS
 
     def bind(self, context: Context) -> None:
-        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+        super().bind(context)
         self.rotation = Rotation()
 
     def route(self, request: Request, cluster: ClusterView) -> Route:

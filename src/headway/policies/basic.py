@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
 
+from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
-from headway.registry import Bounds, policy
+from headway.registry import policy
 from headway.types import ClusterView, InstanceView, Request, Route
 
 
-def least_loaded(instances: list[InstanceView]) -> InstanceView:
+def least_loaded(instances: Sequence[InstanceView]) -> InstanceView:
     """Fewest requests in flight, the lowest index among equals."""
     loads = [view.inflight for view in instances]
     return instances[loads.index(min(loads))]
 
 
-@policy("routing", "round-robin")
+@policy("routing", "round-robin", reported=())
 class RoundRobin:
     """Sends requests to the instances in turn.
 
@@ -32,7 +33,7 @@ class RoundRobin:
         return Route(instances[count % len(instances)].id)
 
 
-@policy("routing", "random")
+@policy("routing", "random", reported=())
 class Random:
     """Sends each request to an instance drawn uniformly from a seeded stream.
 
@@ -47,7 +48,7 @@ class Random:
         return Route(instances[int(self.draw() * len(instances))].id)
 
 
-@policy("routing", "least-loaded", exact=["inflight"])
+@policy("routing", "least-loaded", exact=["inflight"], reported=())
 class LeastLoaded:
     """Sends each request to the instance with the fewest requests in flight.
 
@@ -59,7 +60,7 @@ class LeastLoaded:
         return Route(least_loaded(cluster.instances).id)
 
 
-@policy("routing", "always-busiest", exact=["inflight"])
+@policy("routing", "always-busiest", exact=["inflight"], reported=())
 class AlwaysBusiest:
     """Sends each request to the instance with the most requests in flight: a pathological control.
 
@@ -73,8 +74,8 @@ class AlwaysBusiest:
         return Route(instances[loads.index(max(loads))].id)
 
 
-@policy("routing", "prefix-affinity", exact=["inflight", "prefix_index"])
-class PrefixAffinity:
+@policy("routing", "prefix-affinity", exact=["inflight", "prefix_index"], reported=())
+class PrefixAffinity(Believer):
     """Sends a prompt to an instance believed to hold all of its full blocks, and otherwise to the least loaded one.
 
     All or nothing: a match that lacks one block counts as none, and a prompt shorter than one block never matches.
@@ -83,11 +84,8 @@ class PrefixAffinity:
     On prompts that share no block it decides as `least-loaded`.
     """
 
-    block_tokens: Annotated[int, Bounds(1, 4096, log=True)] = 16
-    lru_blocks: Annotated[int, Bounds(1, 10_000_000, log=True)] = 31_250
-
-    def bind(self, context: Context) -> None:
-        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+    block_tokens: BlockTokens = BLOCK_TOKENS
+    lru_blocks: LruBlocks = LRU_BLOCKS
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances = cluster.instances
@@ -119,7 +117,7 @@ class LeastKv:
         return Route(instances[used.index(min(used))].id)
 
 
-@policy("routing", "power-of-two", exact=["inflight"])
+@policy("routing", "power-of-two", exact=["inflight"], reported=())
 class PowerOfTwo:
     """Draws two distinct instances at random and sends the request to the less loaded of the two.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
 from headway.policies.prefix_index import PrefixIndex
 from headway.types import HeadwayError, InstanceView, Request
+
+Candidates = Sequence[InstanceView]  # what scorers, filters and pickers are handed; not theirs to change
 
 
 class Estimator(Protocol):
@@ -21,13 +23,13 @@ class Context:
 
     def __init__(
         self,
-        instances: list[InstanceView],
+        instances: Sequence[InstanceView],
         rng: Callable[[str], Random],
         estimator: Estimator,
         block_tokens: int,
         truth: Callable[[Request], list[int]] | None = None,
     ) -> None:
-        self.instances = instances
+        self.instances = tuple(instances)
         self.rng = rng  # a stream of its own for every name
         self.estimator = estimator
         self.block_tokens = block_tokens  # the engines' own block size

@@ -11,10 +11,10 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import Annotated
 
-from headway.policies.context import Context
+from headway.policies.context import Candidates, Context
 from headway.registry import Bounds, policy
 from headway.streams import stream
-from headway.types import ClusterView, InstanceView, Request
+from headway.types import ClusterView, Request
 
 
 @policy("filter", "kv-below", reported=("kv_used",))
@@ -25,7 +25,7 @@ class KvBelow:
 
     trusted = True
 
-    def keep(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[InstanceView]:
+    def keep(self, request: Request, candidates: Candidates, cluster: ClusterView) -> Candidates:
         threshold = self.threshold
         return [view for view in candidates if view.kv_used / view.kv_blocks <= threshold]
 
@@ -39,12 +39,12 @@ class LoadBelow:
 
     trusted = True
 
-    def keep(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[InstanceView]:
+    def keep(self, request: Request, candidates: Candidates, cluster: ClusterView) -> Candidates:
         limit = self.max_load
-        return [view for view in candidates if view.queued + view.running + view.routed_since_report <= limit]
+        return [view for view in candidates if view.effective_load <= limit]
 
 
-@policy("filter", "load-spread", exact=("inflight",))
+@policy("filter", "load-spread", exact=("inflight",), reported=())
 class LoadSpread:
     """Keeps only the least loaded where the fleet is out of balance: highest - lowest > `absolute` and highest >
     `relative` x lowest, in requests in flight. Exact. The balance rule of SGLang's cache-aware router."""
@@ -54,7 +54,7 @@ class LoadSpread:
 
     trusted = True
 
-    def keep(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[InstanceView]:
+    def keep(self, request: Request, candidates: Candidates, cluster: ClusterView) -> Candidates:
         loads = [view.inflight for view in candidates]
         low, high = min(loads), max(loads)
         if high - low > self.absolute and high > self.relative * low:
@@ -75,17 +75,17 @@ def highest(totals: list[float]) -> int:
     return 0
 
 
-@policy("picker", "max-score")
+@policy("picker", "max-score", reported=())
 class MaxScore:
     """The candidate with the highest total, the lowest index among equals."""
 
     trusted = True
 
-    def pick(self, candidates: list[InstanceView], totals: list[float], cluster: ClusterView) -> int:
+    def pick(self, candidates: Candidates, totals: list[float], cluster: ClusterView) -> int:
         return highest(totals)
 
 
-@policy("picker", "weighted-random")
+@policy("picker", "weighted-random", reported=())
 class WeightedRandom:
     """A candidate at random, with probability in proportion to its total; uniform where all totals are 0. `seed` gives
     it a stream of its own that does not follow the run's seed."""
@@ -97,7 +97,7 @@ class WeightedRandom:
     def bind(self, context: Context) -> None:
         self._rng = context.rng("picker") if self.seed is None else stream(self.seed, "picker")
 
-    def pick(self, candidates: list[InstanceView], totals: list[float], cluster: ClusterView) -> int:
+    def pick(self, candidates: Candidates, totals: list[float], cluster: ClusterView) -> int:
         draw = self._rng.random()
         steps = list(accumulate(totals))
         if steps[-1] <= 0.0:

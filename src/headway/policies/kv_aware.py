@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Annotated, Any
 
 from headway.hashing import ROOT
+from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
 from headway.registry import Bounds, policy
 from headway.types import ClusterView, HeadwayError, InstanceView, Path, Request, Route
@@ -17,7 +19,7 @@ ROUNDING = 1e-9
 
 
 @policy("routing", "kv-aware", exact=["inflight", "prefix_index"], reported=["busy", "watts"])
-class KvAware:
+class KvAware(Believer):
     """Scores cache overlap, idleness, low power and capacity, weighted, and decides near-ties by a stable hash.
 
     score = kv × overlap + load × (1 − util) + power × (1 − watts ÷ the fleet's highest watts) + capacity × capacity
@@ -41,8 +43,8 @@ class KvAware:
     epsilon: Annotated[float, Bounds(0, 1)] = 0.01
     prefix_tokens: Annotated[int | None, Bounds(1, 1_000_000, log=True)] = 64
     max_concurrent: Annotated[int | None, Bounds(1, 100_000, log=True)] = None
-    block_tokens: Annotated[int, Bounds(1, 4096, log=True)] = 16
-    lru_blocks: Annotated[int, Bounds(1, 10_000_000, log=True)] = 31_250
+    block_tokens: BlockTokens = BLOCK_TOKENS
+    lru_blocks: LruBlocks = LRU_BLOCKS
 
     def __post_init__(self) -> None:
         if not (self.kv or self.load or self.power or self.capacity):
@@ -56,7 +58,7 @@ class KvAware:
             )
 
     def bind(self, context: Context) -> None:
-        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+        super().bind(context)
         self.hashers: dict[str, Any] = {}
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
@@ -74,7 +76,7 @@ class KvAware:
         view = band[0] if len(band) == 1 else self.pick(band, prefix_key(request.path, runs, wanted))
         return Route(view.id, "", hits[view.index] * size)
 
-    def scores(self, instances: list[InstanceView], hits: list[int], wanted: int) -> list[float]:
+    def scores(self, instances: Sequence[InstanceView], hits: list[int], wanted: int) -> list[float]:
         kv, load, power, capacity = self.kv, self.load, self.power, self.capacity
         limit = self.max_concurrent
         peak = max([view.watts for view in instances]) or 1.0

@@ -45,16 +45,6 @@ class PrefixIndex:
         """How many blocks the instance is believed to hold."""
         return self._sizes[instance]
 
-    def matched(self, path: Path, instance: int) -> int:
-        """Leading blocks of the prompt that one instance is believed to hold."""
-        count = 0
-        for key, end in path.blocks(self.block_tokens):
-            held = self._holders.get(key, {}).get(instance)
-            if held is None:
-                break
-            count = min(held, end)
-        return count
-
     def matches(self, path: Path) -> list[int]:
         """Leading blocks of the prompt that each instance is believed to hold, by instance index, in one walk."""
         found = self._none[:]

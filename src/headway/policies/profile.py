@@ -55,7 +55,7 @@ def read_scorers(given: object) -> list[tuple[Any, int]]:
     for item in scorer_list(given):
         name, missing = item.pop("name"), "weight" not in item
         weight = item.pop("weight", None)
-        key = name if ".py" in name else registry.canonical(name)
+        key = name if registry.is_file(name) else registry.canonical(name)
         place = f"{PLACE}.{key}"
         if key in found:
             raise HeadwayError(f"{place}: the scorer is given twice; give it once, with one weight.")
@@ -66,7 +66,7 @@ def read_scorers(given: object) -> list[tuple[Any, int]]:
         found[key] = registry.make(entry, item, place), ratio
     if not found:
         raise HeadwayError(f"{PLACE}: at least one scorer is needed, as in {DEFAULT!r}.")
-    pairs = [found[key] for key in sorted(found)]
+    pairs = [found[key] for key in sorted(found, key=lambda key: (key.rpartition("/")[2], key))]  # wherever a file lies
     scale = lcm(*(ratio.denominator for _, ratio in pairs))
     whole = [int(ratio * scale) for _, ratio in pairs]
     common = gcd(*whole)

@@ -7,22 +7,22 @@ that report. RouteSim's design states no tie rule; here the lowest index wins.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from headway.policies.b3 import Sessions
+from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
+from headway.policies.sessions import MaxSessions, Sessions
 from headway.registry import Bounds, policy
 from headway.types import PS_PER_SECOND, ClusterView, InstanceView, Request, Route
 
 Share = Annotated[float, Bounds(0, 1)]
 Weight = Annotated[float, Bounds(0, 1000)]
-BlockTokens = Annotated[int, Bounds(1, 4096, log=True)]
-LruBlocks = Annotated[int, Bounds(1, 10_000_000, log=True)]
 
 
-def least_outstanding(instances: list[InstanceView]) -> InstanceView:
+def least_outstanding(instances: Sequence[InstanceView]) -> InstanceView:
     """Lowest effective load, the lowest index among equals."""
-    loads = [view.queued + view.running + view.routed_since_report for view in instances]
+    loads = [view.effective_load for view in instances]
     return instances[loads.index(min(loads))]
 
 
@@ -31,7 +31,8 @@ class LeastOutstanding:
     """Sends each request to the instance with the fewest queued and running requests.
 
     Load = reported queue + reported batch + requests routed since that report, each outstanding request once. Ties:
-    lowest index. With reports that are always fresh it decides as `least-loaded`.
+    lowest index. With reports that are always fresh it differs from `least-loaded` only where a request ends as another
+    arrives: the instance no longer counts it, while the router hears of it after the arrival.
     """
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
@@ -39,7 +40,7 @@ class LeastOutstanding:
 
 
 @policy("routing", "prefix-aware", exact=["prefix_index", "routed_since_report"], reported=["queued", "running"])
-class PrefixAware:
+class PrefixAware(Believer):
     """Weighs having the request's shared prefix cached, yes or no, against load.
 
     score = cache_weight × has_prefix + (1 − cache_weight) × (1 − load); the highest wins. has_prefix is 1 where the
@@ -50,11 +51,8 @@ class PrefixAware:
 
     cache_weight: Share = 0.8
     max_load: Share = 0.9
-    block_tokens: BlockTokens = 16
-    lru_blocks: LruBlocks = 31_250
-
-    def bind(self, context: Context) -> None:
-        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+    block_tokens: BlockTokens = BLOCK_TOKENS
+    lru_blocks: LruBlocks = LRU_BLOCKS
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances = cluster.instances
@@ -65,7 +63,7 @@ class PrefixAware:
         hits = self.matches(request.path)
         scores = []
         for view in instances:
-            load = (view.queued + view.running + view.routed_since_report) / view.max_queue
+            load = view.effective_load / view.max_queue
             if load > 1.0:
                 load = 1.0
             has_prefix = hits[view.index] >= wanted and load < max_load
@@ -75,7 +73,7 @@ class PrefixAware:
 
 
 @policy("routing", "prefix-overlap", exact=["prefix_index", "routed_since_report"], reported=["queued", "running"])
-class PrefixOverlap:
+class PrefixOverlap(Believer):
     """Weighs the share of the prompt's blocks believed cached against load.
 
     score = cache_weight × cache + (1 − cache_weight) × (1 − load); the highest wins. cache = |prompt's blocks ∩ blocks
@@ -91,11 +89,8 @@ class PrefixOverlap:
     cache_weight: Share = 0.7
     max_load: Share = 0.9
     match: Literal["set", "leading"] = "set"
-    block_tokens: BlockTokens = 16
-    lru_blocks: LruBlocks = 31_250
-
-    def bind(self, context: Context) -> None:
-        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+    block_tokens: BlockTokens = BLOCK_TOKENS
+    lru_blocks: LruBlocks = LRU_BLOCKS
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances = cluster.instances
@@ -109,7 +104,7 @@ class PrefixOverlap:
         hits = self.matches(request.path)
         scores = []
         for view in instances:
-            load = (view.queued + view.running + view.routed_since_report) / view.max_queue
+            load = view.effective_load / view.max_queue
             cache = 0.0 if load > max_load else hits[view.index] / total
             scores.append(weight * cache + rest * (1.0 - load))
         view = instances[scores.index(max(scores))]
@@ -125,7 +120,7 @@ class SessionAffinity:
     the conversation not seen for longest is forgotten.
     """
 
-    max_sessions: Annotated[int, Bounds(1, 100_000_000, log=True)] = 100_000
+    max_sessions: MaxSessions = 100_000
 
     def bind(self, context: Context) -> None:
         self.sessions = Sessions(self.max_sessions)

@@ -14,7 +14,7 @@ from headway.registry import policy
 Job = TypeVar("Job")
 
 
-@policy("scheduler", "fcfs")
+@policy("scheduler", "fcfs", reported=())
 class Fcfs:
     """Serves requests in order of arrival at their instance, as vLLM does by default.
 

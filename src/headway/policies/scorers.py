@@ -7,42 +7,38 @@ only. `bind(context)` and `observe(event)` are optional. The scorers here keep t
 
 from __future__ import annotations
 
-import dataclasses
-from collections import OrderedDict
-from typing import Annotated
-
-from headway.policies.context import Context, Estimator
-from headway.policies.prefix_index import PrefixIndex
-from headway.registry import Bounds, policy
+from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
+from headway.policies.context import Candidates, Context, Estimator
+from headway.policies.sessions import MaxSessions, Sessions
+from headway.registry import policy
 from headway.types import ClusterView, Event, InstanceView, Request, Routed
 
 
-@dataclasses.dataclass(eq=False, repr=False)
-class Believer:
-    """What scorers share that ask the router's prefix index; those with equal figures share one index."""
-
-    block_tokens: Annotated[int, Bounds(1, 4096, log=True)] = 16
-    lru_blocks: Annotated[int, Bounds(1, 10_000_000, log=True)] = 31_250
+class Prefixed(Believer):
+    """What scorers share that ask the router's prefix index: they tell what they believe of the prompt scored last."""
 
     trusted = True
 
     def bind(self, context: Context) -> None:
-        self._index: PrefixIndex = context.prefix_index(self.block_tokens, self.lru_blocks)
-        self._matched: list[int] = [0] * self._index.instances
+        super().bind(context)
+        self._matched: list[int] = [0] * self.index.instances
 
     def believed_tokens(self, view: InstanceView) -> int:
         """Prompt tokens of the request scored last that the instance is believed to have cached."""
         return self._matched[view.index] * self.block_tokens
 
 
-@policy("scorer", "prefix-affinity", exact=("prefix_index",))
-class PrefixAffinity(Believer):
+@policy("scorer", "prefix-affinity", exact=("prefix_index",), reported=())
+class PrefixAffinity(Prefixed):
     """Leading full blocks of the prompt believed cached on the instance / all its full blocks; 0 for a prompt shorter
     than a block. Exact: the router's own index of what it routed where, not the instance's true cache."""
 
-    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+    block_tokens: BlockTokens = BLOCK_TOKENS
+    lru_blocks: LruBlocks = LRU_BLOCKS
+
+    def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         path = request.path
-        self._matched = matched = self._index.matches(path)
+        self._matched = matched = self.matches(path)
         blocks = path.ends[-1] // self.block_tokens if path.ends else 0
         if not blocks:
             return [0.0] * len(candidates)
@@ -51,7 +47,7 @@ class PrefixAffinity(Believer):
         return [matched[view.index] / blocks for view in candidates]
 
     def metrics(self) -> dict[str, float]:
-        index = self._index
+        index = self.index
         return {
             "prefix_index_blocks": float(sum(index.size(instance) for instance in range(index.instances))),
             "prefix_index_capacity": float(index.capacity * index.instances),
@@ -65,7 +61,8 @@ class QueueDepth:
 
     trusted = True
 
-    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+    def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
+        # The effective load, spelled out: the property would take twice as long, in the most used scorer.
         loads = [view.queued + view.running + view.routed_since_report for view in candidates]
         high = max(loads)
         span = high - min(loads)
@@ -80,21 +77,21 @@ class KvUtilization:
 
     trusted = True
 
-    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+    def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         return [1.0 - view.kv_used / view.kv_blocks for view in candidates]
 
 
-@policy("scorer", "load-balance", exact=("inflight",))
+@policy("scorer", "load-balance", exact=("inflight",), reported=())
 class LoadBalance:
     """1 / (1 + requests in flight). Exact: counted by the router, so that alone it decides as least-loaded."""
 
     trusted = True
 
-    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+    def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         return [1.0 / (1 + view.inflight) for view in candidates]
 
 
-@policy("scorer", "active-requests", exact=("inflight",))
+@policy("scorer", "active-requests", exact=("inflight",), reported=())
 class ActiveRequests:
     """(highest - n) / highest over the candidates, n the requests in flight; 1 if none has any. Exact.
 
@@ -103,7 +100,7 @@ class ActiveRequests:
 
     trusted = True
 
-    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+    def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         counts = [view.inflight for view in candidates]
         high = max(counts)
         if not high:
@@ -111,7 +108,7 @@ class ActiveRequests:
         return [(high - count) / high for count in counts]
 
 
-@policy("scorer", "oracle-prefix", oracle=True)
+@policy("scorer", "oracle-prefix", reported=(), oracle=True)
 class OraclePrefix:
     """Prompt tokens truly cached on the instance / all prompt tokens. Truth that no live router has: an upper bound
     for what prefix-affinity's belief can give."""
@@ -125,7 +122,7 @@ class OraclePrefix:
     def believed_tokens(self, view: InstanceView) -> int:
         return self._cached[view.index]
 
-    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+    def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         self._cached = cached = self._context.truth(request)
         tokens = request.prompt_tokens
         if not tokens:
@@ -133,11 +130,14 @@ class OraclePrefix:
         return [cached[view.index] / tokens for view in candidates]
 
 
-@policy("scorer", "no-hit-lru", exact=("prefix_index",))
-class NoHitLru(Believer):
+@policy("scorer", "no-hit-lru", exact=("prefix_index",), reported=())
+class NoHitLru(Prefixed):
     """Spreads cold prompts: where no candidate is believed to hold a block of the prompt, 1 - rank / (candidates - 1),
     ranked by when an instance last got a cold prompt, never first, then longest ago; else 0.5 for all. Exact: the
     router's own index and memory."""
+
+    block_tokens: BlockTokens = BLOCK_TOKENS
+    lru_blocks: LruBlocks = LRU_BLOCKS
 
     def bind(self, context: Context) -> None:
         super().bind(context)
@@ -145,8 +145,8 @@ class NoHitLru(Believer):
         self._cold: int | None = None  # id of the request scored last, if cold
         self._count = 0
 
-    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
-        self._matched = matched = self._index.matches(request.path)
+    def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
+        self._matched = matched = self.matches(request.path)
         if any(matched[view.index] for view in candidates):
             self._cold = None
             return [0.5] * len(candidates)
@@ -167,31 +167,25 @@ class NoHitLru(Believer):
             self._used[event.instance.index] = self._count
 
 
-@policy("scorer", "session-affinity")
+@policy("scorer", "session-affinity", reported=())
 class SessionAffinity:
     """1 for the instance that the request's session was last routed to, else 0; 0 for all without a session. Exact: the
     router's own memory of the `max_sessions` sessions routed last."""
 
-    max_sessions: Annotated[int, Bounds(1, 100_000_000, log=True)] = 100_000
+    max_sessions: MaxSessions = 100_000
 
     trusted = True
 
     def bind(self, context: Context) -> None:
-        self._home: OrderedDict[str, int] = OrderedDict()  # least recently routed first
+        self.sessions = Sessions(self.max_sessions)
 
-    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
-        home = self._home.get(request.session) if request.session is not None else None
-        if home is None:
-            return [0.0] * len(candidates)
-        return [1.0 if view.index == home else 0.0 for view in candidates]
+    def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
+        home = self.sessions.find(request.session, candidates) if request.session is not None else None
+        return [1.0 if view is home else 0.0 for view in candidates]
 
     def observe(self, event: Event) -> None:
         if isinstance(event, Routed) and event.request.session is not None:
-            home = self._home
-            home[event.request.session] = event.instance.index
-            home.move_to_end(event.request.session)
-            if len(home) > self.max_sessions:
-                home.popitem(last=False)
+            self.sessions.bind(event.request.session, event.instance)
 
 
 @policy(
@@ -200,7 +194,7 @@ class SessionAffinity:
     exact=("inflight_tokens", "pending_prefill_tokens", "prefix_index"),
     reported=("running",),
 )
-class PredictedLatency(Believer):
+class PredictedLatency(Prefixed):
     """Lowest predicted time to first token among the candidates / the instance's own. Exact: pending prefill and the
     router's index; reported: the running sequences.
 
@@ -209,12 +203,15 @@ class PredictedLatency(Believer):
     flight that are no longer pending; the times of these steps, by the latency estimator, add up to the prediction.
     """
 
+    block_tokens: BlockTokens = BLOCK_TOKENS
+    lru_blocks: LruBlocks = LRU_BLOCKS
+
     def bind(self, context: Context) -> None:
         super().bind(context)
         self._estimator: Estimator = context.estimator
 
-    def score(self, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
-        self._matched = self._index.matches(request.path)
+    def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
+        self._matched = self.matches(request.path)
         times = [self.predict(request, view) for view in candidates]
         best = min(times)
         return [best / time if time > 0.0 else 1.0 for time in times]

@@ -6,19 +6,23 @@ The scorers are an inner matter of this policy: what a router sees of it is `rou
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from headway import registry
 from headway.policies import scorers as _scorers  # noqa: F401  (registers the scorers)
-from headway.policies.context import Context
+from headway.policies.context import Candidates, Context
 from headway.policies.filters import highest
 from headway.policies.profile import DEFAULT, PLACE, read_scorers
-from headway.registry import REPORTED, policy
+from headway.registry import REPORTED, Entry, policy
 from headway.types import ClusterView, Event, HeadwayError, InstanceView, Request, Route
+from headway.wording import shown
 
-Score = Callable[[Request, list[InstanceView], ClusterView], list[float]]
+Score = Callable[[Request, Candidates, ClusterView], list[float]]
+Keep = Callable[[Request, Candidates, ClusterView], Candidates]
 
 
 @policy("routing", "weighted", exact=("prefix_index",), reported=("queued", "running", "kv_used"))
@@ -45,8 +49,7 @@ class Weighted:
         self._picker = registry.build("picker", self.picker, "policies.routing.picker")
         self._parts = [*self._scorers, *self._filters, self._picker]
         self.weights = tuple(weight for _, weight in chosen)
-        self.reads = gather_reads(self._parts)
-        self.oracle = any(part.entry.oracle for part in self._parts)
+        self.entry = self.joined()
         self._combine = combiner([float(weight) for weight in self.weights])
         self._score = [score_of(scorer) for scorer in self._scorers]
         self._keep = [keep_of(part) for part in self._filters]
@@ -58,6 +61,17 @@ class Weighted:
         if listeners:
             self.observe: Callable[[Event], None] = listeners[0] if len(listeners) == 1 else partial(tell, listeners)
 
+    def joined(self) -> Entry:
+        """What this profile reads: what its parts declare and, of a class derived from this one, what that does."""
+        own = registry.declared(type(self))
+        read = [part.entry for part in self._parts] + [own] * (type(self) is not Weighted)
+        return replace(
+            own,
+            exact=tuple(dict.fromkeys(signal for entry in read for signal in entry.exact)),
+            reported=tuple(signal for signal in REPORTED if any(signal in entry.reported for entry in read)),
+            oracle=any(entry.oracle for entry in read),
+        )
+
     def bind(self, context: Context) -> None:
         for part in self._parts:
             if hasattr(part, "bind"):
@@ -66,7 +80,7 @@ class Weighted:
     def route(self, request: Request, cluster: ClusterView) -> Route:
         candidates = cluster.instances
         for keep in self._keep:
-            candidates = keep(request, candidates, cluster) or candidates
+            candidates = tuple(keep(request, candidates, cluster)) or candidates
         totals = self._combine([score(request, candidates, cluster) for score in self._score])
         if self._pick is None:
             view = candidates[highest(totals)]
@@ -107,12 +121,6 @@ def part_name(part: Any) -> str:
     return str(part.entry.name)
 
 
-def gather_reads(parts: Iterable[Any]) -> tuple[str, ...]:
-    """The reported signals that any of the parts reads, in the catalogue's order."""
-    read = [signal for part in parts for signal in part.entry.reported]
-    return tuple(signal for signal in REPORTED if signal in read)
-
-
 def tell(listeners: list[Callable[[Event], None]], event: Event) -> None:
     for observe in listeners:
         observe(event)
@@ -123,40 +131,40 @@ def score_of(scorer: Any) -> Score:
     return scorer.score if getattr(scorer, "trusted", False) else partial(clamped, scorer)
 
 
-def clamped(scorer: Any, request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[float]:
+def clamped(scorer: Any, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
     """A value in [0, 1] for every candidate, whatever the scorer returned: missing and NaN count 0."""
-    values = scorer.score(request, list(candidates), cluster)  # a list of its own, which it may spoil
+    values = scorer.score(request, candidates, cluster)
     right = "scores must be numbers from 0 to 1, one a candidate in turn"
     if values is None:
         values = []
     elif isinstance(values, str | dict | set | frozenset) or not hasattr(values, "__iter__"):
-        raise HeadwayError(f"{PLACE}.{part_name(scorer)}: {right}, got {registry.one_line(repr(values))}.")
+        raise HeadwayError(f"{PLACE}.{part_name(scorer)}: {right}, got {shown(values)}.")
     held = []
     for value in list(values)[: len(candidates)]:
         if value is not None and not isinstance(value, (int, float)):
-            raise HeadwayError(f"{PLACE}.{part_name(scorer)}: {right}, got {registry.one_line(repr(value))}.")
+            raise HeadwayError(f"{PLACE}.{part_name(scorer)}: {right}, got {shown(value)}.")
         # Compared before it is a float, which a whole number may be too large for.
         held.append((1.0 if value >= 1 else float(value)) if value is not None and value > 0 else 0.0)
     return held + [0.0] * (len(candidates) - len(held))
 
 
-def keep_of(part: Any) -> Callable[[Request, list[InstanceView], ClusterView], list[InstanceView]]:
+def keep_of(part: Any) -> Keep:
     """A filter's own method where its manners are known, else one that holds it to the candidates and their order."""
 
-    def keep(request: Request, candidates: list[InstanceView], cluster: ClusterView) -> list[InstanceView]:
-        given = part.keep(request, list(candidates), cluster)  # a list of its own, which it may spoil
+    def keep(request: Request, candidates: Candidates, cluster: ClusterView) -> Candidates:
+        given = part.keep(request, candidates, cluster)
         if not isinstance(given, list | tuple) or not all(isinstance(view, InstanceView) for view in given):
             place = f"policies.routing.filters.{part_name(part)}"
-            raise HeadwayError(f"{place}: keep must return a list of candidates, got {registry.one_line(repr(given))}.")
+            raise HeadwayError(f"{place}: keep must return a list of candidates, got {shown(given)}.")
         kept = {view.index for view in given}
         return [view for view in candidates if view.index in kept]
 
     return part.keep if getattr(part, "trusted", False) else keep
 
 
-def picked(picker: Any, candidates: list[InstanceView], totals: list[float], cluster: ClusterView) -> int:
-    at = picker.pick(list(candidates), totals, cluster)
+def picked(picker: Any, candidates: Candidates, totals: list[float], cluster: ClusterView) -> int:
+    at = picker.pick(candidates, totals, cluster)
     if not isinstance(at, int) or not 0 <= at < len(candidates):
         place = f"policies.routing.picker.{part_name(picker)}"
-        raise HeadwayError(f"{place}: pick must return a position from 0 to {len(candidates) - 1}, got {at!r}.")
+        raise HeadwayError(f"{place}: pick must return a position from 0 to {len(candidates) - 1}, got {shown(at)}.")
     return at

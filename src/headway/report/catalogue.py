@@ -37,8 +37,8 @@ def find(name: str | None) -> list[Entry]:
     entries = ordered(registry.entries())
     if name is None:
         return entries
-    if ".py:" in name:
-        return [registry.load("routing", name, "policies")]
+    if registry.is_file(name):
+        return registry.load_all(name, "policies")
     found = [entry for entry in entries if entry.name == registry.canonical(name)]
     if not found:
         known = dict.fromkeys(entry.name for entry in entries)

@@ -21,13 +21,3 @@ def columns(values: Sequence[float]) -> str:
     if top <= 0:
         return " " * len(values)
     return "".join(HEIGHTS[max(1, round(value / top * 8))] if value > 0 else " " for value in values)
-
-
-def binned(values: Sequence[float], width: int) -> list[float]:
-    """Values summed into at most `width` equal bins."""
-    if len(values) <= width:
-        return list(values)
-    sums = [0.0] * width
-    for position, value in enumerate(values):
-        sums[position * width // len(values)] += value
-    return sums

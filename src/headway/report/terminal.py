@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -13,12 +13,12 @@ from rich.text import Text
 from headway.experiment.compare import Comparison
 from headway.experiment.contenders import routing_label
 from headway.experiment.notes import note
-from headway.experiment.verdict import has_slo
+from headway.experiment.verdict import has_slo, written
+from headway.results import ranking
 
 LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"), ("queue wait", "queue_wait"))
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 GAP = "–"
-FIGURES = 7  # of a policy in a comparison
 NAME_AT_LEAST, NAME_AT_MOST = 12, 28  # characters of its name in a line
 
 
@@ -133,35 +133,45 @@ class _Ranking:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.update(max_width=10_000)
-        for left_out in range(FIGURES):
-            narrowest = _ranking(self.found, left_out, NAME_AT_LEAST)
+        shown = _columns(self.found)
+        while len(shown) > 1:
+            narrowest = _ranking(self.found, shown, NAME_AT_LEAST)
             if Measurement.get(console, wide, narrowest).maximum <= options.max_width:
                 break
-        yield _ranking(self.found, left_out, NAME_AT_MOST)
+            shown.pop()
+        yield _ranking(self.found, shown, NAME_AT_MOST)
 
 
-def _ranking(found: Comparison, left_out: int, name_width: int) -> Table:
-    share = "goodput\nshare" if has_slo(found.scenario) else "served\nshare"
-    headers = ("TTFT ms\nmean", "\np99", "TPOT ms\np99", "E2E ms\nmean", share, "cache\nhits", "Jain\nindex")
-    kept = FIGURES - left_out
-    made = table("", "policy", *headers[:kept], gap=1)
+Column = tuple[str, str, Callable[[float | None], str]]  # a figure's path, its heading, how it is written
+
+
+def _columns(found: Comparison) -> list[Column]:
+    """The figures of a comparison, the one that it is ranked by among them."""
+    usual: list[Column] = [
+        ("latency.ttft.mean", "TTFT ms\nmean", number),
+        ("latency.ttft.p99", "\np99", number),
+        ("latency.tpot.p99", "TPOT ms\np99", number),
+        ("latency.e2e.mean", "E2E ms\nmean", number),
+        ("slo.goodput_ratio", "goodput\nshare" if has_slo(found.scenario) else "served\nshare", percent),
+        ("cache.token_hit_ratio", "cache\nhits", percent),
+        ("balance.jain", "Jain\nindex", lambda share: number(share, 3)),
+    ]
+    if found.by is None or any(path == found.by for path, _, _ in usual):
+        return usual
+    section, _, name = found.by.rpartition(".")
+    return [(found.by, f"{section}\n{name}", lambda it: GAP if it is None else written(it)), *usual]
+
+
+def _ranking(found: Comparison, shown: list[Column], name_width: int) -> Table:
+    made = table("", "policy", *(heading for _, heading, _ in shown), gap=1)
     names = made.columns[1]
     names.justify, names.max_width = "left", name_width
     names.no_wrap, names.overflow = False, "fold"  # parameters may be all that tells two policies apart
     for name, summary in found.ranked:
-        latency = summary["latency"]
         best = name == found.best
-        figures = (
-            number(latency["ttft"]["mean"]),
-            number(latency["ttft"]["p99"]),
-            number(latency["tpot"]["p99"]),
-            number(latency["e2e"]["mean"]),
-            percent(summary["slo"]["goodput_ratio"]),
-            percent(summary["cache"]["token_hit_ratio"]),
-            number(summary["balance"]["jain"], 3),
-        )
+        figures = [write(ranking.value(summary, path)) for path, _, write in shown]
         label = Text(f"{name} (oracle)" if name in found.oracles else name)
-        made.add_row("▸" if best else "", label, *figures[:kept], style="bold" if best else None)
+        made.add_row("▸" if best else "", label, *figures, style="bold" if best else None)
     return made
 
 

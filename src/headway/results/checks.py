@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import compress
 from operator import ge
 
-from headway.results.gaps import GapCounts
-from headway.results.metrics import COMPLETED
-from headway.results.recorder import COLUMNS, IN_FLIGHT, InstanceStats, Recorder, RunFacts
+from headway.results.recorder import COLUMNS, COMPLETED, IN_FLIGHT, InstanceStats, Recorder, RunFacts
 from headway.types import OUTCOMES, InvariantError
 
 
@@ -70,18 +67,3 @@ def _causal_so_far(times: tuple[int, int, int, int, int, int]) -> bool:
     _, _, started, first, _, _ = times
     came = [at for at in times if at != -1]
     return came == sorted(came) and (first == -1 or started != -1)
-
-
-def verify_gaps(recorder: Recorder, facts: RunFacts) -> None:
-    """Raise unless the gaps between tokens add up to the decode times of the requests they belong to. It costs a pass
-    over all gaps, so it is for tests and not part of every run."""
-    counted = [code == COMPLETED for code in recorder.outcome[facts.warmup :]]
-    first = sum(compress(recorder.first_token_ps[facts.warmup :], counted))
-    finished = sum(compress(recorder.finished_ps[facts.warmup :], counted))
-    tokens = sum(compress(recorder.output_tokens[facts.warmup :], counted)) - counted.count(True)
-    gaps = GapCounts(recorder.gaps)
-    if (gaps.count, gaps.total_ps) != (tokens, finished - first):
-        raise InvariantError(
-            f"{gaps.count} gaps between tokens last {gaps.total_ps} ps in all, "
-            f"but the requests that count have {tokens} that last {finished - first} ps."
-        )

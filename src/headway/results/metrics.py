@@ -16,10 +16,9 @@ from msgspec import Struct
 
 from headway.results.gaps import GapCounts
 from headway.results.percentiles import ranks, spread, spread_of
-from headway.results.recorder import InstanceStats, Recorder, RunFacts
+from headway.results.recorder import COMPLETED, InstanceStats, Recorder, RunFacts
 from headway.types import OUTCOMES, PS_PER_SECOND, Json
 
-COMPLETED = OUTCOMES.index("completed")
 PS_PER_HOUR = 3600 * PS_PER_SECOND
 
 

@@ -3,53 +3,53 @@
 from __future__ import annotations
 
 from array import array
+from typing import Final
 
 from msgspec import Struct
 
 from headway.types import OUTCOMES
 
+COMPLETED = OUTCOMES.index("completed")
+REJECTED = OUTCOMES.index("rejected")
 IN_FLIGHT = OUTCOMES.index("in_flight")
-# The columns by what a row holds before anything is known: nothing, or that it never came.
-COUNTS = ("arrival_ps", "prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
-TIMES_AND_PLACES = ("started_ps", "first_token_ps", "finished_ps", "instance")
-COLUMNS = (*COUNTS, *TIMES_AND_PLACES, "outcome")
+# The columns kept as numbers: the type of each, and what a row holds before anything is known.
+COLUMNS: Final = {
+    "arrival_ps": ("q", 0),
+    "started_ps": ("q", -1),
+    "first_token_ps": ("q", -1),
+    "finished_ps": ("q", -1),
+    "instance": ("i", -1),
+    "outcome": ("b", IN_FLIGHT),
+    "prompt_tokens": ("q", 0),
+    "output_tokens": ("q", 0),
+    "cached_tokens": ("q", 0),
+    "preemptions": ("i", 0),
+}
 
 
 class Recorder:
     """Per-request columns and the gaps between tokens. A time that never came is -1; so is the instance of a request
     that was never routed."""
 
-    __slots__ = (
-        "arrival_ps",
-        "cached_tokens",
-        "finished_ps",
-        "first_token_ps",
-        "gaps",
-        "instance",
-        "outcome",
-        "output_tokens",
-        "preemptions",
-        "prompt_tokens",
-        "reasons",
-        "rows",
-        "rows_ahead",
-        "started_ps",
-    )
+    __slots__ = (*COLUMNS, "gaps", "reasons", "rows", "rows_ahead")
+
+    arrival_ps: array[int]
+    started_ps: array[int]
+    first_token_ps: array[int]
+    finished_ps: array[int]
+    instance: array[int]
+    outcome: array[int]  # index into OUTCOMES
+    prompt_tokens: array[int]
+    output_tokens: array[int]
+    cached_tokens: array[int]
+    preemptions: array[int]
 
     def __init__(self, rows_ahead: int = 1) -> None:
         """Rows are reserved so many at a time, which is faster; then the columns want `trim` at the end."""
         self.rows = 0
         self.rows_ahead = rows_ahead
-        self.arrival_ps = array("q")
-        self.started_ps = array("q")
-        self.first_token_ps = array("q")
-        self.finished_ps = array("q")
-        self.instance = array("i")
-        self.outcome = array("b")  # index into OUTCOMES
-        self.prompt_tokens = array("q")
-        self.output_tokens = array("q")
-        self.cached_tokens = array("q")
-        self.preemptions = array("i")
+        for name, (kind, _) in COLUMNS.items():
+            setattr(self, name, array(kind))
         self.reasons: dict[int, str] = {}  # row -> why it was rejected or failed
         # Gaps between successive tokens of one request, run by run, four integers each: the first gap, the increment
         # from step to step, the number of steps, and how many requests saw them. A negative weight takes back the
@@ -65,10 +65,8 @@ class Recorder:
         self.rows = row + 1
 
     def _reserve(self) -> None:
-        for name in COLUMNS:
-            column = getattr(self, name)
-            empty = 0 if name in COUNTS else IN_FLIGHT if name == "outcome" else -1
-            column.extend(array(column.typecode, (empty,)) * self.rows_ahead)
+        for name, (kind, empty) in COLUMNS.items():
+            getattr(self, name).extend(array(kind, (empty,)) * self.rows_ahead)
 
     def trim(self) -> None:
         """Give back the rows that were reserved and never came."""

@@ -10,15 +10,17 @@ No file holds a wall-clock time. The requests are not compressed: zlib's bytes d
 
 from __future__ import annotations
 
-from importlib import metadata
+import os
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 import yaml
 
-from headway.results.table import COLUMNS, Table
+from headway import __version__
+from headway.results.table import COLUMNS, Row, Table
 from headway.types import HeadwayError, Json
+from headway.wording import cut
 
 FORMAT = 1
 MANIFEST, SCENARIO, SUMMARY, REQUESTS = "manifest.json", "scenario.yaml", "summary.json", "requests.jsonl"
@@ -31,23 +33,6 @@ class Kept(msgspec.Struct):
     scenario: Json
     summary: Json
     requests: Table
-
-
-class Row(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of requests.jsonl."""
-
-    request: int
-    arrival_ps: int
-    started_ps: int
-    first_token_ps: int
-    finished_ps: int
-    instance: int
-    outcome: str
-    reason: str
-    prompt_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    preemptions: int
 
 
 class Manifest(msgspec.Struct):
@@ -65,26 +50,6 @@ def pretty(document: Json) -> str:
     return msgspec.json.format(msgspec.json.encode(clean(document)), indent=2).decode()
 
 
-def located(value: Any) -> Any:
-    """A scenario with the files it names under their whole paths, so that it runs again from anywhere."""
-    if isinstance(value, dict):
-        return {
-            key: _absolute(item) if key == "path" and isinstance(item, str) else located(item)
-            for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [located(item) for item in value]
-    if isinstance(value, str) and ".py:" in value:
-        file, _, name = value.rpartition(":")
-        return f"{_absolute(file)}:{name}"
-    return value
-
-
-def _absolute(file: str) -> str:
-    path = Path(file).expanduser()
-    return str(path.absolute()) if "\0" not in file and path.is_file() else file
-
-
 def clean(value: Any) -> Any:
     """Plain values with whatever of their text is not Unicode (a file's name in another code) replaced by `?`."""
     if isinstance(value, str):
@@ -96,39 +61,39 @@ def clean(value: Any) -> Any:
     return value
 
 
-def version() -> str:
-    try:
-        return metadata.version("headway")
-    except metadata.PackageNotFoundError:  # a source tree on the path
-        return "unknown"
-
-
 def write(folder: str | Path, kept: Kept) -> None:
     """Write a run folder. The manifest goes first, so that a write cut short can be repeated."""
     place = Path(folder)
     try:
-        _prepare(place)
-        manifest = Manifest(FORMAT, version(), kept.scenario.get("seed"))
+        check(place)
+        place.mkdir(parents=True, exist_ok=True)
+        for name in (SUMMARY, REQUESTS, SCENARIO):  # never a mixture of two runs
+            (place / name).unlink(missing_ok=True)
+        manifest = Manifest(FORMAT, __version__, kept.scenario.get("seed"))
         _text(place / MANIFEST, pretty(msgspec.to_builtins(manifest)) + "\n")
-        scenario = yaml.dump(
-            clean(located(msgspec.to_builtins(kept.scenario))), Dumper=_Dumper, sort_keys=False, allow_unicode=True
-        )
-        _text(place / SCENARIO, scenario)
+        plain = clean(msgspec.to_builtins(kept.scenario))
+        _text(place / SCENARIO, yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
         _requests(place / REQUESTS, kept.requests)
         _text(place / SUMMARY, pretty(kept.summary) + "\n")
     except OSError as error:
         raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
 
 
-def _prepare(place: Path) -> None:
-    """A folder of ours, old files gone: never a mixture of two runs, never somebody else's files overwritten."""
-    if place.exists() and not place.is_dir():
-        raise HeadwayError(f"{place}: is a file; name a folder to write the run into.")
-    place.mkdir(parents=True, exist_ok=True)
-    if any(place.iterdir()) and not _is_run(place):
-        raise HeadwayError(f"{place}: holds other files and is not a run folder; name a new or an empty folder.")
-    for name in (SUMMARY, REQUESTS, SCENARIO):
-        (place / name).unlink(missing_ok=True)
+def check(folder: str | Path) -> None:
+    """Raise unless a run can be written there: never over somebody else's files. Best asked before the simulation."""
+    place = Path(folder)
+    try:
+        if place.exists() and not place.is_dir():
+            raise HeadwayError(f"{place}: is a file; name a folder to write the run into.")
+        if place.is_dir() and any(place.iterdir()) and not _is_run(place):
+            raise HeadwayError(f"{place}: holds other files and is not a run folder; name a new or an empty folder.")
+        nearest = next(above for above in (place, *place.absolute().parents) if above.exists())
+    except OSError as error:
+        raise HeadwayError(f"{cut(str(place))}: cannot be written: {error.strerror or error}.") from None
+    if not nearest.is_dir():
+        raise HeadwayError(f"{place}: cannot be written: {nearest} is not a folder.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise HeadwayError(f"{place}: cannot be written: Permission denied.")
 
 
 def _is_run(place: Path) -> bool:

@@ -7,24 +7,31 @@ from array import array
 from collections.abc import Iterator, KeysView
 from typing import Any
 
+from msgspec import Struct
+
 from headway.results.recorder import Recorder
 from headway.types import OUTCOMES, HeadwayError
 from headway.wording import suggest
 
-COLUMNS = (
-    "request",
-    "arrival_ps",
-    "started_ps",
-    "first_token_ps",
-    "finished_ps",
-    "instance",
-    "outcome",
-    "reason",
-    "prompt_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "preemptions",
-)
+
+class Row(Struct, forbid_unknown_fields=True):
+    """One request: the names and the order of the columns, here and wherever requests are written."""
+
+    request: int
+    arrival_ps: int
+    started_ps: int
+    first_token_ps: int
+    finished_ps: int
+    instance: int
+    outcome: str
+    reason: str
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    preemptions: int
+
+
+COLUMNS = Row.__struct_fields__
 
 
 class Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headway.hashing import OUTPUT, key
 from headway.sim.job import Job
 from headway.sim.kv_cache import KvCache
 from headway.sim.leap import NEVER, duration, steps_begun
@@ -33,6 +34,7 @@ class Batch:
         "start",
         "steps",
         "taken",
+        "tells_kv",
         "view",
     )
 
@@ -60,7 +62,8 @@ class Batch:
         self.length = 0  # in steps
         self.taken = 0  # steps whose blocks are taken
         self.chunks: list[tuple[Job, int]] = []  # prefill in each step: the request and its tokens
-        # the last look at KV use
+        # the last look at KV use, where somebody looks
+        self.tells_kv = True
         self.looked = 0  # steps begun by then, earlier runs included
         self.reported_to = NEVER  # until when it stays true: the next step begins
         self.next_step = 0  # how long that step lasts
@@ -75,6 +78,34 @@ class Batch:
         size = self.block_tokens
         phase = begun % size
         return self.decodes * (steps // size) + sum(self.phases[phase : phase + steps % size])
+
+    def start_decoding(self, job: Job) -> None:
+        """Put a request whose prefill has ended into the decoding set."""
+        size = self.block_tokens
+        job.decoding_from = self.steps - job.generated
+        job.ends_at_step = job.decoding_from + job.output_tokens
+        self.decodes += 1
+        self.counted += job.counted
+        self.context += job.known + 1
+        phase = (self.steps - job.known) % size
+        self.phases[phase] += 1
+        self.phases[phase + size] += 1
+
+    def stop_decoding(self, job: Job) -> None:
+        """Take a request out of the decoding set; its generated blocks become hits."""
+        size = self.block_tokens
+        job.generated = self.steps - job.decoding_from
+        computed = job.computed = job.request.prompt_tokens + job.generated - 1
+        job.blocks = -(-computed // size)
+        self.decodes -= 1
+        self.counted -= job.counted
+        self.context -= computed + 1
+        phase = (self.steps - computed) % size
+        self.phases[phase] -= 1
+        self.phases[phase + size] -= 1
+        end = computed // size
+        if end > job.cached_to and self.caching:
+            self.cache.add(key(OUTPUT, job.row), job.cached_to, end, job.holds)
 
     def chunk_blocks(self, steps: int) -> int:
         """Blocks of the unfinished prefill once `steps` steps of the run have begun."""

@@ -1,8 +1,8 @@
 """The event loop: joins workload, control plane and instances.
 
-At one instant: (a) all step ends, by instance; (b) arrivals, each admitted and routed at once, by request, and then
-what ended at this instant reaches the router, by request; (c) step begins, by instance. Every reader at t sees the
-steps ended at or before t.
+At one instant: (a) all step ends, by instance; (b) first tokens reach the router, then arrivals are admitted and
+routed, then what ended at this instant reaches the router, each by request; (c) step begins, by instance. Every reader
+at t sees the steps ended at or before t.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from msgspec import Struct
 from headway.control import ControlPlane
 from headway.latency.base import LatencyModel
 from headway.policies.context import Context, Estimator
-from headway.results.recorder import IN_FLIGHT, InstanceStats, Recorder
+from headway.registry import declared
+from headway.results.recorder import COMPLETED, IN_FLIGHT, REJECTED, InstanceStats, Recorder
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.leap import NEVER
@@ -27,8 +28,6 @@ from headway.streams import stream
 from headway.types import OUTCOMES, HeadwayError, InstanceView, InvariantError, Reject, Request
 from headway.workload.spec import Planned
 
-COMPLETED = OUTCOMES.index("completed")
-REJECTED = OUTCOMES.index("rejected")
 PROGRESS_EVERY = 1000  # arrivals
 ROWS_AHEAD = 1024
 INDEX_BITS = 20  # a heap entry is time and instance in one integer
@@ -45,8 +44,6 @@ class ClusterSetup(Struct):
     views: list[InstanceView]
     latency: LatencyModel
     block_tokens: int
-    max_batch_tokens: int
-    max_batch_size: int
     prefix_caching: bool
     idle_watts: float  # an instance
     busy_watts: float
@@ -92,7 +89,7 @@ class Simulation:
             )
             for view in setup.views
         ]
-        oracle = any(_is_oracle(policy) for policy in (admission, routing))
+        oracle = any(declared(policy).oracle for policy in (admission, routing))
         context = Context(setup.views, rng, estimator, setup.block_tokens, self.truth if oracle else None)
         self.control = ControlPlane(context, admission, routing)
         self.signals = Signals(self.instances, [admission, routing], setup.idle_watts, setup.busy_watts)
@@ -129,6 +126,8 @@ class Simulation:
             if hears and (first_tokens or done):
                 self.signals.refresh(now)
             if first_tokens:
+                if len(first_tokens) > 1:
+                    first_tokens.sort(key=_row)
                 for job in first_tokens:
                     first_token(now, job.row)
                 first_tokens.clear()
@@ -238,10 +237,6 @@ class Simulation:
     @property
     def stats(self) -> list[InstanceStats]:
         return [instance.stats for instance in self.instances]
-
-
-def _is_oracle(policy: Any) -> bool:
-    return bool(getattr(policy, "oracle", False) or getattr(getattr(policy, "entry", None), "oracle", False))
 
 
 def _row(job: Job) -> int:

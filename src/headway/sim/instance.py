@@ -15,7 +15,6 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any
 
-from headway.hashing import OUTPUT, key
 from headway.latency.base import LatencyModel
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.batch import Batch
@@ -34,7 +33,6 @@ class Instance(Batch):
         "finished",
         "first_tokens",
         "gaps",
-        "index",
         "log",
         "max_batch_size",
         "max_batch_tokens",
@@ -63,7 +61,6 @@ class Instance(Batch):
         finished: list[Job],
     ) -> None:
         super().__init__(view, block_tokens, caching)
-        self.index = view.index
         self.step_times = latency.run
         self.scheduler = scheduler
         self.max_batch_tokens = view.max_batch_tokens
@@ -232,10 +229,11 @@ class Instance(Batch):
         self.increment = increment
         self.length = steps
         self.taken = 1
-        self.looked = self.steps + 1
-        self.reported_to = now + first
-        self.next_step = first + increment
-        self.view.kv_used = cache.held
+        if self.tells_kv:
+            self.looked = self.steps + 1
+            self.reported_to = now + first
+            self.next_step = first + increment
+            self.view.kv_used = cache.held
         self.end = now + first if steps == 1 else now + steps * first + increment * (steps * (steps - 1) // 2)
 
     def finish_run(self, now: int) -> None:
@@ -258,8 +256,9 @@ class Instance(Batch):
                 self.leave(heappop(ending)[2])
         for job, want in self.chunks:
             self.advance(job, want * length, now)
-        self.view.kv_used = cache.held
-        self.reported_to = NEVER
+        if self.tells_kv:
+            self.view.kv_used = cache.held
+            self.reported_to = NEVER
 
     def advance(self, job: Job, tokens: int, now: int) -> None:
         """A prefill moves on; with its last token the next output token comes."""
@@ -276,20 +275,12 @@ class Instance(Batch):
             self.first_tokens.append(job)
         else:
             self.gaps.resume(job, now)
-        steps = self.steps
-        job.decoding_from = steps - job.generated
-        job.ends_at_step = ends = job.decoding_from + job.output_tokens
         job.log_from = len(self.gaps.runs)
-        self.decodes += 1
-        self.counted += job.counted
-        self.context += job.known + 1
-        phase = (steps - job.known) % self.block_tokens
-        self.phases[phase] += 1
-        self.phases[phase + self.block_tokens] += 1
-        if ends == steps:
+        self.start_decoding(job)
+        if job.ends_at_step == self.steps:
             self.leave(job)
         else:
-            heappush(self.ending, (ends, job.order, job))
+            heappush(self.ending, (job.ends_at_step, job.order, job))
 
     def count_prefill(self, job: Job, computed: int) -> None:
         """Prompt tokens are counted the first time they are computed."""
@@ -297,22 +288,6 @@ class Instance(Batch):
         if done > job.prefilled:
             self.stats.prefill_tokens += done - job.prefilled
             job.prefilled = done
-
-    def stop_decoding(self, job: Job) -> None:
-        """Take a request out of the decoding set; its generated blocks become hits."""
-        size = self.block_tokens
-        job.generated = self.steps - job.decoding_from
-        computed = job.computed = job.request.prompt_tokens + job.generated - 1
-        job.blocks = -(-computed // size)
-        self.decodes -= 1
-        self.counted -= job.counted
-        self.context -= computed + 1
-        phase = (self.steps - computed) % size
-        self.phases[phase] -= 1
-        self.phases[phase + size] -= 1
-        end = computed // size
-        if end > job.cached_to and self.caching:
-            self.cache.add(key(OUTPUT, job.row), job.cached_to, end, job.holds)
 
     def leave(self, job: Job) -> None:
         """The last token has come."""

@@ -14,22 +14,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from msgspec import Struct
-
+from headway.sim.piece import Piece
 from headway.types import InvariantError
 
 Runs = tuple[tuple[int, int], ...]  # (key, end block), as Path.blocks gives them
 Hold = tuple[int, int, int]  # key, first block, end block
-
-
-class Piece(Struct, eq=False, gc=False):
-    """Blocks `start` to `end` of one key, all with the same number of holders."""
-
-    key: int
-    start: int
-    end: int
-    holders: int
-    next: Piece | None = None  # the next piece of the same key, further down the sequence
 
 
 class KvCache:

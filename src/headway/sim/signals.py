@@ -1,14 +1,15 @@
 """What the router is told of the instances: the reported fields of their views.
 
 Queue and batch are written by the instances as they change. What varies with time inside a run (KV use, utilisation,
-power) is worked out when a decision is about to be taken, and only where the policies say that they read it.
+power) is worked out when a decision is about to be taken, and only where the policies say that they read it; else it is
+taken off the views, so that nobody reads a value that is not kept true.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from headway.registry import REPORTED, Entry
+from headway.registry import declared
 from headway.sim.batch import report_kv
 from headway.sim.busy import BusyWindow
 from headway.sim.instance import Instance
@@ -18,18 +19,9 @@ BUSY_WINDOW = 5 * PS_PER_SECOND
 WATTS_WINDOW = 30 * PS_PER_SECOND
 
 
-def reads(policy: Any) -> tuple[str, ...]:
-    """The reported signals that a policy reads; all of them where it does not say."""
-    own = getattr(policy, "reads", None)
-    if own is not None:
-        return tuple(own)
-    entry = getattr(policy, "entry", None)
-    return entry.reported if isinstance(entry, Entry) else REPORTED
-
-
 class Signals:
     def __init__(self, instances: list[Instance], policies: list[Any], idle_watts: float, busy_watts: float) -> None:
-        wanted = [name for policy in policies for name in reads(policy)]
+        wanted = [name for policy in policies for name in declared(policy).reported]
         self.instances = instances
         self.kv = "kv_used" in wanted
         self.power = "busy" in wanted or "watts" in wanted
@@ -37,9 +29,14 @@ class Signals:
         self.idle_watts = idle_watts
         self.span_watts = busy_watts - idle_watts
         self.origin = -1  # the first decision
-        if self.power:
-            for instance in instances:
+        for instance in instances:
+            instance.tells_kv = self.kv
+            if self.power:
                 instance.windows = (BusyWindow(BUSY_WINDOW), BusyWindow(WATTS_WINDOW))
+            if not self.kv:
+                del instance.view.kv_used
+            if not self.power:
+                del instance.view.busy, instance.view.watts
 
     def refresh(self, now: int) -> None:
         """Make every reported field that is read true at `now`."""

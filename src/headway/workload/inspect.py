@@ -30,9 +30,6 @@ def inspect(
     format: str | None = None,
     capacities: Sequence[int | None] = (None,),
     instances: Sequence[int] = (1,),
-    *,
-    block_tokens: int | None = None,
-    limit: int | None = None,
 ) -> Json:
     """All figures of a trace file; a capacity is in blocks a cache, None for unlimited."""
     for capacity in capacities:
@@ -41,7 +38,7 @@ def inspect(
     for count in instances:
         if count < 1:
             raise HeadwayError(f"--instances: there is at least 1 cache, got {count}.")
-    trace = read_trace(pathlib.Path(path), format, block_tokens=block_tokens, limit=limit)
+    trace = read_trace(pathlib.Path(path), format)
     return describe(trace, capacities, instances)
 
 

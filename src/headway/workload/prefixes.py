@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from headway.section import read
 from headway.streams import stream
-from headway.types import HeadwayError
+from headway.types import HeadwayError, Json
 from headway.wording import suggest
 from headway.workload.shapes import MAX_TOKENS, check_weights, picker
 
@@ -49,12 +49,11 @@ def parse(spec: object, where: str) -> Prefix:
         raise HeadwayError(f"{where}.tokens: must lie between 1 and {MAX_TOKENS}, got {prefix.tokens}.")
     if not 0 <= prefix.share <= 1:
         raise HeadwayError(f"{where}.share: a probability lies between 0 and 1, got {prefix.share:g}.")
-    _parse_popularity(prefix, f"{where}.popularity")
-    return prefix
+    return msgspec.structs.replace(prefix, popularity=_popularity(prefix, f"{where}.popularity"))
 
 
-def _parse_popularity(prefix: Prefix, where: str) -> float | list[float] | None:
-    """The exponent of a zipf law, or weights, or None where all groups are alike."""
+def _popularity(prefix: Prefix, where: str) -> str | Json | list[Any]:
+    """How groups are drawn, with nothing left out: "uniform", a zipf law with its exponent, or weights."""
     spec = prefix.popularity
     if isinstance(spec, list):
         try:
@@ -62,7 +61,7 @@ def _parse_popularity(prefix: Prefix, where: str) -> float | list[float] | None:
         except msgspec.ValidationError as error:
             raise HeadwayError(f"{where}: {error}.") from None
         check_weights(weights, prefix.groups, "groups", where)
-        return weights
+        return spec
     popularity = Popularity(spec) if isinstance(spec, str) else read(Popularity, spec, where)
     if popularity.dist not in ("uniform", "zipf"):
         known = suggest(popularity.dist, ("uniform", "zipf"))
@@ -70,19 +69,19 @@ def _parse_popularity(prefix: Prefix, where: str) -> float | list[float] | None:
     if popularity.dist == "uniform":
         if popularity.s is not None:
             raise HeadwayError(f"{where}.s: only zipf takes an exponent.")
-        return None
+        return "uniform"
     exponent = 1.0 if popularity.s is None else popularity.s
     if not (isfinite(exponent) and 0 <= exponent <= 20):
         raise HeadwayError(f"{where}.s: must lie between 0 and 20, got {exponent:g}.")
-    return exponent
+    return {"dist": "zipf", "s": exponent}
 
 
-def chooser(prefix: Prefix, seed: int, where: str) -> Callable[[], int]:
-    """A function that draws each request's group, `NO_GROUP` for none."""
-    popularity = _parse_popularity(prefix, f"{where}.popularity")
-    weights = popularity if isinstance(popularity, list) else None
-    if isinstance(popularity, float):
-        weights = [rank**-popularity for rank in range(1, prefix.groups + 1)]
+def chooser(prefix: Prefix, seed: int) -> Callable[[], int]:
+    """A function that draws each request's group, `NO_GROUP` for none, of a prefix that `parse` gave."""
+    popularity = prefix.popularity
+    weights = [float(weight) for weight in popularity] if isinstance(popularity, list) else None
+    if isinstance(popularity, dict):
+        weights = [rank ** -popularity["s"] for rank in range(1, prefix.groups + 1)]
     group = picker(range(prefix.groups), weights, stream(seed, "workload.prefix.group"))
     share = prefix.share
     if share == 1.0:

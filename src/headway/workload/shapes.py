@@ -151,8 +151,8 @@ def shown(value: float) -> str:
     return "a number of too many digits" if isinstance(value, int) and abs(value) > 10**18 else f"{value:.15g}"
 
 
-def sampler(spec: object, where: str, rng: Random, base: pathlib.Path) -> Draw:
-    """A function that draws lengths from `rng`; files are found from the folder `base`."""
+def sampler(spec: object, where: str, rng: Random) -> Draw:
+    """A function that draws lengths from `rng`."""
     kind, shape = parse(spec, where)
     low = 1 if shape.min is None else shape.min
     high = MAX_TOKENS if shape.max is None else shape.max
@@ -160,7 +160,7 @@ def sampler(spec: object, where: str, rng: Random, base: pathlib.Path) -> Draw:
         value = min(max(int(shape.value), low), high)
         return lambda: value
     if isinstance(shape, Empirical):
-        values = shape.values or _read_lengths(base / str(shape.path), f"{where}.path")
+        values = shape.values or _read_lengths(pathlib.Path(str(shape.path)), f"{where}.path")
         return picker([min(max(value, low), high) for value in values], shape.weights, rng)
     return _clamped(_continuous(kind, shape, rng), low, high)
 

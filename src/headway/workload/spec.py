@@ -9,12 +9,12 @@ from itertools import islice, repeat
 from random import Random
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from headway import hashing
 from headway.section import read
 from headway.streams import stream
-from headway.types import PS_PER_SECOND, HeadwayError, Path, Request
+from headway.types import PS_PER_SECOND, HeadwayError, Json, Path, Request
 from headway.units import duration_ps, rate
 from headway.workload import arrivals, prefixes, shapes
 from headway.workload.traces import FORMATS, Trace, check_format, read_trace
@@ -63,10 +63,6 @@ class WorkloadSpec(Struct):
     prefix: Any = None
     trace: Any = None
     max_tokens: Any = None  # what clients declare; an output never exceeds it
-
-    @classmethod
-    def read(cls, data: object, where: str = "workload") -> WorkloadSpec:
-        return read(cls, data, where)
 
     def __post_init__(self) -> None:
         if self.duration is not None and duration_ps(self.duration, "workload.duration") <= 0:
@@ -125,38 +121,37 @@ class WorkloadSpec(Struct):
     def _arrival(self) -> Any:
         return "poisson" if self.arrival is None else self.arrival
 
-    def resolved(self) -> dict[str, Any]:
-        """The section with every default written out."""
-        found = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+    def resolved(self) -> Json:
+        """The section with every default written out, but for what a trace's file tells: format and block size."""
+        found: Json = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
         if self.trace is not None:
-            trace = read(TraceSpec, self.trace, "workload.trace")
-            return found | {"trace": {name: getattr(trace, name) for name in trace.__struct_fields__}}
-        lengths = {name: self._shape(name) for name in ("prompt_tokens", "output_tokens")}
-        return found | {"arrival": self._arrival()} | lengths
+            return found | {"trace": to_builtins(read(TraceSpec, self.trace, "workload.trace"))}
+        arrival = arrivals.parse(self._arrival(), "workload.arrival")
+        found["arrival"] = arrival.process if arrival.cv is None else to_builtins(arrival)
+        found |= {name: self._shape(name) for name in ("prompt_tokens", "output_tokens")}
+        if self.prefix is not None:
+            found["prefix"] = to_builtins(prefixes.parse(self.prefix, "workload.prefix"))
+        return found
 
-    def plan(self, seed: int, model: str = "", base: pathlib.Path | None = None) -> Iterator[Planned]:
-        """The requests in order of arrival, one at a time. Paths are relative to `base`, the scenario's folder."""
-        folder = pathlib.Path() if base is None else base
+    def plan(self, seed: int, model: str = "") -> Iterator[Planned]:
+        """The requests in order of arrival, one at a time."""
         stop_ps = LAST_PS + 1
         if self.duration is not None:
             stop_ps = min(stop_ps, duration_ps(self.duration, "workload.duration"))
-        declared = self._declared(seed, folder)
+        declared = self._declared(seed)
         if self.trace is not None:
             spec = read(TraceSpec, self.trace, "workload.trace")
-            trace = load(spec, folder)
-            return _replay(trace, Fraction(str(spec.speed)), stop_ps, declared, model)
-        return self._synthesise(seed, model, folder, stop_ps, declared)
+            return _replay(load(spec), Fraction(str(spec.speed)), stop_ps, declared, model)
+        return self._synthesise(seed, model, stop_ps, declared)
 
-    def _declared(self, seed: int, folder: pathlib.Path) -> Callable[[], int] | None:
+    def _declared(self, seed: int) -> Callable[[], int] | None:
         if self.max_tokens is None:
             return None
-        return shapes.sampler(self.max_tokens, "workload.max_tokens", stream(seed, "workload.max_tokens"), folder)
+        return shapes.sampler(self.max_tokens, "workload.max_tokens", stream(seed, "workload.max_tokens"))
 
-    def _synthesise(
-        self, seed: int, model: str, folder: pathlib.Path, stop_ps: int, declared: Callable[[], int] | None
-    ) -> Iterator[Planned]:
+    def _synthesise(self, seed: int, model: str, stop_ps: int, declared: Callable[[], int] | None) -> Iterator[Planned]:
         def lengths(name: str) -> shapes.Draw:
-            return shapes.sampler(self._shape(name), f"workload.{name}", stream(seed, f"workload.{name}"), folder)
+            return shapes.sampler(self._shape(name), f"workload.{name}", stream(seed, f"workload.{name}"))
 
         rng: Random = stream(seed, "workload.arrivals")
         process = arrivals.parse(self._arrival(), "workload.arrival")
@@ -164,15 +159,15 @@ class WorkloadSpec(Struct):
         tokens, group = 0, repeat(prefixes.NO_GROUP).__next__
         if self.prefix is not None:
             prefix = prefixes.parse(self.prefix, "workload.prefix")
-            tokens, group = prefix.tokens, prefixes.chooser(prefix, seed, "workload.prefix")
+            tokens, group = prefix.tokens, prefixes.chooser(prefix, seed)
         bounded = islice(times, MAX_REQUESTS if self.requests is None else self.requests)
         prompts, outputs = lengths("prompt_tokens"), lengths("output_tokens")
         return _generate(bounded, prompts, outputs, group, tokens, stop_ps, declared, model)
 
 
-def load(spec: TraceSpec, folder: pathlib.Path) -> Trace:
-    """The trace of a scenario, found from the scenario's folder."""
-    path = folder / spec.path
+def load(spec: TraceSpec) -> Trace:
+    """The trace of a scenario."""
+    path = pathlib.Path(spec.path)
     try:
         path.open("rb").close()
     except (OSError, ValueError) as error:

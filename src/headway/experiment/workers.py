@@ -1,0 +1,82 @@
+"""Worker processes: how they are started, what they inherit, and how they end.
+
+A worker shares nothing with the caller but what it is handed. It neither needs nor runs the caller's script, so that
+one without a `__main__` guard works as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.context import BaseContext, SpawnContext, SpawnProcess
+from pathlib import Path
+from types import ModuleType
+
+PR_SET_PDEATHSIG = 1  # Linux: the signal a process gets when its parent ends
+
+
+def available(wanted: int | None) -> int:
+    """How many workers there may be: as many as wanted, or one a core; a daemon may have none beside itself."""
+    if multiprocessing.current_process().daemon:
+        return 1
+    return wanted or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def pool_of(size: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(size, _context(), initializer=_begin, initargs=(os.getpid(),))
+
+
+def end(pool: ProcessPoolExecutor) -> None:
+    """End a pool at once: nobody waits for what its workers are still at."""
+    for process in list((getattr(pool, "_processes", None) or {}).values()):
+        process.kill()
+    pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin(parent: int) -> None:
+    """How a worker begins. What a policy prints there goes to standard error. It ends at once and without a word on
+    Ctrl-C, which reaches every process of the terminal, and does not outlive the caller, however that ends."""
+    sys.stdout = sys.stderr
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the kernel was asked
+        os._exit(1)
+
+
+class _Worker(SpawnProcess):
+    """A new interpreter that leaves the caller's script alone: it has no use for it, and a script without a __main__
+    guard would run there all over again."""
+
+    def start(self) -> None:
+        script = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")  # which names no file to import
+        try:
+            super().start()
+        finally:
+            sys.modules["__main__"] = script
+
+
+class _Spawn(SpawnContext):
+    Process = _Worker
+
+
+def _context() -> BaseContext:
+    """A fork starts in no time, but a copy of a program with other threads may hang on a lock that one of them held."""
+    return multiprocessing.get_context("fork") if sys.platform == "linux" and _threads() == 1 else _Spawn()
+
+
+def _threads() -> int:
+    """All of the process, those that Python knows nothing of included."""
+    try:
+        return len(list(Path("/proc/self/task").iterdir()))
+    except OSError:
+        return threading.active_count()

@@ -1,0 +1,84 @@
+"""The files that a scenario refers to: a trace, a file of lengths, a policy of the user's own.
+
+A reference is the value of any key `path`, and any `file.py:Class`, be it a value, a mapping's key or a part of scorers
+written as text. References are made absolute where a document is read, so that nobody later needs to know its folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b, file_digest
+from pathlib import Path
+from typing import Any
+
+from headway import registry
+from headway.policies.profile import scorer_list
+from headway.types import HeadwayError
+from headway.wording import cut
+
+Change = Callable[[str], str]
+
+
+def absolute(value: Any, folder: Path | None = None) -> Any:
+    """A copy of a document whose files go by their whole paths: found from `folder`, or else from the current one.
+    What is found in neither stays as it is written, for whoever opens it to tell."""
+
+    def found(file: str) -> str:
+        try:
+            path = Path(file).expanduser()
+            for base in (folder or Path(), Path()):
+                if (base / path).is_file():
+                    return str((base / path).absolute())
+        except (OSError, RuntimeError, ValueError):  # no such user, a name too long, a folder that may not be entered
+            pass
+        return file
+
+    return _each(value, found)
+
+
+def digested(value: Any) -> Any:
+    """A copy of a document with a digest of their bytes in place of the files it refers to."""
+    return _each(value, _digest)
+
+
+def _digest(file: str) -> str:
+    try:
+        if not Path(file).is_file():
+            return file
+        with Path(file).open("rb") as content:
+            return file_digest(content, lambda: blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        raise HeadwayError(f"{cut(file)}: cannot be read ({error.strerror or error}).") from None
+
+
+def _each(value: Any, change: Change, key: object = None) -> Any:
+    if isinstance(value, dict):
+        found: dict[Any, Any] = {}
+        for name, item in value.items():
+            changed = _name(name, change) if isinstance(name, str) else name
+            if changed in found:
+                raise HeadwayError(f"{cut(changed)}: stands twice in one mapping, under two names; keep one of them.")
+            found[changed] = _each(item, change, name)
+        return found
+    if isinstance(value, list | tuple):
+        return [_each(item, change) for item in value]
+    if not isinstance(value, str):
+        return value
+    if key == "path":
+        return change(value)
+    return _scorers(value, change) if key == "scorers" else _name(value, change)
+
+
+def _name(text: str, change: Change) -> str:
+    file, colon, name = text.rpartition(":")
+    return f"{change(file)}:{name}" if colon and registry.is_file(text) else text
+
+
+def _scorers(text: str, change: Change) -> Any:
+    """Scorers as text become a list where a file is among them, since a path may hold any sign that text is cut at."""
+    if not registry.is_file(text):
+        return text
+    try:
+        return _each(scorer_list(text), change)
+    except HeadwayError:  # told at its place by whoever reads it
+        return text

@@ -1,0 +1,115 @@
+"""The order of several runs of one scenario, best first, by their summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any, Final, Literal
+
+from headway.results.metrics import summarise
+from headway.results.recorder import Recorder, RunFacts
+from headway.types import HeadwayError, Json
+from headway.wording import shown, suggest
+
+Best = Literal["low", "high"]
+Named = tuple[str, Json]
+
+# The longest matching beginning of a path decides; what is not here (the arrivals, a policy's own figures) cannot rank.
+BEST: Final[dict[str, Best]] = {
+    "duration_s": "low",
+    "preemptions": "low",
+    "requests.completed": "high",
+    "requests.rejected": "low",
+    "requests.timed_out": "low",
+    "requests.failed": "low",
+    "requests.in_flight": "low",
+    "latency": "low",
+    "throughput": "high",
+    "cache": "high",
+    "balance.cv": "low",
+    "balance.jain": "high",
+    "slo": "high",
+    "cost": "low",
+}
+MANY: Final = 12  # names that a sentence may list
+# The facts of a run that was none: its summary has every path.
+NOTHING: Final = RunFacts(
+    started_ps=0,
+    ended_ps=0,
+    block_tokens=1,
+    warmup=0,
+    slo_ttft_ps=None,
+    slo_tpot_ps=None,
+    gpus_per_instance=1,
+    usd_per_gpu_hour=0.0,
+    policy_metrics={},
+)
+
+
+def rank(results: Iterable[Named], by: str | None = None) -> list[Named]:
+    """Best first; equals keep the order given, and a run without the figure comes last.
+
+    `by` is a figure, see `figure`. Without it: with an SLO the most goodput per planned request, then the lowest p99 of
+    TTFT; without one the fewest requests lost, so that shedding does not pay, then the lowest mean of E2E.
+    """
+    if by is None:
+        return sorted(results, key=lambda pair: _default(pair[1]))
+    way = direction(by)
+    return sorted(results, key=lambda pair: _key(value(pair[1], by), way))
+
+
+def figure(path: str) -> str:
+    """A figure that runs can be ranked by, a dotted path of the summary such as `latency.ttft.p99`, as it is written
+    there; what is none is told, before anything has been run."""
+    wanted = path.strip().replace("-", "_")
+    known = [name for name in paths(summarise(Recorder(), [], NOTHING)) if direction(name)]
+    if wanted in known:
+        return wanted
+    near = [name for name in known if wanted and wanted in name]
+    near = near if len(near) <= MANY else []
+    hint = suggest(wanted, near or get_close_matches(wanted, known, n=1))
+    hint = hint or " One is 'latency.ttft.p99'; docs/metrics.md has them all."
+    raise HeadwayError(f"by: no figure to rank by is called {shown(path.strip())}.{hint}")
+
+
+def direction(path: str) -> Best | None:
+    """Whether a low or a high value of this figure is better; None where neither is."""
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        found = BEST.get(".".join(parts[:length]))
+        if found is not None:
+            return found
+    return None
+
+
+def value(summary: Json, path: str) -> float | None:
+    """The number at a dotted path of a summary; None where the run had no sample."""
+    found: Any = summary
+    for part in path.split("."):
+        found = found[part]
+    return None if found is None else float(found)
+
+
+def paths(summary: Json, prefix: str = "") -> list[str]:
+    """All dotted paths of a summary that lead to a number (or to None)."""
+    found = []
+    for name, inner in summary.items():
+        if isinstance(inner, dict):
+            found += paths(inner, f"{prefix}{name}.")
+        elif not isinstance(inner, (list, str)):
+            found.append(prefix + name)
+    return found
+
+
+def _key(number: float | None, way: Best | None) -> tuple[bool, float]:
+    if number is None or number != number:
+        return True, 0.0
+    return False, -number if way == "high" else number
+
+
+def _default(summary: Json) -> tuple[tuple[bool, float], ...]:
+    slo, latency, requests = summary["slo"], summary["latency"], summary["requests"]
+    if slo["ttft_attainment"] is not None or slo["tpot_attainment"] is not None:
+        return _key(slo["goodput_ratio"], "high"), _key(latency["ttft"]["p99"], "low")
+    lost = requests["rejected"] + requests["timed_out"] + requests["failed"]
+    return _key(lost, "low"), _key(latency["e2e"]["mean"], "low")

@@ -1,0 +1,15 @@
+"""A piece of cached content: neighbouring blocks that share a fate."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Piece(Struct, eq=False, gc=False):
+    """Blocks `start` to `end` of one key, all with the same number of holders."""
+
+    key: int
+    start: int
+    end: int
+    holders: int
+    next: Piece | None = None  # the next piece of the same key, further down the sequence

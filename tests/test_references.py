@@ -1,0 +1,187 @@
+"""The files that a scenario names: found beside it, known by their whole paths, and part of its key by their bytes."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headway import overrides
+from headway.experiment.run import simulate
+from headway.references import absolute
+from headway.scenario import Scenario, load_data, validate
+from headway.types import HeadwayError
+
+POLICIES = """
+from headway.types import ADMIT, Route
+
+
+class Mine:
+    path: str = ""
+
+    def admit(self, request, cluster):
+        return ADMIT
+
+    def route(self, request, cluster):
+        return Route(cluster.instances[0].id)
+
+    def score(self, request, candidates, cluster):
+        return [1.0 for _ in candidates]
+
+    def keep(self, request, candidates, cluster):
+        return candidates
+
+    def pick(self, candidates, totals, cluster):
+        return 0
+"""
+TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+WORKLOAD = {"requests": 3, "rate": "5/s", "prompt_tokens": 100, "output_tokens": 10}
+FORMS: dict[str, dict[str, Any]] = {
+    "a trace": {"workload": {"trace": {"path": "t.csv"}}},
+    "prompt lengths": {"workload": {**WORKLOAD, "prompt_tokens": {"dist": "empirical", "path": "n.txt"}}},
+    "declared lengths": {"workload": {**WORKLOAD, "max_tokens": {"dist": "empirical", "path": "n.txt"}}},
+    "an admission policy": {"policies": {"admission": "mine.py:Mine"}},
+    "a routing policy": {"policies": {"routing": {"name": "mine.py:Mine"}}},
+    "a parameter": {"policies": {"routing": {"name": "mine.py:Mine", "path": "n.txt"}}},
+    "scorers as a mapping": {"policies": {"routing": {"name": "weighted", "scorers": {"mine.py:Mine": 2}}}},
+    "scorers as a list": {
+        "policies": {"routing": {"name": "weighted", "scorers": [{"name": "mine.py:Mine", "weight": 2}]}}
+    },
+    "scorers as text": {"policies": {"routing": {"name": "weighted", "scorers": "mine.py:Mine:2, queue-depth:1"}}},
+    "a filter": {"policies": {"routing": {"name": "weighted", "filters": ["mine.py:Mine"]}}},
+    "a filter's mapping": {"policies": {"routing": {"name": "weighted", "filters": [{"name": "mine.py:Mine"}]}}},
+    "a picker": {"policies": {"routing": {"name": "weighted", "picker": "mine.py:Mine"}}},
+}
+
+
+def fill(folder: Path, form: str) -> Path:
+    """A folder with a scenario and all that it may refer to."""
+    folder.mkdir(parents=True)
+    (folder / "mine.py").write_text(POLICIES)
+    (folder / "t.csv").write_text(TRACE)
+    (folder / "n.txt").write_text("16\n32\n")
+    data = {"workload": WORKLOAD, "cluster": {"instances": 2, "latency": {"model": "fixed"}}, **FORMS[form]}
+    (folder / "s.yaml").write_text(yaml.safe_dump(data))
+    return folder / "s.yaml"
+
+
+@pytest.fixture
+def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder that has nothing to do with the scenario's."""
+    folder = tmp_path / "away"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_is_found_beside_the_scenario_wherever_it_is_named(form: str, tmp_path: Path, away: Path) -> None:
+    file = fill(tmp_path / "a, b", form)
+    scenario = Scenario.load(file)
+    resolved = scenario.resolved()
+    assert str(file.parent) in str(resolved)
+    assert Scenario.load(resolved).resolved() == resolved
+    assert simulate(file).summary()["requests"]["completed"] == len(list(scenario.workload.plan(0)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_that_is_not_beside_the_scenario_is_found_from_the_current_folder(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = fill(tmp_path / "a", form)
+    (tmp_path / "b").mkdir()
+    moved = file.rename(tmp_path / "b" / "s.yaml")
+    monkeypatch.chdir(file.parent)
+    scenarios = [Scenario.load(moved), Scenario.load(yaml.safe_load(moved.read_text()))]
+    monkeypatch.chdir(tmp_path)
+    for scenario in scenarios:
+        assert str(file.parent) in str(scenario.resolved())
+        assert list(scenario.workload.plan(0))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_key_holds_the_bytes_of_files_and_not_where_they_lie(form: str, tmp_path: Path, away: Path) -> None:
+    file = fill(tmp_path / "a", form)
+    key = Scenario.load(file).key()
+    shutil.copytree(file.parent, tmp_path / "b")
+    elsewhere = tmp_path / "b" / "s.yaml"
+    assert Scenario.load(elsewhere).key() == key
+    assert Scenario.load(Scenario.load(elsewhere).resolved()).key() == key
+    for name in ("mine.py", "t.csv", "n.txt"):
+        with (tmp_path / "b" / name).open("a") as content:
+            content.write("\n")
+    assert Scenario.load(elsewhere).key() != key
+
+
+def test_a_packed_trace_counts_by_the_bytes_of_its_file(tmp_path: Path) -> None:
+    keys = []
+    for level in (1, 1, 9):
+        (tmp_path / "t.csv.gz").write_bytes(gzip.compress(TRACE.encode() * 100, level, mtime=0))
+        keys.append(Scenario.load({"workload": {"trace": {"path": str(tmp_path / "t.csv.gz")}}}).key())
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_policy_given_in_passing_is_kept_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = fill(tmp_path / "a", "a trace")
+    monkeypatch.chdir(file.parent)
+    result = simulate(file, routing="mine.py:Mine")
+    assert result.scenario["policies"]["routing"]["name"] == f"{file.parent}/mine.py:Mine"
+
+
+def test_files_of_a_policy_file_are_found_beside_it(tmp_path: Path, away: Path) -> None:
+    scenario, config = fill(tmp_path / "a", "a trace"), tmp_path / "c" / "policy.yaml"
+    for text in (
+        "routing-policy: mine.py:Mine",
+        "routing-scorers: 'mine.py:Mine:2'",
+        "routing-scorers: {mine.py:Mine: 2}",
+    ):
+        config.parent.mkdir(exist_ok=True)
+        shutil.copy(scenario.parent / "mine.py", config.parent)
+        config.write_text(text)
+        found = validate(overrides.choose_routing(load_data(scenario), config=config))
+        assert f"{config.parent}/mine.py:Mine" in str(found.policies.routing)
+
+
+def test_files_of_a_change_are_found_from_the_current_folder(tmp_path: Path, away: Path) -> None:
+    scenario = fill(tmp_path / "a", "a trace")
+    shutil.copy(scenario.parent / "t.csv", away / "other.csv")
+    shutil.copy(scenario.parent / "mine.py", away)
+    changes = ["workload.trace.path=other.csv", "policies.routing.scorers={mine.py:Mine: 1}"]
+    for loaded in (Scenario.load(scenario, changes), validate(overrides.apply(load_data(scenario), changes))):
+        assert loaded.resolved()["workload"]["trace"]["path"] == f"{away}/other.csv"
+        assert loaded.resolved()["policies"]["routing"]["scorers"][0]["name"] == f"{away}/mine.py:Mine"
+
+
+def test_a_change_that_names_the_policy_it_already_is_keeps_its_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = fill(tmp_path / "a", "a parameter")
+    monkeypatch.chdir(scenario.parent)
+    routing = Scenario.load(scenario, "policies.routing.name=mine.py:Mine").policies.routing
+    assert routing == {"name": f"{scenario.parent}/mine.py:Mine", "path": f"{scenario.parent}/n.txt"}
+
+
+def test_a_file_that_is_nowhere_is_told_as_it_was_written(away: Path) -> None:
+    for form, sentence in (
+        ("a trace", r"workload\.trace\.path: 't\.csv' cannot be opened"),
+        ("prompt lengths", r"workload\.prompt_tokens\.path: 'n\.txt' cannot be read"),
+        ("a routing policy", r"policies\.routing: there is no file 'mine\.py'"),
+        ("scorers as text", r"there is no file 'mine\.py'"),
+    ):
+        with pytest.raises(HeadwayError, match=sentence):
+            list(Scenario.load({"workload": WORKLOAD, **FORMS[form]}).workload.plan(0))
+
+
+def test_one_scorer_under_two_names_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(fill(tmp_path / "a", "a trace").parent)
+    with pytest.raises(HeadwayError, match=r"mine\.py:Mine: stands twice in one mapping"):
+        absolute({"scorers": {"mine.py:Mine": 1, "./mine.py:Mine": 2}})
+
+
+def test_a_scenarios_name_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(fill(tmp_path / "a", "a trace").parent)
+    assert Scenario.load({"name": "mine.py:Mine", "workload": WORKLOAD}).resolved()["name"] == "mine.py:Mine"
