@@ -64,9 +64,10 @@ def measure(case: str, repeats: int) -> dict[str, Any]:
     from headway.experiment.run import prepare, run_facts
     from headway.results.metrics import summarise
     from headway.scenario import Scenario
+    from headway.workload.traffic import OpenLoop
 
     loaded = Scenario.load(scenario(case))
-    planned: Any = prepare(loaded).requests()
+    planned: Any = prepare(loaded).traffic()
     if case != "million":
         planned = list(planned)
     best, peak = float("inf"), 0
@@ -75,7 +76,7 @@ def measure(case: str, repeats: int) -> dict[str, Any]:
         prepared = prepare(loaded)
         before = time.process_time()
         simulation = prepared.simulation()
-        recorder = simulation.run(planned)
+        recorder = simulation.run(OpenLoop(planned))
         summarise(recorder, simulation.stats, run_facts(loaded, simulation))
         best = min(best, time.process_time() - before)
         peak = peak or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -158,7 +158,7 @@ def test_what_a_policy_prints_goes_where_its_caller_prints(capsys: pytest.Captur
 
 def test_a_prepared_run_is_the_one_that_simulate_runs() -> None:
     prepared = prepare(Scenario.load(SCENARIO), routing="power-of-two")
-    recorder = prepared.simulation().run(prepared.requests())
+    recorder = prepared.simulation().run(prepared.traffic())
     assert list(recorder.instance) == headway.simulate(SCENARIO, routing="power-of-two").requests["instance"]
 
 

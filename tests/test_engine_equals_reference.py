@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 import headway.policies  # noqa: F401  declares the built-in policies
 from headway import hashing, registry
+from headway.hashing import OUTPUT, key
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.cluster import ClusterSetup, Simulation
 from headway.types import OUTCOMES, ClusterView, InstanceView, Path, Request, Route
-from headway.workload.spec import Planned
+from headway.workload.traffic import OpenLoop, Planned
 from reference import ReferenceRun, simulate
 from strategies import Affine, Scenario, coincidences, scenarios, stopped, twins
 
@@ -67,10 +68,10 @@ def engine(scenario: Scenario, leap: bool | str) -> tuple[Recorder, list[Instanc
     scheduler = registry.build("scheduler", "fcfs", "")
     simulation = Simulation(setup, admission, routing, scheduler, Random, NoEstimate())
     planned = [
-        Planned(Request(id=row, arrival_ps=at, prompt_tokens=prompt, path=path), output)
+        Planned(Request(id=row, arrival_ps=at, prompt_tokens=prompt, path=path), output, key(OUTPUT, row))
         for row, (at, path, prompt, output) in enumerate(scenario.requests)
     ]
-    return simulation.run(planned), simulation.stats
+    return simulation.run(OpenLoop(planned)), simulation.stats
 
 
 def found(recorder: Recorder, stats: list[InstanceStats]) -> dict[str, Any]:

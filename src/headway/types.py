@@ -65,11 +65,12 @@ class Request(Struct, frozen=True, gc=False):
     tenant: str = "default"
     slo_class: str = "standard"
     session: str | None = None
-    turn: int = 0
+    turn: int = 0  # of the session, from 0
     max_tokens: int | None = None  # what the client asked for, never derived from the true length
     deadline_ps: int | None = None
     adapter: str | None = None
     shared_prefix_tokens: int = 0  # leading tokens that the client declares as shared (a system prompt), 0 if none
+    kind: str = "completion"  # completion, chat, agentic or reasoning
 
     @property
     def arrival(self) -> float:

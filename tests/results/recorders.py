@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from headway.results.recorder import InstanceStats, Recorder, RunFacts
-from headway.types import OUTCOMES
+from headway.types import OUTCOMES, Path, Request
 
 MS = 10**9
 SECOND = 10**12
@@ -17,7 +17,8 @@ def record(rows: list[dict[str, Any]]) -> Recorder:
     """A recorder with these rows; each is completed unless it says otherwise."""
     recorder = Recorder()
     for row, given in enumerate(rows):
-        recorder.arrived(given["arrival_ps"], given.get("prompt_tokens", 32))
+        tokens = given.get("prompt_tokens", 32)
+        recorder.arrived(given["arrival_ps"], Request(row, given["arrival_ps"], tokens, Path((), ())))
         for name, value in given.items():
             if name == "reason":
                 recorder.reasons[row] = value

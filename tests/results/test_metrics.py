@@ -48,7 +48,8 @@ def test_a_run_worked_out_by_hand() -> None:
         record(REQUESTS), instances, facts(started_ps=SECOND, ended_ps=5 * SECOND, gpus_per_instance=2, **TARGETS)
     )
     assert got["requests"] == {
-        "arrived": 4, "completed": 2, "rejected": 1, "timed_out": 0, "failed": 0, "in_flight": 1
+        "arrived": 4, "completed": 2, "rejected": 1, "timed_out": 0, "failed": 0, "in_flight": 1,
+        "not_issued": 0,
     }  # fmt: skip
     assert got["duration_s"] == 4.0
     assert got["latency"]["ttft"] == {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from headway.sim.cluster import ClusterSetup, Simulation
 from headway.streams import derive, stream
 from headway.types import HeadwayError, InstanceView, InvariantError, Json
 from headway.wording import one_line, shown
-from headway.workload.spec import Planned
+from headway.workload.traffic import Traffic
 
 Progress = Callable[[int, int], None]  # requests arrived so far, simulated picoseconds so far
 
@@ -42,7 +42,7 @@ def simulate(
     prepared = prepare(Scenario.load(scenario, overrides), admission=admission, routing=routing, scheduler=scheduler)
     try:
         simulation = prepared.simulation()
-        recorder = simulation.run(prepared.requests(), progress)
+        recorder = simulation.run(prepared.traffic(), progress)
     except (HeadwayError, InvariantError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -61,8 +61,8 @@ class Prepared(Struct, frozen=True):
     policies: dict[str, Any]  # by stage
     setup: ClusterSetup
 
-    def requests(self) -> Iterator[Planned]:
-        """The workload, in order of arrival."""
+    def traffic(self) -> Traffic:
+        """The workload, from its beginning."""
         return self.scenario.workload.plan(self.scenario.seed.workload, self.scenario.cluster.shape().name)
 
     def simulation(self) -> Simulation:

@@ -79,7 +79,7 @@ def _completed(recorder: Recorder, warmup: int) -> Completed:
 
 def _requests(recorder: Recorder) -> Json:
     counts = {outcome: recorder.outcome.count(code) for code, outcome in enumerate(OUTCOMES)}
-    return {"arrived": len(recorder), **counts}
+    return {"arrived": len(recorder), **counts, "not_issued": recorder.not_issued}
 
 
 def _latency(completed: Completed, gaps: array[int]) -> Json:

@@ -23,6 +23,7 @@ BEST: Final[dict[str, Best]] = {
     "requests.timed_out": "low",
     "requests.failed": "low",
     "requests.in_flight": "low",
+    "requests.not_issued": "low",
     "latency": "low",
     "throughput": "high",
     "cache": "high",

@@ -7,13 +7,18 @@ from typing import Final
 
 from msgspec import Struct
 
-from headway.types import OUTCOMES
+from headway.types import OUTCOMES, Request
 
 COMPLETED = OUTCOMES.index("completed")
 REJECTED = OUTCOMES.index("rejected")
 IN_FLIGHT = OUTCOMES.index("in_flight")
 # The columns kept as numbers: the type of each, and what a row holds before anything is known.
 COLUMNS: Final = {
+    "tenant": ("i", 0),
+    "session": ("i", -1),
+    "turn": ("i", 0),
+    "kind": ("i", 0),
+    "model": ("i", 0),
     "arrival_ps": ("q", 0),
     "started_ps": ("q", -1),
     "first_token_ps": ("q", -1),
@@ -25,14 +30,20 @@ COLUMNS: Final = {
     "cached_tokens": ("q", 0),
     "preemptions": ("i", 0),
 }
+NAMED: Final = ("tenant", "session", "kind", "model")
 
 
 class Recorder:
     """Per-request columns and the gaps between tokens. A time that never came is -1; so is the instance of a request
     that was never routed."""
 
-    __slots__ = (*COLUMNS, "gaps", "reasons", "rows", "rows_ahead")
+    __slots__ = (*COLUMNS, "gaps", "names", "not_issued", "reasons", "rows", "rows_ahead")
 
+    tenant: array[int]  # like the next, an index into `names`
+    session: array[int]
+    turn: array[int]
+    kind: array[int]
+    model: array[int]
     arrival_ps: array[int]
     started_ps: array[int]
     first_token_ps: array[int]
@@ -50,18 +61,30 @@ class Recorder:
         self.rows_ahead = rows_ahead
         for name, (kind, _) in COLUMNS.items():
             setattr(self, name, array(kind))
+        # Of the columns that are words: the words, each with its number.
+        self.names: dict[str, dict[str, int]] = {name: {} for name in NAMED}
+        self.not_issued = 0  # turns that sessions planned and never sent
         self.reasons: dict[int, str] = {}  # row -> why it was rejected or failed
         # Gaps between successive tokens of one request, run by run, four integers each: the first gap, the increment
         # from step to step, the number of steps, and how many requests saw them. A negative weight takes back the
         # gaps of a request that turned out not to count.
         self.gaps = array("q")
 
-    def arrived(self, at_ps: int, prompt_tokens: int) -> None:
+    def arrived(self, at_ps: int, request: Request) -> None:
         row = self.rows
         if row == len(self.arrival_ps):
             self._reserve()
         self.arrival_ps[row] = at_ps
-        self.prompt_tokens[row] = prompt_tokens
+        self.prompt_tokens[row] = request.prompt_tokens
+        names = self.names
+        tenants, kinds, models = names["tenant"], names["kind"], names["model"]
+        self.tenant[row] = tenants.setdefault(request.tenant, len(tenants))
+        self.kind[row] = kinds.setdefault(request.kind, len(kinds))
+        self.model[row] = models.setdefault(request.model, len(models))
+        if request.session is not None:
+            sessions = names["session"]
+            self.session[row] = sessions.setdefault(request.session, len(sessions))
+            self.turn[row] = request.turn
         self.rows = row + 1
 
     def _reserve(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from array import array
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator, KeysView, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +18,11 @@ class Row(Struct, forbid_unknown_fields=True):
     """One request: the names and the order of the columns, here and wherever requests are written."""
 
     request: int
+    tenant: str
+    session: str
+    turn: int
+    kind: str
+    model: str
     arrival_ps: int
     started_ps: int
     first_token_ps: int
@@ -32,6 +37,22 @@ class Row(Struct, forbid_unknown_fields=True):
 
 
 COLUMNS = Row.__struct_fields__
+
+
+class Coded:
+    """A column of words kept as numbers; -1 stands for the last word, the empty one."""
+
+    __slots__ = ("codes", "words")
+
+    def __init__(self, codes: array[int], words: Sequence[str]) -> None:
+        self.codes = codes
+        self.words = words
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.words.__getitem__, self.codes)
 
 
 class Table:
@@ -53,7 +74,8 @@ class Table:
         reasons = recorder.reasons
         given: dict[str, Any] = {
             "request": rows,
-            "outcome": list(map(OUTCOMES.__getitem__, recorder.outcome)),
+            **{name: Coded(getattr(recorder, name), [*words, ""]) for name, words in recorder.names.items()},
+            "outcome": Coded(recorder.outcome, OUTCOMES),
             "reason": [reasons.get(row, "") for row in rows] if reasons else [""] * len(rows),
         }
         return cls({name: given[name] if name in given else getattr(recorder, name) for name in COLUMNS})
@@ -62,7 +84,7 @@ class Table:
         column = self._columns.get(name)
         if column is None:
             raise KeyError(f"There is no column {name!r}.{suggest(name, COLUMNS)}")
-        if isinstance(column, (array, range)):  # compact until somebody asks
+        if isinstance(column, array | range | Coded):  # compact until somebody asks
             column = self._columns[name] = list(column)
         return column
 

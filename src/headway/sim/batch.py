@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headway.hashing import OUTPUT, key
 from headway.sim.job import Job
 from headway.sim.kv_cache import KvCache
 from headway.sim.leap import NEVER, duration, steps_begun
@@ -105,7 +104,7 @@ class Batch:
         self.phases[phase + size] -= 1
         end = computed // size
         if end > job.cached_to and self.caching:
-            self.cache.add(key(OUTPUT, job.row), job.cached_to, end, job.holds)
+            self.cache.add(job.output_key, job.cached_to, end, job.holds)
 
     def chunk_blocks(self, steps: int) -> int:
         """Blocks of the unfinished prefill once `steps` steps of the run have begun."""

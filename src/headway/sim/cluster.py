@@ -8,7 +8,7 @@ at t sees the steps ended at or before t.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
@@ -26,7 +26,7 @@ from headway.sim.leap import NEVER
 from headway.sim.signals import Signals
 from headway.streams import stream
 from headway.types import OUTCOMES, HeadwayError, InstanceView, InvariantError, Reject, Request
-from headway.workload.spec import Planned
+from headway.workload.traffic import Planned, Traffic
 
 PROGRESS_EVERY = 1000  # arrivals
 ROWS_AHEAD = 1024
@@ -74,6 +74,7 @@ class Simulation:
         self.ended_ps = 0
         self.first_tokens: list[Job] = []  # requests that got it at this instant
         self.done: list[Job] = []  # requests that ended at this instant
+        self.refused: list[Request] = []  # those that admission or routing turned away
         self.instances = [
             Instance(
                 view,
@@ -97,16 +98,15 @@ class Simulation:
         self.ends = [NEVER << INDEX_BITS]
         self.begins: list[int] = []  # instances at a step boundary at this instant
 
-    def run(self, planned: Iterable[Planned], progress: Callable[[int, int], None] | None = None) -> Recorder:
+    def run(self, traffic: Traffic, progress: Callable[[int, int], None] | None = None) -> Recorder:
         ends, begins, done, first_tokens = self.ends, self.begins, self.done, self.first_tokens
         instances, first_token = self.instances, self.control.first_token
         mask = (1 << INDEX_BITS) - 1
         horizon = LAST if self.setup.horizon_ps is None else min(self.setup.horizon_ps, LAST)
         hears = self.signals.vary and bool(self.control.observers)  # a policy may look when it is told something
-        source = iter(planned)
-        upcoming = next(source, None)
-        arrival = NEVER if upcoming is None else upcoming.request.arrival_ps
-        self.started_ps = self.now = min(0 if upcoming is None else arrival, horizon)
+        listens = traffic.listens
+        arrival = traffic.next_ps
+        self.started_ps = self.now = min(0 if arrival == NEVER else arrival, horizon)
         while True:
             end = ends[0] >> INDEX_BITS
             now = end if end < arrival else arrival
@@ -131,16 +131,22 @@ class Simulation:
                 for job in first_tokens:
                     first_token(now, job.row)
                 first_tokens.clear()
-            # (b) arrivals, then what the router hears of endings
-            while arrival == now:
-                assert upcoming is not None
-                self.arrive(now, upcoming)
-                if progress is not None and upcoming.request.id % PROGRESS_EVERY == 0:
-                    progress(upcoming.request.id, now)
-                upcoming = next(source, None)
-                arrival = NEVER if upcoming is None else upcoming.request.arrival_ps
-            if done:
-                self.complete(now)
+            # (b) arrivals, then what the router hears of endings, and what follows from them at once
+            while True:
+                while arrival == now:
+                    planned = traffic.take()
+                    self.arrive(now, planned)
+                    if progress is not None and planned.request.id % PROGRESS_EVERY == 0:
+                        progress(planned.request.id, now)
+                    arrival = traffic.next_ps
+                if done:
+                    self.complete(now, traffic if listens else None)
+                if not listens:
+                    break
+                self.tell_refused(now, traffic)
+                arrival = traffic.next_ps
+                if arrival != now:
+                    break
             # (c) step begins
             if begins:
                 if len(begins) > 1:
@@ -151,28 +157,31 @@ class Simulation:
                         heappush(ends, instance.end << INDEX_BITS | index)
                 begins.clear()
         self.ended_ps = self.now
-        if upcoming is not None or any(instance.running for instance in instances):
+        if arrival != NEVER or any(instance.running for instance in instances):
             if self.setup.horizon_ps is None:
                 raise HeadwayError(TOO_LONG)
             self.stop(horizon)
+            traffic.stop()
+        self.recorder.not_issued = traffic.not_issued
         self.close()
         return self.recorder
 
     def arrive(self, now: int, planned: Planned) -> None:
         """Admission and routing of one request, and its way to the instance."""
         request, recorder = planned.request, self.recorder
-        recorder.arrived(now, request.prompt_tokens)
+        recorder.arrived(now, request)
         if self.signals.vary:
             self.signals.refresh(now)
         answer = self.control.arrive(now, request)
         row = request.id
         if isinstance(answer, Reject):
             self.turn_away(now, row, answer.reason)
+            self.refused.append(request)
             return
         index = answer.index
         recorder.instance[row] = index
         size = self.block_tokens
-        job = Job(request, planned.output_tokens, size, row >= self.warmup)
+        job = Job(request, planned.output_tokens, planned.output_key, size, row >= self.warmup)
         instance = self.instances[index]
         instance.stats.requests += 1
         tokens = request.prompt_tokens + planned.output_tokens - 1
@@ -192,8 +201,8 @@ class Simulation:
         self.recorder.finished_ps[row] = now
         self.recorder.reasons[row] = reason
 
-    def complete(self, now: int) -> None:
-        """The router hears of the requests that ended at this instant, in order of arrival."""
+    def complete(self, now: int, traffic: Traffic | None) -> None:
+        """The router hears of the requests that ended at this instant, in order of arrival, and the traffic does."""
         recorder, control, done = self.recorder, self.control, self.done
         if len(done) > 1:
             done.sort(key=_row)
@@ -204,7 +213,14 @@ class Simulation:
                 recorder.finished_ps[row] = now
                 recorder.output_tokens[row] = job.generated
             control.finished(now, row, OUTCOMES[recorder.outcome[row]], job.generated)
+            if traffic is not None:
+                traffic.ended(job.request, now, recorder.outcome[row] == COMPLETED)
         done.clear()
+
+    def tell_refused(self, now: int, traffic: Traffic) -> None:
+        for request in self.refused:
+            traffic.ended(request, now, False)
+        self.refused.clear()
 
     def truth(self, request: Request) -> list[int]:
         """Tokens of the prompt that each instance has cached now: the oracle's answer."""

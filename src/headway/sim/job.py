@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headway.hashing import OUTPUT, key
 from headway.sim.kv_cache import Hold, Runs
 from headway.types import Request
 
@@ -20,6 +19,7 @@ class Job:
         "known",
         "log_from",
         "order",
+        "output_key",
         "output_tokens",
         "prefilled",
         "request",
@@ -35,12 +35,13 @@ class Job:
     decoding_from: int  # the instance's step count at which it would have generated nothing yet
     log_from: int  # where its gaps begin in the instance's log
 
-    def __init__(self, request: Request, output_tokens: int, block_tokens: int, counted: bool) -> None:
+    def __init__(self, request: Request, output_tokens: int, output_key: int, block_tokens: int, counted: bool) -> None:
         self.request = request
         self.row = request.id
         self.known = request.prompt_tokens  # tokens to have in the KV cache before the next one can be generated
         self.runs: Runs = request.path.blocks(block_tokens)  # of the known tokens
         self.output_tokens = output_tokens
+        self.output_key = output_key  # what it generates is called
         self.counted = counted  # in the statistics, i.e. not a warm-up request
         self.prefilled = 0  # prompt tokens computed or found cached, once and for all
         self.generated = 0  # as of the last scheduling change
@@ -57,4 +58,4 @@ class Job:
         self.runs = self.request.path.blocks(block_tokens)
         end = self.known // block_tokens
         if end > prompt_tokens // block_tokens:
-            self.runs = (*self.runs, (key(OUTPUT, self.row), end))
+            self.runs = (*self.runs, (self.output_key, end))

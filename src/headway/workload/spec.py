@@ -20,6 +20,7 @@ from headway.workload import arrivals, prefixes, shapes
 from headway.workload.traces import FORMATS, Trace, check_format, read_trace
 from headway.workload.traces.source import reason
 from headway.workload.traces.table import LAST_PS, too_late
+from headway.workload.traffic import OpenLoop, Planned, Traffic
 
 PS_PER_US: Final = 1_000_000
 MAX_REQUESTS: Final = 1_000_000_000
@@ -28,13 +29,6 @@ OUTPUT_TOKENS: Final = {"dist": "normal", "mean": 256, "std": 64, "min": 8, "max
 SYNTHETIC: Final = ("requests", "rate", "arrival", "prompt_tokens", "output_tokens", "prefix")
 INSTEAD: Final = {"requests": "use workload.trace.limit", "rate": "use workload.trace.speed"}
 MAX_BLOCK: Final = 65536
-
-
-class Planned(Struct, frozen=True, gc=False):
-    """A request to come, and how many tokens it will really generate."""
-
-    request: Request
-    output_tokens: int
 
 
 class TraceSpec(Struct, frozen=True):
@@ -133,7 +127,7 @@ class WorkloadSpec(Struct):
             found["prefix"] = to_builtins(prefixes.parse(self.prefix, "workload.prefix"))
         return found
 
-    def plan(self, seed: int, model: str = "") -> Iterator[Planned]:
+    def plan(self, seed: int, model: str = "") -> Traffic:
         """The requests in order of arrival, one at a time."""
         stop_ps = LAST_PS + 1
         if self.duration is not None:
@@ -141,8 +135,8 @@ class WorkloadSpec(Struct):
         declared = self._declared(seed)
         if self.trace is not None:
             spec = read(TraceSpec, self.trace, "workload.trace")
-            return _replay(load(spec), Fraction(str(spec.speed)), stop_ps, declared, model)
-        return self._synthesise(seed, model, stop_ps, declared)
+            return OpenLoop(_replay(load(spec), Fraction(str(spec.speed)), stop_ps, declared, model))
+        return OpenLoop(self._synthesise(seed, model, stop_ps, declared))
 
     def _declared(self, seed: int) -> Callable[[], int] | None:
         if self.max_tokens is None:
@@ -185,7 +179,7 @@ def _generate(
     declared: Callable[[], int] | None,
     model: str,
 ) -> Iterator[Planned]:
-    group_kind, prompt_kind, key = hashing.GROUP, hashing.PROMPT, hashing.key
+    group_kind, prompt_kind, output_kind, key = hashing.GROUP, hashing.PROMPT, hashing.OUTPUT, hashing.key
     limit = None
     for number, microseconds in enumerate(times):
         arrival_ps = microseconds * PS_PER_US
@@ -209,7 +203,7 @@ def _generate(
             limit = declared()
             output = min(output, limit)
         request = Request(number, arrival_ps, prompt, path, model, max_tokens=limit, shared_prefix_tokens=shared)
-        yield Planned(request, output)
+        yield Planned(request, output, key(output_kind, number))
 
 
 def _replay(
@@ -230,4 +224,5 @@ def _replay(
         if declared is not None:
             limit = declared()
             output = min(output, limit)
-        yield Planned(Request(row, arrival_ps, trace.prompt_tokens[row], path(row), model, max_tokens=limit), output)
+        request = Request(row, arrival_ps, trace.prompt_tokens[row], path(row), model, max_tokens=limit)
+        yield Planned(request, output, hashing.key(hashing.OUTPUT, row))

@@ -1,0 +1,247 @@
+"""Traffic: the requests of a run as they come, some of them only because others have ended.
+
+The event loop looks at `next_ps`, takes the request that comes then, and tells how each one ended. An open loop does
+not listen; sessions and closed loops do. What comes at one instant comes in the order of its identity (source, session,
+turn), never in the order in which it was found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from headway.types import Request
+from headway.workload.sessions import Session, Turn
+
+NEVER: Final = 1 << 120
+
+
+class Planned(Struct, frozen=True, gc=False):
+    """A request to come, with the truth: how many tokens it will really generate, and what that content is called."""
+
+    request: Request
+    output_tokens: int
+    output_key: int
+
+
+class Traffic(Protocol):
+    """Iterating takes the requests as if each ended the moment it came: what there would be to serve, unserved."""
+
+    next_ps: int  # when the next request comes, as far as is known; NEVER where none is
+    listens: bool  # whether it wants to hear how requests end
+    not_issued: int  # turns that were planned and never came, so far
+
+    def take(self) -> Planned:
+        """The request that comes at `next_ps`. Ids count up in the order of taking."""
+        ...
+
+    def ended(self, request: Request, at_ps: int, completed: bool) -> None:
+        """A request has ended; what waited for it may now be known to come."""
+        ...
+
+    def stop(self) -> None:
+        """The clock stops: count what never came."""
+        ...
+
+    def __iter__(self) -> Iterator[Planned]: ...
+
+
+class OpenLoop:
+    """Requests whose times are known beforehand, in order of arrival."""
+
+    listens = False
+    not_issued = 0
+
+    def __init__(self, planned: Iterable[Planned]) -> None:
+        self._source = iter(planned)
+        self._upcoming: Planned | None = None
+        self.next_ps = 0
+        self._advance()
+
+    def _advance(self) -> None:
+        upcoming = self._upcoming = next(self._source, None)
+        self.next_ps = NEVER if upcoming is None else upcoming.request.arrival_ps
+
+    def take(self) -> Planned:
+        taken = self._upcoming
+        assert taken is not None
+        self._advance()
+        return taken
+
+    def ended(self, request: Request, at_ps: int, completed: bool) -> None:
+        """Nothing waits."""
+
+    def stop(self) -> None:
+        """What did not come is not counted: nobody had begun to ask for it."""
+
+    def __iter__(self) -> Iterator[Planned]:
+        while self.next_ps != NEVER:
+            yield self.take()
+
+
+class Retry(Struct, frozen=True):
+    """What a client does after a request that did not succeed: up to `max` more attempts, each `backoff_ps` after the
+    last one failed and twice as long each time. Then its session ends."""
+
+    max: int = 0
+    backoff_ps: int = 0
+
+
+class Source(Struct):
+    """Sessions in order of their start, lazily. Where `users` is given the starts are not looked at: so many sessions
+    are live at a time, and the next begins `pause_ps` after one has ended."""
+
+    sessions: Iterator[tuple[int, Session]]  # start, session
+    retry: Retry = Retry()
+    stop_ps: int = NEVER  # nothing comes at or after this
+    users: int | None = None
+    pause_ps: int = 0
+
+
+class _Live:
+    """A session that has begun."""
+
+    __slots__ = ("number", "open", "over", "session", "source")
+
+    def __init__(self, source: int, number: int, session: Session) -> None:
+        self.source = source
+        self.number = number
+        self.session = session
+        self.open = 0  # turns known to come or on their way
+        self.over = False  # a turn failed for good: no other comes
+
+
+Entry = tuple[int, int, int, int, int, _Live, Turn]  # time, source, session, turn, attempt
+
+
+class Sessions:
+    """Traffic in which requests wait for others. Memory goes with the sessions that are live, not with their number."""
+
+    listens = True
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._sources = list(sources)
+        self._begun = [0] * len(self._sources)  # sessions of each source
+        # What is known to come, and where a source's next session is known to start but not yet begun: a turn of -1.
+        self._heap: list[Entry] = []
+        self._starts: list[tuple[int, int, Session]] = []  # start, source, session: one a source
+        self._flights: dict[int, Entry] = {}  # by request
+        self._taken = 0
+        self.not_issued = 0
+        self.next_ps = NEVER
+        for index, source in enumerate(self._sources):
+            if source.users is None:
+                self._await_start(index)
+            else:
+                for _ in range(source.users):
+                    self._begin_next(index, 0)
+        self._look()
+
+    # --- what the event loop asks ------------------------------------------------------------------------------
+
+    def take(self) -> Planned:
+        entry = heappop(self._heap)
+        at_ps, _, _, number, _, live, turn = entry
+        session = live.session
+        row = self._taken
+        self._taken += 1
+        self._flights[row] = entry
+        self._look()
+        request = Request(
+            row,
+            at_ps,
+            turn.prompt_tokens,
+            turn.path,
+            turn.model,
+            session.tenant,
+            session.slo_class,
+            session.name,
+            number,
+            turn.max_tokens,
+            shared_prefix_tokens=turn.shared_prefix_tokens,
+            kind=turn.kind,
+        )
+        return Planned(request, turn.output_tokens, turn.output_key)
+
+    def ended(self, request: Request, at_ps: int, completed: bool) -> None:
+        _, index, _, number, attempt, live, turn = self._flights.pop(request.id)
+        source = self._sources[index]
+        live.open -= 1
+        if completed and not live.over:
+            self._plan(live, live.session.ended(number), at_ps, source)
+        elif not completed and not live.over:
+            if attempt < source.retry.max:
+                again_ps = at_ps + (source.retry.backoff_ps << attempt)
+                if again_ps < source.stop_ps:
+                    live.open += 1
+                    heappush(self._heap, (again_ps, index, live.number, number, attempt + 1, live, turn))
+                else:
+                    self._give_up(live)
+            else:
+                self._give_up(live)
+        if not live.open and source.users is not None:
+            self._begin_next(index, at_ps + source.pause_ps)
+        self._look()
+
+    def stop(self) -> None:
+        """Of the sessions that have begun, count the turns that never came."""
+        waiting = {id(entry[5]): entry[5] for entry in (*self._heap, *self._flights.values())}
+        self.not_issued += len(self._heap)
+        for live in waiting.values():
+            if not live.over:
+                self.not_issued += live.session.left()
+        self._heap.clear()
+        self.next_ps = NEVER
+
+    def __iter__(self) -> Iterator[Planned]:
+        while self.next_ps != NEVER:
+            planned = self.take()
+            yield planned
+            self.ended(planned.request, planned.request.arrival_ps, True)
+
+    # --- how sessions begin and go on --------------------------------------------------------------------------
+
+    def _await_start(self, index: int) -> None:
+        upcoming = next(self._sources[index].sessions, None)
+        if upcoming is not None and upcoming[0] < self._sources[index].stop_ps:
+            heappush(self._starts, (upcoming[0], index, upcoming[1]))
+
+    def _begin_next(self, index: int, at_ps: int) -> None:
+        """Among a fixed number of users: the next session begins when one has ended."""
+        source = self._sources[index]
+        upcoming = next(source.sessions, None) if at_ps < source.stop_ps else None
+        if upcoming is not None:
+            self._begin(index, at_ps, upcoming[1])
+
+    def _begin(self, index: int, at_ps: int, session: Session) -> None:
+        live = _Live(index, self._begun[index], session)
+        self._begun[index] += 1
+        self._plan(live, session.begin(), at_ps, self._sources[index])
+
+    def _plan(self, live: _Live, turns: Iterable[tuple[int, Turn]], from_ps: int, source: Source) -> None:
+        for number, turn in turns:
+            at_ps = from_ps + turn.delay_ps
+            if at_ps < source.stop_ps:
+                live.open += 1
+                heappush(self._heap, (at_ps, live.source, live.number, number, 0, live, turn))
+            else:
+                self.not_issued += 1
+                if not live.over:
+                    self._give_up(live)
+
+    def _give_up(self, live: _Live) -> None:
+        """No other turn of the session will come, those known to come excepted, which the client has begun to send."""
+        live.over = True
+        self.not_issued += live.session.left()
+
+    def _look(self) -> None:
+        """Begin the sessions that start before anything else is known to come."""
+        heap, starts = self._heap, self._starts
+        while starts and (not heap or starts[0][0] <= heap[0][0]):
+            at_ps, index, session = heappop(starts)
+            self._begin(index, at_ps, session)
+            self._await_start(index)
+        self.next_ps = heap[0][0] if heap else NEVER
