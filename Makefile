@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-long lint wheel bench bench-compiled bench-million clean help
-CASES := base 50k 64-instances long-outputs mooncake
+.PHONY: demo test test-long lint wheel bench bench-compiled clean help
+CASES ?= base 50k 64-instances long-outputs mooncake
 
 demo: $(VENV)/.installed  ## which routing policy serves the embedded workload best
 	$(BIN)/headway compare
@@ -23,17 +23,16 @@ lint: $(VENV)/.installed-dev  ## ruff, strict types, layers
 	$(BIN)/lint-imports
 
 wheel: $(VENV)/.installed-dev  ## a wheel with the engine compiled from the same files (wants a C compiler)
+	rm -rf dist
 	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m build --no-isolation --outdir dist .
 
-bench: $(VENV)/.installed  ## CPU time and peak memory on fixed scenarios, the largest left out
+bench: $(VENV)/.installed  ## CPU time and peak memory on fixed scenarios; CASES=million for the largest
 	$(BIN)/python benchmarks/bench.py $(CASES)
 
-bench-compiled: wheel  ## the same for the compiled wheel
-	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target build/compiled dist/*.whl
+bench-compiled: wheel  ## the same with the engine compiled
+	rm -rf build/compiled
+	$(BIN)/python -m pip install --quiet --no-deps --target build/compiled dist/*.whl
 	$(BIN)/python benchmarks/bench.py --package build/compiled $(CASES)
-
-bench-million: $(VENV)/.installed  ## the largest: a million requests on 64 instances, a minute or two
-	$(BIN)/python benchmarks/bench.py million
 
 clean:  ## remove the environment and what was built
 	rm -rf $(VENV) build dist
