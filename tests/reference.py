@@ -1,8 +1,8 @@
 """A naive simulator, the oracle for the fast engine: one object a KV block, one loop iteration a step, no formulas over
 several steps. It shares nothing with the engine but the vocabulary and is meant to be read against the specification.
 
-At one instant: (a) step ends by instance; (b) arrivals by row, then the router hears of what ended, by row; (c) step
-begins by instance.
+At one instant: (a) step ends by instance; (b) arrivals by row, then the router and the clients hear of what ended, by
+row, and so on with what they send at once; (c) step begins by instance.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from itertools import pairwise
 
 from headway import hashing
 from headway.latency.base import LatencyModel
-from headway.types import Path
+from headway.types import Path, Request
+from headway.workload.traffic import NEVER, OpenLoop, Planned, Traffic
 
 Identity = tuple[int, int]
 RequestTuple = tuple[int, Path, int, int]  # arrival_ps, content, prompt tokens, output tokens
@@ -37,6 +38,8 @@ class Job:
     path: Path
     prompt: int
     output: int
+    output_key: int
+    request: Request
     instance: int = -1
     outcome: str = "in_flight"
     started: int = -1
@@ -67,7 +70,7 @@ class Job:
         for key, end in zip(self.path.keys, self.path.ends, strict=True):
             if last < end:
                 return (key, block)
-        return (hashing.key(hashing.OUTPUT, self.row), block)
+        return (self.output_key, block)
 
 
 @dataclass
@@ -321,6 +324,21 @@ def route(policy: str | Sequence[int], row: int, inflight: list[int]) -> int:
     return policy[row]
 
 
+def open_loop(requests: list[RequestTuple]) -> OpenLoop:
+    """Requests known beforehand, in order of arrival; the row is the position in the list."""
+    return OpenLoop(
+        Planned(Request(row, arrival, prompt, path), output, hashing.key(hashing.OUTPUT, row))
+        for row, (arrival, path, prompt, output) in enumerate(requests)
+    )
+
+
+def job_of(planned: Planned) -> Job:
+    request = planned.request
+    assert request.path.tokens == request.prompt_tokens >= 1 and planned.output_tokens >= 1
+    figures = (request.prompt_tokens, planned.output_tokens, planned.output_key)
+    return Job(request.id, request.arrival_ps, request.path, *figures, request)
+
+
 def simulate(
     requests: list[RequestTuple],
     instances: int,
@@ -333,47 +351,50 @@ def simulate(
     prefix_caching: bool = True,
     horizon: int | None = None,
     warmup: int = 0,
+    traffic: Traffic | None = None,
 ) -> ReferenceRun:
-    """Run until everything has drained, or up to and with the horizon. Requests come in order of arrival; the row is
-    the position in the list."""
+    """Run until everything has drained, or up to and with the horizon. Requests are given beforehand, or by traffic."""
     engines = [
         Instance(Cache(blocks, block_tokens, prefix_caching), max_batch_tokens, max_batch_size, latency)
         for _ in range(instances)
     ]
-    jobs = [Job(row, *request) for row, request in enumerate(requests)]
-    assert all(job.path.tokens == job.prompt >= 1 and job.output >= 1 for job in jobs)
-    assert all(earlier.arrival <= later.arrival for earlier, later in pairwise(jobs))
+    traffic = open_loop(requests) if traffic is None else traffic
+    jobs: list[Job] = []
     inflight = [0] * instances
-    to_come = list(jobs)
     while True:
         times = [engine.step_ends for engine in engines if engine.step]
-        if to_come:
-            times.append(to_come[0].arrival)
+        if traffic.next_ps != NEVER:
+            times.append(traffic.next_ps)
         if not times:
             break
         now = min(times)
         if horizon is not None and now > horizon:
+            traffic.stop()
             break
         ended: list[Job] = []
         for engine in engines:
             if engine.step and engine.step_ends == now:
                 ended += engine.end(now)
-        while to_come and to_come[0].arrival == now:
-            job = to_come.pop(0)
-            job.instance = route(policy, job.row, inflight)
-            inflight[job.instance] += 1
-            if engines[job.instance].fits(job):
-                engines[job.instance].waiting.append(job)
-            else:
-                job.outcome = "rejected"
-                job.finished = now
-                ended.append(job)
-        for job in sorted(ended, key=lambda job: job.row):
-            inflight[job.instance] -= 1
+        while ended or traffic.next_ps == now:
+            while traffic.next_ps == now:
+                job = job_of(traffic.take())
+                assert (job.row, job.arrival) == (len(jobs), now)
+                jobs.append(job)
+                job.instance = route(policy, job.row, inflight)
+                inflight[job.instance] += 1
+                if engines[job.instance].fits(job):
+                    engines[job.instance].waiting.append(job)
+                else:
+                    job.outcome = "rejected"
+                    job.finished = now
+                    ended.append(job)
+            for job in sorted(ended, key=lambda job: job.row):
+                inflight[job.instance] -= 1
+                traffic.ended(job.request, now, job.outcome == "completed")
+            ended = []
         for engine in engines:
             if not engine.step and (engine.running or engine.waiting):
                 engine.begin(now)
-    jobs = jobs[: len(jobs) - len(to_come)]
     if horizon is None:
         assert all(job.outcome in ("completed", "rejected") for job in jobs)
         assert inflight == [0] * instances and all(engine.cache.held() == 0 for engine in engines)

@@ -28,9 +28,12 @@ import yaml
 import headway as package
 from conftest import ROOT, Run
 from headway import latency, registry
+from headway.experiment.controls import CONTROLS
 from headway.experiment.run import about
 from headway.latency import NAMES, gpus, models
 from headway.overrides import policy_config
+from headway.results.groups import sessions
+from headway.results.recorder import Recorder
 from headway.results.table import COLUMNS
 from headway.scenario import Scenario
 from headway.types import OUTCOMES
@@ -42,7 +45,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(r"@?\.?([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:\.\*|\[\])?(?:\(.*\))?")
 VARIABLES = {"Result": "result", "ClusterView": "cluster"}  # what the pages call an object of a class
-FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "auto", "FewestTokens", "SpareMemory", "k_max"}
+FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "from", "auto", "FewestTokens", "SpareMemory", "k_max"}
 TINY: dict[str, Any] = {
     "workload": {"requests": 5, "rate": "10/s", "prompt_tokens": 64, "output_tokens": 8},
     "cluster": {"instances": 2, "latency": {"model": "fixed"}},
@@ -185,6 +188,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     result.save(folder)
     words |= {file.name for file in folder.iterdir()}
     scenario = Scenario.load(TINY)
+    words |= _paths({"sessions": sessions(Recorder(), 0)}) | {control.name for control in CONTROLS}
     return words | _paths(result.summary()) | _paths({"run": about(scenario)}) | _paths(scenario.resolved())
 
 
@@ -260,8 +264,9 @@ def test_a_name_that_is_not_there_is_noticed(vocabulary: set[str]) -> None:
 
 def test_verbs_and_options_in_the_text_are_real(headway: Run) -> None:
     texts = [(page, text) for page, text in inline() if text.startswith(("headway ", "--"))]
-    helps = {verb: headway(verb, "--help").stdout for verb in ("run", "compare", "policies")}
-    helps["trace"] = headway("trace", "inspect", "--help").stdout
+    helps = {verb: headway(verb, "--help").stdout for verb in ("run", "compare", "controls", "policies")}
+    helps["trace"] = "".join(headway("trace", verb, "--help").stdout for verb in ("inspect", "convert", "cap"))
+    helps["workload"] = headway("workload", "preview", "--help").stdout
     for page, text in texts:
         verb = text.split()[1] if text.startswith("headway ") else None
         assert verb is None or verb in helps, f"{page}: `{text}`"

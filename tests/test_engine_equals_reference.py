@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import headway.policies  # noqa: F401  declares the built-in policies
 from headway import hashing, registry
-from headway.hashing import OUTPUT, key
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.cluster import ClusterSetup, Simulation
 from headway.types import OUTCOMES, ClusterView, InstanceView, Path, Request, Route
-from headway.workload.traffic import OpenLoop, Planned
-from reference import ReferenceRun, simulate
-from strategies import Affine, Scenario, coincidences, scenarios, stopped, twins
+from headway.workload.traffic import Traffic
+from reference import ReferenceRun, open_loop, simulate
+from session_plans import plan, traffic
+from strategies import Affine, Scenario, coincidences, latencies, period, scenarios, stopped, twins
 
 LEAPS = (True, False, "random-cuts")
 
@@ -40,7 +40,7 @@ class NoEstimate:
         return 0.0
 
 
-def engine(scenario: Scenario, leap: bool | str) -> tuple[Recorder, list[InstanceStats]]:
+def engine(scenario: Scenario, leap: bool | str, come: Traffic) -> tuple[Recorder, list[InstanceStats]]:
     views = [
         InstanceView(
             index,
@@ -67,11 +67,7 @@ def engine(scenario: Scenario, leap: bool | str) -> tuple[Recorder, list[Instanc
     admission = registry.build("admission", "always", "")
     scheduler = registry.build("scheduler", "fcfs", "")
     simulation = Simulation(setup, admission, routing, scheduler, Random, NoEstimate())
-    planned = [
-        Planned(Request(id=row, arrival_ps=at, prompt_tokens=prompt, path=path), output, key(OUTPUT, row))
-        for row, (at, path, prompt, output) in enumerate(scenario.requests)
-    ]
-    return simulation.run(OpenLoop(planned)), simulation.stats
+    return simulation.run(come), simulation.stats
 
 
 def found(recorder: Recorder, stats: list[InstanceStats]) -> dict[str, Any]:
@@ -139,12 +135,19 @@ def expected(run: ReferenceRun) -> dict[str, Any]:
     }
 
 
-def check(scenario: Scenario) -> None:
-    right = expected(simulate(**vars(scenario)))
+def check(scenario: Scenario, sessions: list[dict[str, Any]] | None = None) -> ReferenceRun:
+    """The requests of the scenario, or sessions."""
+
+    def come() -> Traffic:
+        return open_loop(scenario.requests) if sessions is None else traffic(sessions)
+
+    done = simulate(**vars(scenario), traffic=come())
+    right = expected(done)
     for leap in LEAPS:
-        got = found(*engine(scenario, leap))
+        got = found(*engine(scenario, leap, come()))
         wrong = {name: (got[name], value) for name, value in right.items() if got[name] != value}
         assert not wrong, f"leap {leap}: (engine, reference) differ in {wrong}"
+    return done
 
 
 # A head of the queue that lacks blocks may come in within a run: what the run evicts can be the first of its hits. Here
@@ -297,8 +300,74 @@ def test_the_engine_gives_what_the_reference_gives_when_the_clock_stops(scenario
     check(scenario)
 
 
+class Drawn:
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+
+    def between(self, low: int, high: int) -> int:
+        return self.draw(st.integers(low, high))
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> tuple[Scenario, list[dict[str, Any]]]:
+    """Sessions whose delays are whole steps, or none, in a cache that the longest just fit into, or do not."""
+    latency = draw(latencies())
+    sessions = plan(Drawn(draw), period(latency), longest=60)
+    block_tokens = draw(st.sampled_from([1, 4, 16]))
+    needed = -(-60 // block_tokens)
+    scenario = Scenario(
+        requests=[],
+        instances=draw(st.sampled_from([1, 1, 2, 3])),
+        blocks=draw(st.sampled_from([needed, needed + 1, 2 * needed, max(1, needed // 2)])),
+        block_tokens=block_tokens,
+        max_batch_tokens=draw(st.one_of(st.integers(1, 64), st.just(64))),
+        max_batch_size=draw(st.sampled_from([1, 2, 3, 8])),
+        latency=latency,
+        policy=draw(st.sampled_from(["round-robin", "least-loaded"])),
+        prefix_caching=draw(st.sampled_from([True, True, True, False])),
+        horizon=draw(st.one_of(st.none(), st.none(), st.integers(0, 60).map(period(latency).__mul__))),
+        warmup=draw(st.sampled_from([0, 0, 2])),
+    )
+    return scenario, sessions
+
+
+def test_the_engine_gives_what_the_reference_gives_on_sessions() -> None:
+    seen: Counter[str] = Counter()
+
+    @fast
+    @given(conversations())
+    def holds(drawn: tuple[Scenario, list[dict[str, Any]]]) -> None:
+        rows = check(*drawn).rows
+        names = [(job.request.session, job.request.turn) for job in rows]
+        ends = {name: job.finished for name, job in zip(names, rows, strict=True)}
+        seen["sessions"] += 1
+        seen["at once"] += any(
+            ends.get((session, turn - 1)) == job.arrival for (session, turn), job in zip(names, rows, strict=True)
+        )
+        seen["again"] += len(set(names)) < len(names)
+        seen["preempted"] += any(job.preemptions for job in rows)
+        seen["cut off"] += any(job.outcome == "in_flight" for job in rows)
+
+    holds()
+    rare = {
+        what: seen[what]
+        for what in ("at once", "again", "preempted", "cut off")
+        if seen[what] < 0.03 * seen["sessions"]
+    }
+    assert not rare, f"seen too rarely: {rare} of {seen}"
+
+
 @pytest.mark.long
 @thorough
 @given(st.one_of(scenarios(), scenarios(), coincidences(), twins(), stopped(scenarios()), stopped(twins())))
 def test_the_engine_gives_what_the_reference_gives_at_length(scenario: Scenario) -> None:
     check(scenario)
+
+
+@pytest.mark.long
+@thorough
+@given(conversations())
+def test_the_engine_gives_what_the_reference_gives_on_sessions_at_length(
+    drawn: tuple[Scenario, list[dict[str, Any]]],
+) -> None:
+    check(*drawn)

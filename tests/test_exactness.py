@@ -10,9 +10,10 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, note, settings
@@ -20,8 +21,12 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 import headway
+import session_plans
 from headway import ClusterView, Request, Route
+from headway.experiment.run import prepare, run_facts
 from headway.registry import REPORTED, Entry
+from headway.types import ADMIT, Admit, Reject
+from session_plans import Draws, pick
 
 Json = dict[str, Any]
 MODES: tuple[bool | str, ...] = (True, False, "random-cuts")
@@ -69,13 +74,20 @@ class Witness:
         return {"seen": float(self.seen), "decisions": float(self.decisions), "events": float(self.events)}
 
 
+class Shedder:
+    """Turns away every so many requests, and all while an instance has so many: what clients then try again."""
+
+    def __init__(self, every: int, most: int) -> None:
+        self.every = every
+        self.most = most
+        self.entry = Entry("admission", "shedder", Shedder, (), (), False)
+
+    def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
+        busy = any(view.inflight >= self.most for view in cluster.instances)
+        return Reject("busy") if busy or request.id % self.every == 1 else ADMIT
+
+
 # --- scenarios ---------------------------------------------------------------------------------------------------
-
-
-class Draws(Protocol):
-    """Where a scenario's figures come from."""
-
-    def between(self, low: int, high: int) -> int: ...
 
 
 class Searched:
@@ -93,10 +105,6 @@ class Scattered:
 
     def __init__(self, seed: int) -> None:
         self.between = Random(seed).randint
-
-
-def pick(draws: Draws, *values: Any) -> Any:
-    return values[draws.between(0, len(values) - 1)]
 
 
 def several(draws: Draws, most: int, values: Sequence[Any], least: int = 0) -> list[Any]:
@@ -285,6 +293,16 @@ def write_trace(folder: Path, rows: list[Json]) -> Path:
     return file
 
 
+def talking(draws: Draws, even: bool) -> tuple[Load, Json]:
+    """Sessions, and the keys of a scenario that they come by: they are made in the test, not read from YAML."""
+    longest = pick(draws, 40, 120, 120)
+    unit_ps = 10**9 if even else pick(draws, 10**9, 137_000_000)
+    found: Json = {"sessions": session_plans.plan(draws, unit_ps, longest)}
+    if pick(draws, True, False, False):
+        found["shedder"] = [pick(draws, 3, 7, 10**9), pick(draws, 2, 4, 10**9)]
+    return Load({"requests": 1, "rate": "1/s"}, longest), found
+
+
 def scenario(draws: Draws, load: Load, coinciding: bool) -> Json:
     """A scenario of any kind, or one in which arrivals fall on step ends and policies look into running steps."""
     kinds = ("looking",) if coinciding else ("looking", "looking", "plain", "believing", "routesim")
@@ -317,6 +335,10 @@ def scenarios(family: str, folder: Path) -> SearchStrategy[Json]:
     kind, _, source = family.partition(", ")
 
     def made(draws: Draws) -> Json:
+        if kind == "sessions":
+            even = pick(draws, True, True, False)
+            load, more = talking(draws, even)
+            return {**scenario(draws, load, even), **more}
         load = synthetic(draws) if kind == "synthetic" else traced(draws, folder)
         return scenario(draws, load, kind == "coinciding")
 
@@ -333,10 +355,20 @@ def scenarios(family: str, folder: Path) -> SearchStrategy[Json]:
 
 
 def run(scenario: Json, leap: bool | str) -> headway.Result:
-    routing = scenario["policies"]["routing"]
-    if routing == "witness":
-        return headway.simulate({**scenario, "policies": {}, "leap": leap}, routing=Witness())
-    return headway.simulate({**scenario, "leap": leap})
+    given = {key: value for key, value in scenario.items() if key not in ("sessions", "shedder")}
+    given["leap"] = leap
+    own: Json = {}
+    if scenario["policies"]["routing"] == "witness":
+        given["policies"] = {}
+        own["routing"] = Witness()
+    if "sessions" not in scenario:
+        return headway.simulate(given, **own)
+    if "shedder" in scenario:
+        own["admission"] = Shedder(*scenario["shedder"])
+    prepared = prepare(headway.Scenario.load(given), **own)
+    simulation = prepared.simulation()
+    recorder = simulation.run(session_plans.traffic(scenario["sessions"]))
+    return headway.Result.of(prepared.resolved, recorder, simulation.stats, run_facts(prepared.scenario, simulation))
 
 
 def files(result: headway.Result, folder: Path) -> dict[str, str]:
@@ -358,7 +390,23 @@ def check(scenario: Json, folder: Path) -> headway.Result:
         assert other.to_json() == leapt.to_json(), f"leap: {mode}"
         assert files(other, folder / str(mode).lower()) == kept, f"leap: {mode}"
     assert leapt.summary()["latency"]["itl"]["mean"] == mean_gap(leapt.requests, scenario["warmup"])
+    for source in scenario.get("sessions", ()):
+        chains = all(session["after"] is None for session in source["sessions"])
+        if source["users"] is not None and chains:
+            assert most_in_flight(leapt.requests, source["tenant"]) <= source["users"]
     return leapt
+
+
+def most_in_flight(columns: Any, tenant: str) -> int:
+    """The most requests of a tenant at once. Who goes on at the instant at which the one before has ended is one."""
+    changes = []
+    names = ("tenant", "arrival_ps", "finished_ps")
+    for whose, came, ended in zip(*(columns[name] for name in names), strict=True):
+        if whose == tenant and came != ended:
+            changes.append((came, 1))
+            if ended >= 0:
+                changes.append((ended, -1))
+    return max(accumulate((change for _, change in sorted(changes)), initial=0))
 
 
 def mean_gap(columns: Any, warmup: int) -> float | None:
@@ -394,6 +442,8 @@ def traits(scenario: Json, result: headway.Result) -> list[str]:
         f"latency {scenario['cluster']['latency']['model']}": True,
         f"routing {routing if isinstance(routing, str) else routing['name']}": True,
     }
+    if "sessions" in scenario:
+        facts |= session_traits(scenario, result)
     if isinstance(routing, dict) and routing["name"] == "weighted":
         facts |= {f"scorer {one['name']}": True for one in routing["scorers"]}
         facts |= {f"filter {one['name']}": True for one in routing["filters"]}
@@ -401,8 +451,24 @@ def traits(scenario: Json, result: headway.Result) -> list[str]:
     return [name for name, holds in facts.items() if holds]
 
 
+def session_traits(scenario: Json, result: headway.Result) -> dict[str, bool]:
+    columns = result.requests
+    names = list(zip(columns["session"], columns["turn"], strict=True))
+    ends = dict(zip(names, columns["finished_ps"], strict=True))
+    came = zip(names, columns["arrival_ps"], strict=True)
+    return {
+        "follow-up at the very instant": any(ends.get((session, turn - 1)) == at for (session, turn), at in came),
+        "sent again": len(set(names)) < len(names),
+        "not issued": result.summary()["requests"]["not_issued"] > 0,
+        "a fixed number of users": any(source["users"] is not None for source in scenario["sessions"]),
+        "branches": any(one["after"] is not None for source in scenario["sessions"] for one in source["sessions"]),
+        "cut off with turns to come": result.summary()["requests"]["in_flight"] > 0,
+    }
+
+
 COMMON = ("preemption", "eviction", "prefill in several chunks", "prefix hit", "arrival on a step's end", "queueing")
 USUAL = ("rejection", "in flight at the horizon", "warm-up")
+TALKING = ("follow-up at the very instant", "sent again", "not issued", "a fixed number of users", "branches")
 LATENCIES = ("latency fixed", "latency linear", "latency piecewise", "latency roofline")
 
 
@@ -440,9 +506,12 @@ def demand(seen: Counter[str], names: tuple[str, ...], share: float) -> None:
         ("traced, searched", 250),
         ("traced, scattered", 500),
         ("coinciding, scattered", 500),
+        ("sessions, searched", 150),
+        ("sessions, scattered", 500),
         pytest.param("synthetic, scattered", 5000, marks=pytest.mark.long),
         pytest.param("traced, scattered", 5000, marks=pytest.mark.long),
         pytest.param("coinciding, scattered", 5000, marks=pytest.mark.long),
+        pytest.param("sessions, scattered", 5000, marks=pytest.mark.long),
     ],
 )
 def test_leaping_walking_and_cutting_give_the_same_bytes(family: str, examples: int, tmp_path: Path) -> None:
@@ -456,6 +525,10 @@ def test_leaping_walking_and_cutting_give_the_same_bytes(family: str, examples: 
     if family == "coinciding, scattered":
         demand(seen, ("arrival on a step's end",), 0.25)
         demand(seen, ("preemption",), 0.15)
+    elif family == "sessions, scattered":
+        demand(seen, TALKING, 0.1)
+        demand(seen, ("arrival on a step's end",), 0.25)
+        demand(seen, ("cut off with turns to come",), 0.05)
     elif "scattered" in family:
         demand(seen, LATENCIES, 0.1)
         demand(seen, tuple(f"routing {name}" for name in (*PLAIN, *BELIEVING, *ROUTESIM)), 0.01)
@@ -555,3 +628,95 @@ def test_a_request_that_comes_at_the_horizon_has_arrived(tmp_path: Path) -> None
     scenario = small(tmp_path, rows((0, 4, 4), (10, 4, 4), (11, 4, 4)))
     result = check({**scenario, "horizon": "10ms"}, tmp_path / "runs")
     assert result.requests["outcome"] == ["completed", "in_flight"]
+
+
+def chain(tenant: str, starts: Sequence[int], turns: int, **options: Any) -> Json:
+    """Sessions at so many ms, each of so many turns of 2 tokens in and 2 out that follow at once."""
+    one = {"new": 2, "output": 2, "delay_ps": 0}
+    sessions = [{"start_ps": at * 10**9, "turns": [one] * turns, "after": None} for at in starts]
+    usual = {"longest": 2, "retry": (0, 0), "users": None, "pause_ps": 0, "stop_ps": 10**15}
+    return {"tenant": tenant, "sessions": sessions, **usual, **options}
+
+
+class Told:
+    """Sends a tenant's requests to its own instance, and writes down what it is told and asked."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[float, str, str]] = []
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        self.told.append((cluster.now_ps / 10**9, "asked", f"{request.session}/{request.turn}"))
+        return Route(cluster.instances[int(request.tenant[1:])].id)
+
+    def observe(self, event: Any) -> None:
+        if type(event).__name__ != "Routed":
+            name = f"{event.request.session}/{event.request.turn}"
+            self.told.append((event.at_ps / 10**9, type(event).__name__, name))
+
+
+@pytest.mark.parametrize("leap", MODES)
+def test_what_follows_at_once_is_asked_after_the_ends_of_its_instant_and_starts_there(leap: bool | str) -> None:
+    """Two tokens in and two out take 3 ms. At 3 ms a turn ends on each instance, and a session that was known to
+    start comes before the router hears of it; the follow-ups come after, by identity, and start at that instant."""
+    even = {"model": "fixed", "prefill_tokens_per_s": 1000, "decode_tokens_per_s": 1000}
+    given = {"workload": {"requests": 1, "rate": "1/s"}, "cluster": {"instances": 3, "latency": even}, "leap": leap}
+    router = Told()
+    prepared = prepare(headway.Scenario.load(given), routing=router)
+    simulation = prepared.simulation()
+    sources = [chain("t1", [0], 2), chain("t0", [0], 2), chain("t2", [3], 1)]
+    recorder = simulation.run(session_plans.traffic(sources))
+    assert router.told == [
+        (0, "asked", "t1-0/0"),
+        (0, "asked", "t0-0/0"),
+        (2, "FirstToken", "t1-0/0"),
+        (2, "FirstToken", "t0-0/0"),
+        (3, "asked", "t2-0/0"),
+        (3, "Finished", "t1-0/0"),
+        (3, "Finished", "t0-0/0"),
+        (3, "asked", "t1-0/1"),
+        (3, "asked", "t0-0/1"),
+        (5, "FirstToken", "t2-0/0"),
+        (5, "FirstToken", "t1-0/1"),
+        (5, "FirstToken", "t0-0/1"),
+        (6, "Finished", "t2-0/0"),
+        (6, "Finished", "t1-0/1"),
+        (6, "Finished", "t0-0/1"),
+    ]
+    assert list(recorder.started_ps) == list(recorder.arrival_ps)
+
+
+@pytest.mark.parametrize("leap", MODES)
+@pytest.mark.parametrize("users", [1, 3])
+def test_a_fixed_number_of_users_is_never_exceeded_and_always_reached(users: int, leap: bool | str) -> None:
+    even = {"model": "fixed", "prefill_tokens_per_s": 1000, "decode_tokens_per_s": 1000}
+    given = {"workload": {"requests": 1, "rate": "1/s"}, "cluster": {"instances": 2, "latency": even}, "warmup": 0}
+    sources = [chain("t0", [0] * 12, 3, users=users), chain("t1", [0] * 8, 2)]
+    done = run({**given, "policies": {"routing": "least-loaded"}, "sessions": sources}, leap)
+    assert done.summary()["requests"]["completed"] == 12 * 3 + 8 * 2
+    assert most_in_flight(done.requests, "t0") == users
+    assert most_in_flight(done.requests, "t1") == 8
+
+
+@pytest.mark.parametrize("kind", ["completion", "chat", "agentic", "reasoning"])
+def test_with_a_concurrency_never_more_requests_of_a_tenant_are_in_flight(kind: str, tmp_path: Path) -> None:
+    """Also where sub-agents branch off, nobody thinks, and some requests are too long to be served."""
+    given: Json = {"kind": kind, "output_tokens": 30, "prompt_tokens": {"dist": "normal", "mean": 700, "std": 300}}
+    if kind != "completion":
+        given["think_time"] = "0s"
+    if kind == "agentic":
+        given |= {"subagents": {"probability": 0.5, "count": 3}, "tool_latency": "0s"}
+    looped = {
+        "closed_loop": {"concurrency": 3, "think_time": "0s"},
+        "kind": given,
+        "retry": {"max": 1, "backoff": "5ms"},
+    }
+    scenario = {
+        "workload": {"duration": "4s", "tenants": {"looped": looped, "other": {"rate": "3/s"}}},
+        "cluster": {"instances": 2, "kv": {"gpu_blocks": 60}},
+        "policies": {"routing": "least-loaded"},
+        "warmup": 0,
+    }
+    done = check(scenario, tmp_path)
+    assert most_in_flight(done.requests, "looped") == 3
+    assert done.summary()["requests"]["rejected"] > 0
+    assert done.summary()["requests"]["retried"] > 0

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 import headway.policies  # noqa: F401  (declares the policies)
 from headway import latency, overrides, references, registry
 from headway.policies.profile import scorer_list
+from headway.results.recorder import Targets
 from headway.section import read
 from headway.types import HeadwayError, Json
 from headway.units import duration_ps, duration_text
@@ -117,16 +118,10 @@ class Policies(Struct, frozen=True):
         return {"name": name, **msgspec.to_builtins(found)}
 
 
-class Slo(Struct, frozen=True):
-    """Targets in picoseconds; None where nothing is promised."""
-
-    ttft_ps: int | None = None
-    tpot_ps: int | None = None
-
-
 class _SloKeys(Struct):
     ttft: Any = None
     tpot: Any = None
+    e2e: Any = None
 
 
 class _Keys(Struct):
@@ -151,7 +146,7 @@ class Scenario(Struct, frozen=True):
     workload: WorkloadSpec
     cluster: Cluster
     policies: Policies
-    slo: Slo
+    slo: Targets
     leap: Leap
     warmup: int
     horizon_ps: int | None
@@ -171,7 +166,7 @@ class Scenario(Struct, frozen=True):
             "workload": self.workload.resolved(),
             "cluster": self.cluster.resolved(),
             "policies": {stage: self.policies.explicit(stage) for stage in STAGES},
-            "slo": {"ttft": duration_text(self.slo.ttft_ps), "tpot": duration_text(self.slo.tpot_ps)},
+            "slo": {name: duration_text(getattr(self.slo, f"{name}_ps")) for name in _SloKeys.__struct_fields__},
             "leap": self.leap,
             "warmup": self.warmup,
             "horizon": duration_text(self.horizon_ps),
@@ -255,7 +250,7 @@ def validate(data: Mapping[str, Any]) -> Scenario:
         workload=read(WorkloadSpec, keys.workload, "workload"),
         cluster=_cluster(keys.cluster),
         policies=read(Policies, _given(keys.policies), "policies"),
-        slo=Slo(_duration(slo.ttft, "slo.ttft"), _duration(slo.tpot, "slo.tpot")),
+        slo=Targets(*(_duration(getattr(slo, name), f"slo.{name}") for name in _SloKeys.__struct_fields__)),
         leap=keys.leap,
         warmup=keys.warmup,
         horizon_ps=_duration(keys.horizon, "horizon"),

@@ -11,6 +11,7 @@ from headway.types import OUTCOMES, Path, Request
 
 MS = 10**9
 SECOND = 10**12
+WORDS = ("tenant", "kind", "model", "session", "turn")
 
 
 def record(rows: list[dict[str, Any]]) -> Recorder:
@@ -18,11 +19,12 @@ def record(rows: list[dict[str, Any]]) -> Recorder:
     recorder = Recorder()
     for row, given in enumerate(rows):
         tokens = given.get("prompt_tokens", 32)
-        recorder.arrived(given["arrival_ps"], Request(row, given["arrival_ps"], tokens, Path((), ())))
+        words = {name: given[name] for name in WORDS if name in given}
+        recorder.arrived(given["arrival_ps"], Request(row, given["arrival_ps"], tokens, Path((), ()), **words))
         for name, value in given.items():
             if name == "reason":
                 recorder.reasons[row] = value
-            elif name != "gaps":
+            elif name != "gaps" and name not in WORDS:
                 getattr(recorder, name)[row] = OUTCOMES.index(value) if name == "outcome" else value
         for run in given.get("gaps", ()):
             recorder.gaps.extend(run)
@@ -35,8 +37,6 @@ def facts(**changes: Any) -> RunFacts:
         "ended_ps": 10 * SECOND,
         "block_tokens": 16,
         "warmup": 0,
-        "slo_ttft_ps": None,
-        "slo_tpot_ps": None,
         "gpus_per_instance": 1,
         "usd_per_gpu_hour": 2.0,
         "policy_metrics": {},

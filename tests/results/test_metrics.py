@@ -10,6 +10,7 @@ from recorders import MS, SECOND, facts, fleet, record, rows
 
 from headway.results.metrics import summarise
 from headway.results.percentiles import NAMES, spread_of
+from headway.results.recorder import Targets
 
 REQUESTS = [
     {
@@ -37,7 +38,7 @@ REQUESTS = [
     {"arrival_ps": 3 * SECOND, "outcome": "rejected", "reason": "no room"},
     {"arrival_ps": 4 * SECOND, "started_ps": 4 * SECOND, "instance": 0, "prompt_tokens": 100, "cached_tokens": 48},
 ]
-TARGETS = {"slo_ttft_ps": 200 * MS, "slo_tpot_ps": 100 * MS}
+TARGETS = {"slo": Targets(200 * MS, 100 * MS)}
 
 
 def test_a_run_worked_out_by_hand() -> None:
@@ -49,7 +50,7 @@ def test_a_run_worked_out_by_hand() -> None:
     )
     assert got["requests"] == {
         "arrived": 4, "completed": 2, "rejected": 1, "timed_out": 0, "failed": 0, "in_flight": 1,
-        "not_issued": 0,
+        "retried": 0, "not_issued": 0, "abandoned": 0,
     }  # fmt: skip
     assert got["duration_s"] == 4.0
     assert got["latency"]["ttft"] == {
@@ -64,7 +65,8 @@ def test_a_run_worked_out_by_hand() -> None:
     assert got["cache"] == {"token_hit_ratio": 0.32, "block_hit_ratio": 4 / 11, "request_hit_ratio": 2 / 3}
     assert got["balance"] == {"cv": pytest.approx(1 / 3), "jain": 0.9}
     assert got["slo"] == {
-        "ttft_attainment": 0.5, "tpot_attainment": 1.0, "goodput_requests_per_s": 0.25, "goodput_ratio": 0.25
+        "ttft_attainment": 0.5, "tpot_attainment": 1.0, "e2e_attainment": None,
+        "goodput_requests_per_s": 0.25, "goodput_ratio": 0.25,
     }  # fmt: skip
     assert got["cost"] == {
         "gpu_seconds_per_request": 2.0,
@@ -126,13 +128,14 @@ def share(part: float, whole: float) -> Any:
     return pytest.approx(part / whole) if whole else None
 
 
-@given(rows(), st.integers(0, 10), st.integers(0, SECOND), st.integers(0, SECOND))
-def test_the_summary_equals_a_plain_computation(made: list[dict[str, Any]], warmup: int, ttft: int, tpot: int) -> None:
+@given(rows(), st.integers(0, 10), st.tuples(*[st.integers(0, SECOND)] * 3))
+def test_the_summary_equals_a_plain_computation(
+    made: list[dict[str, Any]], warmup: int, slo: tuple[int, int, int]
+) -> None:
+    ttft, tpot, e2e = slo
     for row in made[:warmup]:
         row["gaps"] = []
-    got = summarise(
-        record(made), fleet(3), facts(warmup=warmup, slo_ttft_ps=ttft, slo_tpot_ps=tpot, ended_ps=20 * SECOND)
-    )
+    got = summarise(record(made), fleet(3), facts(warmup=warmup, slo=Targets(*slo), ended_ps=20 * SECOND))
     counted = made[warmup:]
     done = [row for row in counted if row["outcome"] == "completed"]
     window = 20 - counted[0]["arrival_ps"] / SECOND if counted else 0.0
@@ -153,10 +156,12 @@ def test_the_summary_equals_a_plain_computation(made: list[dict[str, Any]], warm
     assert got["throughput"]["output_tokens_per_s"] == share(outputs, window)
     fast = [row["first_token_ps"] - row["arrival_ps"] <= ttft for row in done]
     smooth = [row["finished_ps"] - row["first_token_ps"] <= tpot * (row["output_tokens"] - 1) for row in done]
-    good = [a and b for a, b in zip(fast, smooth, strict=True)].count(True)
+    short = [row["finished_ps"] - row["arrival_ps"] <= e2e for row in done]
+    good = list(map(all, zip(fast, smooth, short, strict=True))).count(True)
     assert got["slo"] == {
         "ttft_attainment": share(fast.count(True), len(done)),
         "tpot_attainment": share(smooth.count(True), len(done)),
+        "e2e_attainment": share(short.count(True), len(done)),
         "goodput_requests_per_s": share(good, window),
         "goodput_ratio": share(good, len(counted)),
     }

@@ -7,12 +7,13 @@ from recorders import MS, facts, fleet, record
 
 from headway.results.metrics import summarise
 from headway.results.ranking import direction, figure, paths, rank
+from headway.results.recorder import Targets
 from headway.types import HeadwayError
 
 Named = tuple[str, dict[str, Any]]
 
 
-def run(name: str, ttft_ms: int, e2e_ms: int, lost: int = 0, **slo: int) -> Named:
+def run(name: str, ttft_ms: int, e2e_ms: int, lost: int = 0, **slo: Targets) -> Named:
     done = {
         "arrival_ps": 0, "started_ps": 0, "first_token_ps": ttft_ms * MS, "finished_ps": e2e_ms * MS,
         "instance": 0, "outcome": "completed", "output_tokens": 2,
@@ -31,12 +32,12 @@ def test_without_an_slo_the_lowest_mean_e2e_wins_and_equals_keep_their_order() -
 
 def test_shedding_does_not_pay() -> None:
     assert order([run("sheds", 1, 10, lost=1), run("serves", 1, 90)]) == ["serves", "sheds"]
-    slo = {"slo_ttft_ps": 50 * MS}
+    slo = {"slo": Targets(50 * MS)}
     assert order([run("sheds", 1, 10, lost=1, **slo), run("serves", 40, 90, **slo)]) == ["serves", "sheds"]
 
 
 def test_with_an_slo_goodput_comes_first_and_then_the_tail_of_ttft() -> None:
-    slo = {"slo_ttft_ps": 50 * MS}
+    slo = {"slo": Targets(50 * MS)}
     results = [run("late", 60, 61, **slo), run("good", 40, 90, **slo), run("better", 30, 95, **slo)]
     assert order(results) == ["better", "good", "late"]
 
@@ -47,6 +48,20 @@ def test_any_figure_can_be_chosen_and_the_path_tells_which_way_is_better() -> No
     assert order(results, by="requests.rejected") == ["a", "b", "c"]
     assert order(results, by="requests.completed") == ["a", "b", "c"]
     assert (direction("throughput.requests_per_s"), direction("balance.cv")) == ("high", "low")
+
+
+def test_sessions_can_be_ranked_by_and_a_run_without_any_comes_last() -> None:
+    plain = run("plain", 1, 2)
+    slow, fast = (
+        (name, {**plain[1], "sessions": {"duration": {"mean": mean}}}) for name, mean in (("slow", 9), ("fast", 4))
+    )
+    assert order([plain, slow, fast], by=figure("sessions.duration.mean")) == ["fast", "slow", "plain"]
+    assert (figure("sessions.completed"), direction("sessions.completed")) == ("sessions.completed", "high")
+
+
+def test_an_slo_of_whole_requests_ranks_too() -> None:
+    slo = {"slo": Targets(e2e_ps=80 * MS)}
+    assert order([run("late", 1, 90, **slo), run("good", 9, 80, **slo)]) == ["good", "late"]
 
 
 def test_a_run_without_the_figure_comes_last() -> None:

@@ -58,6 +58,15 @@ def test_requests_out_of_order_or_without_an_outcome_are_refused() -> None:
         verify(recorder, fleet(1), facts())
 
 
+@pytest.mark.parametrize("counts", [{"abandoned": 1}, {"not_issued": -1, "abandoned": -1}, {"retried": 2}])
+def test_turns_that_do_not_add_up_are_refused(counts: dict[str, int]) -> None:
+    recorder = record([DONE])
+    for name, count in counts.items():
+        setattr(recorder, name, count)
+    with pytest.raises(InvariantError, match=r"1 requests arrived, .* never issued"):
+        verify(recorder, fleet(1), facts())
+
+
 @pytest.mark.parametrize("figures", [{"busy_ps": 11 * SECOND}, {"peak_kv_blocks": 101}])
 def test_an_instance_that_did_the_impossible_is_refused(figures: dict[str, int]) -> None:
     with pytest.raises(InvariantError, match="Instance i0"):

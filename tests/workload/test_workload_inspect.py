@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
-from headway.workload.inspect import inspect
+from headway.report.trace import report, snippet
+from headway.workload.inspect import describe, inspect
+from headway.workload.traces import Info, Options, Reader, Record, Trace, weka
 
 
 def brute_force(prompts: list[list[int]], instances: int, capacity: int | None) -> float:
@@ -54,6 +59,7 @@ def test_reuse_follows_the_rule(tmp_path: Path, prompts: list[list[int]], capaci
             "instances": instances,
             "capacity": capacity,
             "block_hit_ratio": pytest.approx(brute_force(prompts, instances, capacity)),
+            "placement": "round-robin",
         }
     ]
 
@@ -94,9 +100,113 @@ def test_a_single_request_has_a_shape_too(tmp_path: Path) -> None:
     json.dumps(found, allow_nan=False)
 
 
+HASHES = st.integers(-(2**40), 2**40).map(lambda number: number * 7919)  # no two follow each other
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), capacity=st.none() | st.integers(1, 12))
+def test_ids_may_be_hashes(tmp_path: Path, data: st.DataObject, capacity: int | None) -> None:
+    ids = data.draw(st.lists(HASHES, min_size=1, max_size=8, unique=True))
+    prompts = data.draw(
+        st.lists(st.lists(st.sampled_from(ids), min_size=1, max_size=6), min_size=1, max_size=25), label="prompts"
+    )
+    found = inspect(write(tmp_path, prompts), capacities=[capacity], instances=[2])
+    assert found["reuse"][0]["block_hit_ratio"] == pytest.approx(brute_force(prompts, 2, capacity))
+    assert found["blocks"]["distinct"] == len({block for blocks in prompts for block in blocks})
+
+
+def records(*rows: Record, **info: Any) -> Trace:
+    known = Info("made", block_tokens=16, whole_blocks=True, **info)
+    return Trace.load(Reader(known, iter(rows)))
+
+
+def test_sessions_that_stay_with_a_cache_reuse_what_one_cache_would() -> None:
+    trace = records(
+        *(Record(16 * turn, 1, 0, [(0, turn)], session=name) for turn in (1, 2, 3) for name in "abcde"),
+        scope="session",
+        sessions=True,
+        clock="session",
+    )
+    found = describe(trace, [None], [1, 2, 3])
+    assert found["ideal_reuse"] == {"block_hit_ratio": 0.5, "token_hit_ratio": 0.5, "request_hit_ratio": 2 / 3}
+    assert found["blocks"] == {"tokens": 16, "distinct": 15, "referenced": 30}
+    assert [row["block_hit_ratio"] for row in found["sticky_reuse"]] == [0.5, 0.5]
+    assert [row["placement"] for row in found["sticky_reuse"]] == ["sticky", "sticky"]
+    ratios = [row["block_hit_ratio"] for row in found["reuse"]]
+    assert ratios[0] == 0.5 and ratios[1] < 0.5 and ratios[2] < 0.5
+
+
+def test_recorded_sessions_are_counted_with_their_gaps_and_think_times() -> None:
+    second = 10**12
+    trace = records(
+        Record(16, 1, 0, [(0, 1)], session="a"),
+        Record(16, 1, 1 * second, [(9, 1)]),
+        Record(32, 1, 5 * second, [(0, 2)], session="a", delay_ps=3 * second),
+        sessions=True,
+    )
+    found = describe(trace, [None], [1])["sessions"]
+    assert found["source"] == "recorded" and found["count"] == 1
+    assert found["gap_s"]["p50"] == 5 and found["think_s"]["max"] == 3
+    assert found["requests_in_multi_turn_share"] == 2 / 3
+
+
+def test_who_sends_what_is_told_where_the_trace_knows() -> None:
+    trace = records(
+        Record(100, 1, 0, tenant="acme", kind="chat"),
+        Record(300, 3, 1, tenant="acme", kind="chat"),
+        Record(50, 9, 2, kind="chat"),
+    )
+    found = describe(trace, [None], [1])
+    assert [(row["name"], row["requests"]) for row in found["tenants"]] == [("acme", 2), (None, 1)]
+    assert found["tenants"][0]["prompt_tokens"]["mean"] == 200
+    assert [row["name"] for row in found["kinds"]] == ["chat"]
+    assert found["models"] == []
+
+
+def test_without_a_common_clock_there_is_no_rate() -> None:
+    trace = records(Record(100, 1, 5, session="a"), Record(100, 1, 0, session="b"), clock="session", sessions=True)
+    found = describe(trace, [None], [1])
+    assert found["arrivals"] is None and found["span_s"] is None and found["rate_per_s"] is None
+    assert "No clock" in shown(found)
+    assert "starts: {rate: 0.2/s" in snippet(found, "x.jsonl")
+
+
+def test_a_report_fits_a_terminal_whatever_the_names() -> None:
+    rows = (Record(10**6, 10**5, at, tenant=f"[bold]{'very' * 30}-{at}", kind="chat") for at in range(30))
+    text = shown(describe(records(*rows), [None], [1]))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "18 more" in text and "[bold]" in text and "1,000,000" in text
+
+
+def shown(found: dict[str, Any]) -> str:
+    console = Console(width=80, file=StringIO())
+    console.print(report(found, "made"))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
 def test_a_format_without_content_says_so(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n")
     found = inspect(path, capacities=[10])
     assert found["reuse"] == [] and found["blocks"] is None and found["sessions"] is None
-    assert "nothing of content" in found["note"]
+    assert "nothing of content" in found["notes"][0]
+
+
+WEKA = Path(__file__).resolve().parents[3] / "shared" / "traces" / "agentic-coding-weka" / "sessions_compact.jsonl.gz"
+
+
+@pytest.mark.skipif(not WEKA.exists(), reason="the folder of public traces, ../shared/traces, is not here")
+def test_agentic_sessions_have_their_published_figures_and_lose_reuse_under_round_robin() -> None:
+    trace = Trace.load(weka.read(WEKA, Options()))
+    found = describe(trace, [None], [1, 2, 4, 8, 16])
+    assert found["requests"] == 49_334
+    assert found["blocks"] == {"tokens": 64, "distinct": 3_450_959, "referenced": 94_310_647}
+    assert round(found["ideal_reuse"]["block_hit_ratio"], 4) == 0.9634
+    assert round(found["ideal_reuse"]["token_hit_ratio"], 4) == 0.9632
+    assert found["sessions"]["count"] == 710 and found["sessions"]["source"] == "recorded"
+    turns = [found["sessions"]["turns"][at] for at in ("p50", "p90", "p99", "max")]
+    assert turns == pytest.approx((45.5, 157, 341, 561), abs=0.5)
+    ratios = [row["block_hit_ratio"] for row in found["reuse"]]
+    assert ratios == sorted(ratios, reverse=True) and len(set(ratios)) == len(ratios)
+    assert {row["block_hit_ratio"] for row in found["sticky_reuse"]} == {ratios[0]}

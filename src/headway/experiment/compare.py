@@ -82,7 +82,7 @@ def compare(
     loaded = Scenario.load(scenario, overrides)
     resolved = loaded.resolved()
     found = contenders(loaded, policies)
-    summaries = _run_all(resolved, found, available(workers), progress)
+    summaries = run_all([(resolved, one) for one in found], workers, progress)
     ranked = rank(zip((one.name for one in found), summaries, strict=True), chosen)
     oracles = tuple(one.name for one in found if one.oracle)
     return Comparison(resolved, ranked, verdict(ranked, resolved, oracles, chosen), oracles, chosen)
@@ -92,35 +92,43 @@ def _summary(resolved: Json, spec: Any) -> Json:
     return simulate(resolved, routing=spec).summary()
 
 
-def _run_all(resolved: Json, found: list[Contender], workers: int, progress: Progress | None) -> list[Json]:
-    """Every contender's summary, in order. Only plain values travel between processes; a policy that lives in the
-    caller's own program, which no other process could find, runs here."""
+def run_all(
+    tasks: list[tuple[Json, Contender]], workers: int | None = None, progress: Progress | None = None
+) -> list[Json]:
+    """The summary of each scenario under its contender, in order. Only plain values travel between processes; a policy
+    that lives in the caller's own program, which no other process could find, runs here."""
     done: dict[int, Json] = {}
-    strange = _strange(resolved["policies"]) if workers > 1 else True
-    away = [position for position, one in enumerate(found) if not strange and not _strange(one.spec)]
-    here = [position for position in range(len(found)) if len(away) < 2 or position not in away]
+    workers = available(workers)
+    away = [
+        position
+        for position, (resolved, one) in enumerate(tasks)
+        if workers > 1 and not _strange(resolved["policies"]) and not _strange(one.spec)
+    ]
+    here = [position for position in range(len(tasks)) if len(away) < 2 or position not in away]
 
     def finish(position: int, summary: Json) -> None:
         done[position] = summary
         if progress is not None:
-            progress(len(done), len(found))
+            progress(len(done), len(tasks))
 
     if len(away) >= 2:
         with pool_of(min(workers, len(away))) as pool:
             try:
-                tasks = {pool.submit(_summary, resolved, found[position].spec): position for position in away}
-                for task in as_completed(tasks):
-                    finish(tasks[task], task.result())
+                sent = [(position, *tasks[position]) for position in away]
+                futures = {pool.submit(_summary, resolved, one.spec): position for position, resolved, one in sent}
+                for future in as_completed(futures):
+                    finish(futures[future], future.result())
             except BrokenProcessPool:
-                left = listed([found[position].name for position in away if position not in done])
+                left = listed([tasks[position][1].name for position in away if position not in done])
                 why = "as os._exit, a crash or a want of memory does"
                 raise HeadwayError(f"{WHERE}: a process was ended from within, {why}; unfinished: {left}.") from None
             except BaseException:
                 end(pool)
                 raise
     for position in here:
-        finish(position, _summary(resolved, found[position].spec))
-    return [done[position] for position in range(len(found))]
+        resolved, one = tasks[position]
+        finish(position, _summary(resolved, one.spec))
+    return [done[position] for position in range(len(tasks))]
 
 
 def _strange(spec: Any) -> bool:

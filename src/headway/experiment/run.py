@@ -41,8 +41,8 @@ def simulate(
     """
     prepared = prepare(Scenario.load(scenario, overrides), admission=admission, routing=routing, scheduler=scheduler)
     try:
-        simulation = prepared.simulation()
-        recorder = simulation.run(prepared.traffic(), progress)
+        simulation, traffic = prepared.simulation(), prepared.traffic()
+        recorder = simulation.run(traffic, progress)
     except (HeadwayError, InvariantError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -177,9 +177,9 @@ def run_facts(scenario: Scenario, simulation: Simulation) -> RunFacts:
         ended_ps=simulation.ended_ps,
         block_tokens=scenario.cluster.kv.block_tokens,
         warmup=scenario.warmup,
-        slo_ttft_ps=scenario.slo.ttft_ps,
-        slo_tpot_ps=scenario.slo.tpot_ps,
         gpus_per_instance=scenario.cluster.tp,
         usd_per_gpu_hour=scenario.cluster.card().usd_per_hour,
         policy_metrics=simulation.policy_metrics,
+        slo=scenario.slo,
+        tenant_slos=scenario.workload.slos(),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import floor, log10
+from typing import Any
 
 from headway.experiment.notes import note
 from headway.results.ranking import Named, direction, value
@@ -46,8 +47,11 @@ def verdict(ranked: Sequence[Named], scenario: Json, oracles: Collection[str] = 
     return said
 
 
-def has_slo(scenario: Json) -> bool:
-    return any(target is not None for target in scenario["slo"].values())
+def has_slo(scenario: Mapping[str, Any]) -> bool:
+    """Whether anybody was promised anything, all users or a tenant's."""
+    workload = scenario.get("workload", {})
+    given = [scenario["slo"], workload.get("slo"), *(one.get("slo") for one in workload.get("tenants", {}).values())]
+    return any(target is not None for slo in given if slo for target in slo.values())
 
 
 def _names(names: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -19,6 +19,7 @@ from headway.results import ranking
 LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"), ("queue wait", "queue_wait"))
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 GAP = "–"
+GROUPS_AT_MOST = 8  # tenants that a terminal shows
 NAME_AT_LEAST, NAME_AT_MOST = 12, 28  # characters of its name in a line
 
 
@@ -77,7 +78,37 @@ def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> Rende
     said = note(summary, scenario["warmup"])
     if said is not None:
         parts.extend((Text(said), ""))
-    return Group(*parts, latencies, "", facts(run_facts(summary, scenario["slo"])), "")
+    targets = scenario["slo"]
+    if has_slo({**scenario, "slo": {}}):  # a tenant has its own: no one target is everybody's
+        targets = dict.fromkeys(targets)
+    parts += [latencies, "", facts(run_facts(summary, targets)), ""]
+    for name in ("tenants", "kinds"):
+        if name in summary:
+            parts += [groups(name, summary[name], has_slo(scenario)), ""]
+    return Group(*parts)
+
+
+def groups(name: str, found: Sequence[Mapping[str, Any]], slo: bool) -> RenderableType:
+    """The tenants or kinds with the most requests, a line each."""
+    shown = sorted(found, key=lambda one: -one["requests"]["arrived"])[:GROUPS_AT_MOST]
+    served = "goodput\nshare" if slo else "served\nshare"
+    headings = ("requests\n", "TTFT ms\nmean", "\np99", "TPOT ms\np99", "E2E ms\nmean", served, "cache\nhits")
+    made = table(name, *headings, gap=1)
+    made.columns[0].max_width, made.columns[0].overflow = NAME_AT_MOST - 4, "ellipsis"
+    for one in shown:
+        latency = one["latency"]
+        made.add_row(
+            Text(one["id"]),
+            number(one["requests"]["arrived"], 0),
+            number(latency["ttft"]["mean"]),
+            number(latency["ttft"]["p99"]),
+            number(latency["tpot"]["p99"]),
+            number(latency["e2e"]["mean"]),
+            percent(one["slo"]["goodput_ratio"]),
+            percent(one["cache"]["token_hit_ratio"]),
+        )
+    left = len(found) - len(shown)
+    return Group(made, Text(f" and {left:,} more, with --json")) if left else made
 
 
 def run_facts(summary: Mapping[str, Any], targets: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -88,19 +119,28 @@ def run_facts(summary: Mapping[str, Any], targets: Mapping[str, Any]) -> list[tu
     for outcome in ("rejected", "timed_out", "failed", "in_flight"):
         if requests[outcome]:
             ends.append(f"{number(requests[outcome], 0)} {outcome.replace('_', ' ')}")
+    rest = ""
+    if requests["retried"]:
+        rest += f"; {number(requests['retried'], 0)} of them sent again"
+    if requests["not_issued"]:
+        rest += f"; {number(requests['not_issued'], 0)} turns of sessions never came"
     rows = [
-        ("requests", f"{number(requests['arrived'], 0)} arrived: {', '.join(ends)}"),
+        ("requests", f"{number(requests['arrived'], 0)} arrived: {', '.join(ends)}{rest}"),
         (
             "throughput",
             f"{number(throughput['requests_per_s'], 2)} requests/s, tokens/s: "
             f"{number(throughput['input_tokens_per_s'], 0)} in, {number(throughput['output_tokens_per_s'], 0)} out",
         ),
     ]
-    met = [
-        f"{name.upper()} ≤ {target} {percent(slo[f'{name}_attainment'])}"
-        for name, target in targets.items()
-        if target is not None
-    ]
+    if "sessions" in summary:
+        rows.append(("sessions", _sessions(summary["sessions"])))
+    met = []
+    for name, target in targets.items():
+        share = slo[f"{name}_attainment"]
+        if target is not None:
+            met.append(f"{name.upper()} ≤ {target} {percent(share)}")
+        elif share is not None:
+            met.append(f"{name.upper()} by tenant {percent(share)}")
     if met:
         rows.append(("goodput", f"{number(slo['goodput_requests_per_s'], 2)} requests/s within the SLO"))
         rows.append(("SLO met", ", ".join(met)))
@@ -123,6 +163,13 @@ def run_facts(summary: Mapping[str, Any], targets: Mapping[str, Any]) -> list[tu
     for name, value in (summary.get("policy_metrics") or {}).items():
         rows.append((name, number(value, 0 if value == int(value) else 3)))
     return rows
+
+
+def _sessions(found: Mapping[str, Any]) -> str:
+    duration = found["duration"]
+    lasting = "" if duration["mean"] is None else f", lasting {number(duration['mean'] / 1000)} s on average"
+    turns = f"{number(found['turns'])} turns each"
+    return f"{number(found['count'], 0)} of {turns}, {number(found['completed'], 0)} completed{lasting}"
 
 
 class _Ranking:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -15,32 +15,44 @@ from headway.report.plots import bar, columns
 from headway.report.terminal import GAP, facts, number, percent, table
 
 WINDOWS = 10  # fewer counts than this have no variance worth printing
+GROUPS = (("tenant", "tenants"), ("kind", "kinds"), ("model", "models"))
+MOST = 12  # rows of a table of names
+NAME_WIDTH = 24
 SPREAD = ("mean", "p50", "p90", "p99", "min", "max")
 
 
 def report(found: Mapping[str, Any], name: str) -> RenderableType:
     title = f"{name}: {number(found['requests'], 0)} requests in {found['format']} format"
     parts: list[RenderableType] = [Text(title, style="bold"), "", lengths(found), "", *arrivals(found)]
-    if found["sessions"] is not None:
-        parts.extend(("", facts(content(found)), "", *reuse(found["reuse"], found["blocks"]["tokens"])))
-    if found.get("note"):
-        parts.extend(("", Text(found["note"])))
+    for label, key in GROUPS:
+        if len(found[key]) > 1:
+            parts.extend(("", groups(found[key], label)))
+    rows = content(found)
+    if rows:
+        parts.extend(("", facts(rows)))
+    if found["blocks"] is not None:
+        parts.extend(("", *reuse(found)))
+    for note in found["notes"]:
+        parts.extend(("", Text(note)))
     return Group(*parts, "", Text("To replay it, in a scenario:"))
 
 
-def lengths(found: Mapping[str, Any]) -> Table:
-    made = table("tokens", *SPREAD, "by powers of two")
+def lengths(found: Mapping[str, Any]) -> RenderableType:
+    made = table("tokens", *SPREAD)
+    plots = []
     for label, key in (("prompt", "prompt_tokens"), ("output", "output_tokens")):
         values = found[key]
         counts = [count for _, count in values["histogram"]]
         low, high = values["histogram"][0][0], values["histogram"][-1][0]
-        plot = f"≤{number(low, 0)} {columns(counts)} ≤{number(high, 0)}"
-        made.add_row(label, *(number(values[statistic], 0) for statistic in SPREAD), plot)
-    return made
+        plots.append((label, f"≤{number(low, 0)} {columns(counts)} ≤{number(high, 0)}, by powers of two"))
+        made.add_row(label, *(number(values[statistic], 0) for statistic in SPREAD))
+    return Group(made, "", facts(plots))
 
 
 def arrivals(trace: Mapping[str, Any]) -> list[RenderableType]:
     found = trace["arrivals"]
+    if found is None:
+        return [Text(" No clock goes through the whole trace: no rate and no burstiness to report.")]
     rates = found["rate_over_time_per_s"]
     idc = ", ".join(f"{_dispersion(window, value, trace['span_s'])}" for window, value in found["idc"].items())
     rows = [
@@ -63,24 +75,82 @@ def _dispersion(window: str, value: float | None, span_s: float) -> str:
     return f"{number(value, 2) if enough else GAP} over {window}"
 
 
+def groups(rows: Sequence[Mapping[str, Any]], label: str) -> Table:
+    """What each tenant, kind or model sent, most requests first."""
+    made = table(label, "requests", "share", "prompt mean", "p99", "output mean", "p99")
+    names = made.columns[0]
+    names.no_wrap, names.overflow, names.max_width = False, "fold", NAME_WIDTH
+    for row in rows[:MOST]:
+        prompt, output = row["prompt_tokens"], row["output_tokens"]
+        figures = (prompt["mean"], prompt["p99"], output["mean"], output["p99"])
+        name = "(not said)" if row["name"] is None else row["name"] or "(no name)"
+        made.add_row(
+            Text(name), number(row["requests"], 0), percent(row["share"]), *(number(value, 0) for value in figures)
+        )
+    if len(rows) > MOST:
+        rest = sum(row["requests"] for row in rows[MOST:])
+        share = sum(row["share"] for row in rows[MOST:])
+        made.add_row(Text(f"{len(rows) - MOST:,} more"), number(rest, 0), percent(share))
+    return made
+
+
 def content(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    blocks, sessions = found["blocks"], found["sessions"]
-    return [
-        (
-            "blocks",
-            f"{number(blocks['referenced'], 0)} of {blocks['tokens']} tokens, {number(blocks['distinct'], 0)} distinct",
-        ),
-        (
-            "chains",
-            f"{number(sessions['count'], 0)} of requests that continue an earlier one's blocks (the format has no "
-            f"session ids): {number(sessions['turns']['mean'], 2)} requests each on average, "
-            f"{percent(sessions['requests_in_multi_turn_share'])} of requests in chains of several",
-        ),
+    blocks, sessions, ideal = found["blocks"], found["sessions"], found["ideal_reuse"]
+    rows = []
+    if blocks is not None:
+        sizes = f"{number(blocks['referenced'], 0)} of {blocks['tokens']} tokens"
+        rows.append(("blocks", f"{sizes}, {number(blocks['distinct'], 0)} distinct"))
+    if sessions is not None:
+        rows.extend(about_sessions(sessions))
+    if ideal is not None:
+        hits = f"{percent(ideal['block_hit_ratio'])} of blocks, {percent(ideal['token_hit_ratio'])} of prompt tokens"
+        rows.append(("ideal reuse", f"{hits}: what one cache without limit would hit"))
+    return rows
+
+
+def about_sessions(sessions: Mapping[str, Any]) -> list[tuple[str, str]]:
+    turns = sessions["turns"]
+    several = f"{percent(sessions['requests_in_multi_turn_share'])} of requests in"
+    if sessions.get("source") == "derived":
+        rows = [
+            (
+                "chains",
+                f"{number(sessions['count'], 0)} of requests that continue an earlier one's blocks (the format has no "
+                f"session ids): {number(turns['mean'], 2)} requests each on average, {several} chains of several",
+            )
+        ]
+    else:
+        rows = [
+            (
+                "sessions",
+                f"{number(sessions['count'], 0)} of {number(turns['mean'], 2)} turns on average (p50 "
+                f"{number(turns['p50'], 0)}, p90 {number(turns['p90'], 0)}, max {number(turns['max'], 0)}), {several} "
+                "sessions of several",
+            )
+        ]
+    for name, key in (("turn gaps", "gap_s"), ("think times", "think_s")):
+        values = sessions.get(key)
+        if values is not None:
+            rows.append((name, ", ".join(f"{at} {number(values[at])} s" for at in ("p50", "p90", "p99", "max"))))
+    return rows
+
+
+def reuse(found: Mapping[str, Any]) -> list[RenderableType]:
+    """Share of blocks that LRU caches of each size would hit in order of arrival."""
+    block = found["blocks"]["tokens"]
+    parts: list[RenderableType] = [
+        Text(" What LRU caches under round robin would hit, in order of arrival;"),
+        Text(f" a cache's capacity counts the trace's own blocks, of {block} tokens each:"),
+        _hits(found["reuse"], block),
     ]
+    if found["sticky_reuse"]:
+        parts.extend(
+            ("", Text(" The same where each session stays with one cache:"), _hits(found["sticky_reuse"], block))
+        )
+    return parts
 
 
-def reuse(rows: list[Mapping[str, Any]], block: int) -> list[RenderableType]:
-    """Share of blocks that LRU caches of each size would hit in order of arrival, under round robin."""
+def _hits(rows: Sequence[Mapping[str, Any]], block: int) -> Table:
     made = table("caches", "blocks each", "tokens each", "block hits", "")
     made.columns[-1].justify = "left"
     for row in rows:
@@ -88,14 +158,12 @@ def reuse(rows: list[Mapping[str, Any]], block: int) -> list[RenderableType]:
         sizes = ("unlimited", "") if capacity is None else (number(capacity, 0), number(capacity * block, 0))
         ratio = row["block_hit_ratio"]
         made.add_row(str(row["instances"]), *sizes, f"{100 * ratio:.2f} %", bar(ratio, 24))
-    return [
-        Text(" What LRU caches under round robin would hit, in order of arrival;"),
-        Text(f" a cache's capacity counts the trace's own blocks, of {block} tokens each:"),
-        made,
-    ]
+    return made
 
 
 def snippet(found: Mapping[str, Any], path: str) -> str:
-    """The section of a scenario that replays this trace."""
+    """The section of a scenario that replays this trace; sessions without a common clock need to be told when to
+    start."""
     where = path if re.fullmatch(r"[\w./-]+", path) else json.dumps(path)
-    return f"workload: {{trace: {{format: {found['format']}, path: {where}}}}}"
+    starts = ", starts: {rate: 0.2/s, arrival: poisson}" if found["arrivals"] is None else ""
+    return f"workload: {{trace: {{format: {found['format']}, path: {where}{starts}}}}}"

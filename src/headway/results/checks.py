@@ -29,6 +29,9 @@ def _conserved(recorder: Recorder) -> None:
     ended = sum(recorder.outcome.count(code) for code in range(len(OUTCOMES)))
     if ended != arrived:
         raise InvariantError(f"{arrived} requests arrived, but {ended} have an outcome.")
+    if not (0 <= recorder.abandoned <= recorder.not_issued and 0 <= recorder.retried <= arrived):
+        counts = f"{recorder.not_issued} turns never issued, {recorder.abandoned} of them abandoned"
+        raise InvariantError(f"{arrived} requests arrived, {recorder.retried} of them sent again, and {counts}.")
     arrivals = recorder.arrival_ps
     if not all(map(ge, arrivals[1:], arrivals)):
         raise InvariantError("Requests are not in order of arrival.")

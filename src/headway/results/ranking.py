@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Final, Literal
 
+from headway.results.groups import sessions
 from headway.results.metrics import summarise
 from headway.results.recorder import Recorder, RunFacts
 from headway.types import HeadwayError, Json
@@ -24,6 +25,8 @@ BEST: Final[dict[str, Best]] = {
     "requests.failed": "low",
     "requests.in_flight": "low",
     "requests.not_issued": "low",
+    "requests.abandoned": "low",
+    "requests.retried": "low",
     "latency": "low",
     "throughput": "high",
     "cache": "high",
@@ -31,6 +34,8 @@ BEST: Final[dict[str, Best]] = {
     "balance.jain": "high",
     "slo": "high",
     "cost": "low",
+    "sessions.completed": "high",
+    "sessions.duration": "low",
 }
 MANY: Final = 12  # names that a sentence may list
 # The facts of a run that was none: its summary has every path.
@@ -39,8 +44,6 @@ NOTHING: Final = RunFacts(
     ended_ps=0,
     block_tokens=1,
     warmup=0,
-    slo_ttft_ps=None,
-    slo_tpot_ps=None,
     gpus_per_instance=1,
     usd_per_gpu_hour=0.0,
     policy_metrics={},
@@ -63,7 +66,9 @@ def figure(path: str) -> str:
     """A figure that runs can be ranked by, a dotted path of the summary such as `latency.ttft.p99`, as it is written
     there; what is none is told, before anything has been run."""
     wanted = path.strip().replace("-", "_")
-    known = [name for name in paths(summarise(Recorder(), [], NOTHING)) if direction(name)]
+    nothing = Recorder()
+    every = summarise(nothing, [], NOTHING) | {"sessions": sessions(nothing, 0)}
+    known = [name for name in paths(every) if direction(name)]
     if wanted in known:
         return wanted
     near = [name for name in known if wanted and wanted in name]
@@ -84,9 +89,11 @@ def direction(path: str) -> Best | None:
 
 
 def value(summary: Json, path: str) -> float | None:
-    """The number at a dotted path of a summary; None where the run had no sample."""
+    """The number at a dotted path of a summary; None where the run had no sample, or no sessions."""
     found: Any = summary
     for part in path.split("."):
+        if part == "sessions" and part not in found:
+            return None
         found = found[part]
     return None if found is None else float(found)
 
@@ -110,7 +117,7 @@ def _key(number: float | None, way: Best | None) -> tuple[bool, float]:
 
 def _default(summary: Json) -> tuple[tuple[bool, float], ...]:
     slo, latency, requests = summary["slo"], summary["latency"], summary["requests"]
-    if slo["ttft_attainment"] is not None or slo["tpot_attainment"] is not None:
+    if any(share is not None for name, share in slo.items() if name.endswith("_attainment")):
         return _key(slo["goodput_ratio"], "high"), _key(latency["ttft"]["p99"], "low")
     lost = requests["rejected"] + requests["timed_out"] + requests["failed"]
     return _key(lost, "low"), _key(latency["e2e"]["mean"], "low")

@@ -37,7 +37,7 @@ class Recorder:
     """Per-request columns and the gaps between tokens. A time that never came is -1; so is the instance of a request
     that was never routed."""
 
-    __slots__ = (*COLUMNS, "gaps", "names", "not_issued", "reasons", "rows", "rows_ahead")
+    __slots__ = (*COLUMNS, "abandoned", "gaps", "names", "not_issued", "reasons", "retried", "rows", "rows_ahead")
 
     tenant: array[int]  # like the next, an index into `names`
     session: array[int]
@@ -63,7 +63,9 @@ class Recorder:
             setattr(self, name, array(kind))
         # Of the columns that are words: the words, each with its number.
         self.names: dict[str, dict[str, int]] = {name: {} for name in NAMED}
+        self.retried = 0  # requests that repeat one that did not succeed
         self.not_issued = 0  # turns that sessions planned and never sent
+        self.abandoned = 0  # those among them for want of an earlier turn that succeeded
         self.reasons: dict[int, str] = {}  # row -> why it was rejected or failed
         # Gaps between successive tokens of one request, run by run, four integers each: the first gap, the increment
         # from step to step, the number of steps, and how many requests saw them. A negative weight takes back the
@@ -116,6 +118,14 @@ class InstanceStats(Struct):
     kv_blocks: int = 0
 
 
+class Targets(Struct, frozen=True):
+    """What a request is promised, in picoseconds; None where nothing is."""
+
+    ttft_ps: int | None = None
+    tpot_ps: int | None = None
+    e2e_ps: int | None = None
+
+
 class RunFacts(Struct):
     """What `metrics.summarise` needs beside the columns."""
 
@@ -123,8 +133,8 @@ class RunFacts(Struct):
     ended_ps: int  # last event, or the horizon
     block_tokens: int
     warmup: int
-    slo_ttft_ps: int | None
-    slo_tpot_ps: int | None
     gpus_per_instance: int
     usd_per_gpu_hour: float
     policy_metrics: dict[str, float]
+    slo: Targets = Targets()
+    tenant_slos: dict[str, Targets] = {}  # of the tenants that have their own, which hold instead

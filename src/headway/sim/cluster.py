@@ -163,6 +163,8 @@ class Simulation:
             self.stop(horizon)
             traffic.stop()
         self.recorder.not_issued = traffic.not_issued
+        self.recorder.abandoned = traffic.abandoned
+        self.recorder.retried = traffic.retried
         self.close()
         return self.recorder
 

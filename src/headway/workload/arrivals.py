@@ -1,77 +1,283 @@
 """Arrival processes: when requests come, as whole microseconds in order.
 
-`arrival: poisson`, `constant` or `gamma`, or a mapping, `{process: gamma, cv: 2}`. A gamma process has gaps with the
-coefficient of variation `cv`: above 1 it is burstier than Poisson, below 1 more even.
+A bare name, or a mapping with the `process` and its figure:
+
+    poisson                  independent requests
+    constant                 equal gaps
+    gamma, weibull           gaps with the coefficient of variation `cv`: above 1 burstier than Poisson, below more even
+    bursty                   Pareto gaps of shape `alpha`; below 2 their variance, and so their cv, is infinite: however
+                             long one waits, the longest silence is of the order of all others together
+    periodic                 equal gaps, each request late by up to the share `jitter` of a gap, evenly drawn
+    trace                    the instants that the file at `path` records: a text file with one time in seconds a line,
+                             or any trace (`format` where its content does not tell)
+    adversarial              `size` requests at one and the same instant, again and again, every `interval`
+
+Every process but the last two needs a rate, which is the inverse of its mean gap. A trace without one comes as
+recorded, once; with one it is a pattern, stretched to that rate and repeated end to end, a mean gap between the last
+and the first. Adversarial bursts take either the rate or the interval. Constant, periodic, trace and adversarial begin
+at 0, the others after their first gap.
 """
 
 from __future__ import annotations
 
+import pathlib
+import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import count
-from math import isfinite, log
+from math import exp, isfinite, lgamma, log
 from random import Random
-from typing import Final
+from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from headway.section import read
-from headway.types import HeadwayError
-from headway.wording import suggest
+from headway.types import PS_PER_SECOND, HeadwayError, Json
+from headway.units import duration_ps, exact
+from headway.wording import cut, shown, suggest
+from headway.workload.curve import US_PER_SECOND
+from headway.workload.profiles import Profile
 
-PROCESSES: Final = ("poisson", "gamma", "constant")
-GAMMA_CV: Final = 2.0
-US_PER_SECOND: Final = 1_000_000
+KEYS: Final[dict[str, tuple[str, ...]]] = {
+    "poisson": (),
+    "constant": (),
+    "gamma": ("cv",),
+    "weibull": ("cv",),
+    "bursty": ("alpha",),
+    "periodic": ("jitter",),
+    "trace": ("path", "format"),
+    "adversarial": ("size", "interval"),
+}
+PROCESSES: Final = tuple(KEYS)
+CV: Final = 2.0
+ALPHA: Final = 1.5
+JITTER: Final = 0.1
+SIZE: Final = 20
+MAX_SIZE: Final = 1_000_000
+HELD: Final = 100_000  # instants of a pattern that are kept; a longer one is read again at every turn
 # Gaps are drawn with mean 1 and kept in 2^-20 of it: their sum is an exact integer, and coarse enough that the last
 # bit of a machine's logarithm does not show.
 UNIT: Final = 1 << 20
+SECONDS: Final = re.compile(rb"[+-]?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
 
 
-class Arrival(Struct, frozen=True):
-    """The `arrival` key as a mapping."""
+class Arrival(Struct, frozen=True, omit_defaults=True):
+    """The `arrival` key as a mapping; None where a process does not have the figure."""
 
     process: str
     cv: float | None = None
+    alpha: float | None = None
+    jitter: float | None = None
+    path: str | None = None
+    format: str | None = None
+    size: int | None = None
+    interval: Any = None
 
 
 def parse(spec: object, where: str) -> Arrival:
-    """An arrival process from its bare name or its mapping."""
+    """An arrival process from its bare name or its mapping, with its figures. A file is not looked at yet."""
     arrival = Arrival(spec) if isinstance(spec, str) else read(Arrival, spec, where)
     place = where if isinstance(spec, str) else f"{where}.process"
-    if arrival.process not in PROCESSES:
+    if arrival.process not in KEYS:
         known = suggest(arrival.process, PROCESSES)
         raise HeadwayError(f"{place}: no arrival process is called {arrival.process!r}.{known}")
-    if arrival.process != "gamma":
-        if arrival.cv is not None:
-            raise HeadwayError(f"{where}.cv: only the gamma process takes a cv, {arrival.process} has its own.")
-        return arrival
-    cv = GAMMA_CV if arrival.cv is None else arrival.cv
-    if not (isfinite(cv) and 0.01 <= cv <= 100):
-        raise HeadwayError(f"{where}.cv: must lie between 0.01 and 100 (for equal gaps use constant), got {cv!r}.")
-    return Arrival("gamma", cv)
+    for name in Arrival.__struct_fields__[1:]:
+        if getattr(arrival, name) is not None and name not in KEYS[arrival.process]:
+            takers = " or ".join(f"the {process} process" for process, keys in KEYS.items() if name in keys)
+            raise HeadwayError(f"{where}.{name}: only {takers} takes it, {arrival.process} does not; leave it out.")
+    return _checked(arrival, where)
 
 
-def microseconds(arrival: Arrival, rate: Fraction, rng: Random) -> Iterator[int]:
-    """Arrival times without end. A constant process starts at 0, the others after their first gap."""
-    if arrival.process == "constant":
-        numerator, denominator = US_PER_SECOND * rate.denominator, rate.numerator
-        return ((2 * number * numerator + denominator) // (2 * denominator) for number in count())
-    return _renewals(_gaps(arrival, rng), rate)
+def _checked(arrival: Arrival, where: str) -> Arrival:
+    """The process with its default figures, all of them checked."""
+    match arrival.process:
+        case "gamma" | "weibull":
+            cv = CV if arrival.cv is None else arrival.cv
+            if not (isfinite(cv) and 0.01 <= cv <= 100):
+                wrong = f"must lie between 0.01 and 100 (for equal gaps use constant), got {cv!r}"
+                raise HeadwayError(f"{where}.cv: {wrong}.")
+            return replace(arrival, cv=cv)
+        case "bursty":
+            alpha = ALPHA if arrival.alpha is None else arrival.alpha
+            if not 1.05 <= alpha <= 100:
+                wrong = f"must lie between 1.05 and 100 (the mean gap is infinite at 1), got {alpha!r}"
+                raise HeadwayError(f"{where}.alpha: {wrong}.")
+            return replace(arrival, alpha=alpha)
+        case "periodic":
+            jitter = JITTER if arrival.jitter is None else arrival.jitter
+            if not 0 <= jitter <= 1:
+                wrong = f"must lie between 0 and 1, as a share of the mean gap, got {jitter!r}"
+                raise HeadwayError(f"{where}.jitter: {wrong}.")
+            return replace(arrival, jitter=jitter)
+        case "trace":
+            _check_file(arrival, where)
+        case "adversarial":
+            size = SIZE if arrival.size is None else arrival.size
+            if not 1 <= size <= MAX_SIZE:
+                raise HeadwayError(f"{where}.size: must lie between 1 and {MAX_SIZE}, got {shown(size)}.")
+            if arrival.interval is not None and not duration_ps(arrival.interval, f"{where}.interval"):
+                raise HeadwayError(f"{where}.interval: must be longer than nothing, got {shown(arrival.interval)}.")
+            return replace(arrival, size=size)
+    return arrival
+
+
+def _check_file(arrival: Arrival, where: str) -> None:
+    from headway.workload.traces import check_format  # see _times
+
+    if not arrival.path:
+        raise HeadwayError(f"{where}: 'path' is missing; name the file whose instants are replayed.")
+    if arrival.format is not None:
+        check_format(arrival.format, f"{where}.format")
+
+
+def written(arrival: Arrival) -> str | Json:
+    """An arrival process as a scenario has it: its bare name where it has no figures."""
+    plain: Json = to_builtins(arrival)
+    return plain if len(plain) > 1 else arrival.process
+
+
+def base_rate(arrival: Arrival, rate: Fraction | None, where: str = "arrival") -> Fraction | None:
+    """The rate that holds: the one given, or what the process itself says; None for a trace as recorded."""
+    if arrival.interval is not None:
+        if rate is not None:
+            raise HeadwayError(f"{where}.interval: follows from the rate and the size; leave out the one or the other.")
+        assert arrival.size is not None
+        return Fraction(arrival.size * PS_PER_SECOND, duration_ps(arrival.interval, f"{where}.interval"))
+    if rate is None and arrival.process != "trace":
+        also = " or an interval" if arrival.process == "adversarial" else ""
+        raise HeadwayError(f"{where}: the {arrival.process} process needs a rate{also}, as in 40/s.")
+    return rate
+
+
+def microseconds(arrival: Arrival, rate: Fraction | None, rng: Random, profile: Profile | None = None) -> Iterator[int]:
+    """Arrival times, never falling, of a process that `parse` gave; without end, unless a trace is played as recorded
+    or the profile stays at 0."""
+    rate = base_rate(arrival, rate)
+    if arrival.process == "trace":
+        totals, unit = _recorded(pathlib.Path(str(arrival.path)), arrival.format, rate is not None)
+    else:
+        totals, unit = _totals(arrival, rng)
+    rate = Fraction(1) if rate is None else rate
+    return _even(totals, unit, rate) if profile is None else profile.curve().change(totals, unit, rate)
+
+
+def _even(totals: Iterator[int], unit: int, rate: Fraction) -> Iterator[int]:
+    numerator, denominator = US_PER_SECOND * rate.denominator, unit * rate.numerator
+    half = denominator // 2
+    for total in totals:
+        yield (total * numerator + half) // denominator
+
+
+def _totals(arrival: Arrival, rng: Random) -> tuple[Iterator[int], int]:
+    """The instants of the process at rate 1 as whole numbers, and how many of these are one mean gap."""
+    uniform = rng.random
+    match arrival.process:
+        case "constant":
+            return count(), 1
+        case "adversarial":
+            size = arrival.size or SIZE
+            return (number - number % size for number in count()), 1
+        case "periodic":
+            late = UNIT * (arrival.jitter or 0.0)
+            return (tick + int(late * uniform()) for tick in count(0, UNIT)), UNIT
+    return _renewals(_gaps(arrival, rng)), UNIT
+
+
+def _renewals(gap: Callable[[], float]) -> Iterator[int]:
+    total = 0
+    while True:
+        total += int(gap() + 0.5)
+        yield total
 
 
 def _gaps(arrival: Arrival, rng: Random) -> Callable[[], float]:
     """Draws of mean `UNIT`."""
-    if arrival.process == "gamma":
-        assert arrival.cv is not None
-        shape, scale, gamma = arrival.cv**-2, UNIT * arrival.cv**2, rng.gammavariate
-        return lambda: gamma(shape, scale)
     uniform = rng.random
-    return lambda: -UNIT * log(1.0 - uniform())
+    if arrival.alpha is not None:  # Pareto: least / U^(1 / alpha)
+        least, power = UNIT * (arrival.alpha - 1) / arrival.alpha, -1 / arrival.alpha
+        return lambda: least * (1.0 - uniform()) ** power
+    if arrival.cv is None:
+        return lambda: -UNIT * log(1.0 - uniform())
+    if arrival.process == "weibull":
+        shape, mean = weibull(arrival.cv)
+        scale, power = UNIT / mean, 1 / shape
+        return lambda: scale * (-log(1.0 - uniform())) ** power
+    shape, scale, gamma = arrival.cv**-2, UNIT * arrival.cv**2, rng.gammavariate
+    return lambda: gamma(shape, scale)
 
 
-def _renewals(gap: Callable[[], float], rate: Fraction) -> Iterator[int]:
-    numerator, denominator = US_PER_SECOND * rate.denominator, UNIT * rate.numerator
-    half, total = denominator // 2, 0
-    while True:
-        total += int(gap() + 0.5)
-        yield (total * numerator + half) // denominator
+def weibull(cv: float) -> tuple[float, float]:
+    """The shape k of a Weibull law with this cv, and its mean at scale 1, both to so few digits that no machine's last
+    bit shows. 1 + cv^2 is G(1 + 2/k) / G(1 + 1/k)^2, which falls with k."""
+    wanted = log(1 + cv * cv)
+    low, high = 0.01, 1000.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if lgamma(1 + 2 / middle) - 2 * lgamma(1 + 1 / middle) > wanted:
+            low = middle
+        else:
+            high = middle
+    shape = float(f"{low:.7g}")
+    return shape, float(f"{exp(lgamma(1 + 1 / shape)):.10g}")
+
+
+def _recorded(path: pathlib.Path, format: str | None, stretched: bool) -> tuple[Iterator[int], int]:
+    """A file's instants from the first on and what of them makes a mean gap, with the pattern repeated; or in seconds,
+    once. The file is read as it is needed, and once before for its span and count."""
+    if not stretched:
+        return _instants(path, format), PS_PER_SECOND
+    number = last = -1
+    held: list[int] = []
+    for number, last in enumerate(_instants(path, format)):
+        if number < HELD:
+            held.append(last)
+    if last <= 0:
+        wrong = "a rate needs at least two instants to stretch" if number < 1 else "all instants are the same"
+        raise HeadwayError(f"{path.name}: {wrong}; leave out the rate, or use the adversarial process.")
+
+    # number + 1 instants and as many gaps of mean last / number: times `number` all of it is whole, the mean gap `last`
+    def pattern() -> Iterator[int]:
+        for begin in count(0, (number + 1) * last):
+            for at in held if number < HELD else _instants(path, format):
+                yield begin + at * number
+
+    return pattern(), last
+
+
+def _instants(path: pathlib.Path, format: str | None) -> Iterator[int]:
+    """The recorded instants in picoseconds, the first of them 0."""
+    first, last = None, 0
+    for place, at in _times(path, format):
+        first = at if first is None else first
+        if at - first < last:
+            raise HeadwayError(f"{place}: the time is before an earlier one's; sort the file by time.")
+        last = at - first
+        yield last
+    if first is None:
+        raise HeadwayError(f"{path.name}: the file holds no times.")
+
+
+def _times(path: pathlib.Path, format: str | None) -> Iterator[tuple[str, int]]:
+    # a trace may be drawn from processes of ours, so traces stand on this module too
+    from headway.workload.traces import open_trace
+    from headway.workload.traces.source import head, lines
+
+    first = head(path) if format is None else []
+    if first and SECONDS.fullmatch(first[0]):
+        for line, text in lines(path):
+            place = f"{path.name} line {line}"
+            at = exact(text.decode()) if SECONDS.fullmatch(text) else None
+            if at is None:
+                found = cut(text.decode(errors="replace"), 40)
+                raise HeadwayError(f"{place}: expected a time in seconds, as in 12.5, got {found!r}.")
+            yield place, round(at * PS_PER_SECOND)
+        return
+    reader = open_trace(path, format, ask="arrival.format")
+    if reader.info.clock != "trace":
+        wrong = "its times count from the start of each session, so they say nothing of when sessions come"
+        raise HeadwayError(f"{path.name}: {wrong}; choose another process.")
+    for number, record in enumerate(reader.records):
+        if record.at_ps is None:
+            raise HeadwayError(f"{path.name}: request {number} has no recorded time; choose another process or file.")
+        yield f"{path.name} request {number}", record.at_ps

@@ -1,28 +1,26 @@
-"""A trace's shape (rate, lengths, burstiness, sessions) and its reuse: what LRU caches would hit in order of arrival.
+"""A trace's figures: its shape (rate, lengths, burstiness, who sends what, sessions) and its reuse.
 
-Reuse follows one rule. Requests come in file order; request i goes to cache i mod N. Its hit is the leading run of its
-blocks that are resident before it; then all its blocks are touched first to last, and whatever is over capacity goes,
-least recently used first. The ratio is hit blocks to all blocks. Blocks are the trace's own, a partly filled last one
-included. This is order alone: no time, no engine's block size, no output tokens.
+Reuse is what LRU caches would hit in file order. Request i goes to cache i mod N (round robin), or all requests of a
+session go to the same one (sticky), the sessions taking turns in order of first appearance. Blocks are the trace's own,
+a partly filled last one included.
 """
 
 from __future__ import annotations
 
 import pathlib
 from array import array
-from collections import OrderedDict
-from collections.abc import Sequence
-from itertools import pairwise
-from math import fsum, sqrt
+from collections.abc import Callable, Iterable, Sequence
+from itertools import cycle
 from typing import Final
 
 from headway.types import PS_PER_SECOND, HeadwayError, Json
-from headway.workload.traces import Trace, read_trace
+from headway.workload import figures, reuse
+from headway.workload.figures import NONE, Columns
+from headway.workload.traces import Trace, read_trace, threads
 
-WINDOWS_S: Final = (1, 10, 60)
-RATE_BINS: Final = 60
-ROOT_SHARE: Final = 10  # a block in at least a tenth of the rows is a shared root, not a conversation's own
-ROOT_ROWS: Final = 10  # and in at least so many, lest every block of a short file be one
+RENUMBER: Final = 2  # blocks a run on average, below which ids are numbered anew
+
+Runs = Callable[[int], Sequence[reuse.Run]]  # of a row
 
 
 def inspect(
@@ -43,173 +41,150 @@ def inspect(
 
 
 def describe(trace: Trace, capacities: Sequence[int | None], instances: Sequence[int]) -> Json:
-    """The figures of a trace already read."""
-    span_ps = trace.arrival_ps[-1] - trace.arrival_ps[0]
+    """The figures of a trace already read. Those of time are None where no clock goes through the whole trace, those
+    of content where the trace says nothing of it."""
+    clock = trace.info.clock == "trace" and min(trace.arrival_ps) >= 0
+    span_ps = trace.arrival_ps[-1] - trace.arrival_ps[0] if clock else None
+    runs = None if trace.block_tokens is None else _runs(trace)
+    columns = _columns(trace, runs)
     found: Json = {
         "format": trace.format,
         "requests": len(trace),
-        "span_s": span_ps / PS_PER_SECOND,
+        "span_s": None if span_ps is None else span_ps / PS_PER_SECOND,
         "rate_per_s": len(trace) * PS_PER_SECOND / span_ps if span_ps else None,
-        "prompt_tokens": lengths(trace.prompt_tokens),
-        "output_tokens": lengths(trace.output_tokens),
-        "arrivals": arrivals(trace.arrival_ps),
+        "prompt_tokens": figures.lengths(trace.prompt_tokens),
+        "output_tokens": figures.lengths(trace.output_tokens),
+        "arrivals": figures.arrivals(trace.arrival_ps) if clock else None,
+        "tenants": _groups(trace, columns, [label.tenant for label in trace.labels], clock),
+        "kinds": _groups(trace, columns, [label.kind for label in trace.labels], clock),
+        "models": _groups(trace, columns, [label.model for label in trace.labels], clock),
         "blocks": None,
-        "sessions": None,
+        "sessions": _sessions(trace, columns),
+        "ideal_reuse": None,
         "reuse": [],
+        "sticky_reuse": [],
     }
-    if trace.block_tokens is None:
-        found["note"] = (
-            f"The {trace.format} format says nothing of content: no blocks, no sessions, no reuse to report."
-        )
-        return found
-    found["blocks"] = {"tokens": trace.block_tokens, "distinct": max(trace.ids) + 1, "referenced": len(trace.ids)}
-    found["sessions"] = sessions(trace)
-    for count in instances:
-        for capacity in capacities:
-            ratio = block_hits(trace, count, capacity) / len(trace.ids)
-            found["reuse"].append({"instances": count, "capacity": capacity, "block_hit_ratio": ratio})
+    found["notes"] = [f"{note[0].upper()}{note[1:]}." for note in trace.info.extra.get("notes", ())]
+    if runs is None:
+        found["notes"].append(f"The {trace.format} format says nothing of content: no blocks, no reuse to report.")
+    else:
+        found |= _reuse(trace, runs, columns, capacities, instances)
     return found
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """With linear interpolation between the neighbours."""
-    at = share * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+def _runs(trace: Trace) -> Runs:
+    """The blocks of a row as runs of ids. Where ids are hashes no two follow each other, so they are numbered anew by
+    first appearance; what is new together is then one run again."""
+    if sum(trace.counts) >= RENUMBER * len(trace.counts):
+        return trace.runs
+    numbers: dict[int, int] = {}
+    firsts, counts, starts = array("q"), array("q"), array("q", [0])
+    for row in range(len(trace)):
+        begin = len(firsts)
+        for first, count in trace.runs(row):
+            for block in range(first, first + count):
+                number = numbers.setdefault(block, len(numbers))
+                if len(firsts) > begin and number == firsts[-1] + counts[-1]:
+                    counts[-1] += 1
+                else:
+                    firsts.append(number)
+                    counts.append(1)
+        starts.append(len(firsts))
+    return lambda row: [(firsts[at], counts[at]) for at in range(starts[row], starts[row + 1])]
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(values)
-    found = {"mean": fsum(ordered) / len(ordered)}
-    found |= {f"p{percent}": percentile(ordered, percent / 100) for percent in (50, 90, 99)}
-    return found | {"min": ordered[0], "max": ordered[-1]}
+def _columns(trace: Trace, runs: Runs | None) -> Columns:
+    columns = Columns(trace.arrival_ps, trace.prompt_tokens, trace.output_tokens)
+    if trace.info.sessions:
+        columns.session, columns.gap_ps = trace.session, _recorded_gaps(trace)
+    elif runs is not None:
+        derived = threads.derive(len(trace), runs)
+        columns.session = derived.session
+        columns.gap_ps = _gaps(trace, ((parent,) if parent >= 0 else () for parent in derived.parent))
+    return columns
 
 
-def lengths(tokens: array[int]) -> Json:
-    """The spread of lengths, their total, and counts by powers of two as [up to, how many]."""
-    counts: dict[int, int] = {}
-    for length in tokens:
-        bits = (length - 1).bit_length()
-        counts[bits] = counts.get(bits, 0) + 1
-    bins = [[1 << bits, counts.get(bits, 0)] for bits in range(min(counts), max(counts) + 1)]
-    return {**spread(tokens), "total": sum(tokens), "histogram": bins}
+def _recorded_gaps(trace: Trace) -> array[int]:
+    """Since the request that a session's next goes on from: those it waits for, else the session's last."""
+    last: dict[int, int] = {}
+    parents = []
+    for row, session in enumerate(trace.session):
+        before = trace.after.get(row) or ((last[session],) if session in last else ())
+        parents.append(before if session != NONE else ())
+        last[session] = row
+    return _gaps(trace, parents)
 
 
-def arrivals(stamps: array[int]) -> Json:
-    """Burstiness: CV of the gaps (0 for even, 1 for Poisson), index of dispersion (variance to mean of the counts in
-    whole windows, 1 for Poisson) and peak to mean at a minute; None where the trace is too short to say."""
-    gaps = [(later - earlier) / PS_PER_SECOND for earlier, later in pairwise(stamps)]
-    span = stamps[-1] - stamps[0]
-    dispersion: dict[str, float | None] = {}
-    peak = None
-    for window in WINDOWS_S:
-        counts = _counts(stamps, window * PS_PER_SECOND, span // (window * PS_PER_SECOND))
-        mean = sum(counts) / len(counts) if counts else 0
-        dispersion[f"{window}s"] = _variance(counts, mean) / mean if len(counts) > 1 and mean else None
-        if window == WINDOWS_S[-1] and mean:
-            peak = max(counts) / mean
-    width = span // RATE_BINS + 1
-    rates = [count * PS_PER_SECOND / width for count in _counts(stamps, width, RATE_BINS)] if span else []
+def _gaps(trace: Trace, parents: Iterable[Sequence[int]]) -> array[int]:
+    """Between the arrivals of rows and the last of their parents, NONE where there is none or it has no stamp."""
+    stamps = trace.arrival_ps
+    found = array("q")
+    for row, earlier in enumerate(parents):
+        since = max((stamps[parent] for parent in earlier), default=NONE)
+        found.append(stamps[row] - since if 0 <= since <= stamps[row] else NONE)
+    return found
+
+
+def _groups(trace: Trace, columns: Columns, by_label: Sequence[str | None], clock: bool) -> list[Json]:
+    """By tenant, kind or model; nothing where the trace never says."""
+    numbers: dict[str | None, int] = {}
+    of_label = [numbers.setdefault(name, len(numbers)) for name in by_label]
+    if all(name is None for name in numbers):
+        return []
+    return figures.groups(columns, array("q", (of_label[label] for label in trace.label)), list(numbers), clock)
+
+
+def _sessions(trace: Trace, columns: Columns) -> Json | None:
+    found = figures.sessions(columns)
+    if found is None:
+        return None
+    think = array("q", (delay for delay in trace.delay_ps if delay != NONE))
+    return found | {"source": "recorded" if trace.info.sessions else "derived", "think_s": figures.seconds(think)}
+
+
+def _reuse(
+    trace: Trace, runs: Runs, columns: Columns, capacities: Sequence[int | None], instances: Sequence[int]
+) -> Json:
+    size = trace.block_tokens
+    assert size is not None
+
+    def hits(places: Iterable[int], sizes: Sequence[int | None]) -> reuse.Hits:
+        rows = range(len(trace))
+        return reuse.hits(((runs(row), trace.prompt_tokens[row]) for row in rows), places, sizes, size)
+
+    ideal = hits(cycle((0,)), (None,))
+    total = max(ideal.referenced, 1)
+
+    def listed(placement: str, places: Callable[[int], Iterable[int]], counts: Iterable[int]) -> list[Json]:
+        return [
+            {"instances": count, "capacity": capacity, "block_hit_ratio": blocks / total, "placement": placement}
+            for count in counts
+            for capacity, blocks in zip(capacities, hits(places(count), capacities).blocks, strict=True)
+        ]
+
+    order = _order(columns.session)
+    several = [count for count in instances if count > 1] if len(order) else []
     return {
-        "cv": _cv(gaps),
-        "idc": dispersion,
-        "peak_to_mean_60s": peak,
-        "distinct_stamps": len(set(stamps)),
-        "rate_over_time_per_s": rates,
+        "blocks": {"tokens": size, "distinct": ideal.distinct, "referenced": ideal.referenced},
+        "ideal_reuse": {
+            "block_hit_ratio": ideal.blocks[0] / total,
+            "token_hit_ratio": ideal.tokens / sum(trace.prompt_tokens),
+            "request_hit_ratio": ideal.requests / len(trace),
+        },
+        "reuse": listed("round-robin", lambda count: cycle(range(count)), instances),
+        "sticky_reuse": listed("sticky", lambda count: (number % count for number in order), several),
     }
 
 
-def _counts(stamps: array[int], width_ps: int, windows: int) -> list[int]:
-    counts = [0] * windows
-    first = stamps[0]
-    for stamp in stamps:
-        at = (stamp - first) // width_ps
-        if at >= windows:
-            break
-        counts[at] += 1
-    return counts
-
-
-def _variance(values: Sequence[float], mean: float) -> float:
-    return fsum((value - mean) ** 2 for value in values) / len(values)
-
-
-def _cv(values: Sequence[float]) -> float | None:
-    mean = fsum(values) / len(values) if values else 0.0
-    return sqrt(_variance(values, mean)) / mean if mean else None
-
-
-def sessions(trace: Trace) -> Json:
-    """Conversations, where the format has no id for them: a request continues the latest earlier one that owns its
-    deepest matched block, unless that block is a shared root."""
-    references = [0] * (max(trace.ids) + 1)
-    for block in trace.ids:
-        references[block] += 1
-    root = max(ROOT_ROWS, len(trace) / ROOT_SHARE)
-    owner: dict[int, int] = {}
-    session: list[int] = []
-    turns: dict[int, int] = {}
-    gaps: list[float] = []
-    for row in range(len(trace)):
-        blocks = trace.ids[trace.starts[row] : trace.starts[row + 1]]
-        deepest = -1
-        for block in blocks:
-            if block not in owner:
-                break
-            deepest = block
-        if deepest < 0 or references[deepest] >= root:
-            session.append(row)
+def _order(sessions: Sequence[int]) -> array[int]:
+    """Each row's session by its place in order of first appearance; a request of none is one of its own."""
+    numbers: dict[int, int] = {}
+    found = array("q")
+    alone = 0
+    for session in sessions:
+        if session == NONE:
+            found.append(len(numbers) + alone)
+            alone += 1
         else:
-            earlier = owner[deepest]
-            session.append(session[earlier])
-            gaps.append((trace.arrival_ps[row] - trace.arrival_ps[earlier]) / PS_PER_SECOND)
-        turns[session[row]] = turns.get(session[row], 0) + 1
-        owner.update(dict.fromkeys(blocks, row))
-    several = [count for count in turns.values() if count > 1]
-    return {
-        "count": len(turns),
-        "turns": spread(list(turns.values())),
-        "multi_turn_share": len(several) / len(turns),
-        "requests_in_multi_turn_share": sum(several) / len(trace),
-        "gap_s": spread(gaps) if gaps else None,
-    }
-
-
-def block_hits(trace: Trace, instances: int, capacity: int | None) -> int:
-    """Hit blocks under the rule above."""
-    if capacity is None:
-        return _unlimited_hits(trace, instances)
-    caches: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(instances)]
-    ids, starts = trace.ids, trace.starts
-    hits = 0
-    for row in range(len(trace)):
-        cache = caches[row % instances]
-        blocks = ids[starts[row] : starts[row + 1]]
-        for block in blocks:
-            if block not in cache:
-                break
-            hits += 1
-        touch, evict = cache.move_to_end, cache.popitem
-        for block in blocks:
-            if block in cache:
-                touch(block)
-                continue
-            cache[block] = None
-            if len(cache) > capacity:
-                evict(last=False)
-    return hits
-
-
-def _unlimited_hits(trace: Trace, instances: int) -> int:
-    caches: list[set[int]] = [set() for _ in range(instances)]
-    hits = 0
-    for row in range(len(trace)):
-        cache = caches[row % instances]
-        blocks = trace.ids[trace.starts[row] : trace.starts[row + 1]]
-        for block in blocks:
-            if block not in cache:
-                break
-            hits += 1
-        cache.update(blocks)
-    return hits
+            found.append(numbers.setdefault(session, len(numbers) + alone))
+    return found

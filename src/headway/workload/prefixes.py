@@ -1,9 +1,13 @@
-"""Shared-prefix groups: requests of one group begin with the same tokens, as under a common system prompt.
+"""Shared-prefix groups: prompts of one group begin with the same tokens, as under a common system prompt.
 
 `prefix: {groups: 20, tokens: 256}`. The first `tokens` tokens of a prompt, or all of a shorter one, are its group's;
-they are part of the prompt's length. `share` is the probability that a request belongs to any group (default 1);
-`popularity` says how the groups are drawn: `uniform`, `{dist: zipf, s: 1.1}` (group k has weight 1 / k^s) or a list
-of weights.
+they are part of the prompt's length. `tokens` may be a distribution: then each group has a length of its own, drawn
+once. `share` is the probability that a session belongs to any group (default 1); `popularity` says how the groups are
+drawn: `uniform`, `{dist: zipf, s: 1.1}` (group k has weight 1 / k^s) or a list of weights.
+
+Groups may be listed instead of counted: `groups: [{name: tutor, tokens: 900, popularity: 3, reuse: 0.8}, ...]`. A
+listed group has its own popularity (a weight), length and `reuse`, the probability that one who belongs to it really
+begins with its text; and it is the same text for every tenant that lists its name.
 """
 
 from __future__ import annotations
@@ -15,23 +19,35 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headway import hashing
 from headway.section import read
 from headway.streams import stream
 from headway.types import HeadwayError, Json
-from headway.wording import suggest
+from headway.wording import shown, suggest
+from headway.workload import shapes
 from headway.workload.shapes import MAX_TOKENS, check_weights, picker
 
 MAX_GROUPS: Final = 10_000_000
 NO_GROUP: Final = -1
+NAMED: Final = 1 << 60  # numbers of listed groups begin here, above those that any tenant counts
 
 
 class Prefix(Struct, frozen=True):
     """The `prefix` key."""
 
-    groups: int
-    tokens: int
+    groups: Any
+    tokens: Any = None
     share: float = 1.0
     popularity: Any = "uniform"
+
+
+class Group(Struct, frozen=True):
+    """One of a list of groups."""
+
+    name: str
+    tokens: int | None = None  # those of the `prefix` unless said
+    popularity: float = 1.0
+    reuse: float = 1.0
 
 
 class Popularity(Struct, frozen=True):
@@ -42,14 +58,66 @@ class Popularity(Struct, frozen=True):
 
 
 def parse(spec: object, where: str) -> Prefix:
+    """The checked key, with nothing left out."""
     prefix = read(Prefix, spec, where)
-    if not 1 <= prefix.groups <= MAX_GROUPS:
-        raise HeadwayError(f"{where}.groups: must lie between 1 and {MAX_GROUPS}, got {prefix.groups}.")
-    if not 1 <= prefix.tokens <= MAX_TOKENS:
-        raise HeadwayError(f"{where}.tokens: must lie between 1 and {MAX_TOKENS}, got {prefix.tokens}.")
-    if not 0 <= prefix.share <= 1:
-        raise HeadwayError(f"{where}.share: a probability lies between 0 and 1, got {prefix.share:g}.")
+    if isinstance(prefix.groups, list):
+        prefix = msgspec.structs.replace(prefix, groups=_listed(prefix, where))
+    elif not isinstance(prefix.groups, int) or isinstance(prefix.groups, bool):
+        wanted = "a whole number or a list of groups"
+        raise HeadwayError(f"{where}.groups: expected {wanted}, got {shown(prefix.groups)}.")
+    elif not 1 <= prefix.groups <= MAX_GROUPS:
+        raise HeadwayError(f"{where}.groups: must lie between 1 and {MAX_GROUPS}, got {shown(prefix.groups)}.")
+    elif prefix.tokens is None:
+        raise HeadwayError(f"{where}: 'tokens' is missing.")
+    _check_tokens(prefix.tokens, f"{where}.tokens")
+    _check_probability(prefix.share, f"{where}.share")
     return msgspec.structs.replace(prefix, popularity=_popularity(prefix, f"{where}.popularity"))
+
+
+def explicit(prefix: Prefix) -> Json:
+    """A parsed key as it would be written."""
+    found: Json = msgspec.to_builtins(prefix)
+    if isinstance(prefix.groups, list):
+        del found["popularity"]  # each group has its own
+        if prefix.tokens is None:
+            del found["tokens"]
+        for group in found["groups"]:
+            if group["tokens"] is None:
+                del group["tokens"]
+    return found
+
+
+def _check_tokens(tokens: object, where: str) -> None:
+    if isinstance(tokens, int) and not isinstance(tokens, bool):
+        if not 1 <= tokens <= MAX_TOKENS:
+            raise HeadwayError(f"{where}: must lie between 1 and {MAX_TOKENS}, got {shown(tokens)}.")
+    elif tokens is not None:
+        shapes.parse(tokens, where)
+
+
+def _check_probability(value: float, where: str) -> None:
+    if not 0 <= value <= 1:
+        raise HeadwayError(f"{where}: a probability lies between 0 and 1, got {value:g}.")
+
+
+def _listed(prefix: Prefix, where: str) -> list[Group]:
+    if prefix.popularity != "uniform":
+        raise HeadwayError(f"{where}.popularity: listed groups have a popularity each; leave it out here.")
+    if not prefix.groups:
+        raise HeadwayError(f"{where}.groups: give at least one.")
+    groups = [read(Group, one, f"{where}.groups[{number}]") for number, one in enumerate(prefix.groups)]
+    seen: dict[str, int] = {}
+    for number, group in enumerate(groups):
+        place = f"{where}.groups[{number}]"
+        if group.name in seen:
+            raise HeadwayError(f"{place}.name: {shown(group.name)} is listed twice; keep one of them.")
+        seen[group.name] = number
+        if group.tokens is None and prefix.tokens is None:
+            raise HeadwayError(f"{place}: 'tokens' is missing, here or for all groups in {where}.tokens.")
+        _check_tokens(group.tokens, f"{place}.tokens")
+        _check_probability(group.reuse, f"{place}.reuse")
+    check_weights([group.popularity for group in groups], len(groups), "groups", f"{where}.groups")
+    return groups
 
 
 def _popularity(prefix: Prefix, where: str) -> str | Json | list[Any]:
@@ -76,20 +144,82 @@ def _popularity(prefix: Prefix, where: str) -> str | Json | list[Any]:
     return {"dist": "zipf", "s": exponent}
 
 
-def chooser(prefix: Prefix, seed: int) -> Callable[[], int]:
-    """A function that draws each request's group, `NO_GROUP` for none, of a prefix that `parse` gave."""
-    popularity = prefix.popularity
+class Beginnings:
+    """Draws the shared beginning of each session, of a prefix that `parse` gave: its key and its tokens, (0, 0) for
+    none. With `correlation` c a session has the beginning of the one before with probability c."""
+
+    __slots__ = ("_base", "_groups", "_lengths", "_prefix", "_seeds", "_where", "draw")
+
+    def __init__(
+        self, prefix: Prefix, seed: int, base: int, common_seed: int, correlation: float = 0.0, where: str = "prefix"
+    ) -> None:
+        self._prefix = prefix
+        self._groups: list[Group] | None = prefix.groups if isinstance(prefix.groups, list) else None
+        self._base = base
+        self._where = f"{where}.tokens"
+        self._seeds = (seed, common_seed)
+        self._lengths: dict[int, tuple[int, int]] = {}  # by group: memory goes with the groups that were drawn
+        group = _correlated(_chooser(prefix, seed), correlation, seed)
+
+        def draw() -> tuple[int, int]:
+            member = group()
+            return (0, 0) if member < 0 else self._lengths.get(member) or self._measure(member)
+
+        self.draw = draw
+
+    def _measure(self, member: int) -> tuple[int, int]:
+        """A group's key and length. A listed group's depend on its name alone, the same for every tenant."""
+        tokens, number, name = self._prefix.tokens, self._base + member, str(member)
+        seed, common_seed = self._seeds
+        if self._groups is not None:
+            group = self._groups[member]
+            seed, name = common_seed, f"named.{group.name}"
+            tokens = tokens if group.tokens is None else group.tokens
+            number = NAMED + hashing.stable("prefix group", group.name) % NAMED
+        if not isinstance(tokens, int):
+            tokens = shapes.sampler(tokens, self._where, stream(seed, f"workload.prefix.tokens.{name}"))()
+        found = self._lengths[member] = (hashing.key(hashing.GROUP, number), tokens)
+        return found
+
+
+def _chooser(prefix: Prefix, seed: int) -> Callable[[], int]:
+    """A function that draws each session's group, `NO_GROUP` for none."""
+    popularity, groups = prefix.popularity, prefix.groups
     weights = [float(weight) for weight in popularity] if isinstance(popularity, list) else None
     if isinstance(popularity, dict):
-        weights = [rank ** -popularity["s"] for rank in range(1, prefix.groups + 1)]
-    group = picker(range(prefix.groups), weights, stream(seed, "workload.prefix.group"))
+        weights = [rank ** -popularity["s"] for rank in range(1, groups + 1)]
+    reuse = None
+    if isinstance(groups, list):
+        weights = [group.popularity for group in groups]
+        reuse = [group.reuse for group in groups]
+    count = groups if isinstance(groups, int) else len(groups)
+    group = picker(range(count), weights, stream(seed, "workload.prefix.group"))
     share = prefix.share
-    if share == 1.0:
+    if reuse is not None and min(reuse) < 1:
+        shares = [share * one for one in reuse]
+    elif share == 1.0:
         return group
+    else:
+        shares = None
     uniform = stream(seed, "workload.prefix.share").random
 
     def chosen() -> int:
-        drawn = group()  # drawn for every request, so that `share` decides who belongs and not where
-        return drawn if uniform() < share else NO_GROUP
+        drawn = group()  # drawn for every session, so that `share` decides who belongs and not where
+        return drawn if uniform() < (share if shares is None else shares[drawn]) else NO_GROUP
 
     return chosen
+
+
+def _correlated(group: Callable[[], int], correlation: float, seed: int) -> Callable[[], int]:
+    """Each as the one before with probability `correlation`, else drawn afresh: popularity stays what it is."""
+    if not correlation:
+        return group
+    uniform, last = stream(seed, "workload.correlations.prefix").random, group()
+
+    def drawn() -> int:
+        nonlocal last
+        if uniform() >= correlation:
+            last = group()
+        return last
+
+    return drawn

@@ -100,10 +100,11 @@ class Graph:
         self.slo_class = slo_class
         self._turns = turns
         self._waiters: list[list[int]] = [[] for _ in turns]
-        self._blocked = [len(set(earlier)) for earlier in after]
+        self._blocked = [0] * len(turns)
         for number, earlier in enumerate(after):
-            for one in set(earlier):
+            for one in dict.fromkeys(earlier):
                 self._waiters[one].append(number)
+                self._blocked[number] += 1
         self._given = 0
 
     def begin(self) -> Iterable[Numbered]:

@@ -4,6 +4,7 @@ A bare number is a constant. Otherwise a mapping with `dist` and
 
     constant     value                        exponential  mean
     normal       mean, std                    lognormal    mean, std
+    uniform      min, max                     geometric    mean (1, 2, 3, ..., each less likely than the one before)
     empirical    values (and weights), or path (a text file with one length a line)
 
 `mean` and `std` are those of the lengths themselves, also for lognormal. Every kind takes `min` and `max`; a draw
@@ -16,7 +17,7 @@ import pathlib
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from math import exp, isfinite, log, sqrt
+from math import exp, isfinite, log, log1p, sqrt
 from random import Random
 from typing import Final, cast
 
@@ -62,12 +63,19 @@ class Empirical(Struct, frozen=True):
     max: int | None = None
 
 
-Shape = Constant | Spread | Exponential | Empirical
+class Uniform(Struct, frozen=True):
+    min: int
+    max: int
+
+
+Shape = Constant | Spread | Exponential | Uniform | Empirical
 
 KINDS: Final[dict[str, type[Shape]]] = {
     "constant": Constant,
+    "uniform": Uniform,
     "normal": Spread,
     "exponential": Exponential,
+    "geometric": Exponential,
     "lognormal": Spread,
     "empirical": Empirical,
 }
@@ -93,6 +101,10 @@ def parse(spec: object, where: str) -> tuple[str, Shape]:
     if kind == "lognormal" and isinstance(shape, Spread) and shape.std > MAX_RATIO * shape.mean:
         wrong = f"must be at most {MAX_RATIO:g} times the mean, {shown(shape.mean)}"
         raise HeadwayError(f"{where}.std: {wrong}, got {shown(shape.std)}.")
+    if kind == "geometric" and isinstance(shape, Exponential) and shape.mean < 1:
+        raise HeadwayError(
+            f"{where}.mean: a geometric draw is at least 1, and so is its mean, got {shown(shape.mean)}."
+        )
     return kind, shape
 
 
@@ -112,6 +124,8 @@ def _check_figures(shape: Shape, where: str, value_at: str) -> None:
     if isinstance(shape, Constant):
         if not (1 <= shape.value <= MAX_TOKENS and shape.value == int(shape.value)):
             raise HeadwayError(f"{value_at}: {WHOLE}, got {shown(shape.value)}.")
+        return
+    if isinstance(shape, Uniform):
         return
     if not 0 < shape.mean <= MAX_TOKENS:
         raise HeadwayError(f"{where}.mean: must be above 0 and at most {MAX_TOKENS}, got {shown(shape.mean)}.")
@@ -162,15 +176,24 @@ def sampler(spec: object, where: str, rng: Random) -> Draw:
     if isinstance(shape, Empirical):
         values = shape.values or _read_lengths(pathlib.Path(str(shape.path)), f"{where}.path")
         return picker([min(max(value, low), high) for value in values], shape.weights, rng)
-    return _clamped(_continuous(kind, shape, rng), low, high)
+    if isinstance(shape, Uniform):
+        return clamped(continuous(kind, 0, 0, low, high, rng), low, high)
+    std = shape.std if isinstance(shape, Spread) else 0.0
+    return clamped(continuous(kind, shape.mean, std, low, high, rng), low, high)
 
 
-def _continuous(kind: str, shape: Spread | Exponential, rng: Random) -> Callable[[], float]:
-    mean = shape.mean
-    if isinstance(shape, Exponential):
-        uniform = rng.random
+def continuous(kind: str, mean: float, std: float, low: int, high: int, rng: Random) -> Callable[[], float]:
+    """Draws of a kind before they are rounded and bounded."""
+    uniform, gauss = rng.random, rng.gauss
+    if kind == "uniform":  # each whole number as likely as any other
+        return lambda: low + int(uniform() * (high - low + 1))
+    if kind == "exponential":
         return lambda: -mean * log(1.0 - uniform())
-    gauss, std = rng.gauss, shape.std
+    if kind == "geometric":
+        if mean == 1:
+            return lambda: 1
+        rest = log1p(-1.0 / mean)
+        return lambda: 1 + int(log(1.0 - uniform()) / rest)
     if kind == "normal":
         return lambda: gauss(mean, std)
     variance = log(1.0 + (std / mean) ** 2)
@@ -178,7 +201,7 @@ def _continuous(kind: str, shape: Spread | Exponential, rng: Random) -> Callable
     return lambda: exp(gauss(mu, sigma))
 
 
-def _clamped(draw: Callable[[], float], low: int, high: int) -> Draw:
+def clamped(draw: Callable[[], float], low: int, high: int) -> Draw:
     def length() -> int:
         value = draw()
         if value <= low:

@@ -13,10 +13,11 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from headway.types import Request
+from headway.types import HeadwayError, Request
 from headway.workload.sessions import Session, Turn
 
 NEVER: Final = 1 << 120
+FUTILE: Final = 1_000_000  # sessions that come to nothing at one instant before we say that they always will
 
 
 class Planned(Struct, frozen=True, gc=False):
@@ -32,7 +33,9 @@ class Traffic(Protocol):
 
     next_ps: int  # when the next request comes, as far as is known; NEVER where none is
     listens: bool  # whether it wants to hear how requests end
-    not_issued: int  # turns that were planned and never came, so far
+    not_issued: int  # turns of sessions that have begun which were planned and never came, so far
+    abandoned: int  # those among them that never came because an earlier turn did not succeed
+    retried: int  # requests taken that repeat one that did not succeed
 
     def take(self) -> Planned:
         """The request that comes at `next_ps`. Ids count up in the order of taking."""
@@ -54,6 +57,8 @@ class OpenLoop:
 
     listens = False
     not_issued = 0
+    abandoned = 0
+    retried = 0
 
     def __init__(self, planned: Iterable[Planned]) -> None:
         self._source = iter(planned)
@@ -102,16 +107,19 @@ class Source(Struct):
 
 
 class _Live:
-    """A session that has begun."""
+    """A session whose turns are handed out. It has begun when the first of them comes."""
 
-    __slots__ = ("number", "open", "over", "session", "source")
+    __slots__ = ("begun", "from_ps", "late", "number", "open", "over", "session", "source")
 
-    def __init__(self, source: int, number: int, session: Session) -> None:
+    def __init__(self, source: int, number: int, session: Session, from_ps: int) -> None:
         self.source = source
         self.number = number
         self.session = session
+        self.from_ps = from_ps
+        self.begun = False
         self.open = 0  # turns known to come or on their way
-        self.over = False  # a turn failed for good: no other comes
+        self.late = 0  # turns that would have come after the source's end
+        self.over = False  # a turn failed for good: what waits for others does not come
 
 
 Entry = tuple[int, int, int, int, int, _Live, Turn]  # time, source, session, turn, attempt
@@ -124,13 +132,15 @@ class Sessions:
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self._sources = list(sources)
-        self._begun = [0] * len(self._sources)  # sessions of each source
-        # What is known to come, and where a source's next session is known to start but not yet begun: a turn of -1.
-        self._heap: list[Entry] = []
-        self._starts: list[tuple[int, int, Session]] = []  # start, source, session: one a source
+        self._counts = [0] * len(self._sources)  # sessions handed out by each source
+        self._heap: list[Entry] = []  # what is known to come
+        self._starts: list[tuple[int, int, Session]] = []  # start, source, session: the next of each source
         self._flights: dict[int, Entry] = {}  # by request
+        self._futile = 0  # sessions in a row that ended at the instant of their start, with nothing served
         self._taken = 0
         self.not_issued = 0
+        self.abandoned = 0
+        self.retried = 0
         self.next_ps = NEVER
         for index, source in enumerate(self._sources):
             if source.users is None:
@@ -144,7 +154,10 @@ class Sessions:
 
     def take(self) -> Planned:
         entry = heappop(self._heap)
-        at_ps, _, _, number, _, live, turn = entry
+        at_ps, _, _, number, attempt, live, turn = entry
+        live.begun = True
+        if attempt:
+            self.retried += 1
         session = live.session
         row = self._taken
         self._taken += 1
@@ -167,33 +180,29 @@ class Sessions:
         return Planned(request, turn.output_tokens, turn.output_key)
 
     def ended(self, request: Request, at_ps: int, completed: bool) -> None:
-        _, index, _, number, attempt, live, turn = self._flights.pop(request.id)
-        source = self._sources[index]
+        entry = self._flights.pop(request.id)
+        live = entry[5]
         live.open -= 1
-        if completed and not live.over:
-            self._plan(live, live.session.ended(number), at_ps, source)
-        elif not completed and not live.over:
-            if attempt < source.retry.max:
-                again_ps = at_ps + (source.retry.backoff_ps << attempt)
-                if again_ps < source.stop_ps:
-                    live.open += 1
-                    heappush(self._heap, (again_ps, index, live.number, number, attempt + 1, live, turn))
-                else:
-                    self._give_up(live)
-            else:
-                self._give_up(live)
-        if not live.open and source.users is not None:
-            self._begin_next(index, at_ps + source.pause_ps)
+        if not live.over:
+            if completed:
+                self._plan(live, live.session.ended(entry[3]), at_ps)
+            elif not self._retry(entry, at_ps):
+                live.over = True
+        if not live.open:
+            self._close(live)
+            if self._sources[live.source].users is not None:
+                self._watch(live, at_ps)
+                self._begin_next(live.source, at_ps + self._sources[live.source].pause_ps)
         self._look()
 
     def stop(self) -> None:
         """Of the sessions that have begun, count the turns that never came."""
-        waiting = {id(entry[5]): entry[5] for entry in (*self._heap, *self._flights.values())}
-        self.not_issued += len(self._heap)
-        for live in waiting.values():
-            if not live.over:
-                self.not_issued += live.session.left()
+        known = {(entry[1], entry[2]): entry[5] for entry in (*self._heap, *self._flights.values())}
+        self.not_issued += len([True for entry in self._heap if entry[5].begun and not entry[4]])
+        for live in known.values():
+            self._close(live)
         self._heap.clear()
+        self._starts.clear()
         self.next_ps = NEVER
 
     def __iter__(self) -> Iterator[Planned]:
@@ -202,7 +211,7 @@ class Sessions:
             yield planned
             self.ended(planned.request, planned.request.arrival_ps, True)
 
-    # --- how sessions begin and go on --------------------------------------------------------------------------
+    # --- how sessions begin, go on and end ---------------------------------------------------------------------
 
     def _await_start(self, index: int) -> None:
         upcoming = next(self._sources[index].sessions, None)
@@ -212,30 +221,59 @@ class Sessions:
     def _begin_next(self, index: int, at_ps: int) -> None:
         """Among a fixed number of users: the next session begins when one has ended."""
         source = self._sources[index]
-        upcoming = next(source.sessions, None) if at_ps < source.stop_ps else None
-        if upcoming is not None:
-            self._begin(index, at_ps, upcoming[1])
+        while at_ps < source.stop_ps:
+            upcoming = next(source.sessions, None)
+            if upcoming is None:
+                return
+            live = self._begin(index, at_ps, upcoming[1])
+            if live.open or live.late:
+                return
 
-    def _begin(self, index: int, at_ps: int, session: Session) -> None:
-        live = _Live(index, self._begun[index], session)
-        self._begun[index] += 1
-        self._plan(live, session.begin(), at_ps, self._sources[index])
+    def _begin(self, index: int, at_ps: int, session: Session) -> _Live:
+        live = _Live(index, self._counts[index], session, at_ps)
+        self._counts[index] += 1
+        self._plan(live, session.begin(), at_ps)
+        return live
 
-    def _plan(self, live: _Live, turns: Iterable[tuple[int, Turn]], from_ps: int, source: Source) -> None:
+    def _plan(self, live: _Live, turns: Iterable[tuple[int, Turn]], from_ps: int) -> None:
+        stop_ps = self._sources[live.source].stop_ps
         for number, turn in turns:
             at_ps = from_ps + turn.delay_ps
-            if at_ps < source.stop_ps:
+            if at_ps < stop_ps:
                 live.open += 1
                 heappush(self._heap, (at_ps, live.source, live.number, number, 0, live, turn))
             else:
-                self.not_issued += 1
-                if not live.over:
-                    self._give_up(live)
+                live.late += 1
 
-    def _give_up(self, live: _Live) -> None:
-        """No other turn of the session will come, those known to come excepted, which the client has begun to send."""
-        live.over = True
-        self.not_issued += live.session.left()
+    def _retry(self, failed: Entry, at_ps: int) -> bool:
+        """Send a request again, unless that was the last attempt or its source will have ended."""
+        _, index, session, number, attempt, live, turn = failed
+        source = self._sources[index]
+        if attempt >= source.retry.max:
+            return False
+        again_ps = at_ps + (source.retry.backoff_ps << attempt)
+        if again_ps >= source.stop_ps:
+            return False
+        live.open += 1
+        heappush(self._heap, (again_ps, index, session, number, attempt + 1, live, turn))
+        return True
+
+    def _close(self, live: _Live) -> None:
+        """Nothing more comes of a session; one that never began has nothing to count."""
+        if live.begun:
+            left = live.session.left()
+            self.not_issued += left + live.late
+            if live.over:
+                self.abandoned += left
+
+    def _watch(self, live: _Live, at_ps: int) -> None:
+        """Users who are turned away and come back at once would go on like that for ever."""
+        self._futile = self._futile + 1 if live.over and live.from_ps == at_ps else 0
+        if self._futile == FUTILE:
+            raise HeadwayError(
+                f"workload: {FUTILE:,} sessions of a fixed number of users were turned away at one instant, each as "
+                "soon as it began; give the users a pause, or look at why no request is accepted."
+            )
 
     def _look(self) -> None:
         """Begin the sessions that start before anything else is known to come."""

@@ -3,35 +3,101 @@
 from __future__ import annotations
 
 import pathlib
+from itertools import islice
+from types import ModuleType
 from typing import Final
 
 from headway.types import HeadwayError
 from headway.wording import suggest
-from headway.workload.traces import azure, mooncake
-from headway.workload.traces.source import lines
+from headway.workload.traces import (
+    azure,
+    bailian,
+    blis,
+    burstgpt,
+    dynamo,
+    mooncake,
+    otel,
+    own,
+    routesim,
+    servegen,
+    tracelab,
+    weka,
+)
+from headway.workload.traces.record import Format, Info, Options, Reader, Record
+from headway.workload.traces.source import check_text, head
 from headway.workload.traces.table import Trace
 
-__all__ = ["FORMATS", "Trace", "check_format", "detect", "read_trace"]
+__all__ = [
+    "FORMATS",
+    "Format",
+    "Info",
+    "Options",
+    "Reader",
+    "Record",
+    "Trace",
+    "check_format",
+    "detect",
+    "find_format",
+    "open_trace",
+    "read_trace",
+]
 
-FORMATS: Final = {"mooncake": ("blocks",), "azure": ()}  # what a format knows beside times and lengths
+_MODULES: Final[tuple[ModuleType, ...]] = (
+    own,
+    mooncake,
+    azure,
+    burstgpt,
+    bailian,
+    weka,
+    servegen,
+    dynamo,
+    tracelab,
+    routesim,
+    blis,
+    otel,
+)
+DEFAULTS: Final = Options()
+FORMATS: Final[dict[str, Format]] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
 
 
-def check_format(format: str, where: str) -> None:
-    if format not in FORMATS:
-        raise HeadwayError(f"{where}: no trace format is called {format!r}.{suggest(format, FORMATS)}")
+def find_format(name: str, where: str) -> Format:
+    """A format by its name, in which `_` and `-` are the same."""
+    found = FORMATS.get(name) or FORMATS.get(name.replace("_", "-"))
+    if found is None:
+        raise HeadwayError(f"{where}: no trace format is called {name!r}.{suggest(name, FORMATS)}")
+    return found
+
+
+def check_format(name: str, where: str) -> None:
+    find_format(name, where)
 
 
 def detect(path: pathlib.Path, ask: str = "--format") -> str:
-    """The format of a file by its first line; where that does not settle it, an error asks for `ask`."""
-    for number, line in lines(path):
-        # Bailian's JSONL has hash_ids as well, but stamps in seconds and blocks of 16: not to be taken for Mooncake's.
-        if line.startswith(b"{") and b'"hash_ids"' in line and b'"chat_id"' not in line:
-            return "mooncake"
-        if not line.startswith(b"{") and set(azure.COLUMNS) <= set(azure.split(line, f"{path.name} line {number}")):
-            return "azure"
-        wanted = f"say {ask}, {' or '.join(FORMATS)}"
-        raise HeadwayError(f"{path.name} line {number}: the format of this file cannot be told safely; {wanted}.")
-    raise HeadwayError(f"{path.name}: the file is empty.")
+    """The format of a file by its first lines; where they do not settle it, an error asks for `ask`."""
+    first = head(path)
+    if not first and not path.is_dir():
+        raise HeadwayError(f"{path.name}: the file is empty.")
+    told = [format.name for format in FORMATS.values() if format.tell(path, first)]
+    if len(told) == 1:
+        return told[0]
+    if first:
+        check_text(first[0], path)
+    what = "folder" if path.is_dir() else "file"
+    wanted = f"say {ask}, one of {', '.join(told or FORMATS)}"
+    raise HeadwayError(f"{path.name or path}: the format of this {what} cannot be told safely; {wanted}.")
+
+
+def open_trace(
+    path: pathlib.Path, format: str | None = None, options: Options = DEFAULTS, ask: str = "--format"
+) -> Reader:
+    """A trace about to be read; `format` None means to tell it from the content."""
+    known = find_format(detect(path, ask) if format is None else format, ask)
+    reader = known.read(path, options)
+    if options.block_tokens is not None and reader.info.block_tokens is None:
+        raise HeadwayError(f"{path.name}: this {known.name} trace has no blocks, so block_tokens cannot be given.")
+    if options.limit is not None:
+        return Reader(reader.info, islice(reader.records, options.limit))
+    return reader
 
 
 def read_trace(
@@ -42,16 +108,8 @@ def read_trace(
     block_tokens: int | None = None,
     ask: str = "--format",
 ) -> Trace:
-    """A trace file as columns; `format` None means to tell it from the content."""
-    if format is not None:
-        check_format(format, ask)
-    known = detect(path, ask) if format is None else format
-    if known == "mooncake":
-        trace = mooncake.load(path, limit, block_tokens)
-    else:
-        if block_tokens is not None:
-            raise HeadwayError(f"{path.name}: an azure trace has no blocks, so block_tokens cannot be given.")
-        trace = azure.load(path, limit)
+    """A trace file as columns."""
+    trace = Trace.load(open_trace(path, format, Options(block_tokens=block_tokens, limit=limit), ask))
     if not len(trace):
         raise HeadwayError(f"{path.name}: the file holds no requests.")
     return trace

@@ -78,3 +78,4 @@ class Format(Struct, frozen=True):
     read: Callable[[pathlib.Path, Options], Reader]
     # Writes the records, and gives a phrase for each thing that the format could not express. None: read only.
     write: Callable[[pathlib.Path, Info, Iterable[Record]], list[str]] | None = None
+    blocks: bool = True  # whether it may tell content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import pathlib
 import zlib
@@ -12,6 +13,8 @@ from headway.types import HeadwayError
 
 GZIP: Final = b"\x1f\x8b"
 BOM: Final = b"\xef\xbb\xbf"
+HEAD: Final = 65536  # bytes, unpacked, by which a format is told
+MAX_LINE: Final = 1 << 26  # bytes: a longer line is no request, and could be all of the memory
 
 
 def lines(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
@@ -19,13 +22,14 @@ def lines(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with path.open("rb") as raw:
-            packed = raw.read(2) == GZIP
-            raw.seek(0)
-            source = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw
-            for number, line in enumerate(source, 1):
+            source = _unpacked(raw)
+            while line := source.readline(MAX_LINE):
+                number += 1
                 if number == 1:
                     line = line.removeprefix(BOM)
                     check_text(line, path)
+                if len(line) == MAX_LINE:
+                    raise HeadwayError(f"{path.name} line {number}: is longer than {MAX_LINE >> 20} MiB.")
                 line = line.strip()
                 if line:
                     yield number, line
@@ -33,6 +37,28 @@ def lines(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
         raise HeadwayError(f"{path.name} line {number + 1}: the gzip data is damaged or cut short ({error}).") from None
     except (OSError, ValueError) as error:
         raise HeadwayError(f"{path}: the file cannot be read ({reason(error)}).") from None
+
+
+def head(path: pathlib.Path) -> list[bytes]:
+    """The first lines that are not blank, stripped, of a file that may hold anything; the last of them may be cut
+    short. None of a folder."""
+    if path.is_dir():
+        return []
+    try:
+        with path.open("rb") as raw:
+            start = _unpacked(raw).read(HEAD)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise HeadwayError(f"{path.name} line 1: the gzip data is damaged or cut short ({error}).") from None
+    except (OSError, ValueError) as error:
+        raise HeadwayError(f"{path}: the file cannot be read ({reason(error)}).") from None
+    stripped = (line.strip() for line in start.removeprefix(BOM).split(b"\n"))
+    return [line for line in stripped if line]
+
+
+def _unpacked(raw: IO[bytes]) -> IO[bytes]:
+    packed = raw.read(2) == GZIP
+    raw.seek(0)
+    return cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw
 
 
 def reason(error: OSError | ValueError) -> str:
@@ -49,3 +75,23 @@ def check_text(line: bytes, path: pathlib.Path) -> None:
         text = b"\0" not in line
     if not text:
         raise HeadwayError(f"{path.name} line 1: this is not text; a trace is JSONL or CSV, plain or in gzip.")
+
+
+def cells(line: bytes, place: str) -> list[str]:
+    """The cells of a line of CSV; a quoted one may hold commas, but does not run on into the next line."""
+    try:
+        text = line.decode()
+        found = next(csv.reader((text,), strict=True, skipinitialspace=True)) if '"' in text else text.split(",")
+    except UnicodeDecodeError:
+        raise HeadwayError(f"{place}: this is not text in UTF-8.") from None
+    except csv.Error as error:
+        raise HeadwayError(f"{place}: the quotes of this line do not match ({error}).") from None
+    return [cell.strip() for cell in found]
+
+
+def columns(header: list[str], names: tuple[str, ...], place: str) -> list[int]:
+    """Where the header has these columns."""
+    for name in names:
+        if name not in header:
+            raise HeadwayError(f"{place}: the header has no column {name}; expected {','.join(names)}.")
+    return [header.index(name) for name in names]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import shlex
 import sys
@@ -12,18 +11,16 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 from cyclopts import App, CycloptsError, Parameter
 
 from headway import __version__
+from headway.cli.page import AsJson, Page, say, text_of
+from headway.cli.trace import trace
 from headway.types import HeadwayError, InvariantError, Json
-from headway.wording import shown
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from headway.scenario import Scenario
 
 app = App(
@@ -33,23 +30,13 @@ app = App(
     help_format="plaintext",
     suppress_keyboard_interrupt=False,
 )
-trace = App(name="trace", help="Look into a trace file.", help_format="plaintext")
 app.command(trace)
+workload = App(name="workload", help="Look at the workload of a scenario.", help_format="plaintext")
+app.command(workload)
 
-# For terminals without Unicode.
-PLAIN = str.maketrans({"▸": ">", "×": "x", "–": "-", "·": "|", "≤": "<=", **dict.fromkeys("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "#")})
-
-AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document instead of a table.")]
 ScenarioFile = Annotated[
     str | None, Parameter(help="A YAML file or a preset's name; the embedded default workload if left out.")
 ]
-
-
-class Page(NamedTuple):
-    """What a verb shows to people: parts laid out for the terminal's width, then a line to copy, never broken."""
-
-    parts: Sequence[RenderableType]
-    line: str | None = None
 
 
 @Parameter(name="*")
@@ -116,11 +103,11 @@ def run(
     if output is not None:
         result.save(output)
         files = sorted((store.MANIFEST, store.REQUESTS, store.SCENARIO, store.SUMMARY))
-        _say(f"wrote {', '.join(files)} to {output}")
+        say(f"wrote {', '.join(files)} to {output}")
     if as_json:
         said = note(result.summary(), loaded.warmup)
         if said is not None:
-            _say(said)
+            say(said)
         return {"run": about(loaded), **result.summary()}
     again = ["headway", "compare", *([scenario] if scenario else [])]
     for change in choice.changes or ():
@@ -163,6 +150,28 @@ def compare(
 
 
 @app.command
+def controls(
+    scenario: ScenarioFile = None,
+    /,
+    *,
+    choice: Choice = AS_IT_IS,
+    as_json: AsJson = False,
+) -> Page | Json:
+    """Run the five B3 controls (lmetric, load-only, sticky, unified, capped) and print what each isolates."""
+    from headway.experiment.controls import controls as run_controls
+    from headway.report.controls import report
+    from headway.report.progress import CompareProgress
+
+    given = next(iter(choice.routing()), None)
+    if given is not None:
+        raise HeadwayError(f"{given}: the controls bring their own routing policies; leave it out.")
+    loaded = choice.load(scenario)
+    with CompareProgress() as progress:
+        found = run_controls(loaded, progress=progress)
+    return found.summary() if as_json else Page([report(found)])
+
+
+@app.command
 def policies(name: str | None = None, /, *, as_json: AsJson = False) -> Page | Json:
     """List the policies, or show one with its parameters and the signals it reads.
 
@@ -179,73 +188,30 @@ def policies(name: str | None = None, /, *, as_json: AsJson = False) -> Page | J
     return Page([catalogue.listing(found)] if name is None else [catalogue.page(entry) for entry in found])
 
 
-@trace.command
-def inspect(
-    file: Path,
+@workload.command
+def preview(
+    scenario: ScenarioFile = None,
     /,
     *,
-    format: Annotated[
-        str | None, Parameter(help="The trace's format, where it cannot be told safely: mooncake or azure.")
-    ] = None,
-    capacity: Annotated[
-        str, Parameter(help="Cache sizes in blocks, separated by commas; inf is unlimited.")
-    ] = "1000,10000,inf",
-    instances: Annotated[str, Parameter(help="Numbers of caches under round robin, separated by commas.")] = "1,8",
+    requests: Annotated[int, Parameter(help="How many requests to look at, from the first on.")] = 10_000,
+    html: Annotated[Path | None, Parameter(help="Write a page for a browser to this file.")] = None,
+    choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Print a trace's shape (rate, lengths, burstiness, sessions) and how much of it a cache could reuse.
+    """Print a workload's rate over time, lengths, sessions and prefix sharing before anything is simulated."""
+    from headway.report import preview as shown
+    from headway.report.html import write
+    from headway.workload.preview import preview as look
 
-    Parameters
-    ----------
-    file:
-        A Mooncake JSONL or Azure CSV file, .gz accepted.
-    """
-    from headway.report.trace import report, snippet
-    from headway.workload.inspect import inspect as inspect_trace
-
-    sizes = [_blocks(part) for part in capacity.split(",")]
-    counts = [_whole(part, "--instances", 100_000) for part in instances.split(",")]
-    found = inspect_trace(file, format, sizes, counts)
-    return found if as_json else Page([report(found, file.name)], snippet(found, str(file)))
-
-
-def _blocks(text: str) -> int | None:
-    return None if text.strip().lower() in ("inf", "infinite", "unlimited") else _whole(text, "--capacity", 10**12)
-
-
-def _whole(text: str, where: str, most: int) -> int:
-    digits = text.strip().replace("_", "")
-    number = int(digits) if digits.isdecimal() and len(digits) <= 18 else 0
-    if not 1 <= number <= most:
-        raise HeadwayError(f"{where}: {shown(text.strip())} is not a whole number from 1 to {most:,}.")
-    return number
-
-
-def _text(shown: Page | Json, console: Console) -> str:
-    if not isinstance(shown, Page):
-        from headway.results.store import clean
-
-        document = clean(shown)
-        text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-        return (text if _prints(text) else json.dumps(document, indent=2)) + "\n"
-    with console.capture() as captured:
-        for part in shown.parts:
-            console.print(part)
-    text = captured.get()
-    # Tables are padded to their width, which nobody wants in a file.
-    text = text if console.is_terminal else "".join(f"{row.rstrip()}\n" for row in text.splitlines())
-    if shown.line is not None:
-        text += f"{shown.line}\n"
-    return text if _prints(text) else text.translate(PLAIN)
-
-
-def _prints(text: str) -> bool:
-    """Whether stdout can show it."""
-    try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    if requests < 1:
+        raise HeadwayError(f"--requests: look at one request at least, got {requests}.")
+    loaded = choice.load(scenario)
+    figures = look(loaded.workload, loaded.seed.workload, loaded.cluster.shape().name, requests)
+    found = {"scenario": loaded.name, **figures}
+    if html is not None:
+        write(html, shown.page(found))
+        say(f"wrote {html}")
+    return found if as_json else Page([shown.report(found)])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -296,7 +262,7 @@ def _answer(arguments: list[str]) -> None:
     with contextlib.redirect_stdout(sys.stderr):
         shown = app(arguments, console=console, exit_on_error=False, print_error=False, result_action="return_value")
     if shown is not None:  # the help prints itself
-        sys.stdout.write(_text(shown, console))
+        sys.stdout.write(text_of(shown, console))
     sys.stdout.flush()
 
 
@@ -305,16 +271,6 @@ def _drop_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _say(message: str) -> None:
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError):  # the exit status still tells
-            print(f"headway: {message}", file=sys.stderr)
-
-
 def _complain(message: str, code: int) -> int:
-    _say(message)
+    say(message)
     return code
-
-
-if __name__ == "__main__":
-    main()

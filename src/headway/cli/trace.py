@@ -1,0 +1,308 @@
+"""`headway trace`: the verbs that look into a trace file, and those that make another of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from headway.cli.page import AsJson, Page, say
+from headway.types import HeadwayError, Json
+from headway.wording import shown
+
+trace = App(name="trace", help="Look into a trace file, or make another of it.", help_format="plaintext")
+
+In = Annotated[Path, Parameter(name="IN", help="The trace to read.")]
+Out = Annotated[Path, Parameter(name="OUT", help="The file to write.")]
+Values = Annotated[list[str] | None, Parameter(negative="", help="Of this one; repeat for more.")]
+
+
+@trace.command
+def inspect(
+    file: Path,
+    /,
+    *,
+    format: Annotated[
+        str | None, Parameter(help="The trace's format, where it cannot be told safely: mooncake or azure.")
+    ] = None,
+    capacity: Annotated[
+        str, Parameter(help="Cache sizes in blocks, separated by commas; inf is unlimited.")
+    ] = "1000,10000,inf",
+    instances: Annotated[str, Parameter(help="Numbers of caches under round robin, separated by commas.")] = "1,8",
+    as_json: AsJson = False,
+) -> Page | Json:
+    """Print a trace's shape (rate, lengths, burstiness, sessions) and how much of it a cache could reuse.
+
+    Parameters
+    ----------
+    file:
+        A Mooncake JSONL or Azure CSV file, .gz accepted.
+    """
+    from headway.report.trace import report, snippet
+    from headway.workload.inspect import inspect as inspect_trace
+
+    sizes = [_blocks(part) for part in capacity.split(",")]
+    counts = [_whole(part, "--instances", 100_000) for part in instances.split(",")]
+    found = inspect_trace(file, format, sizes, counts)
+    return found if as_json else Page([report(found, file.name)], snippet(found, str(file)))
+
+
+def _blocks(text: str) -> int | None:
+    return None if text.strip().lower() in ("inf", "infinite", "unlimited") else _whole(text, "--capacity", 10**12)
+
+
+def _whole(text: str, where: str, most: int) -> int:
+    digits = text.strip().replace("_", "")
+    number = int(digits) if digits.isdecimal() and len(digits) <= 18 else 0
+    if not 1 <= number <= most:
+        raise HeadwayError(f"{where}: {shown(text.strip())} is not a whole number from 1 to {most:,}.")
+    return number
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Files:
+    """How a trace is read and another one written."""
+
+    read_format: Annotated[
+        str | None, Parameter(name="--from", help="The format of IN, where it cannot be told safely.")
+    ] = None
+    format: Annotated[
+        str | None,
+        Parameter(name="--to", help="The format of OUT; else by its name, as in x.mooncake.jsonl; else headway."),
+    ] = None
+    block_tokens: Annotated[int | None, Parameter(help="Tokens of a block of IN, where the file does not say.")] = None
+    limit: Annotated[int | None, Parameter(help="Read the first so many requests only.")] = None
+    as_json: AsJson = False
+
+    def rewrite(self, source: Path, target: Path, steps: Sequence[Json] = (), drawn: Json | None = None) -> Page | Json:
+        """Make one file of another, tell what was lost, and give what is to be printed."""
+        import msgspec
+
+        from headway.report.progress import Bar
+        from headway.workload.traces.record import Options
+        from headway.workload.transforms import make
+        from headway.workload.transforms.rewrite import rewrite
+
+        for name, value in (("--block-tokens", self.block_tokens), ("--limit", self.limit)):
+            if value is not None and value < 1:
+                raise HeadwayError(f"{name}: must be at least 1, got {value}.")
+        transforms = [make(name, given, name) for step in steps for name, given in step.items()]
+        options = Options(block_tokens=self.block_tokens, limit=self.limit, **drawn or {})
+        with Bar(None, "requests") as bar:
+            done = rewrite(
+                source,
+                target,
+                transforms,
+                read_format=self.read_format,
+                format=self.format,
+                options=options,
+                progress=bar.update,
+            )
+        for note in done.notes:
+            say(f"{source.name}: {note}")
+        for phrase in done.lost:
+            say(f"{target.name}: the {done.format} format cannot express {phrase}.")
+        if self.as_json:
+            return {"in": str(source), "out": str(target), **msgspec.to_builtins(done)}
+        of = f" of {done.read:,}" if done.written < done.read else ""
+        return Page([], f"wrote {done.written:,}{of} requests to {target} in {done.format} format")
+
+
+AS_THEY_ARE = Files()
+
+
+def _given(**values: object) -> Json:
+    """What was said on the command line."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@trace.command
+def convert(
+    source: In,
+    target: Out,
+    /,
+    *,
+    files: Files = AS_THEY_ARE,
+    seed: Annotated[int, Parameter(help="For formats whose requests are drawn (servegen): the seed,")] = 0,
+    start: Annotated[str | None, Parameter(help="where in the data to begin, as in 10h,")] = None,
+    duration: Annotated[str | None, Parameter(help="and how long to draw for, as in 5m.")] = None,
+) -> Page | Json:
+    """Write a trace in another format; what that cannot express is told on stderr."""
+    return files.rewrite(source, target, drawn={"seed": seed, "start": start, "duration": duration})
+
+
+@trace.command
+def cap(
+    source: In,
+    target: Out,
+    /,
+    *,
+    max_turns: Annotated[int, Parameter(help="Requests of a session to keep.")],
+    files: Files = AS_THEY_ARE,
+) -> Page | Json:
+    """Keep the first turns of each session; where the trace records none, sessions are derived from its blocks."""
+    return files.rewrite(source, target, [{"cap": {"max_turns": max_turns}}])
+
+
+@trace.command
+def scale(
+    source: In,
+    target: Out,
+    /,
+    *,
+    rate: Annotated[str | None, Parameter(help="How much faster: 2 halves every time.")] = None,
+    prompt_tokens: Annotated[str | None, Parameter(help="A factor for the lengths of prompts.")] = None,
+    output_tokens: Annotated[str | None, Parameter(help="A factor for the lengths of outputs.")] = None,
+    files: Files = AS_THEY_ARE,
+) -> Page | Json:
+    """Make a trace faster or slower, its prompts and outputs longer or shorter.
+
+    A shorter prompt is cut to the blocks it still fills, a longer one goes on with content of its own.
+    """
+    given = _given(rate=rate, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+    return files.rewrite(source, target, [{"scale": given}])
+
+
+@trace.command(name="slice")
+def slice_(
+    source: In,
+    target: Out,
+    /,
+    *,
+    start: Annotated[str | None, Parameter(help="Requests from this time on, as in 10m,")] = None,
+    end: Annotated[str | None, Parameter(help="and before this one.")] = None,
+    requests: Annotated[str | None, Parameter(help="Requests by number, as in 0:1000, the last not included.")] = None,
+    sessions: Annotated[str | None, Parameter(help="Sessions by number, as in 0:100, the last not included.")] = None,
+    whole_sessions: Annotated[
+        bool, Parameter(negative="", help="Keep the sessions that begin inside, with all their turns.")
+    ] = False,
+    files: Files = AS_THEY_ARE,
+) -> Page | Json:
+    """Keep a piece of a trace; its times then count from the piece's start."""
+    given = _given(
+        start=start,
+        end=end,
+        requests=_range(requests, "--requests"),
+        sessions=_range(sessions, "--sessions"),
+        whole_sessions=whole_sessions,
+    )
+    return files.rewrite(source, target, [{"slice": given}])
+
+
+@trace.command
+def merge(
+    source: In,
+    other: Annotated[Path, Parameter(name="OTHER", help="The trace to merge into it.")],
+    target: Out,
+    /,
+    *,
+    other_from: Annotated[str | None, Parameter(help="The format of OTHER, where it cannot be told safely.")] = None,
+    other_block_tokens: Annotated[int | None, Parameter(help="Tokens of a block of OTHER.")] = None,
+    offset: Annotated[str | None, Parameter(help="How much later OTHER starts, as in 10m.")] = None,
+    one_trace: Annotated[
+        bool,
+        Parameter(negative="", help="Both are pieces of one trace: equal names and block ids mean the same in both."),
+    ] = False,
+    files: Files = AS_THEY_ARE,
+) -> Page | Json:
+    """Merge two traces by time; their sessions, ids and blocks are kept apart."""
+    from headway.workload.transforms.rewrite import check_target
+
+    check_target(target, source, other)
+    given = _given(path=str(other), format=other_from, block_tokens=other_block_tokens, offset=offset)
+    return files.rewrite(source, target, [{"merge": {**given, "apart": not one_trace}}])
+
+
+@trace.command(name="filter")
+def filter_(
+    source: In,
+    target: Out,
+    /,
+    *,
+    model: Values = None,
+    tenant: Values = None,
+    kind: Values = None,
+    slo_class: Values = None,
+    session: Values = None,
+    turn: Annotated[list[int] | None, Parameter(negative="", help="Of this turn; repeat for more.")] = None,
+    min_turn: int | None = None,
+    max_turn: int | None = None,
+    min_prompt_tokens: int | None = None,
+    max_prompt_tokens: int | None = None,
+    min_output_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+    files: Files = AS_THEY_ARE,
+) -> Page | Json:
+    """Keep the requests for which everything given holds; bounds are included."""
+    given = _given(
+        model=model,
+        tenant=tenant,
+        kind=kind,
+        slo_class=slo_class,
+        session=session,
+        turn=turn,
+        min_turn=min_turn,
+        max_turn=max_turn,
+        min_prompt_tokens=min_prompt_tokens,
+        max_prompt_tokens=max_prompt_tokens,
+        min_output_tokens=min_output_tokens,
+        max_output_tokens=max_output_tokens,
+    )
+    return files.rewrite(source, target, [{"filter": given}])
+
+
+@trace.command
+def dequantise(
+    source: In,
+    target: Out,
+    /,
+    *,
+    grid: Annotated[str, Parameter(help="The length of a tick, as in 3s; auto tells it from the stamps.")] = "auto",
+    seed: int = 0,
+    files: Files = AS_THEY_ARE,
+) -> Page | Json:
+    """Spread arrivals whose stamps were rounded to a grid uniformly over its ticks, in the order of the file."""
+    return files.rewrite(source, target, [{"dequantise": {"grid": grid, "seed": seed}}])
+
+
+@trace.command
+def anonymise(
+    source: In,
+    target: Out,
+    /,
+    *,
+    seed: Annotated[
+        str | None, Parameter(help="Pseudonyms that are the same in every file made with this secret, not numbers.")
+    ] = None,
+    keep_models: Annotated[bool, Parameter(negative="", help="Leave the models' names.")] = False,
+    files: Files = AS_THEY_ARE,
+) -> Page | Json:
+    """Rename sessions, requests, tenants, models and blocks, and drop all that only the source knows."""
+    return files.rewrite(source, target, [{"anonymise": _given(seed=seed, keep_models=keep_models)}])
+
+
+@trace.command
+def starts(
+    source: In,
+    target: Out,
+    /,
+    *,
+    rate: Annotated[str, Parameter(help="Sessions that begin, as in 0.2/s.")],
+    seed: int = 0,
+    files: Files = AS_THEY_ARE,
+) -> Page | Json:
+    """Give a trace whose sessions each count from their own start a clock: Poisson session starts."""
+    return files.rewrite(source, target, [{"starts": {"rate": rate, "seed": seed}}])
+
+
+def _range(text: str | None, where: str) -> list[int] | None:
+    if text is None:
+        return None
+    parts = [part.strip().replace("_", "") for part in text.split(":")]
+    if len(parts) != 2 or not all(part.isdecimal() and len(part) <= 18 for part in parts):
+        raise HeadwayError(f"{where}: {shown(text)} is not a range; write from:to, as in 0:1000.")
+    return [int(part) for part in parts]

@@ -1,0 +1,96 @@
+"""The same figures for each tenant and each kind of request, and those of whole sessions.
+
+A run with one tenant has nothing to tell apart, so none of this is computed for it. The columns are gone through once,
+however many groups there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import compress
+
+from headway.results.percentiles import spread_of
+from headway.results.recorder import COMPLETED, Recorder, RunFacts
+from headway.results.sample import Sample, attainment, chosen, latency, ratio, throughput
+from headway.types import OUTCOMES, Json
+
+GROUPS = {"tenant": "tenants", "kind": "kinds"}  # a column, and what the summary calls its groups
+
+
+def groups(recorder: Recorder, sample: Sample, facts: RunFacts, window_ps: int | None) -> Json:
+    """`tenants` and `kinds`, each only where there are several, and `sessions` where there are any."""
+    found: Json = {}
+    for column, name in GROUPS.items():
+        if len(recorder.names[column]) > 1:
+            found[name] = _each(recorder, column, sample, facts, window_ps)
+    if recorder.names["session"]:
+        found["sessions"] = sessions(recorder, facts.warmup)
+    return found
+
+
+def _each(recorder: Recorder, column: str, sample: Sample, facts: RunFacts, window_ps: int | None) -> list[Json]:
+    """One object a group, in order of its name."""
+    codes, names, warmup = getattr(recorder, column), recorder.names[column], facts.warmup
+    ends = Counter(zip(codes, recorder.outcome, strict=True))
+    counted = Counter(codes[warmup:])
+    cached, prompt = [0] * len(names), [0] * len(names)
+    rows = zip(
+        codes[warmup:],
+        recorder.started_ps[warmup:],
+        recorder.cached_tokens[warmup:],
+        recorder.prompt_tokens[warmup:],
+        strict=True,
+    )
+    for code, started, hit, tokens in rows:
+        if started >= 0:
+            cached[code] += hit
+            prompt[code] += tokens
+    positions: list[list[int]] = [[] for _ in names]
+    for position, code in enumerate(compress(codes[warmup:], chosen(recorder, warmup))):
+        positions[code].append(position)
+    found = []
+    for name, code in sorted(names.items()):
+        part = sample.part(positions[code])
+        outcomes = {outcome: ends[code, number] for number, outcome in enumerate(OUTCOMES)}
+        found.append(
+            {
+                "id": name,
+                "requests": {"arrived": sum(outcomes.values()), **outcomes},
+                "latency": latency(part),
+                "throughput": throughput(part, window_ps),
+                "cache": {"token_hit_ratio": ratio(cached[code], prompt[code])},
+                "slo": attainment(part, counted[code], window_ps),
+            }
+        )
+    return found
+
+
+def sessions(recorder: Recorder, warmup: int) -> Json:
+    """Of the sessions whose first request counts. Of a turn that was sent again the last attempt decides."""
+    begun = max(recorder.session[:warmup], default=-1) + 1  # in the warm-up; sessions are numbered as they come
+    count = len(recorder.names["session"]) - begun
+    first, last = [-1] * count, [-1] * count
+    outcomes: dict[tuple[int, int], int] = {}
+    rows = zip(
+        recorder.session[warmup:],
+        recorder.turn[warmup:],
+        recorder.arrival_ps[warmup:],
+        recorder.finished_ps[warmup:],
+        recorder.outcome[warmup:],
+        strict=True,
+    )
+    for code, turn, arrival, finished, outcome in rows:
+        session = code - begun
+        if session >= 0:
+            outcomes[session, turn] = outcome
+            if first[session] < 0:
+                first[session] = arrival
+            last[session] = max(last[session], finished)
+    broken = {session for (session, _), outcome in outcomes.items() if outcome != COMPLETED}
+    whole = [session for session in range(count) if session not in broken]
+    return {
+        "count": count,
+        "turns": ratio(len(outcomes), count),
+        "completed": len(whole),
+        "duration": spread_of([last[session] - first[session] for session in whole]),
+    }

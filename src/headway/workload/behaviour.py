@@ -1,0 +1,246 @@
+"""Behaviour: how a tenant departs from sending ordinary sessions at its rate. What it does comes on top of that rate.
+
+normal        nothing
+bursty        every `interval`, with `probability`, `size` sessions at once
+abusive       any of `oversized_prompts` (sessions with `probability` have a first prompt `factor` times as long),
+              `rapid_fire` (each arrival is a volley of `size` sessions, `gap` apart) and `kv_exhaustion` (sessions
+              with `probability` share no prefix and have answers `factor` times as long); all three unless said
+adversarial   every `interval`, to the microsecond and for all adversarial tenants alike, `size` sessions at once,
+              each with a first prompt `factor` times as long that shares no prefix
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+from math import isfinite, log2
+from typing import Any, Final
+
+from msgspec import Struct, field, to_builtins
+
+from headway.section import read
+from headway.streams import stream
+from headway.types import HeadwayError, Json
+from headway.units import duration_ps
+from headway.wording import shown, suggest
+from headway.workload import durations, shapes
+from headway.workload.kinds import check_probability
+from headway.workload.plans import USUAL, Mark
+
+MOST_AT_ONCE: Final = 1_000_000
+BASE, BURST, FOLLOWER = range(3)
+
+
+class Normal(Struct, frozen=True, tag_field="type", tag="normal"):
+    pass
+
+
+class Bursty(Struct, frozen=True, tag_field="type", tag="bursty"):
+    probability: float = 0.5
+    size: Any = field(default_factory=lambda: {"dist": "geometric", "mean": 10})
+    interval: Any = field(default_factory=lambda: {"dist": "exponential", "mean": "30s"})
+
+
+class Oversized(Struct, frozen=True):
+    probability: float = 0.2
+    factor: float = 8.0
+
+
+class Volley(Struct, frozen=True):
+    size: int = 10
+    gap: Any = "10ms"
+
+
+class Abusive(Struct, frozen=True, tag_field="type", tag="abusive"):
+    oversized_prompts: Any = None
+    rapid_fire: Any = None
+    kv_exhaustion: Any = None
+
+
+class Adversarial(Struct, frozen=True, tag_field="type", tag="adversarial"):
+    interval: Any = "10s"
+    size: int = 20
+    factor: float = 4.0
+
+
+Behaviour = Normal | Bursty | Abusive | Adversarial
+TYPES: Final[dict[str, type[Behaviour]]] = {
+    "normal": Normal,
+    "bursty": Bursty,
+    "abusive": Abusive,
+    "adversarial": Adversarial,
+}
+ABUSES: Final[dict[str, type[Oversized] | type[Volley]]] = {
+    "oversized_prompts": Oversized,
+    "rapid_fire": Volley,
+    "kv_exhaustion": Oversized,
+}
+
+
+def parse(spec: object, where: str) -> Behaviour:
+    """A behaviour from its bare name or its mapping, with every default."""
+    given = {"type": spec} if isinstance(spec, str) else spec
+    if not isinstance(given, dict):
+        raise HeadwayError(f"{where}: expected a behaviour's name or a mapping with 'type', got {shown(spec)}.")
+    rest = dict(given)
+    name = rest.pop("type", None)
+    if name is None:
+        raise HeadwayError(f"{where}: say 'type', one of {', '.join(TYPES)}.")
+    if not isinstance(name, str) or name not in TYPES:
+        place = where if isinstance(spec, str) else f"{where}.type"
+        raise HeadwayError(f"{place}: no behaviour is called {shown(name)}.{suggest(str(name), TYPES)}")
+    found = read(TYPES[name], rest, where)
+    if isinstance(found, Bursty):
+        check_probability(found.probability, f"{where}.probability")
+        shapes.parse(found.size, f"{where}.size")
+        _check_interval(found.interval, f"{where}.interval")
+    elif isinstance(found, Adversarial):
+        duration_ps(found.interval, f"{where}.interval")
+        _check_interval(found.interval, f"{where}.interval")
+        _check_size(found.size, f"{where}.size")
+        _check_factor(found.factor, f"{where}.factor")
+    elif isinstance(found, Abusive):
+        return _abuses(found, where)
+    return found
+
+
+def _abuses(found: Abusive, where: str) -> Abusive:
+    given = {name: getattr(found, name) for name in ABUSES}
+    if all(value is None for value in given.values()):
+        given = dict.fromkeys(ABUSES, True)
+    return Abusive(**{name: _abuse(name, value, f"{where}.{name}") for name, value in given.items()})
+
+
+def _abuse(name: str, value: Any, where: str) -> Oversized | Volley | bool:
+    if value is None or value is False:
+        return False
+    found = read(ABUSES[name], {} if value is True else value, where)
+    if isinstance(found, Volley):
+        _check_size(found.size, f"{where}.size")
+        durations.parse(found.gap, f"{where}.gap")
+    else:
+        check_probability(found.probability, f"{where}.probability")
+        _check_factor(found.factor, f"{where}.factor")
+    return found
+
+
+def _check_interval(interval: object, where: str) -> None:
+    found = durations.parse(interval, where)
+    if (found["dist"] == "constant" and not found["value"]) or found.get("max") == 0:
+        raise HeadwayError(f"{where}: must be longer than nothing, got {shown(interval)}.")
+
+
+def _check_size(size: int, where: str) -> None:
+    if not 1 <= size <= MOST_AT_ONCE:
+        raise HeadwayError(f"{where}: must lie between 1 and {MOST_AT_ONCE}, got {shown(size)}.")
+
+
+def _check_factor(factor: float, where: str) -> None:
+    if not (isfinite(factor) and 0 < factor <= 1e6):
+        raise HeadwayError(f"{where}: must be above 0 and at most 1000000, got {factor:g}.")
+
+
+def explicit(behaviour: Behaviour) -> Json:
+    """A behaviour as it would be written."""
+    found: Json = to_builtins(behaviour)
+    return found
+
+
+# --- what comes of it -------------------------------------------------------------------------------------------------
+
+
+def starts(base: Iterator[int], behaviour: Behaviour, burst_size: float, seed: int, where: str) -> Iterator[Start]:
+    """When sessions begin, in microseconds, and what is unusual about each, given when ordinary ones would."""
+    mark = _marker(behaviour, burst_size, seed)
+    if isinstance(behaviour, Normal):
+        return ((at, USUAL) for at in base)
+    if isinstance(behaviour, Abusive) and not behaviour.rapid_fire:
+        return ((at, mark(0)) for at in base)
+    return _merged(base, behaviour, mark, seed, where)
+
+
+def _merged(
+    base: Iterator[int], behaviour: Behaviour, mark: Callable[[int], Mark], seed: int, where: str
+) -> Iterator[Start]:
+    """Ordinary starts, volleys and bursts in order of time."""
+    heap: list[tuple[int, int, int, int]] = []  # time, what, number, size
+    numbers = count()
+    bursts = _bursts(behaviour, seed, where)
+    volley, gap = 1, None
+    if isinstance(behaviour, Abusive):
+        volley = behaviour.rapid_fire.size
+        gap = durations.sampler(
+            behaviour.rapid_fire.gap, f"{where}.rapid_fire.gap", stream(seed, "workload.behaviour.gap")
+        )
+
+    def push(what: int, at: int | None, size: int = 1) -> None:
+        if at is not None:
+            heappush(heap, (at, what, next(numbers), size))
+
+    push(BASE, next(base, None))
+    push(BURST, *next(bursts, (None, 1)))
+    while heap:
+        at, what, _, size = heappop(heap)
+        if what == BURST:
+            for _ in range(size):
+                yield at, mark(size)
+            push(BURST, *next(bursts, (None, 1)))
+            continue
+        yield at, mark(0)
+        if what == BASE:
+            follows = at
+            for _ in range(volley - 1):
+                assert gap is not None
+                follows += gap()
+                push(FOLLOWER, follows)
+            push(BASE, next(base, None))
+
+
+def _bursts(behaviour: Behaviour, seed: int, where: str) -> Iterator[tuple[int, int]]:
+    """When bursts come, and how many sessions each brings."""
+    if isinstance(behaviour, Adversarial):
+        every = durations.parse(behaviour.interval, f"{where}.interval")["value"]
+        yield from ((number * every, behaviour.size) for number in count(1))
+    if not isinstance(behaviour, Bursty):
+        return
+    interval = durations.sampler(behaviour.interval, f"{where}.interval", stream(seed, "workload.behaviour.interval"))
+    size = shapes.sampler(behaviour.size, f"{where}.size", stream(seed, "workload.behaviour.size"))
+    uniform, at, probability = stream(seed, "workload.behaviour.burst").random, 0, behaviour.probability
+    while probability:
+        at += max(1, interval())
+        if uniform() < probability:
+            yield at, min(size(), MOST_AT_ONCE)
+
+
+def _marker(behaviour: Behaviour, burst_size: float, seed: int) -> Callable[[int], Mark]:
+    """What is unusual about a session of a burst of so many, or of none. In a burst of n sessions, first prompts are
+    1 + `burst_size` log2(n) times as long."""
+    if isinstance(behaviour, Abusive):
+        return _abuser(behaviour, seed)
+    factor, unique = (behaviour.factor, True) if isinstance(behaviour, Adversarial) else (1.0, False)
+
+    def mark(size: int) -> Mark:
+        if not size:
+            return USUAL
+        return Mark(factor * (1 + burst_size * log2(size)), 1.0, unique)
+
+    return mark
+
+
+def _abuser(behaviour: Abusive, seed: int) -> Callable[[int], Mark]:
+    oversized, hogs = behaviour.oversized_prompts, behaviour.kv_exhaustion
+    long_prompt = stream(seed, "workload.behaviour.oversized").random
+    long_output = stream(seed, "workload.behaviour.kv_exhaustion").random
+
+    def mark(size: int) -> Mark:
+        large = bool(oversized) and long_prompt() < oversized.probability
+        hogging = bool(hogs) and long_output() < hogs.probability
+        if not large and not hogging:
+            return USUAL
+        return Mark(oversized.factor if large else 1.0, hogs.factor if hogging else 1.0, hogging)
+
+    return mark
+
+
+Start = tuple[int, Mark]  # microseconds, and what is unusual

@@ -1,0 +1,152 @@
+"""Figures of requests, traced or planned: lengths, rate and burstiness, who sends what, sessions and their gaps.
+
+Everything is worked out from columns of numbers, so that a file of any size fits.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from math import fsum, sqrt
+from typing import Final
+
+from msgspec import Struct, field
+
+from headway.results.percentiles import PS_PER_MS, spread_of
+from headway.types import PS_PER_SECOND, Json
+
+WINDOWS_S: Final = (1, 10, 60)
+RATE_BINS: Final = 60
+NONE: Final = -1  # in a column: nobody says
+
+
+def numbers() -> array[int]:
+    return array("q")
+
+
+class Columns(Struct):
+    """One entry a request, in order of arrival: its lengths, and a number for its tenant, its kind and its session."""
+
+    at_ps: array[int] = field(default_factory=numbers)
+    prompt_tokens: array[int] = field(default_factory=numbers)
+    output_tokens: array[int] = field(default_factory=numbers)
+    tenant: array[int] = field(default_factory=numbers)
+    kind: array[int] = field(default_factory=numbers)
+    session: array[int] = field(default_factory=numbers)
+    gap_ps: array[int] = field(default_factory=numbers)  # since the request of the session that it goes on from
+
+    def __len__(self) -> int:
+        return len(self.prompt_tokens)
+
+
+def counts(values: Sequence[int]) -> Json:
+    """The spread of whole numbers, exactly: `spread_of` takes picoseconds to milliseconds."""
+    return dict(spread_of([value * PS_PER_MS for value in values]))
+
+
+def seconds(durations_ps: Sequence[int]) -> Json | None:
+    """The spread of durations in seconds, None of no durations."""
+    if not len(durations_ps):
+        return None
+    return {name: None if value is None else value / 1000 for name, value in spread_of(durations_ps).items()}
+
+
+def lengths(tokens: Sequence[int]) -> Json:
+    """The spread of lengths, their total, and counts by powers of two as [up to, how many]."""
+    by_bits: dict[int, int] = {}
+    for length in tokens:
+        bits = (length - 1).bit_length() if length else 0
+        by_bits[bits] = by_bits.get(bits, 0) + 1
+    bins = [[1 << bits, by_bits.get(bits, 0)] for bits in range(min(by_bits), max(by_bits) + 1)]
+    return {**counts(tokens), "total": sum(tokens), "histogram": bins}
+
+
+def arrivals(stamps: Sequence[int]) -> Json:
+    """Burstiness: CV of the gaps (0 for even, 1 for Poisson), index of dispersion (variance to mean of the counts in
+    whole windows, 1 for Poisson) and peak to mean at a minute; None where the time is too short to say."""
+    gaps = array("d", ((later - earlier) / PS_PER_SECOND for earlier, later in pairwise(stamps)))
+    span = stamps[-1] - stamps[0]
+    dispersion: dict[str, float | None] = {}
+    peak = None
+    for window in WINDOWS_S:
+        found = _counts(stamps, stamps[0], window * PS_PER_SECOND, span // (window * PS_PER_SECOND))
+        mean = sum(found) / len(found) if found else 0
+        dispersion[f"{window}s"] = _variance(found, mean) / mean if len(found) > 1 and mean else None
+        if window == WINDOWS_S[-1] and mean:
+            peak = max(found) / mean
+    return {
+        "cv": _cv(gaps),
+        "idc": dispersion,
+        "peak_to_mean_60s": peak,
+        "distinct_stamps": sum(1 for earlier, later in pairwise(stamps) if later != earlier) + 1,
+        "rate_over_time_per_s": rates(stamps, stamps[0], stamps[-1]),
+    }
+
+
+def rates(stamps: Iterable[int], first_ps: int, last_ps: int) -> list[float]:
+    """Requests a second in equal parts of the time from the first to the last; nothing of an instant."""
+    if first_ps == last_ps:
+        return []
+    width = (last_ps - first_ps) // RATE_BINS + 1
+    return [count * PS_PER_SECOND / width for count in _counts(stamps, first_ps, width, RATE_BINS)]
+
+
+def _counts(stamps: Iterable[int], first_ps: int, width_ps: int, windows: int) -> list[int]:
+    found = [0] * windows
+    for stamp in stamps:
+        at = (stamp - first_ps) // width_ps
+        if at >= windows:
+            break
+        found[at] += 1
+    return found
+
+
+def _variance(values: Sequence[float], mean: float) -> float:
+    return fsum((value - mean) ** 2 for value in values) / len(values)
+
+
+def _cv(values: Sequence[float]) -> float | None:
+    mean = fsum(values) / len(values) if values else 0.0
+    return sqrt(_variance(values, mean)) / mean if mean else None
+
+
+def groups(columns: Columns, numbers: Sequence[int], names: Sequence[str | None], clock: bool = True) -> list[Json]:
+    """The requests of each name: how many, how long, and when, most first. A name is None where nobody says."""
+    rows: Mapping[int, array[int]] = {number: array("q") for number in range(len(names))}
+    for row, number in enumerate(numbers):
+        rows[number].append(row)
+    found = []
+    for number, name in enumerate(names):
+        own = rows[number]
+        if own:
+            stamps = (columns.at_ps[row] for row in own)
+            found.append(
+                {
+                    "name": name,
+                    "requests": len(own),
+                    "share": len(own) / len(columns),
+                    "prompt_tokens": lengths([columns.prompt_tokens[row] for row in own]),
+                    "output_tokens": lengths([columns.output_tokens[row] for row in own]),
+                    "rate_over_time_per_s": rates(stamps, columns.at_ps[0], columns.at_ps[-1]) if clock else None,
+                }
+            )
+    return sorted(found, key=lambda group: -int(str(group["requests"])))
+
+
+def sessions(columns: Columns) -> Json | None:
+    """Sessions, where requests hang together: how many, their turns, and the gaps between these."""
+    turns: dict[int, int] = {}
+    for session in columns.session:
+        if session != NONE:
+            turns[session] = turns.get(session, 0) + 1
+    if not turns:
+        return None
+    several = [count for count in turns.values() if count > 1]
+    return {
+        "count": len(turns),
+        "turns": counts(list(turns.values())),
+        "multi_turn_share": len(several) / len(turns),
+        "requests_in_multi_turn_share": sum(several) / len(columns),
+        "gap_s": seconds([gap for gap in columns.gap_ps if gap != NONE]),
+    }

@@ -1,0 +1,243 @@
+"""Generated traffic: the tenants' sessions, drawn one after the other as they begin.
+
+A tenant draws from streams of its own and numbers its contents for itself, so nothing of it changes when another comes
+or goes. Nothing is drawn before it is needed: memory goes with the sessions under way, not with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
+from itertools import count, islice
+from typing import Final
+
+from headway import hashing
+from headway.streams import derive, stream
+from headway.types import HeadwayError, Path, Request
+from headway.workload import arrivals, behaviour, durations, profiles, shapes
+from headway.workload.kinds import Completion
+from headway.workload.plans import PS_PER_US, Lengths, Mark, Planner, Script
+from headway.workload.prefixes import Beginnings
+from headway.workload.sessions import Chain, Graph, Numbered
+from headway.workload.tenants import Tenant
+from headway.workload.traces.table import LAST_PS, too_late
+from headway.workload.traffic import Planned, Source
+
+MAX_REQUESTS: Final = 1_000_000_000
+
+
+class Budget:
+    """So many requests, for the sessions in the order in which they begin."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def take(self, wanted: int) -> int:
+        given = min(wanted, self.left)
+        self.left -= given
+        return given
+
+
+class Drawn:
+    """A session as planned. How many of its requests are wanted is settled when it begins."""
+
+    __slots__ = ("_budget", "_chained", "_script", "_session", "name", "slo_class", "tenant")
+
+    def __init__(self, name: str | None, tenant: Tenant, script: Script, budget: Budget, chained: bool) -> None:
+        self.name = name
+        self.tenant = tenant.name
+        self.slo_class = tenant.priority
+        self._script = script
+        self._budget = budget
+        self._chained = chained
+        self._session: Chain | Graph | None = None
+
+    def begin(self) -> Iterable[Numbered]:
+        script = self._script
+        wanted = self._budget.take(len(script.steps))
+        if self._chained or not script.branches():
+            self._session = Chain(self.name, self.tenant, self.slo_class, script.turns(wanted), wanted)
+        else:
+            after = [step.after for step in script.steps[:wanted]]
+            self._session = Graph(self.name, self.tenant, self.slo_class, list(script.turns(wanted)), after)
+        return self._session.begin()
+
+    def ended(self, number: int) -> Iterable[Numbered]:
+        assert self._session is not None
+        return self._session.ended(number)
+
+    def left(self) -> int:
+        return 0 if self._session is None else self._session.left()
+
+
+class Author:
+    """Draws the sessions of a tenant, or of one of its closed loop's users, one after the other."""
+
+    def __init__(
+        self, tenant: Tenant, seed: int, common_seed: int, model: str, first: int = 0, stride: int = 1
+    ) -> None:
+        """`seed` is the author's own, `common_seed` that of all; contents are numbered from `first` on by `stride`."""
+        self._tenant = tenant
+        self._next, self._stride = tenant.base + first, stride
+        places = tenant.places
+        lengths = Lengths(tenant.prompt_tokens, tenant.output_tokens, tenant.max_tokens, places)
+        names = [one.name or model for one in tenant.models]
+        several = len(tenant.models) > 1 or len(tenant.models[0].kinds) > 1
+        self._models: list[tuple[str, list[Planner], Callable[[], int]]] = []
+        for name, one in zip(names, tenant.models, strict=True):
+            label = f"model.{name}." if len(tenant.models) > 1 else ""
+            planners = []
+            for number, kind in enumerate(one.kinds):
+                own, place = (f"{label}kind.{number}.", "kinds") if several else ("", "kind")
+                planners.append(Planner(kind, lengths, tenant.correlations.session, seed, places[place], own))
+            draw = _chooser([kind.weight for kind in one.kinds], seed, f"workload.{label}kind")
+            self._models.append((name, planners, draw))
+        self._model = _chooser([one.weight for one in tenant.models], seed, "workload.model")
+        self._beginning: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        if tenant.prefix is not None:
+            correlation, place = tenant.correlations.prefix, places["prefix"]
+            self._beginning = Beginnings(tenant.prefix, seed, tenant.base, common_seed, correlation, place).draw
+
+    def session(self, mark: Mark) -> Script:
+        model, planners, kind = self._models[self._model()]
+        planner = planners[kind()]
+        steps, beginning = planner.draw(mark), self._beginning()
+        first = self._next
+        self._next += len(steps) * self._stride
+        return Script(planner.kind, model, steps, (0, 0) if mark.unique else beginning, first, self._stride)
+
+
+def _chooser(weights: list[float], seed: int, name: str) -> Callable[[], int]:
+    if len(weights) == 1:
+        return lambda: 0
+    return shapes.picker(range(len(weights)), weights, stream(seed, name))
+
+
+def times(tenant: Tenant, seed: int) -> Iterator[int]:
+    """When ordinary sessions of an open loop begin, in microseconds."""
+    profile = None if tenant.profile == profiles.Constant() else tenant.profile
+    return arrivals.microseconds(tenant.arrival, tenant.rate, stream(seed, "workload.arrivals"), profile)
+
+
+def sources(tenants: list[Tenant], seed: int, model: str, requests: int | None, stop_ps: int) -> list[Source]:
+    """One source a tenant, or a user of a closed loop, in the order in which the tenants are written.
+
+    So many `requests` are planned in all: tenants with a closed loop have their fixed part of them, by weight; the
+    others share the rest in the order in which their sessions begin.
+    """
+    parts = _parts(tenants, requests)
+    closed = sum(part for tenant, part in zip(tenants, parts, strict=True) if tenant.closed_loop is not None)
+    shared = Budget(MAX_REQUESTS if requests is None else requests - closed)
+    found = []
+    for tenant, part in zip(tenants, parts, strict=True):
+        if tenant.closed_loop is None:
+            found.append(Source(_sessions(tenant, seed, model, shared, stop_ps), tenant.retry, stop_ps))
+            continue
+        users = tenant.closed_loop.concurrency
+        for user in range(users):
+            quota = Budget(part // users + (user < part % users))
+            found.append(Source(_user(tenant, seed, model, user, quota), tenant.retry, stop_ps, users=1))
+    return found
+
+
+def _parts(tenants: list[Tenant], requests: int | None) -> list[int]:
+    """Each tenant's part of the requests by weight; whole numbers that add up."""
+    if requests is None:
+        return [MAX_REQUESTS] * len(tenants)
+    weights = [Fraction(str(tenant.weight)) for tenant in tenants]
+    total, reached, parts, given = sum(weights, Fraction(0)), Fraction(0), [], 0
+    for weight in weights:
+        reached += weight
+        upto = int(requests * reached / total)
+        parts.append(upto - given)
+        given = upto
+    return parts
+
+
+def _sessions(tenant: Tenant, seed: int, model: str, budget: Budget, stop_ps: int) -> Iterator[tuple[int, Drawn]]:
+    """The sessions of a tenant's open loop with their starts."""
+    own = tenant.seed(seed)
+    author, place = Author(tenant, own, seed, model), tenant.places
+    starts = behaviour.starts(
+        times(tenant, own), tenant.behaviour, tenant.correlations.burst_size, own, place["behaviour"]
+    )
+    for number, (microseconds, mark) in enumerate(starts):
+        start_ps = microseconds * PS_PER_US
+        if not budget.left:
+            return
+        if start_ps >= stop_ps:
+            _check_time(start_ps, stop_ps, f"{place['rate']}: session {number}")
+            return
+        script = author.session(mark)
+        name = None if isinstance(script.kind, Completion) else f"{tenant.name}/{number}"
+        yield start_ps, Drawn(name, tenant, script, budget, chained=False)
+
+
+def _user(tenant: Tenant, seed: int, model: str, user: int, quota: Budget) -> Iterator[tuple[int, Drawn]]:
+    """The sessions of one user of a closed loop, who thinks before each request that is not a tool's answer."""
+    assert tenant.closed_loop is not None
+    own = derive(tenant.seed(seed), f"workload.user.{user}")
+    author = Author(tenant, own, seed, model, user, tenant.closed_loop.concurrency)
+    think_place = f"{tenant.places['closed_loop']}.think_time"
+    think = durations.sampler(tenant.closed_loop.think_time, think_place, stream(own, "workload.closed_loop"))
+    for number in count():
+        if not quota.left:
+            return
+        script = author.session(Mark())
+        for step in script.steps:
+            if step.by_user:
+                step.delay_ps = think() * PS_PER_US
+        yield 0, Drawn(f"{tenant.name}/{user}.{number}", tenant, script, quota, chained=True)
+
+
+def _check_time(at_ps: int, stop_ps: int, what: str) -> None:
+    """Beyond the clock's end there is nothing to come, and somebody must say so."""
+    if at_ps > LAST_PS and stop_ps > LAST_PS:
+        raise HeadwayError(f"{what} would come {too_late(at_ps)}; raise the rate.")
+
+
+def requests_alone(tenant: Tenant, seed: int, model: str, requests: int | None, stop_ps: int) -> Iterator[Planned]:
+    """The requests of one tenant that only sends requests that hang together with no other, with the same contents as
+    its sessions would have."""
+    own, places = tenant.seed(seed), tenant.places
+
+    def lengths(name: str) -> shapes.Draw | None:
+        spec = getattr(tenant, name)
+        return None if spec is None else shapes.sampler(spec, places[name], stream(own, f"workload.{name}"))
+
+    prompts, outputs, declared = lengths("prompt_tokens"), lengths("output_tokens"), lengths("max_tokens")
+    assert prompts is not None and outputs is not None
+    beginning: Callable[[], tuple[int, int]] = lambda: (0, 0)  # noqa: E731
+    if tenant.prefix is not None:
+        beginning = Beginnings(tenant.prefix, own, tenant.base, seed, where=places["prefix"]).draw
+    prompt_kind, output_kind, key, limit = hashing.PROMPT, hashing.OUTPUT, hashing.key, None
+    for row, microseconds in enumerate(islice(times(tenant, own), requests)):
+        arrival_ps, number = microseconds * PS_PER_US, tenant.base + row
+        if arrival_ps >= stop_ps:
+            _check_time(arrival_ps, stop_ps, f"{places['rate']}: request {row}")
+            return
+        prompt, output, (group, shared) = prompts(), outputs(), beginning()
+        if not shared:
+            path = Path((key(prompt_kind, number),), (prompt,))
+        elif prompt <= shared:
+            shared = prompt
+            path = Path((group,), (prompt,))
+        else:
+            path = Path((group, key(prompt_kind, number)), (shared, prompt))
+        if declared is not None:
+            limit = declared()
+            output = min(output, limit)
+        request = Request(
+            row,
+            arrival_ps,
+            prompt,
+            path,
+            model,
+            tenant.name,
+            tenant.priority,
+            max_tokens=limit,
+            shared_prefix_tokens=shared,
+        )
+        yield Planned(request, output, key(output_kind, number))

@@ -1,0 +1,234 @@
+"""Kinds of requests: what `kind`, `kinds` and `models` of a workload or a tenant say.
+
+    completion   one request
+    chat         turns; each comes `think_time` after the answer to the one before and brings `turn_tokens` of its own
+    reasoning    chat whose answers think first: `steps` steps of `step_tokens` tokens, generated before the answer and
+                 dropped from the context of the turns that follow
+    agentic      chat in which a turn calls tools with probability `tool_call`, `calls` times in a row; each call runs
+                 for `tool_latency` and comes back as a request with `tool_tokens` more. `subagents` branch off
+
+The context of a conversation grows as `growth` says: see `contexts`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct, field, to_builtins
+
+from headway.section import read
+from headway.types import HeadwayError, Json
+from headway.wording import shown, suggest
+from headway.workload import durations, shapes
+from headway.workload.shapes import MAX_TOKENS, check_weights
+
+GROWTHS: Final = ("linear", "sublinear", "bounded")
+CONTEXT_LIMIT: Final = 8192
+TOKENS: Final = ("prompt_tokens", "output_tokens", "max_tokens")
+
+
+def _dist(**figures: Any) -> Any:
+    """A distribution as a field's default."""
+    return field(default_factory=lambda: dict(figures))
+
+
+class Kind(Struct, frozen=True, kw_only=True):
+    """What every kind may say for itself; otherwise it has the lengths of its tenant."""
+
+    weight: float = 1.0
+    prompt_tokens: Any = None
+    output_tokens: Any = None
+    max_tokens: Any = None
+
+
+class Completion(Kind, frozen=True, kw_only=True, tag_field="kind", tag="completion"):
+    pass
+
+
+class Turns(Kind, frozen=True, kw_only=True):
+    """What all conversations have in common."""
+
+    turns: Any = _dist(dist="geometric", mean=5, max=50)
+    turn_tokens: Any = _dist(dist="lognormal", mean=120, std=120, min=4, max=4096)
+    think_time: Any = _dist(dist="exponential", mean="10s")
+    growth: str = "linear"
+    context_limit: int | None = None  # of a bounded context: tokens of history
+
+
+class Chat(Turns, frozen=True, kw_only=True, tag_field="kind", tag="chat"):
+    pass
+
+
+class Reasoning(Turns, frozen=True, kw_only=True, tag_field="kind", tag="reasoning"):
+    turns: Any = _dist(dist="geometric", mean=2, max=20)
+    steps: Any = _dist(dist="normal", mean=10, std=4, min=1, max=40)
+    step_tokens: Any = _dist(dist="lognormal", mean=120, std=60, min=8, max=1024)
+
+
+class Subagents(Struct, frozen=True):
+    """Sub-agents take the place of a tool call: `count` of them work side by side, and the agent waits for them all.
+    Each has a context of its own, which begins with `prompt_tokens`, and makes `turns` requests, a tool's latency
+    apart. What they hand back is their last output."""
+
+    probability: float
+    count: Any = _dist(dist="uniform", min=1, max=4)
+    turns: Any = _dist(dist="geometric", mean=4, max=20)
+    prompt_tokens: Any = _dist(dist="lognormal", mean=1500, std=1000, min=64, max=16384)
+
+
+class Agentic(Turns, frozen=True, kw_only=True, tag_field="kind", tag="agentic"):
+    turns: Any = 1
+    tool_call: float = 0.9
+    calls: Any = _dist(dist="geometric", mean=8, max=60)
+    tool_latency: Any = _dist(dist="lognormal", mean="2s", std="4s", max="120s")
+    tool_tokens: Any = _dist(dist="lognormal", mean=600, std=900, min=8, max=16384)
+    subagents: Any = None
+
+
+AnyKind = Completion | Chat | Reasoning | Agentic
+KINDS: Final[dict[str, type[AnyKind]]] = {
+    "completion": Completion,
+    "chat": Chat,
+    "reasoning": Reasoning,
+    "agentic": Agentic,
+}
+LENGTHS: Final = (*TOKENS, "turns", "turn_tokens", "steps", "step_tokens", "calls", "tool_tokens")
+DURATIONS: Final = ("think_time", "tool_latency")
+
+
+class Model(Struct, frozen=True):
+    """One of the models that a tenant's sessions go to, and what they do there."""
+
+    name: str  # "" for the cluster's own
+    weight: float
+    kinds: tuple[AnyKind, ...]
+    own: bool = False  # whether the kinds were given with the model
+
+
+class _ModelKeys(Struct, frozen=True):
+    name: str
+    weight: float = 1.0
+    kind: Any = None
+    kinds: Any = None
+
+
+def parse(spec: object, where: str, turns: Any = None) -> AnyKind:
+    """A kind from its bare name or its mapping; `turns` is what those with turns have unless they say."""
+    given = {"kind": spec} if isinstance(spec, str) else spec
+    if not isinstance(given, dict):
+        raise HeadwayError(f"{where}: expected a kind's name or a mapping with 'kind', got {shown(spec)}.")
+    rest = dict(given)
+    name = rest.pop("kind", None)
+    if name is None:
+        raise HeadwayError(f"{where}: say 'kind', one of {', '.join(KINDS)}.")
+    if not isinstance(name, str) or name not in KINDS:
+        place = where if isinstance(spec, str) else f"{where}.kind"
+        raise HeadwayError(f"{place}: no kind of request is called {shown(name)}.{suggest(str(name), KINDS)}")
+    if turns is not None and name != "completion":
+        rest.setdefault("turns", turns)
+    return _checked(read(KINDS[name], rest, where), where)
+
+
+def _checked(kind: AnyKind, where: str) -> AnyKind:
+    check_weights([kind.weight], 1, "kinds", f"{where}.weight")
+    _check_shapes(kind, where)
+    if isinstance(kind, Completion):
+        return kind
+    if kind.growth not in GROWTHS:
+        raise HeadwayError(f"{where}.growth: no growth is called {kind.growth!r}.{suggest(kind.growth, GROWTHS)}")
+    if kind.context_limit is not None:
+        if kind.growth != "bounded":
+            raise HeadwayError(f"{where}.context_limit: only a bounded context has a limit; say 'growth: bounded'.")
+        if not 1 <= kind.context_limit <= MAX_TOKENS:
+            raise HeadwayError(
+                f"{where}.context_limit: must lie between 1 and {MAX_TOKENS}, got {shown(kind.context_limit)}."
+            )
+    if isinstance(kind, Agentic):
+        check_probability(kind.tool_call, f"{where}.tool_call")
+        if kind.subagents is not None:
+            parse_subagents(kind.subagents, f"{where}.subagents")
+    return kind
+
+
+def _check_shapes(struct: Struct, where: str) -> None:
+    for name in struct.__struct_fields__:
+        value = getattr(struct, name)
+        if name in DURATIONS:
+            durations.parse(value, f"{where}.{name}")
+        elif name in LENGTHS and value is not None:
+            shapes.parse(value, f"{where}.{name}")
+
+
+def parse_subagents(spec: object, where: str) -> Subagents:
+    found = read(Subagents, spec, where)
+    check_probability(found.probability, f"{where}.probability")
+    shapes.parse(found.count, f"{where}.count")
+    _check_shapes(found, where)
+    return found
+
+
+def check_probability(value: float, where: str) -> None:
+    if not 0 <= value <= 1:
+        raise HeadwayError(f"{where}: a probability lies between 0 and 1, got {value:g}.")
+
+
+def explicit(kind: AnyKind) -> Json:
+    """A kind as it would be written, with every default."""
+    found: Json = {name: value for name, value in to_builtins(kind).items() if value is not None}
+    if isinstance(kind, Turns) and kind.growth == "bounded":
+        found["context_limit"] = limit_of(kind)
+    if isinstance(kind, Agentic) and kind.subagents is not None:
+        found["subagents"] = to_builtins(parse_subagents(kind.subagents, "subagents"))
+    return found
+
+
+def limit_of(kind: Turns) -> int:
+    return CONTEXT_LIMIT if kind.context_limit is None else kind.context_limit
+
+
+def mix(kind: Any, kinds: Any, where: str, turns: Any = None) -> tuple[AnyKind, ...]:
+    """The kinds of `kind` or of the list `kinds`; completion where neither is given."""
+    if kinds is None:
+        return (parse("completion" if kind is None else kind, f"{where}.kind", turns),)
+    if kind is not None:
+        raise HeadwayError(f"{where}.kinds: 'kind' is given as well; keep one of them.")
+    if not isinstance(kinds, list) or not kinds:
+        raise HeadwayError(f"{where}.kinds: expected a list of kinds, got {shown(kinds)}.")
+    found = tuple(parse(one, f"{where}.kinds[{number}]", turns) for number, one in enumerate(kinds))
+    check_weights([one.weight for one in found], len(found), "kinds", f"{where}.kinds")
+    return found
+
+
+def models(spec: Any, ours: tuple[AnyKind, ...], where: str, turns: Any = None) -> tuple[Model, ...]:
+    """The models of `models`: a mapping of names to weights, or a list in which each may have kinds of its own."""
+    if spec is None:
+        return (Model("", 1.0, ours),)
+    weighed = isinstance(spec, dict)
+    if weighed:
+        spec = [{"name": name, "weight": weight} for name, weight in spec.items()]
+    if not isinstance(spec, list) or not spec:
+        raise HeadwayError(f"{where}: expected weights by model or a list of models, got {shown(spec)}.")
+    found: dict[str, Model] = {}
+    for number, one in enumerate(spec):
+        place = f"{where}.{one['name']}" if weighed else f"{where}[{number}]"
+        keys = read(_ModelKeys, {"name": one} if isinstance(one, str) else one, place)
+        if not keys.name or keys.name in found:
+            wrong = "is listed twice; keep one of them" if keys.name else "is no name"
+            raise HeadwayError(f"{place}.name: {shown(keys.name)} {wrong}.")
+        own = keys.kind is not None or keys.kinds is not None
+        theirs = mix(keys.kind, keys.kinds, place, turns) if own else ours
+        found[keys.name] = Model(keys.name, keys.weight, theirs, own)
+    check_weights([model.weight for model in found.values()], len(found), "models", where)
+    return tuple(found.values())
+
+
+def explicit_mix(found: tuple[AnyKind, ...]) -> Json:
+    """Kinds as they would be written."""
+    return {"kind": explicit(found[0])} if len(found) == 1 else {"kinds": [explicit(one) for one in found]}
+
+
+def explicit_models(found: tuple[Model, ...]) -> list[Json]:
+    return [
+        {"name": model.name, "weight": model.weight, **(explicit_mix(model.kinds) if model.own else {})}
+        for model in found
+    ]

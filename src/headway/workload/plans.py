@@ -1,0 +1,245 @@
+"""Plans: a session's lengths and pauses, all drawn when it begins, so that nothing the cluster does can change them.
+
+Every figure comes from a stream of its own, named by what it is, so that a key added to one shifts no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from math import exp, log, sqrt
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway import hashing
+from headway.streams import stream
+from headway.workload import durations, shapes
+from headway.workload.contexts import Context
+from headway.workload.correlations import Evolution
+from headway.workload.kinds import Agentic, AnyKind, Completion, Reasoning, Subagents, limit_of, parse_subagents
+from headway.workload.sessions import Turn
+from headway.workload.shapes import MAX_TOKENS, Draw
+
+PS_PER_US: Final = 1_000_000
+MOST_STEPS: Final = 10_000  # requests of one session
+
+
+class Step(Struct, gc=False):
+    """One request of a session."""
+
+    new_tokens: int
+    output_tokens: int
+    hidden_tokens: int = 0  # of the output: generated first and never repeated
+    delay_ps: int = 0
+    max_tokens: int | None = None
+    branch: int = 0  # whose context it goes on with: the session's own, or a sub-agent's
+    after: tuple[int, ...] = ()  # the steps that it waits for
+    by_user: bool = False  # a person sends it, not an agent
+
+
+class Mark(Struct, frozen=True, gc=False):
+    """What is unusual about a session: it came in a burst, or its sender is up to no good."""
+
+    prompt_factor: float = 1.0
+    output_factor: float = 1.0
+    unique: bool = False  # it shares no prefix
+
+
+USUAL: Final = Mark()
+
+
+class Lengths(Struct, frozen=True):
+    """The length distributions of a tenant, and their places."""
+
+    prompt_tokens: Any
+    output_tokens: Any
+    max_tokens: Any
+    places: dict[str, str]
+
+
+class Planner:
+    """Draws the sessions of one kind. `label` tells the streams of a tenant's kinds apart."""
+
+    def __init__(
+        self, kind: AnyKind, lengths: Lengths, evolution: Evolution, seed: int, where: str, label: str = ""
+    ) -> None:
+        self.kind = kind
+        self._seed, self._label, self._where = seed, label, where
+        self._prompt = self._lengths("prompt_tokens", lengths)
+        self._output = self._lengths("output_tokens", lengths)
+        declared = lengths.max_tokens is not None or kind.max_tokens is not None
+        self._limit: Callable[[], int | None] = (
+            self._lengths("max_tokens", lengths) if declared else repeat(None).__next__
+        )
+        self._evolution = evolution
+        self._gauss = self._rng("correlations.decode").gauss
+        if isinstance(kind, Completion):
+            return
+        self._turns, self._turn_tokens = self._draw("turns"), self._draw("turn_tokens")
+        self._think = self._pause("think_time")
+        if isinstance(kind, Reasoning):
+            self._chain, self._chain_tokens = self._draw("steps"), self._draw("step_tokens")
+        self._subagents: Subagents | None = None
+        if isinstance(kind, Agentic):
+            self._calls, self._tool_tokens = self._draw("calls"), self._draw("tool_tokens")
+            self._tool, self._uniform = self._pause("tool_latency"), self._rng("tool_call").random
+            if kind.subagents is not None:
+                self._subagents = parse_subagents(kind.subagents, f"{where}.subagents")
+                self._count, self._sub_turns = self._sub("count"), self._sub("turns")
+                self._sub_prompt = self._sub("prompt_tokens")
+                self._sub_uniform = self._rng("subagents").random
+
+    # --- streams -----------------------------------------------------------------------------------------------
+
+    def _rng(self, name: str) -> Any:
+        return stream(self._seed, f"workload.{self._label}{name}")
+
+    def _lengths(self, name: str, lengths: Lengths) -> Draw:
+        own, place = getattr(self.kind, name), f"{self._where}.{name}"
+        if own is None:
+            own, place = getattr(lengths, name), lengths.places[name]
+        return shapes.sampler(own, place, self._rng(name))
+
+    def _draw(self, name: str) -> Draw:
+        return shapes.sampler(getattr(self.kind, name), f"{self._where}.{name}", self._rng(name))
+
+    def _pause(self, name: str) -> Draw:
+        return durations.sampler(getattr(self.kind, name), f"{self._where}.{name}", self._rng(name))
+
+    def _sub(self, name: str) -> Draw:
+        place = f"{self._where}.subagents.{name}"
+        return shapes.sampler(getattr(self._subagents, name), place, self._rng(f"subagents.{name}"))
+
+    # --- sessions ----------------------------------------------------------------------------------------------
+
+    def draw(self, mark: Mark = USUAL) -> list[Step]:
+        """The requests of the next session, in an order in which each stands behind those it waits for."""
+        prompt = bounded(self._prompt() * mark.prompt_factor) if mark.prompt_factor != 1 else self._prompt()
+        if isinstance(self.kind, Completion):
+            return [self._step(prompt, self._output(), mark, by_user=True)]
+        follow_ups, outputs = self._follow_ups(), self._outputs()
+        steps: list[Step] = []
+        waits: tuple[int, ...] = ()
+        for turn in range(self._turns()):
+            if len(steps) >= MOST_STEPS:
+                break
+            tokens, delay = (next(follow_ups), self._think() * PS_PER_US) if turn else (prompt, 0)
+            steps.append(self._step(tokens, next(outputs), mark, delay, after=waits, by_user=True))
+            if isinstance(self.kind, Agentic) and self._uniform() < self.kind.tool_call:
+                for _ in range(self._calls()):
+                    if len(steps) >= MOST_STEPS:
+                        break
+                    self._call(steps, outputs, mark)
+            waits = (len(steps) - 1,)
+        return steps
+
+    def _call(self, steps: list[Step], outputs: Iterator[int], mark: Mark) -> None:
+        """A tool's answer, or that of sub-agents, behind the last step."""
+        caller = len(steps) - 1
+        if self._subagents is None or self._sub_uniform() >= self._subagents.probability:
+            delay = self._tool() * PS_PER_US
+            steps.append(self._step(self._tool_tokens(), next(outputs), mark, delay, after=(caller,)))
+            return
+        ends, reports, branch = [], 0, len(steps)
+        for number in range(min(self._count(), MOST_STEPS)):
+            last = caller
+            for turn in range(max(1, min(self._sub_turns(), MOST_STEPS - len(steps)))):
+                tokens, delay = (self._tool_tokens(), self._tool() * PS_PER_US) if turn else (self._sub_prompt(), 0)
+                steps.append(self._step(tokens, self._output(), mark, delay, branch + number, (last,)))
+                last = len(steps) - 1
+            ends.append(last)
+            reports += steps[last].output_tokens
+        steps.append(self._step(min(reports, MAX_TOKENS), next(outputs), mark, after=tuple(ends)))
+
+    def _step(
+        self,
+        tokens: int,
+        output: int,
+        mark: Mark,
+        delay_ps: int = 0,
+        branch: int = 0,
+        after: tuple[int, ...] = (),
+        by_user: bool = False,
+    ) -> Step:
+        hidden = 0
+        if isinstance(self.kind, Reasoning):
+            hidden = min(sum(self._chain_tokens() for _ in range(min(self._chain(), MOST_STEPS))), MAX_TOKENS)
+        if mark.output_factor != 1:
+            output = bounded(output * mark.output_factor)
+        output = min(output + hidden, MAX_TOKENS)
+        limit = self._limit()
+        if limit is not None:
+            output = min(output, limit)
+        return Step(tokens, output, hidden, delay_ps, limit, branch, after, by_user)
+
+    def _follow_ups(self) -> Iterator[int]:
+        """What the turns after the first bring of their own."""
+        growth = self._evolution.prompt_growth
+        if growth is None:
+            while True:
+                yield self._turn_tokens()
+        tokens = float(self._turn_tokens())
+        while True:
+            yield bounded(tokens)
+            tokens = min(tokens * growth, MAX_TOKENS)
+
+    def _outputs(self) -> Iterator[int]:
+        """The answers of one session: each drawn for itself, or the one before times a factor of mean 1."""
+        variation = self._evolution.decode_variation
+        if variation is None:
+            while True:
+                yield self._output()
+        variance = log(1 + variation**2)
+        tokens = float(self._output())
+        while True:
+            yield bounded(tokens)
+            tokens = min(tokens * exp(self._gauss(-variance / 2, sqrt(variance))), MAX_TOKENS)
+
+
+def bounded(tokens: float) -> int:
+    """A length as a whole number that a request can have."""
+    return 1 if tokens < 1 else int(tokens + 0.5) if tokens < MAX_TOKENS else MAX_TOKENS
+
+
+class Script(Struct, frozen=True, gc=False):
+    """A session as drawn: its steps, what it begins with, and where its contents are numbered."""
+
+    kind: AnyKind
+    model: str
+    steps: list[Step]
+    prefix: tuple[int, int]  # key and tokens of the group's
+    first: int  # number of the first step's contents
+    stride: int = 1
+
+    def turns(self, count: int) -> Iterator[Turn]:
+        """The first `count` requests."""
+        kind, contexts = self.kind, {0: self._context()}
+        name = kind.__struct_config__.tag
+        for index, step in enumerate(self.steps[:count]):
+            context = contexts.get(step.branch)
+            if context is None:
+                context = contexts[step.branch] = self._context()
+            number = self.first + index * self.stride
+            output_key = hashing.key(hashing.OUTPUT, number)
+            path = context.prompt(step.new_tokens, hashing.key(hashing.PROMPT, number))
+            context.answered(output_key, step.output_tokens, step.hidden_tokens)
+            yield Turn(
+                path.tokens,
+                step.output_tokens,
+                path,
+                output_key,
+                step.delay_ps,
+                self.model,
+                str(name),
+                step.max_tokens,
+                context.prefix_tokens,
+            )
+
+    def _context(self) -> Context:
+        if isinstance(self.kind, Completion):
+            return Context(*self.prefix)
+        return Context(*self.prefix, self.kind.growth, limit_of(self.kind))
+
+    def branches(self) -> bool:
+        return any(step.branch for step in self.steps)

@@ -1,0 +1,123 @@
+"""A workload before anything is simulated: the figures of its first requests.
+
+Nobody serves them, so whatever waits for an answer (a session's next turn, a closed loop's next request) comes as if
+answers came at once. Lengths, contents and think times are what a run will see; such times come later there.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import islice
+from typing import Final
+
+from headway.types import PS_PER_SECOND, Json, Path
+from headway.units import duration_ps
+from headway.workload import figures
+from headway.workload.figures import NONE, Columns
+from headway.workload.spec import WorkloadSpec
+from headway.workload.traffic import Traffic
+
+REQUESTS: Final = 10_000
+
+
+class Prefixes:
+    """One cache without limit, in tokens: what of a prompt was there before, whether asked or answered."""
+
+    __slots__ = ("_known", "prompt_tokens", "requests_hit", "tokens_hit")
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}  # tokens of a run, by its key
+        self.prompt_tokens = 0
+        self.tokens_hit = 0
+        self.requests_hit = 0
+
+    def offer(self, path: Path) -> None:
+        known = self._known
+        start = hit = 0
+        leading = True
+        for key, end in zip(path.keys, path.ends, strict=True):
+            there, size = known.get(key, 0), end - start
+            if leading:
+                hit += min(there, size)
+                leading = there >= size
+            if size > there:
+                known[key] = size
+            start = end
+        self.prompt_tokens += start
+        self.tokens_hit += hit
+        self.requests_hit += hit > 0
+
+    def answered(self, key: int, tokens: int) -> None:
+        self._known[key] = tokens
+
+
+def preview(spec: WorkloadSpec, seed: int = 0, model: str = "", requests: int = REQUESTS) -> Json:
+    """The figures of a workload's first `requests`, or of all that there are."""
+    traffic = spec.plan(seed, model)
+    found = look(traffic, requests)
+    found["expected_requests"] = _expected(spec, found)
+    return found
+
+
+def _expected(spec: WorkloadSpec, found: Json) -> int | None:
+    """How many requests there will be: as many as came, as are asked for, or about as many as the rate so far makes of
+    the duration; None where nobody can say."""
+    if found["complete"]:
+        return int(found["requests"])
+    if spec.requests is not None:
+        return spec.requests
+    last_s = found["first_s"] + found["span_s"]
+    if spec.duration is None or not last_s:
+        return None
+    lasts_s = duration_ps(spec.duration, "workload.duration") / PS_PER_SECOND
+    return round(int(found["requests"]) * lasts_s / float(last_s))
+
+
+def look(traffic: Traffic, requests: int) -> Json:
+    """The figures of the requests that a traffic gives first."""
+    columns, prefixes = Columns(), Prefixes()
+    names: tuple[dict[str, int], ...] = ({}, {}, {}, {})
+    tenants, kinds, models, sessions = names
+    model = array("q")
+    last_ps: dict[int, int] = {}  # of each session
+    source = iter(traffic)
+    for planned in islice(source, requests):
+        request = planned.request
+        columns.at_ps.append(request.arrival_ps)
+        columns.prompt_tokens.append(request.prompt_tokens)
+        columns.output_tokens.append(planned.output_tokens)
+        columns.tenant.append(tenants.setdefault(request.tenant, len(tenants)))
+        columns.kind.append(kinds.setdefault(request.kind, len(kinds)))
+        model.append(models.setdefault(request.model, len(models)))
+        session, gap_ps = NONE, NONE
+        if request.session is not None:
+            session = sessions.setdefault(f"{request.tenant}\x1f{request.session}", len(sessions))
+            gap_ps = request.arrival_ps - last_ps[session] if session in last_ps else NONE
+            last_ps[session] = request.arrival_ps
+        columns.session.append(session)
+        columns.gap_ps.append(gap_ps)
+        prefixes.offer(request.path)
+        prefixes.answered(planned.output_key, planned.output_tokens)
+    found: Json = {"requests": len(columns), "complete": next(source, None) is None, "waits": traffic.listens}
+    return found | _figures(columns, model, names, prefixes) if len(columns) else found
+
+
+def _figures(columns: Columns, model: array[int], names: tuple[dict[str, int], ...], prefixes: Prefixes) -> Json:
+    span_ps = columns.at_ps[-1] - columns.at_ps[0]
+    tenants, kinds, models, _ = (list(each) for each in names)
+    return {
+        "first_s": columns.at_ps[0] / PS_PER_SECOND,
+        "span_s": span_ps / PS_PER_SECOND,
+        "rate_per_s": len(columns) * PS_PER_SECOND / span_ps if span_ps else None,
+        "prompt_tokens": figures.lengths(columns.prompt_tokens),
+        "output_tokens": figures.lengths(columns.output_tokens),
+        "arrivals": figures.arrivals(columns.at_ps),
+        "tenants": figures.groups(columns, columns.tenant, tenants),
+        "kinds": figures.groups(columns, columns.kind, kinds),
+        "models": figures.groups(columns, model, models),
+        "sessions": figures.sessions(columns),
+        "ideal_reuse": {
+            "token_hit_ratio": prefixes.tokens_hit / prefixes.prompt_tokens,
+            "request_hit_ratio": prefixes.requests_hit / len(columns),
+        },
+    }

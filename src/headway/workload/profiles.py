@@ -1,0 +1,254 @@
+"""Load profiles: how the rate varies with time, as a multiplier of the base rate.
+
+    constant     the rate as it is
+    step         levels: [{at: 0s, multiplier: 1}, {at: 10m, multiplier: 3}]
+    ramp         from: 0.5, to: 2, start: 0s, end: 10m
+    diurnal      period: 24h, low: 0.3, high: 1.7, peak_at: 14h
+    spike        at: 5m, multiplier: 5, duration: 30s, recovery: 60s
+    segments     segments: [{start: 0s, end: 60s, multiplier: 2}]
+
+A profile is `constant` or a mapping with one of these as its `type` (which `segments` may leave out). Where nothing is
+said (before the first level, outside the spike and the segments) the multiplier is 1; the last level and the end of a
+ramp hold for ever. `repeat: 1h` starts a step, ramp, spike or segments profile over every so long. A multiplier counts
+in whole millionths.
+
+Every profile is a `Curve`, linear pieces between whole microseconds, with which an arrival process composes by a change
+of time: the n-th arrival comes when the integral of the rate reaches the n-th instant of the process at rate 1.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import cos, pi
+from typing import Any, Final
+
+from msgspec import UNSET, Struct, field
+from msgspec.structs import replace
+
+from headway.section import read
+from headway.types import HeadwayError
+from headway.units import duration_ps, duration_text
+from headway.wording import shown, suggest
+from headway.workload.curve import PS_PER_US, Curve, Piece
+
+MILLION: Final = 1_000_000
+ONE: Final = Fraction(1)
+HALF_DAY: Final = 48  # samples of half a diurnal period
+
+
+class Profile(Struct, frozen=True, tag_field="type"):
+    """A profile as written and checked, with its defaults; as builtins it reads back."""
+
+    def filled(self, where: str) -> Profile:
+        """The profile with every default that hangs on its other figures."""
+        return self
+
+    def curve(self, where: str = "profile") -> Curve:
+        """The multiplier over time; a wrong figure is told at its place."""
+        raise NotImplementedError
+
+    def expected(self, rate: Fraction, until_ps: int) -> Fraction:
+        """How many arrivals are expected before `until_ps` at the base `rate` a second, exactly."""
+        return rate * self.curve().integral(until_ps)
+
+
+class Constant(Profile, frozen=True, tag="constant"):
+    def curve(self, where: str = "profile") -> Curve:
+        return Curve([], ONE)
+
+
+class Diurnal(Profile, frozen=True, tag="diurnal"):
+    """A cosine between `low` and `high`, highest at `peak_at` (half a period unless said), sampled 96 times a period
+    and linear between. `high` is 2 - `low` unless said, so that the rate is the mean of a day; in any case the mean of
+    a period is exactly (low + high) / 2."""
+
+    period: Any = "24h"
+    low: float = 0.3
+    high: float | None = None
+    peak_at: Any = None
+
+    def filled(self, where: str) -> Diurnal:
+        high = self.high
+        if high is None:
+            if not self.low <= 1:
+                raise HeadwayError(f"{where}.high: is missing; say the highest multiplier where 'low' is above 1.")
+            high = round(2 - self.low, 6)
+        peak = self.peak_at
+        if peak is None:
+            peak = duration_text(duration_ps(self.period, f"{where}.period") // 2)
+        return replace(self, high=high, peak_at=peak)
+
+    def curve(self, where: str = "profile") -> Curve:
+        assert self.high is not None
+        half = microseconds(self.period, f"{where}.period") // 2
+        if half < 500:
+            raise HeadwayError(f"{where}.period: must be at least 1ms, got {shown(self.period)}.")
+        low, high = multiplier(self.low, f"{where}.low"), multiplier(self.high, f"{where}.high")
+        if high < low:
+            raise HeadwayError(f"{where}.high: must be at least 'low', {self.low:g}, got {self.high:g}.")
+        peak = Fraction(microseconds(self.peak_at, f"{where}.peak_at"), half) % 2
+        # Rounded to millionths no last bit of a cosine shows; the second half mirrors the first, so the mean is exact.
+        turns = [float(Fraction(sample, HALF_DAY) - peak) for sample in range(HALF_DAY)]
+        waves = [Fraction(round(cos(pi * turn) * MILLION), MILLION) for turn in turns]
+        levels = [(low + high + (high - low) * wave) / 2 for wave in (*waves, *(-wave for wave in waves), waves[0])]
+        times = [sample * half // HALF_DAY for sample in range(HALF_DAY)]
+        times += [half + time for time in times] + [2 * half]
+        pieces = [Piece(*ends) for ends in zip(times, times[1:], levels, levels[1:], strict=False)]
+        return Curve(pieces, None)
+
+
+class Repeatable(Profile, frozen=True, kw_only=True):
+    """A profile that may start over."""
+
+    repeat: Any = UNSET
+
+    def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
+        """The pieces from 0 on, some of them empty, and the level after them."""
+        raise NotImplementedError
+
+    def curve(self, where: str = "profile") -> Curve:
+        pieces, level = self.pieces(where)
+        pieces = [piece for piece in pieces if piece.start < piece.end]
+        if self.repeat is UNSET or self.repeat is None:
+            return Curve(pieces, level)
+        place, end = f"{where}.repeat", pieces[-1].end if pieces else 0
+        period = microseconds(self.repeat, place)
+        if not period and not end:
+            raise HeadwayError(f"{place}: must be longer than nothing, got {shown(self.repeat)}.")
+        if period < end:
+            least = f"must be at least {duration_text(end * PS_PER_US)}, where the profile ends"
+            raise HeadwayError(f"{place}: {least}; got {shown(self.repeat)}.")
+        if period > end:
+            pieces.append(Piece(end, period, level, level))
+        return Curve(pieces, None)
+
+
+class Level(Struct, frozen=True):
+    at: Any
+    multiplier: float
+
+
+class Step(Repeatable, frozen=True, tag="step"):
+    levels: list[Any]
+
+    def filled(self, where: str) -> Step:
+        return replace(self, levels=each(Level, self.levels, f"{where}.levels"))
+
+    def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
+        found: list[Piece] = []
+        since, level = 0, ONE
+        for number, entry in enumerate(self.levels):
+            place = f"{where}.levels[{number}]"
+            at = microseconds(entry.at, f"{place}.at")
+            if at < since or (number and at == since):
+                raise HeadwayError(f"{place}.at: must be later than the level before, got {shown(entry.at)}.")
+            found.append(Piece(since, at, level, level))
+            since, level = at, multiplier(entry.multiplier, f"{place}.multiplier")
+        return found, level
+
+
+class Ramp(Repeatable, frozen=True, tag="ramp"):
+    """`from` until `start`, then evenly to `to` at `end`."""
+
+    from_: float = field(name="from")
+    to: float
+    end: Any
+    start: Any = "0s"
+
+    def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
+        first, last = multiplier(self.from_, f"{where}.from"), multiplier(self.to, f"{where}.to")
+        start, end = microseconds(self.start, f"{where}.start"), microseconds(self.end, f"{where}.end")
+        if end <= start:
+            raise HeadwayError(f"{where}.end: must be later than 'start', {self.start}, got {shown(self.end)}.")
+        return [Piece(0, start, first, first), Piece(start, end, first, last)], last
+
+
+class Spike(Repeatable, frozen=True, tag="spike"):
+    """`multiplier` from `at` on for `duration`, then evenly back to 1 within `recovery`."""
+
+    at: Any
+    multiplier: float
+    duration: Any
+    recovery: Any = "0s"
+
+    def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
+        level = multiplier(self.multiplier, f"{where}.multiplier")
+        at = microseconds(self.at, f"{where}.at")
+        stays = at + microseconds(self.duration, f"{where}.duration")
+        over = stays + microseconds(self.recovery, f"{where}.recovery")
+        if over == at:
+            raise HeadwayError(f"{where}.duration: must be longer than nothing, got {shown(self.duration)}.")
+        return [Piece(0, at, ONE, ONE), Piece(at, stays, level, level), Piece(stays, over, level, ONE)], ONE
+
+
+class Segment(Struct, frozen=True):
+    start: Any
+    end: Any
+    multiplier: float
+
+
+class Segments(Repeatable, frozen=True, tag="segments"):
+    segments: list[Any]
+
+    def filled(self, where: str) -> Segments:
+        return replace(self, segments=each(Segment, self.segments, f"{where}.segments"))
+
+    def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
+        found: list[Piece] = []
+        since = 0
+        for number, entry in enumerate(self.segments):
+            place = f"{where}.segments[{number}]"
+            start, end = microseconds(entry.start, f"{place}.start"), microseconds(entry.end, f"{place}.end")
+            if start < since:
+                wrong = f"must not be before the segment before ends, at {self.segments[number - 1].end}"
+                raise HeadwayError(f"{place}.start: {wrong}, got {shown(entry.start)}.")
+            if end <= start:
+                raise HeadwayError(f"{place}.end: must be later than 'start', {entry.start}, got {shown(entry.end)}.")
+            level = multiplier(entry.multiplier, f"{place}.multiplier")
+            found += [Piece(since, start, ONE, ONE), Piece(start, end, level, level)]
+            since = end
+        return found, ONE
+
+
+KINDS: Final[dict[str, type[Profile]]] = {
+    "constant": Constant,
+    "step": Step,
+    "ramp": Ramp,
+    "diurnal": Diurnal,
+    "spike": Spike,
+    "segments": Segments,
+}
+
+
+def parse(spec: object, where: str) -> Profile:
+    """A profile from its bare name or its mapping."""
+    if isinstance(spec, str):
+        spec, place = {"type": spec}, where
+    elif isinstance(spec, dict):
+        spec, place = dict(spec), f"{where}.type"
+    else:
+        raise HeadwayError(f"{where}: expected a profile's name or a mapping with 'type', got {shown(spec)}.")
+    name = spec.pop("type", "segments" if "segments" in spec else None)
+    if name is None:
+        raise HeadwayError(f"{where}: say 'type', one of {', '.join(KINDS)}.")
+    if not isinstance(name, str) or name not in KINDS:
+        raise HeadwayError(f"{place}: no load profile is called {shown(name)}.{suggest(str(name), KINDS)}")
+    profile = read(KINDS[name], spec, where).filled(where)
+    profile.curve(where)
+    return profile
+
+
+def each(kind: type[Level] | type[Segment], entries: list[Any], where: str) -> list[Level | Segment]:
+    if not entries:
+        raise HeadwayError(f"{where}: give at least one.")
+    return [read(kind, entry, f"{where}[{number}]") for number, entry in enumerate(entries)]
+
+
+def multiplier(value: float, where: str) -> Fraction:
+    if not (value == 0 or 1e-6 <= value <= 1e6):
+        raise HeadwayError(f"{where}: a multiplier is 0 or lies between 0.000001 and 1000000, got {value:g}.")
+    return Fraction(round(value * MILLION), MILLION)
+
+
+def microseconds(value: object, where: str) -> int:
+    return round(Fraction(duration_ps(value, where), PS_PER_US))

@@ -1,0 +1,269 @@
+"""A trace replayed: the traffic that the `trace:` key makes.
+
+By `timestamps` every request comes when the trace says, whatever became of the ones before. By `think` the requests of
+a session wait for each other: one comes its recorded delay after those it waits for have ended, as its client did. The
+first kind inflates tails where the cluster is slower than the recorded one was, and can change which policy wins.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import repeat
+from typing import Final
+
+from headway import hashing
+from headway.streams import stream
+from headway.types import HeadwayError, Path
+from headway.units import duration_ps, rate
+from headway.workload import arrivals, transforms
+from headway.workload.sessions import Chain, Graph, Session, Turn
+from headway.workload.trace_spec import BOTH_STARTS, PLACE, TraceSpec, parse, resolved, starts
+from headway.workload.trace_turns import SLO_CLASS, TENANT, Clock, Limits, Maker, One, planned, stamp
+from headway.workload.traces import Trace, open_trace, threads
+from headway.workload.traces.record import Info, Options, Reader
+from headway.workload.traces.source import reason
+from headway.workload.traces.table import NONE, Labels
+from headway.workload.traffic import OpenLoop, Planned, Retry, Sessions, Source, Traffic
+from headway.workload.waits import groups, is_chain, waits
+
+__all__ = ["TraceSpec", "load", "parse", "resolved", "traffic"]
+
+PS_PER_US: Final = 1_000_000
+NO_RETRY: Final = Retry()
+
+
+def traffic(
+    spec: TraceSpec,
+    seed: int,
+    model: str,
+    stop_ps: int,
+    declared: Callable[[], int] | None,
+    retry: Retry = NO_RETRY,
+) -> Traffic:
+    """The requests of a trace; `declared` draws what clients ask for as max_tokens, in the trace's order."""
+    reader = _opened(spec, seed)
+    clock = Clock(spec.speed, stop_ps)
+    maker = Maker(model, None if declared is None else Limits(declared))
+    if _streams(spec, reader.info) and not retry.max:
+        return OpenLoop(_streamed(spec, reader, clock, maker))
+    return Replay(spec, _filled(spec, reader), seed, clock, maker).traffic(retry)
+
+
+def load(spec: TraceSpec, seed: int = 0) -> Trace:
+    """The trace of a scenario, in memory."""
+    return _filled(spec, _opened(spec, seed))
+
+
+def _opened(spec: TraceSpec, seed: int) -> Reader:
+    path = pathlib.Path(spec.path)
+    try:
+        if not path.is_dir():
+            path.open("rb").close()
+    except (OSError, ValueError) as error:
+        raise HeadwayError(f"{PLACE}.path: {str(path)!r} cannot be opened ({reason(error)}).") from None
+    options = Options(block_tokens=spec.block_tokens, limit=spec.limit, seed=seed)
+    reader = open_trace(path, spec.format, options, f"{PLACE}.format")
+    if spec.transforms:
+        reader = transforms.apply(reader, transforms.parse(spec.transforms, f"{PLACE}.transforms"))
+    return reader
+
+
+def _filled(spec: TraceSpec, reader: Reader) -> Trace:
+    trace = Trace.load(reader, whole=not spec.transforms)
+    if not len(trace):
+        raise _empty(spec)
+    return trace
+
+
+def _empty(spec: TraceSpec) -> HeadwayError:
+    return HeadwayError(f"{pathlib.Path(spec.path).name}: the file holds no requests.")
+
+
+def _sessions(spec: TraceSpec, info: Info) -> str:
+    """Where the sessions come from: recorded, derived or none."""
+    has_blocks = info.block_tokens is not None
+    if spec.sessions == "recorded" and not info.sessions:
+        other = "derived" if has_blocks else "none"
+        raise HeadwayError(f"{PLACE}.sessions: this {info.format} trace records no sessions; say {other}.")
+    if spec.sessions == "derived" and not has_blocks:
+        raise HeadwayError(f"{PLACE}.sessions: this {info.format} trace has no blocks to derive them from.")
+    if spec.share_system and not has_blocks:
+        raise HeadwayError(f"{PLACE}.share_system: this {info.format} trace has no blocks to share; leave it out.")
+    found = spec.sessions or ("recorded" if info.sessions else "derived" if has_blocks else "none")
+    if found == "none" and spec.replay == "think":
+        raise HeadwayError(f"{PLACE}.replay: this {info.format} trace has no sessions; say timestamps.")
+    return found
+
+
+def _thinks(spec: TraceSpec, info: Info) -> bool:
+    """Whether requests wait for each other. Sessions that were derived never change timing unless asked to."""
+    recorded = _sessions(spec, info) == "recorded"
+    return recorded if spec.replay is None else spec.replay == "think"
+
+
+def _streams(spec: TraceSpec, info: Info) -> bool:
+    """Whether the trace can be replayed as it is read: nothing in it hangs on what comes later."""
+    return info.block_tokens is None and info.clock == "trace" and spec.starts is None and not _thinks(spec, info)
+
+
+def _streamed(spec: TraceSpec, reader: Reader, clock: Clock, maker: Maker) -> Iterator[Planned]:
+    labelled = _sessions(spec, reader.info) == "recorded"
+    turns: dict[str, int] = {}
+    row = -1
+    for row, record in enumerate(reader.records):
+        at_ps = clock.scaled(stamp(row, record.at_ps))
+        if clock.over(at_ps, row):
+            return
+        name = record.session if labelled else None
+        place = 0
+        if name is not None:
+            place = turns[name] = turns.get(name, -1) + 1
+        path = Path((hashing.key(hashing.PROMPT, row),), (record.prompt_tokens,))
+        turn = maker.turn(row, record.prompt_tokens, record.output_tokens, path, record)
+        yield planned(row, at_ps, turn, record, name, place)
+    if row < 0:
+        raise _empty(spec)
+
+
+class Replay:
+    """A trace in memory about to be replayed, as a scenario says."""
+
+    def __init__(self, spec: TraceSpec, trace: Trace, seed: int, clock: Clock, maker: Maker) -> None:
+        self._trace = trace
+        self._seed = seed
+        self._clock = clock
+        self._maker = maker
+        self._thinks = _thinks(spec, trace.info)
+        self._starts = None if spec.starts is None else starts(spec)
+        if spec.share_system and not trace.systems:
+            wrong = f"this {trace.format} trace does not say how long tool and system prompts are"
+            raise HeadwayError(f"{PLACE}.share_system: {wrong}; leave it out.")
+        self._path = trace.paths(bool(spec.share_system))
+        self._session: Sequence[int] = trace.session
+        self._names = trace.sessions
+        kind = _sessions(spec, trace.info)
+        if kind == "derived":
+            found = threads.derive(len(trace), trace.runs)
+            self._session, self._names = found.session, [str(number) for number in range(found.count)]
+        elif kind == "none":
+            self._session = array("q", [NONE]) * len(trace)
+
+    def traffic(self, retry: Retry) -> Traffic:
+        begun = self._starts
+        if self._trace.info.clock != "trace" and begun is None:
+            wrong = f"this {self._trace.format} trace does not say when its sessions begin"
+            raise HeadwayError(f"{PLACE}.starts: {wrong}; write starts: {BOTH_STARTS}.")
+        if self._thinks:
+            source = Source(self._sessions(), retry, self._clock.stop_ps)
+            if begun is not None and begun.users is not None:
+                source.users = begun.users
+                if begun.pause is not None:
+                    source.pause_ps = duration_ps(begun.pause, f"{PLACE}.starts.pause")
+            return Sessions([source])
+        if begun is not None and begun.users is not None:
+            raise HeadwayError(f"{PLACE}.starts.users: users wait for sessions to end; say replay: think with them.")
+        if retry.max:
+            return Sessions([Source(self._ones(), retry, self._clock.stop_ps)])
+        return OpenLoop(self._requests())
+
+    # --- by timestamps -------------------------------------------------------------------------------------------
+
+    def _requests(self) -> Iterator[Planned]:
+        for number, (at_ps, row, name, place) in enumerate(self._arrivals()):
+            yield planned(number, at_ps, self._turn(row), self._said(row), name, place)
+
+    def _ones(self) -> Iterator[tuple[int, Session]]:
+        for at_ps, row, name, place in self._arrivals():
+            said = self._said(row)
+            yield at_ps, One(name, said.tenant or TENANT, said.slo_class or SLO_CLASS, place, self._turn(row))
+
+    def _arrivals(self) -> Iterator[tuple[int, int, str | None, int]]:
+        """When each row comes, in order, up to the end of arrivals; with its session and its place in it."""
+        turns: dict[int, int] = {}
+        for at_ps, row in self._recorded() if self._starts is None else self._shifted():
+            if self._clock.over(at_ps, row):
+                return
+            session = self._session[row]
+            if session < 0:
+                yield at_ps, row, None, 0
+            else:
+                place = turns[session] = turns.get(session, -1) + 1
+                yield at_ps, row, self._names[session], place
+
+    def _recorded(self) -> Iterator[tuple[int, int]]:
+        scaled = self._clock.scaled
+        for row, at_ps in enumerate(self._trace.arrival_ps):
+            yield scaled(stamp(row, at_ps)), row
+
+    def _shifted(self) -> Iterator[tuple[int, int]]:
+        """Sessions begun anew, each with the stamps that it has from its first request on."""
+        stamps, scaled = self._trace.arrival_ps, self._clock.scaled
+        coming: list[tuple[int, int]] = []
+        for start_ps, rows in zip(self._begins(), groups(self._trace, self._session), strict=False):
+            while coming and coming[0][0] <= start_ps:
+                yield heappop(coming)
+            first_ps = stamp(rows[0], stamps[rows[0]])
+            for row in rows:
+                heappush(coming, (start_ps + scaled(max(0, stamp(row, stamps[row]) - first_ps)), row))
+        while coming:
+            yield heappop(coming)
+
+    # --- by think time -------------------------------------------------------------------------------------------
+
+    def _sessions(self) -> Iterator[tuple[int, Session]]:
+        """Sessions in order of their start."""
+        stamps = self._trace.arrival_ps
+        found = groups(self._trace, self._session)
+        if self._starts is not None:
+            for start_ps, rows in zip(self._begins(), found, strict=False):
+                yield start_ps, self._made(rows)
+            return
+        for rows in found:
+            if stamps[rows[0]] == NONE:
+                wrong = f"request {rows[0]} of the trace begins a session and has no time"
+                raise HeadwayError(f"{PLACE}.starts: {wrong}; write starts: {BOTH_STARTS}.")
+        found.sort(key=lambda rows: stamps[rows[0]])
+        for rows in found:
+            start_ps = self._clock.scaled(stamps[rows[0]])
+            if self._clock.over(start_ps, rows[0]):
+                return
+            yield start_ps, self._made(rows)
+
+    def _made(self, rows: list[int]) -> Session:
+        said, session = self._said(rows[0]), self._session[rows[0]]
+        name = None if session < 0 else self._names[session]
+        who = (name, said.tenant or TENANT, said.slo_class or SLO_CLASS)
+        plan = waits(self._trace, self._session, rows)
+        scaled = self._clock.scaled
+        if is_chain(self._trace, rows):
+            return Chain(*who, (self._turn(wait.row, scaled(wait.delay_ps)) for wait in plan), len(rows))
+        number = {row: place for place, row in enumerate(rows)}
+        turns, after = [], []
+        for wait in plan:
+            turns.append(self._turn(wait.row, scaled(wait.delay_ps)))
+            after.append([number[row] for row in wait.after])
+        return Graph(*who, turns, after)
+
+    # --- both ----------------------------------------------------------------------------------------------------
+
+    def _begins(self) -> Iterator[int]:
+        """When sessions begin, where the scenario says."""
+        begun = self._starts
+        assert begun is not None
+        if begun.rate is None:
+            return repeat(0)
+        process = arrivals.parse("poisson" if begun.arrival is None else begun.arrival, f"{PLACE}.starts.arrival")
+        rng = stream(self._seed, "workload.trace.starts")
+        times = arrivals.microseconds(process, rate(begun.rate, f"{PLACE}.starts.rate"), rng)
+        return (microseconds * PS_PER_US for microseconds in times)
+
+    def _said(self, row: int) -> Labels:
+        return self._trace.labels[self._trace.label[row]]
+
+    def _turn(self, row: int, delay_ps: int = 0) -> Turn:
+        trace = self._trace
+        prompt, output = trace.prompt_tokens[row], trace.output_tokens[row]
+        return self._maker.turn(row, prompt, output, self._path(row), self._said(row), delay_ps)

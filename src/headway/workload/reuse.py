@@ -1,0 +1,224 @@
+"""Reuse: what LRU caches would hit of prompts given as runs of block ids, in order of arrival.
+
+One rule. A prompt's hit is the leading run of its blocks that are resident before it; then all its blocks are touched
+first to last, and whatever is over capacity goes, least recently used first. This is order alone: no time, no engine's
+block size, no output tokens.
+
+Nothing here is done block by block. An LRU cache of c blocks holds the c blocks touched last, so one order of use
+serves caches of every size: each block has the number of its last touch, and a cache of c blocks holds those at or
+after some `floor`, which only ever rises. A run of ids touched at once has consecutive numbers, so the order is kept as
+stretches of ids with a constant `shift` from id to number.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+Run = tuple[int, int]  # first id, count
+Stretches = tuple[list[int], list[int], list[int]]  # starts, ends and shifts, in order of id
+
+BUCKET_BITS: Final = 14  # ids of one list of stretches, so that no list grows long
+SPARSE: Final = 4  # log entries for a stretch, beyond which the log is written anew
+SHORT: Final = 1024  # entries of a log that is never worth it
+
+
+class Hits(Struct):
+    """What caches of each capacity hit; of the largest also in tokens and requests. `distinct` counts the blocks that
+    some cache has ever held, once for each cache."""
+
+    blocks: list[int]
+    referenced: int = 0
+    distinct: int = 0
+    tokens: int = 0
+    requests: int = 0
+
+
+class Caches:
+    """Equal prompts, one order of use, a cache of each of the `capacities` (ascending, None for unlimited last)."""
+
+    __slots__ = ("_buckets", "_counts", "_firsts", "_floors", "_limits", "_live", "_now", "_stretches", "_times")
+
+    def __init__(self, capacities: Sequence[int | None]) -> None:
+        self._limits = [capacity for capacity in capacities if capacity is not None]
+        self._floors = [0] * len(capacities)
+        self._live = [0] * len(self._limits)  # blocks at or after each floor
+        self._buckets: dict[int, Stretches] = {}
+        self._stretches = 0
+        self._now = 0
+        # The log: runs in the order in which they were touched, for finding what is next to go.
+        self._times: list[int] = []
+        self._firsts: list[int] = []
+        self._counts: list[int] = []
+
+    def offer(self, runs: Sequence[Run], hits: list[int]) -> int:
+        """Look a prompt up, add the blocks that each cache hits to `hits`, and touch its blocks. Gives the hit of the
+        largest cache."""
+        walked = self._look(runs, hits)
+        for first, count in runs:
+            self._touch(first, count)
+        for which, limit in enumerate(self._limits):
+            if self._live[which] > limit:
+                self._evict(which, self._live[which] - limit)
+        if len(self._times) > SPARSE * self._stretches + SHORT:
+            self._compact()
+        return walked
+
+    def distinct(self) -> int:
+        """How many different blocks were ever offered."""
+        return sum(sum(ends) - sum(starts) for starts, ends, _ in self._buckets.values())
+
+    def _look(self, runs: Sequence[Run], hits: list[int]) -> int:
+        floors, buckets = self._floors, self._buckets
+        caches = len(floors)
+        smallest = 0  # of the caches that still hit; a larger one holds whatever a smaller one does
+        walked = 0
+        for at, count in runs:
+            end = at + count
+            while at < end:
+                bucket = at >> BUCKET_BITS
+                found = buckets.get(bucket)
+                until = min(end, (bucket + 1) << BUCKET_BITS)
+                place = bisect_right(found[1], at) if found else 0
+                while at < until:
+                    if not found or place == len(found[0]) or found[0][place] > at:
+                        for which in range(smallest, caches):
+                            hits[which] += walked
+                        return walked
+                    touched = at + found[2][place]
+                    while floors[smallest] > touched:
+                        hits[smallest] += walked
+                        smallest += 1
+                        if smallest == caches:
+                            return walked
+                    past = min(found[1][place], until)
+                    walked += past - at
+                    at = past
+                    place += 1
+        for which in range(smallest, caches):
+            hits[which] += walked
+        return walked
+
+    def _touch(self, first: int, count: int) -> None:
+        now, live, buckets = self._now, self._live, self._buckets
+        if live:
+            self._times.append(now)
+            self._firsts.append(first)
+            self._counts.append(count)
+            for which in range(len(live)):
+                live[which] += count
+        self._now = now + count
+        shift = now - first
+        end = first + count
+        while first < end:
+            bucket = first >> BUCKET_BITS
+            until = min(end, (bucket + 1) << BUCKET_BITS)
+            found = buckets.get(bucket)
+            if found is None:
+                buckets[bucket] = ([first], [until], [shift])
+                self._stretches += 1
+            else:
+                self._overlay(found, first, until, shift)
+            first = until
+
+    def _overlay(self, found: Stretches, first: int, end: int, shift: int) -> None:
+        """Put a stretch over those that it covers, wholly or in part."""
+        starts, ends, shifts = found
+        low = bisect_right(ends, first)
+        high = bisect_left(starts, end, low)
+        if self._live:
+            for place in range(low, high):
+                self._forget(max(starts[place], first) + shifts[place], min(ends[place], end) + shifts[place])
+        self._stretches -= len(starts)
+        new_starts, new_ends, new_shifts = [first], [end], [shift]
+        if low < high and starts[low] < first:
+            new_starts.insert(0, starts[low])
+            new_ends.insert(0, first)
+            new_shifts.insert(0, shifts[low])
+        if low < high and ends[high - 1] > end:
+            new_starts.append(end)
+            new_ends.append(ends[high - 1])
+            new_shifts.append(shifts[high - 1])
+        starts[low:high], ends[low:high], shifts[low:high] = new_starts, new_ends, new_shifts
+        self._stretches += len(starts)
+
+    def _forget(self, since: int, until: int) -> None:
+        """The touches from `since` until `until` are no longer their blocks' last."""
+        live, floors = self._live, self._floors
+        for which in range(len(live)):
+            floor = floors[which]
+            if until > floor:
+                live[which] -= until - (since if since > floor else floor)
+
+    def _evict(self, which: int, excess: int) -> None:
+        """Raise the floor past so many blocks."""
+        times, firsts, counts, floors = self._times, self._firsts, self._counts, self._floors
+        self._live[which] -= excess
+        entry = max(bisect_right(times, floors[which]) - 1, 0)
+        while True:
+            time, first = times[entry], firsts[entry]
+            shift = time - first
+            at = max(first, floors[which] - shift)
+            end = first + counts[entry]
+            while at < end:
+                starts, ends, shifts = self._buckets[at >> BUCKET_BITS]
+                until = min(end, ((at >> BUCKET_BITS) + 1) << BUCKET_BITS)
+                for place in range(bisect_right(ends, at), bisect_left(starts, until)):
+                    if shifts[place] != shift:  # touched again since
+                        continue
+                    since = max(starts[place], at)
+                    size = min(ends[place], until) - since
+                    if size >= excess:
+                        floors[which] = since + excess + shift
+                        return
+                    excess -= size
+                at = until
+            floors[which] = end + shift
+            entry += 1
+
+    def _compact(self) -> None:
+        """Write the log anew from what is still there: much touched is little else, and the log would grow for ever."""
+        lowest = min(self._floors[: len(self._limits)])
+        kept = [
+            (max(start + shift, lowest), max(start, lowest - shift), end)
+            for starts, ends, shifts in self._buckets.values()
+            for start, end, shift in zip(starts, ends, shifts, strict=True)
+            if end + shift > lowest
+        ]
+        kept.sort()
+        self._times = [time for time, _, _ in kept]
+        self._firsts = [first for _, first, _ in kept]
+        self._counts = [end - first for _, first, end in kept]
+
+
+def hits(
+    prompts: Iterable[tuple[Sequence[Run], int]],
+    caches: Iterable[int],
+    capacities: Sequence[int | None],
+    block_tokens: int,
+) -> Hits:
+    """What `prompts`, each with its tokens, hit in the caches that they are sent to, of each capacity. A block that is
+    only partly filled counts as a block, and as the tokens that it has."""
+    order = sorted(range(len(capacities)), key=lambda at: (capacities[at] is None, capacities[at] or 0))
+    ascending = [capacities[at] for at in order]
+    stacks: dict[int, Caches] = {}
+    found = [0] * len(order)
+    total = Hits([])
+    for (runs, tokens), place in zip(prompts, caches, strict=False):  # what says where to send may have no end
+        stack = stacks.get(place)
+        if stack is None:
+            stack = stacks[place] = Caches(ascending)
+        blocks = stack.offer(runs, found)
+        if blocks:
+            total.requests += 1
+            total.tokens += min(blocks * block_tokens, tokens)
+        for _, count in runs:
+            total.referenced += count
+    total.distinct = sum(stack.distinct() for stack in stacks.values())
+    total.blocks = [0] * len(order)
+    for rank, at in enumerate(order):
+        total.blocks[at] = found[rank]
+    return total

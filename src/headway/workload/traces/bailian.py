@@ -1,0 +1,105 @@
+"""Qwen-Bailian JSONL: one object a line in order of arrival, with `chat_id`, `parent_chat_id` (-1 for none),
+`timestamp` (s), `input_length`, `output_length`, `type` (text, search, image, file), `turn` (from 1) and `hash_ids`,
+one id for each block of 16 tokens. A session is a tree of chats: its name is that of the chat at its root."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Final
+
+import msgspec
+
+from headway.types import PS_PER_SECOND, HeadwayError
+from headway.wording import one_line, shown
+from headway.workload.traces.blocks import Fit, id_runs
+from headway.workload.traces.record import Format, Info, Options, Reader, Record
+from headway.workload.traces.source import lines
+from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
+
+BLOCK_TOKENS: Final = 16
+NO_PARENT: Final = -1
+FORM: Final = "a line is one JSON object with chat_id, parent_chat_id, timestamp, both lengths and hash_ids"
+
+
+class Row(msgspec.Struct, gc=False):
+    chat_id: int
+    parent_chat_id: int
+    timestamp: int | float
+    input_length: int
+    output_length: int
+    hash_ids: list[int]
+    type: str | None = None
+    turn: int | None = None
+
+
+def tell(path: pathlib.Path, first: list[bytes]) -> bool:
+    names = (b'"chat_id"', b'"parent_chat_id"', b'"hash_ids"')
+    return bool(first) and first[0].startswith(b"{") and all(name in first[0] for name in names)
+
+
+def read(path: pathlib.Path, options: Options) -> Reader:
+    size = BLOCK_TOKENS if options.block_tokens is None else options.block_tokens
+    return Reader(Info("bailian", block_tokens=size, sessions=True), _records(path, size))
+
+
+def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
+    """What a chat's root is has to be kept for all that may follow it: two numbers a chat."""
+    decode = msgspec.json.Decoder(Row).decode
+    fit = Fit(size, whole=True)
+    roots: dict[int, int] = {}
+    latest: dict[int, int] = {}  # chat of each root
+    last_ps = 0
+    for number, line in lines(path):
+        place = f"{path.name} line {number}"
+        try:
+            row = decode(line)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise HeadwayError(f"{place}: {one_line(error, kind=False)}; {FORM}.") from None
+        record = _record(row, fit, place)
+        assert record.at_ps is not None
+        if record.at_ps < last_ps:
+            wrong = f"timestamp {row.timestamp} is before an earlier line's"
+            raise HeadwayError(f"{place}: {wrong}; sort the file by time.")
+        last_ps = record.at_ps
+        chat, parent = row.chat_id, row.parent_chat_id
+        if chat in roots:
+            raise HeadwayError(f"{place}: chat_id {shown(chat)} was an earlier line's already.")
+        # Of a parent that the file lacks the name is known all the same, and common to all that go on from it.
+        root = chat if parent == NO_PARENT else roots.get(parent, parent)
+        if parent in roots and latest.get(root) != parent:
+            record.after = (str(parent),)
+        roots[chat], latest[root] = root, chat
+        record.session = str(root)
+        yield record
+
+
+def _record(row: Row, fit: Fit, place: str) -> Record:
+    stamp = row.timestamp
+    if not 0 <= stamp * PS_PER_SECOND <= LAST_PS:
+        late = f", {too_late(int(stamp) * PS_PER_SECOND)}" if 0 < stamp < float("inf") else ""
+        raise HeadwayError(
+            f"{place}: timestamp {shown(stamp)} is wrong{late}; it counts seconds from the trace's start."
+        )
+    for name in ("input_length", "output_length"):
+        length = getattr(row, name)
+        if not 1 <= length <= MAX_LENGTH:
+            raise HeadwayError(f"{place}: {name} must lie between 1 and {MAX_LENGTH}, got {shown(length)}.")
+    fit.check(row.input_length, len(row.hash_ids), "hash_ids", place)
+    if row.turn is not None and not 1 <= row.turn <= MAX_LENGTH:
+        raise HeadwayError(f"{place}: turn counts from 1, got {shown(row.turn)}.")
+    exact = stamp if isinstance(stamp, int) else Fraction(repr(stamp))
+    return Record(
+        row.input_length,
+        row.output_length,
+        at_ps=round(exact * PS_PER_SECOND),
+        blocks=id_runs(row.hash_ids),
+        turn=None if row.turn is None else row.turn - 1,
+        id=str(row.chat_id),
+        kind="chat",
+        extra={} if row.type is None else {"type": row.type},
+    )
+
+
+FORMAT: Final = Format("bailian", "Qwen-Bailian JSONL: 16-token blocks, chats with their parents", tell, read)

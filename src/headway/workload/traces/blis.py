@@ -1,0 +1,254 @@
+"""BLIS TraceV2: a YAML header beside a CSV file, `X.yaml` and `X.csv` (or a folder with `header.yaml` and `data.csv`).
+
+It names groups of requests that share a prefix of `prefix_length` tokens, which are not counted in `input_tokens`. A
+header with `session_context_growth: accumulate` counts in `input_tokens` only what a turn adds to its session, whose
+prompt is the one before, its output and that. A turn comes `think_time_us` after the one before has ended; where that
+column is missing, the measured end of the one before tells it. Arrivals that start anew with each session count from
+the session's start.
+"""
+
+from __future__ import annotations
+
+import csv
+import pathlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway.types import HeadwayError
+from headway.wording import shown
+from headway.workload.traces import blis_header
+from headway.workload.traces.blis_columns import DEFAULTS, FLAGS, REQUIRED, TOLD, WHOLE, files
+from headway.workload.traces.blis_header import ACCUMULATE
+from headway.workload.traces.blis_writer import write
+from headway.workload.traces.groups import BLOCK_TOKENS, GROUP, Contents
+from headway.workload.traces.record import Format, Info, Options, Reader, Record
+from headway.workload.traces.source import lines
+from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
+
+PS_PER_US: Final = 1_000_000
+
+Row = dict[str, str]
+
+
+def tell(path: pathlib.Path, first: list[bytes]) -> bool:
+    if path.is_dir():
+        return (path / "header.yaml").is_file() and (path / "data.csv").is_file()
+    if not first:
+        return False
+    names = first[0].split(b",")
+    return any(line.startswith(b"trace_version:") for line in first) or (
+        names[0] == b"request_id" and b"arrival_time_us" in names and b"prefix_group" in names
+    )
+
+
+def read(path: pathlib.Path, options: Options) -> Reader:
+    header_path, data = files(path)
+    known, header, server = blis_header.load(header_path)
+    size = options.block_tokens or server.block_size or BLOCK_TOKENS
+    sessions, by_session = _survey(data)
+    info = Info("blis", size, True, clock="session" if by_session else "trace", sessions=sessions, extra=known)
+    grows = header.session_context_growth == ACCUMULATE
+    return Reader(info, _records(data, size, grows, by_session))
+
+
+def _rows(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
+    """The rows by column; a quoted cell may run on into the next line."""
+    at = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal at
+        for at, line in lines(path):  # noqa: B007 (the place of what is read now)
+            yield line.decode() + "\n"
+
+    columns: list[str] = []
+    try:
+        for cells in csv.reader(texts(), strict=True):
+            place = f"{path.name} line {at}"
+            if not columns:
+                columns = [cell.strip() for cell in cells]
+                _check_columns(columns, place)
+            elif len(cells) != len(columns):
+                raise HeadwayError(f"{place}: {len(cells)} values where the header names {len(columns)} columns.")
+            else:
+                yield place, dict(zip(columns, cells, strict=True))
+    except UnicodeDecodeError:
+        raise HeadwayError(f"{path.name} line {at}: this is not text in UTF-8.") from None
+    except csv.Error as error:
+        raise HeadwayError(f"{path.name} line {at}: this is not CSV ({error}).") from None
+
+
+def _check_columns(columns: list[str], place: str) -> None:
+    for name in REQUIRED:
+        if name not in columns:
+            raise HeadwayError(f"{place}: the header has no column {name}; a BLIS trace needs {', '.join(REQUIRED)}.")
+    for index, name in enumerate(columns):
+        if name in columns[:index]:
+            raise HeadwayError(f"{place}: the header names the column {shown(name)} twice.")
+
+
+def _survey(path: pathlib.Path) -> tuple[bool, bool]:
+    """Whether there are sessions, and whether arrivals count from the start of each: told by that they are out of
+    order, and every session's first is 0."""
+    begun: dict[str, None] = {}
+    last, ordered, all_at_zero = 0, True, True
+    for place, row in _rows(path):
+        at = whole(row, "arrival_time_us", place)
+        ordered = ordered and at >= last
+        last = at
+        session = row.get("session_id", "")
+        if not session:
+            all_at_zero = False
+        elif session not in begun:
+            begun[session] = None
+            all_at_zero = all_at_zero and at == 0
+    return bool(begun), bool(begun) and not ordered and all_at_zero
+
+
+class _Session(Struct, gc=False):
+    """A session as far as it has been read."""
+
+    own: int  # where the ids of its content begin
+    turn: int = -1
+    at_ps: int = 0
+    prompt: int = 0
+    output: int = 0
+    end_us: int = 0  # when its last turn's last token came, 0 where nobody measured it
+    shared: int = 0
+    group: str | None = None
+
+
+def _records(path: pathlib.Path, size: int, grows: bool, by_session: bool) -> Iterator[Record]:
+    contents = Contents(size)
+    sessions: dict[str, _Session] = {}
+    last_ps = 0
+    for place, row in _rows(path):
+        name = row.get("session_id") or None
+        state = _Session(contents.fresh()) if name is None else sessions.get(name)
+        if state is None:
+            state = sessions[name or ""] = _Session(contents.fresh())
+        at_ps = whole(row, "arrival_time_us", place) * PS_PER_US
+        if at_ps < (state.at_ps if by_session else last_ps):
+            raise HeadwayError(f"{place}: arrival_time_us is before an earlier row's; sort the file by that column.")
+        if at_ps > LAST_PS:
+            raise HeadwayError(f"{place}: arrival_time_us is too late, {too_late(at_ps)}.")
+        last_ps = at_ps
+        record = _record(row, place, at_ps)
+        if name is not None:
+            record.session = name
+            _continue(record, state, row, grows, contents, place)
+        own = state.own if grows else contents.fresh()
+        if not 1 <= record.prompt_tokens <= MAX_LENGTH:
+            wrong = f"prompt (input_tokens and prefix_length) must have between 1 and {MAX_LENGTH} tokens"
+            raise HeadwayError(f"{place}: the {wrong}, got {record.prompt_tokens}.")
+        group = state.group if grows and name is not None else row.get(GROUP) or None
+        record.blocks = contents.runs(record.prompt_tokens, record.shared_prefix_tokens, group, own)
+        yield record
+
+
+def _record(row: Row, place: str, at_ps: int) -> Record:
+    """A row by itself."""
+    extra = {
+        name: _value(text, name, place)
+        for name, text in row.items()
+        if name not in TOLD and text and text != DEFAULTS.get(name)
+    }
+    asked, output = whole(row, "input_tokens", place), length(row, "output_tokens", place)
+    shared = whole(row, "prefix_length", place) if GROUP in extra and "prefix_length" in row else 0
+    served = extra.get("server_input_tokens", 0)
+    prompt = served if served and GROUP not in extra else asked + shared  # the server knows its own template
+    if prompt != asked + shared:
+        extra["input_tokens"] = asked
+    if not output:
+        extra["output_tokens"] = 0  # a request that failed; whatever is served makes at least one token
+    return Record(
+        prompt,
+        max(output, 1),
+        at_ps,
+        id=row.get("request_id") or None,
+        model=row.get("model") or None,
+        tenant=row.get("tenant_id") or None,
+        slo_class=row.get("slo_class") or None,
+        kind="reasoning" if extra.get("reason_ratio") else None,
+        shared_prefix_tokens=shared,
+        extra=extra,
+    )
+
+
+def _continue(record: Record, state: _Session, row: Row, grows: bool, contents: Contents, place: str) -> None:
+    """A row as the next turn of its session."""
+    assert record.at_ps is not None
+    turn = whole(row, "round_index", place) if "round_index" in row else state.turn + 1
+    if turn != state.turn + 1:
+        wanted = f"the next of session {shown(record.session)} is {state.turn + 1}"
+        raise HeadwayError(f"{place}: round_index is {turn}, but {wanted}; sort the file by time.")
+    record.turn = turn
+    if turn:
+        think = row.get("think_time_us", "")
+        if think:
+            record.delay_ps = whole(row, "think_time_us", place) * PS_PER_US
+        elif 0 < state.end_us * PS_PER_US <= record.at_ps:
+            record.delay_ps = record.at_ps - state.end_us * PS_PER_US
+    if grows:
+        _grow(record, state, row, contents, place)
+    state.turn, state.at_ps = turn, record.at_ps
+    state.prompt, state.output = record.prompt_tokens, record.extra.get("output_tokens", record.output_tokens)
+    state.end_us = int(record.extra.get("last_chunk_time_us", 0))
+
+
+def _grow(record: Record, state: _Session, row: Row, contents: Contents, place: str) -> None:
+    if not record.turn:
+        state.shared, state.group = record.shared_prefix_tokens, row.get(GROUP) or None
+    elif row.get("input_tokens_reset"):  # the context was compacted: nothing of it is as it was
+        record.prompt_tokens = whole(row, "input_tokens_reset", place)
+        record.shared_prefix_tokens = state.shared = 0
+        state.group, state.own = None, contents.fresh()
+    else:
+        record.prompt_tokens = state.prompt + state.output + whole(row, "input_tokens", place)
+        record.shared_prefix_tokens = state.shared
+
+
+def length(row: Row, name: str, place: str) -> int:
+    found = whole(row, name, place)
+    if found > MAX_LENGTH:
+        raise HeadwayError(f"{place}: {name} must be at most {MAX_LENGTH}, got {found}.")
+    return found
+
+
+def whole(row: Row, name: str, place: str) -> int:
+    """A cell as a number that is not below 0."""
+    text = row[name].strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise HeadwayError(f"{place}: {name} must be a whole number of at least 0, got {shown(text)}.")
+    return int(text)
+
+
+def _value(text: str, name: str, place: str) -> Any:
+    """A cell by what its column holds; a text for one that is not known."""
+    text = text.strip()
+    if name in WHOLE:
+        sign = text.removeprefix("-") if name.endswith("_time_us") else text
+        if not (sign.isascii() and sign.isdigit() and len(sign) <= 18):
+            raise HeadwayError(f"{place}: {name} must be a whole number, got {shown(text)}.")
+        return int(text)
+    if name == "reason_ratio":
+        return _ratio(text, place)
+    if name == "streaming":
+        if text not in FLAGS:
+            raise HeadwayError(f"{place}: streaming must be true or false, got {shown(text)}.")
+        return FLAGS[text]
+    return text
+
+
+def _ratio(text: str, place: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0.0 <= found <= 1.0:
+        raise HeadwayError(f"{place}: reason_ratio must be a number between 0 and 1, got {shown(text)}.")
+    return found
+
+
+FORMAT: Final = Format("blis", "BLIS TraceV2: YAML header and CSV with prefix groups and sessions", tell, read, write)

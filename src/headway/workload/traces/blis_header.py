@@ -1,0 +1,111 @@
+"""The header of a BLIS trace (version 2 or 3): a small YAML file beside the rows, every key of it known."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Final, Literal
+
+import yaml
+from msgspec import Struct
+
+from headway.section import read
+from headway.types import HeadwayError
+from headway.wording import cut, one_line
+from headway.workload.traces.source import reason
+
+UNIT: Final = "microseconds"
+ACCUMULATE: Final = "accumulate"
+GROWTH: Final = "session_context_growth"
+LARGEST: Final = 1 << 20  # bytes
+TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+
+
+class Header(Struct):
+    trace_version: int
+    time_unit: Literal["microseconds"] = UNIT
+    created_at: str = ""
+    mode: Literal["real", "generated", "replayed"] = "generated"
+    warm_up_requests: int = 0
+    workload_seed: int | None = None
+    workload_spec: str = ""
+    session_context_growth: Literal["", "accumulate"] = ""
+    max_nodes_spanned: int = 0
+    server: Any = None
+    network: Any = None
+    goodput_slo_targets: dict[str, Any] | None = None
+    kv_offload: dict[str, Any] | None = None
+    observed_kv_metrics: dict[str, Any] | None = None
+
+
+class Server(Struct):
+    type: str = ""
+    model: str = ""
+    tensor_parallel: int = 0
+    max_num_seqs: int = 0
+    block_size: int = 0
+    gpu_memory_utilization: float = 0.0
+    max_model_len: int = 0
+
+
+class Network(Struct):
+    measured_rtt_ms: float = 0.0
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without aliases, which could stand for billions of values, and with dates as the texts they are."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own way)
+        first: [(tag, form) for tag, form in known if tag != TIMESTAMP]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has aliases, which no header needs")
+        return super().compose_node(parent, index)
+
+
+def load(path: pathlib.Path) -> tuple[dict[str, Any], Header, Server]:
+    """The header as it is written, and as it is meant."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LARGEST + 1)
+        if len(raw) > LARGEST:
+            raise HeadwayError(f"{path.name}: a header of a BLIS trace has less than 1 MiB; is this the CSV?")
+        data = yaml.load(raw.decode("utf-8-sig"), _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise HeadwayError(f"{path.name}{line}: this is not YAML ({error.problem}).") from None
+    except yaml.YAMLError as error:
+        raise HeadwayError(f"{path.name}: this is not YAML that can be read ({one_line(error, kind=False)}).") from None
+    except UnicodeDecodeError:
+        raise HeadwayError(f"{path.name}: this is not text in UTF-8.") from None
+    except OSError as error:
+        raise HeadwayError(f"{path}: the file cannot be read ({reason(error)}).") from None
+    except (RecursionError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+        why = cut(one_line(error, kind=False))
+        raise HeadwayError(f"{path.name}: this is not YAML that can be read ({why}).") from None
+    return _checked(data, path.name)
+
+
+def _checked(data: object, name: str) -> tuple[dict[str, Any], Header, Server]:
+    header = read(Header, data, name)
+    assert isinstance(data, dict)
+    if header.trace_version not in (2, 3):
+        raise HeadwayError(f"{name}.trace_version: only versions 2 and 3 are read, got {header.trace_version}.")
+    server = Server() if header.server is None else read(Server, header.server, f"{name}.server")
+    if server.block_size < 0:
+        raise HeadwayError(f"{name}.server.block_size: must not be below 0, got {server.block_size}.")
+    if header.network is not None:
+        read(Network, header.network, f"{name}.network")
+    return dict(data), header, server
+
+
+def text(known: dict[str, Any], accumulate: bool) -> str:
+    """A header, out of what is known of the trace, in the order of its keys."""
+    data: dict[str, Any] = {"trace_version": 2, "time_unit": UNIT, "mode": "generated", "warm_up_requests": 0, **known}
+    data.pop(GROWTH, None)
+    if accumulate:
+        data[GROWTH] = ACCUMULATE
+    ordered = {name: data[name] for name in Header.__struct_fields__ if name in data}
+    return str(yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True))

@@ -1,0 +1,257 @@
+"""Dynamo request traces (`dynamo.request.trace.v1`): one event a line, bare or as {"timestamp", "event"}.
+
+A request is told when it ends, so the file is read twice: once for the order of arrival, once for the requests. Hashes
+are unsigned 64-bit numbers that commit to everything before their block.
+
+Sessions follow `agent_context`. A session with a `parent_session_id` belongs to its parent's: it branches off the
+parent's latest request, and the parent's first request after it has ended waits for it. A request's delay is what the
+recording shows between the last end that it waited for and its own arrival; `tool_ms` says how much of it tools ran.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from headway.types import HeadwayError
+from headway.workload.traces.blocks import LARGEST, id_runs
+from headway.workload.traces.branches import Lane
+from headway.workload.traces.objects import decoded
+from headway.workload.traces.record import Format, Info, Options, Reader, Record
+from headway.workload.traces.source import lines
+from headway.workload.traces.stamps import LAST_NS, NS_PER_MS, PS_PER_NS, exact, in_order
+from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
+
+SCHEMA: Final = "dynamo.request.trace.v1"
+MAX_HASH: Final = 2**64 - 1
+FORM: Final = f"a line is one JSON event of {SCHEMA}"
+MEASURED: Final = (
+    "cached_tokens",
+    "ttft_ms",
+    "total_time_ms",
+    "avg_itl_ms",
+    "prefill_wait_time_ms",
+    "prefill_time_ms",
+    "kv_hit_rate",
+    "queue_depth",
+    "worker",
+)
+Number = int | float | None
+
+
+class Replay(Struct, gc=False):
+    trace_block_size: int
+    input_length: int
+    input_sequence_hashes: list[int]
+
+
+class Request(Struct):
+    request_received_ms: int | float
+    output_tokens: int
+    replay: Replay
+    request_id: str | None = None
+    model: str | None = None
+    cached_tokens: int | None = None
+    ttft_ms: Number = None
+    total_time_ms: Number = None
+    avg_itl_ms: Number = None
+    prefill_wait_time_ms: Number = None
+    prefill_time_ms: Number = None
+    kv_hit_rate: Number = None
+    queue_depth: Number = None
+    worker: dict[str, Any] | None = None
+
+
+class Tool(Struct):
+    started_at_unix_ms: Number = None
+    ended_at_unix_ms: Number = None
+
+
+class Context(Struct):
+    session_id: str
+    parent_session_id: str | None = None
+
+
+class Event(Struct):
+    schema: str | None = None
+    event_type: str | None = None
+    event_time_unix_ms: Number = None
+    agent_context: Context | None = None
+    request: Request | None = None
+    tool: Tool | None = None
+
+
+class Line(Event):
+    event: Event | UnsetType = UNSET
+
+
+class Call(Struct):
+    """A request as it was found in the file."""
+
+    request: Request
+    context: Context | None
+    end_ns: int
+    tools: list[tuple[int, int]]  # when tools of its session ran since the request before, in ns
+    place: str
+
+
+class Survey(Struct):
+    """What has to be known of the whole file before the first record."""
+
+    starts: array[int]
+    turns: dict[str, int]  # requests of each session
+    block_tokens: int | None = None
+
+
+def read(path: pathlib.Path, options: Options) -> Reader:
+    survey = Survey(array("q"), {})
+    for start_ns, call in _calls(path):
+        replay, context = call.request.replay, call.context
+        survey.starts.append(start_ns)
+        if context is not None:
+            survey.turns[context.session_id] = survey.turns.get(context.session_id, 0) + 1
+        if replay.trace_block_size != (survey.block_tokens or replay.trace_block_size):
+            raise HeadwayError(
+                f"{call.place}: replay.trace_block_size is {replay.trace_block_size}, but {survey.block_tokens} before."
+            )
+        survey.block_tokens = replay.trace_block_size
+    if survey.block_tokens is None:
+        raise HeadwayError(f"{path.name}: the file holds no requests; they are events of type request_end.")
+    if options.block_tokens not in (None, survey.block_tokens):
+        has = f"replay.trace_block_size is {survey.block_tokens}"
+        raise HeadwayError(f"{path.name}: {has}, so block_tokens cannot be {options.block_tokens}.")
+    info = Info("dynamo", block_tokens=survey.block_tokens, sessions=bool(survey.turns))
+    return Reader(info, islice(_records(path, survey), options.limit))
+
+
+def tell(path: pathlib.Path, head: list[bytes]) -> bool:
+    return any(f'"{SCHEMA}"'.encode() in line for line in head[:1])
+
+
+def _records(path: pathlib.Path, survey: Survey) -> Iterator[Record]:
+    lanes: dict[str, Lane] = {}
+    sessions: dict[Lane, tuple[str, int]] = {}  # of a root: its name and how many requests it had so far
+    first_ns: int | None = None
+    for start_ns, call in in_order(survey.starts, _calls(path)):
+        first_ns = start_ns if first_ns is None else first_ns
+        at_ps = (start_ns - first_ns) * PS_PER_NS
+        if at_ps > LAST_PS:
+            raise HeadwayError(f"{call.place}: request_received_ms is too late, {too_late(at_ps)}.")
+        request, replay, context = call.request, call.request.replay, call.context
+        record = Record(
+            replay.input_length,
+            request.output_tokens,
+            at_ps=at_ps,
+            blocks=id_runs(replay.input_sequence_hashes),
+            id=request.request_id,
+            model=request.model,
+            extra={name: value for name in MEASURED if (value := getattr(request, name)) is not None},
+        )
+        if context is not None:
+            lane = lanes.get(context.session_id)
+            if lane is None:
+                parent = lanes.get(context.parent_session_id or "")
+                lane = lanes[context.session_id] = Lane(survey.turns[context.session_id], parent)
+                sessions.setdefault(lane.root, (context.session_id, 0))
+            record.session, record.turn = sessions[lane.root]
+            sessions[lane.root] = (record.session, record.turn + 1)
+            _join(record, lane, start_ns, call, context)
+        yield record
+
+
+def _join(record: Record, lane: Lane, start_ns: int, call: Call, context: Context) -> None:
+    """Put a request in its place in its session."""
+    record.kind = "agentic"
+    record.id = record.id or f"{context.session_id}/{record.turn}"
+    wait = lane.show(record.id, start_ns, call.end_ns)
+    record.after = wait.after
+    if wait.until is None:
+        record.delay_ps = 0
+    else:
+        record.delay_ps = max(0, start_ns - wait.until) * PS_PER_NS
+        if tools_ns := _covered(call.tools, wait.until, start_ns):
+            record.extra["tool_ms"] = tools_ns / NS_PER_MS
+    if context.session_id != record.session:
+        record.extra["agent"] = context.session_id
+    if context.parent_session_id is not None:
+        record.extra["parent_session"] = context.parent_session_id
+
+
+def _covered(spans: list[tuple[int, int]], start: int, end: int) -> int:
+    """How much of the time between two instants the spans cover together."""
+    covered = 0
+    for first, last in sorted(spans):
+        first, last = max(first, start), min(last, end)
+        if last > first:
+            covered += last - first
+            start = last
+    return covered
+
+
+# --- the file ---------------------------------------------------------------------------------------------------
+
+
+def _calls(path: pathlib.Path) -> Iterator[tuple[int, Call]]:
+    """Requests with their arrival in ns since 1970, in the file's order, all found right."""
+    decode = msgspec.json.Decoder(Line).decode
+    tools: dict[str, list[tuple[int, int]]] = {}
+    for number, text in lines(path):
+        place = f"{path.name} line {number}"
+        line = decoded(decode, text, place, FORM)
+        event = line if line.event is UNSET else line.event
+        if event.schema != SCHEMA:
+            raise HeadwayError(f"{place}: schema must be {SCHEMA}, got {(event.schema or 'none')[:60]}.")
+        context = event.agent_context
+        name = "" if context is None else context.session_id
+        if event.event_type == "request_end":
+            if event.request is None:
+                raise HeadwayError(f"{place}: request is missing; an event of type request_end has one.")
+            start_ns = _check(event.request, place)
+            end_ns = _end(event.request, start_ns, event.event_time_unix_ms, place)
+            yield start_ns, Call(event.request, context, end_ns, tools.pop(name, []), place)
+        elif event.tool is not None and context is not None and event.tool.ended_at_unix_ms is not None:
+            ended_ns = _ns(event.tool.ended_at_unix_ms, "tool.ended_at_unix_ms", place)
+            began = event.tool.started_at_unix_ms
+            began_ns = ended_ns if began is None else _ns(began, "tool.started_at_unix_ms", place)
+            tools.setdefault(name, []).append((began_ns, ended_ns))
+
+
+def _check(request: Request, place: str) -> int:
+    """The arrival, once everything about the request is found right."""
+    replay = request.replay
+    size, length, hashes = replay.trace_block_size, replay.input_length, replay.input_sequence_hashes
+    if not 1 <= size <= LARGEST:
+        raise HeadwayError(f"{place}: replay.trace_block_size must lie between 1 and {LARGEST}, got {size}.")
+    if not 1 <= length <= MAX_LENGTH:
+        raise HeadwayError(f"{place}: replay.input_length must lie between 1 and {MAX_LENGTH}, got {length}.")
+    if not 0 <= request.output_tokens <= MAX_LENGTH:
+        got = f"got {request.output_tokens}"
+        raise HeadwayError(f"{place}: request.output_tokens must lie between 0 and {MAX_LENGTH}, {got}.")
+    if len(hashes) != -(-length // size):
+        wanted = f"{length} tokens are {-(-length // size)} blocks of {size}"
+        raise HeadwayError(f"{place}: replay.input_sequence_hashes has {len(hashes)} entries, but {wanted}.")
+    if min(hashes) < 0 or max(hashes) > MAX_HASH:
+        raise HeadwayError(f"{place}: replay.input_sequence_hashes are whole numbers of 64 bits without a sign.")
+    return _ns(request.request_received_ms, "request.request_received_ms", place)
+
+
+def _end(request: Request, start_ns: int, told: Number, place: str) -> int:
+    """When a request ended: its duration is finer than the stamp of the event."""
+    if request.total_time_ms is not None:
+        return start_ns + _ns(request.total_time_ms, "request.total_time_ms", place)
+    return start_ns if told is None else max(start_ns, _ns(told, "event_time_unix_ms", place))
+
+
+def _ns(value: float, name: str, place: str) -> int:
+    if not 0 <= value <= LAST_NS // NS_PER_MS // 2:
+        raise HeadwayError(f"{place}: {name} counts ms and cannot be {value}.")
+    return exact(value, NS_PER_MS)
+
+
+FORMAT: Final = Format("dynamo", "Dynamo request trace (dynamo.request.trace.v1)", tell, read)

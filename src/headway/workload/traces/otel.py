@@ -1,0 +1,301 @@
+"""OpenTelemetry spans of generative AI calls: OTLP JSON (`resourceSpans`), `{"spans": [...]}`, or lines of these or of
+single spans; attributes as an object or as OTLP's list of keys and values, by their current names and the former ones.
+
+A span of a model call is a request; spans of tools, agents and the like are passed over, since an agent's span repeats
+the tokens of the calls inside. A failed call that tells no tokens is no request either. `Info.extra` counts them all.
+`gen_ai.conversation.id` is the session, whose requests follow each other. Spans are written as they end, so the file is
+read twice: once for the order of their start. Nothing is said of content.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headway.types import HeadwayError
+from headway.workload.traces.objects import decoded, objects
+from headway.workload.traces.record import Format, Info, Options, Reader, Record
+from headway.workload.traces.stamps import LAST_NS, PS_PER_NS, in_order, iso_ns
+from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
+
+KINDS: Final = {
+    "chat": "chat",
+    "chat_completion": "chat",
+    "generate_content": "chat",
+    "text_completion": "completion",
+    "completion": "completion",
+}
+OPERATION: Final = ("gen_ai.operation.name", "llm.request.type")
+INPUT: Final = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.usage.prompt_tokens")
+OUTPUT: Final = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.usage.completion_tokens")
+MODEL: Final = ("gen_ai.request.model", "gen_ai.response.model")
+SESSION: Final = ("gen_ai.conversation.id", "session.id")
+MAX_TOKENS: Final = ("gen_ai.request.max_tokens",)
+STARTS: Final = ("startTimeUnixNano", "start_time_unix_nano", "startTime", "start_time")
+ENDS: Final = ("endTimeUnixNano", "end_time_unix_nano", "endTime", "end_time")
+IDS: Final = ("spanId", "span_id", "spanID")
+FURTHER: Final = {
+    "gen_ai.response.time_to_first_chunk": "ttft",
+    "gen_ai.usage.cache_read.input_tokens": "cached_tokens",
+    "gen_ai.usage.cache_creation.input_tokens": "cache_creation_tokens",
+    "gen_ai.usage.reasoning.output_tokens": "reasoning_tokens",
+    "gen_ai.response.finish_reasons": "finish_reasons",
+    "gen_ai.provider.name": "provider",
+    "gen_ai.system": "provider",
+    "server.address": "server",
+    "error.type": "error",
+}
+ERRORS: Final = (2, "2", "ERROR", "STATUS_CODE_ERROR")
+FORM: Final = 'the file holds spans: {"resourceSpans": ...}, {"spans": [...]} or one span a line'
+Json = dict[str, Any]
+
+
+class Counts(Struct):
+    """What became of the spans."""
+
+    spans: int = 0
+    requests: int = 0
+    errors: int = 0  # failed calls, whether or not they are among the requests
+    passed_over: int = 0  # of other operations
+
+
+class Call(Struct):
+    record: Record
+    end_ns: int
+    place: str
+
+
+def read(path: pathlib.Path, options: Options) -> Reader:
+    if options.block_tokens is not None:
+        raise HeadwayError(f"{path.name}: OpenTelemetry spans have no blocks, so block_tokens cannot be given.")
+    counts, starts, sessions = Counts(), array("q"), False
+    for start_ns, call in _calls(path, counts):
+        starts.append(start_ns)
+        sessions = sessions or call.record.session is not None
+    if not starts:
+        raise HeadwayError(f"{path.name}: none of its {counts.spans} spans is a model call with {INPUT[0]}.")
+    info = Info("otel", sessions=sessions, extra=msgspec.to_builtins(counts))
+    return Reader(info, islice(_records(path, starts), options.limit))
+
+
+def tell(path: pathlib.Path, head: list[bytes]) -> bool:
+    start = b"\n".join(head[:20])
+    if not start.startswith((b"{", b"[")):
+        return False
+    if re.match(rb'\{\s*"(resourceSpans|spans)"\s*:', start):
+        return True
+    return b'"gen_ai.' in start and b'"attributes"' in start
+
+
+def _records(path: pathlib.Path, starts: array[int]) -> Iterator[Record]:
+    """The requests by arrival, each in its place in its session."""
+    first_ns: int | None = None
+    sessions: dict[str, tuple[int, int]] = {}  # turns so far, end of the latest
+    for start_ns, call in in_order(starts, _calls(path, Counts())):
+        first_ns = start_ns if first_ns is None else first_ns
+        record = call.record
+        record.at_ps = (start_ns - first_ns) * PS_PER_NS
+        if record.at_ps > LAST_PS:
+            raise HeadwayError(f"{call.place}: the start of the span is too late, {too_late(record.at_ps)}.")
+        if record.session is not None:
+            turns, end_ns = sessions.get(record.session, (0, start_ns))
+            record.turn = turns
+            record.delay_ps = min(LAST_PS, max(0, start_ns - end_ns) * PS_PER_NS)
+            sessions[record.session] = (turns + 1, max(end_ns, call.end_ns))
+        yield record
+
+
+def _calls(path: pathlib.Path, counts: Counts) -> Iterator[tuple[int, Call]]:
+    """The model calls with their start in ns since 1970, in the file's order."""
+    for place, span, service in _spans(path):
+        counts.spans += 1
+        attributes = _attributes(span.get("attributes"), place)
+        record = _request(attributes, _failed(span, attributes), counts, place)
+        if record is None:
+            continue
+        start_ns = _stamp(span, STARTS, place)
+        if start_ns is None:
+            raise HeadwayError(f"{place}: {STARTS[0]} is missing; a span has its start.")
+        end_ns = _stamp(span, ENDS, place)
+        record.id = _text(span, IDS, place) or _text(_object(span.get("context") or {}, f"{place}.context"), IDS, place)
+        if service is not None:
+            record.extra["service"] = service
+        if end_ns is not None and end_ns >= start_ns:
+            record.extra["duration"] = (end_ns - start_ns) / 1e9
+        counts.requests += 1
+        yield start_ns, Call(record, max(start_ns, end_ns or 0), place)
+
+
+def _request(attributes: Json, failed: bool, counts: Counts, place: str) -> Record | None:
+    """The request that a span tells of, if it does."""
+    operation = _text(attributes, OPERATION, place)
+    prompt = _count(attributes, INPUT, 0, place)
+    output = _count(attributes, OUTPUT, 0, place)
+    if (prompt is None) if operation is None else (operation not in KINDS):
+        counts.passed_over += 1
+        return None
+    counts.errors += failed
+    if not prompt and failed:
+        return None
+    if not prompt:
+        raise HeadwayError(f"{place}: {INPUT[0]} must be given and above 0, since the call did not fail.")
+    extra = {name: attributes[key] for key, name in FURTHER.items() if attributes.get(key) is not None}
+    if failed:
+        extra.setdefault("error", "_OTHER")
+    return Record(
+        prompt,
+        output or 0,
+        session=_text(attributes, SESSION, place),
+        model=_text(attributes, MODEL, place),
+        kind=KINDS.get(operation or ""),
+        max_tokens=_count(attributes, MAX_TOKENS, 1, place),
+        extra=extra,
+    )
+
+
+def _failed(span: Json, attributes: Json) -> bool:
+    status = span.get("status")
+    if isinstance(status, dict):
+        status = status.get("code", status.get("status_code"))
+    return attributes.get("error.type") is not None or (isinstance(status, int | str) and status in ERRORS)
+
+
+# --- the shapes of a file ---------------------------------------------------------------------------------------
+
+
+def _spans(path: pathlib.Path) -> Iterator[tuple[str, Json, str | None]]:
+    """Each span with its place, and the service that wrote it where that is told."""
+    for place, text in objects(path):
+        found = decoded(msgspec.json.decode, text, place, FORM)
+        if isinstance(found, list):
+            for at, one in enumerate(found):
+                yield from _nested(_object(one, f"{place} [{at}]"), f"{place} [{at}]")
+        else:
+            yield from _nested(_object(found, place), place)
+
+
+def _nested(found: Json, place: str) -> Iterator[tuple[str, Json, str | None]]:
+    if "resourceSpans" in found:
+        for at, resource in _items(found, "resourceSpans", place):
+            attributes = _object(resource.get("resource") or {}, f"{at}.resource").get("attributes")
+            service = _attributes(attributes, f"{at}.resource").get("service.name")
+            for scope_at, scope in _items(resource, "scopeSpans", f"{at}."):
+                for span_at, span in _items(scope, "spans", f"{scope_at}."):
+                    yield span_at, span, service if isinstance(service, str) else None
+    elif "spans" in found:
+        for at, span in _items(found, "spans", place):
+            yield at, span, None
+    else:
+        if "attributes" not in found:
+            raise HeadwayError(f"{place}: attributes is missing; {FORM}.")
+        yield place, found, None
+
+
+def _items(found: Json, name: str, place: str) -> Iterator[tuple[str, Json]]:
+    place = f"{place}{name}" if place.endswith(".") else f"{place} {name}"
+    items = found.get(name)
+    if items is None:
+        return
+    if not isinstance(items, list):
+        raise HeadwayError(f"{place}: must be a list; {FORM}.")
+    for at, item in enumerate(items):
+        yield f"{place}[{at}]", _object(item, f"{place}[{at}]")
+
+
+def _object(found: Any, place: str) -> Json:
+    if not isinstance(found, dict):
+        raise HeadwayError(f"{place}: must be a JSON object; {FORM}.")
+    return found
+
+
+# --- values -----------------------------------------------------------------------------------------------------
+
+
+def _attributes(found: Any, place: str) -> Json:
+    """Attributes by name, from an object or from OTLP's list."""
+    if found is None:
+        return {}
+    if isinstance(found, dict):
+        return found
+    if not isinstance(found, list):
+        raise HeadwayError(f"{place}: attributes must be an object or a list of keys and values.")
+    values: Json = {}
+    for at, item in enumerate(found):
+        if not isinstance(item, dict) or not isinstance(item.get("key"), str):
+            raise HeadwayError(f"{place}: attributes[{at}] must have a key and a value.")
+        values[item["key"]] = _value(item.get("value"))
+    return values
+
+
+def _value(found: Any) -> Any:
+    """A value of OTLP, which says its type: {"intValue": "12"}."""
+    if not isinstance(found, dict):
+        return found
+    whole = found.get("intValue")
+    if isinstance(whole, str) and re.fullmatch(r"-?[0-9]{1,19}", whole):
+        return int(whole)
+    for name in ("stringValue", "intValue", "doubleValue", "boolValue"):
+        if name in found:
+            return found[name]
+    values = found.get("arrayValue")
+    if isinstance(values, dict) and isinstance(values.get("values"), list):
+        return [_value(one) for one in values["values"]]
+    return None
+
+
+def _text(found: Json, names: tuple[str, ...], place: str) -> str | None:
+    for name in names:
+        value = found.get(name)
+        if value is not None and value != "":
+            if not isinstance(value, str):
+                raise HeadwayError(f"{place}: {name} must be text, got {str(value)[:40]}.")
+            return value
+    return None
+
+
+def _count(found: Json, names: tuple[str, ...], least: int, place: str) -> int | None:
+    """A number of tokens by the first name that is there; OTLP writes whole numbers as text."""
+    for name in names:
+        value = found.get(name)
+        if value is None:
+            continue
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 18:
+            value = int(value)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_LENGTH:
+            must = f"must be a whole number between {least} and {MAX_LENGTH}"
+            raise HeadwayError(f"{place}: {name} {must}, got {str(value)[:40]!r}.")
+        return value
+    return None
+
+
+def _stamp(span: Json, names: tuple[str, ...], place: str) -> int | None:
+    """A time in ns since 1970: a number of ns, a date and time, or JavaScript's pair of seconds and ns."""
+    for name in names:
+        value = span.get(name)
+        if value is None:
+            continue
+        if isinstance(value, list) and len(value) == 2 and all(type(part) is int for part in value):
+            value = value[0] * 10**9 + value[1]
+        elif isinstance(value, str):
+            digits = value.isascii() and value.isdigit() and len(value) <= 19
+            value = int(value) if digits else iso_ns(value)
+        # A plain number is taken for ns only where it can be nothing else: seconds, ms and us of our time are smaller.
+        if type(value) is not int or not 10**17 <= value <= LAST_NS:
+            like = "1779163050197000000 (ns) or 2026-05-19T03:57:30.197Z"
+            raise HeadwayError(f"{place}: {name} {str(span[name])[:40]!r} is not a time like {like}.")
+        return value
+    return None
+
+
+FORMAT: Final = Format(
+    "otel", "OpenTelemetry GenAI spans (OTLP JSON, spans as JSON or JSONL)", tell, read, blocks=False
+)

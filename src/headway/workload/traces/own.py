@@ -1,0 +1,176 @@
+"""Headway's own format, which loses nothing of any other: JSONL (in gzip where the name ends in .gz) or Parquet.
+
+The first line is a header, `{"headway_trace": 1, ...}`, with what is known of the trace; every other line is one
+`Record` with all its fields, times in whole picoseconds and blocks as runs (first id, count). The same trace gives the
+same bytes. A Parquet file has the same fields as columns and the header in its metadata.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import field
+from msgspec.structs import astuple
+
+from headway.types import HeadwayError
+from headway.wording import one_line, shown
+from headway.workload.traces import own_parquet
+from headway.workload.traces.groups import origin
+from headway.workload.traces.record import GLOBAL, LOCAL, Format, Info, Options, Reader, Record
+from headway.workload.traces.source import lines
+from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
+from headway.workload.traces.writing import open_text
+
+NAME: Final = "headway"
+VERSION: Final = 1
+MARK: Final = "headway_trace"
+LARGEST: Final = (1 << 63) - 1
+FORM: Final = "write the file with `headway trace convert --to headway`"
+
+
+class Header(msgspec.Struct, forbid_unknown_fields=True):
+    headway_trace: int
+    origin: str
+    block_tokens: int | None = None
+    whole_blocks: bool = False
+    scope: str = GLOBAL
+    clock: Literal["trace", "session"] = "trace"
+    sessions: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Line(Record, forbid_unknown_fields=True):
+    """A record as it stands in the file."""
+
+
+def tell(path: pathlib.Path, first: list[bytes]) -> bool:
+    if own_parquet.is_parquet(path):
+        return own_parquet.is_own(path, MARK)
+    return bool(first) and first[0].startswith(b'{"headway_trace":')
+
+
+def read(path: pathlib.Path, options: Options) -> Reader:
+    parquet = own_parquet.is_parquet(path)
+    if parquet:
+        header = _header(own_parquet.header(path, MARK), path.name)
+        found = own_parquet.records(path)
+    else:
+        source = lines(path)
+        number, line = next(source, (1, b""))
+        header = _header(line, f"{path.name} line {number}")
+        found = _lines(path, source)
+    if options.block_tokens not in (None, header.block_tokens):
+        said = f"says that its blocks have {header.block_tokens} tokens, not {options.block_tokens}"
+        raise HeadwayError(f"{path.name}: the trace {said}; leave block_tokens out.")
+    extra = {**header.extra, "origin": header.origin}
+    info = Info(
+        NAME, header.block_tokens, header.whole_blocks, header.scope, header.clock, header.sessions, extra=extra
+    )
+    return Reader(info, _checked(info, found))
+
+
+def _header(raw: bytes, place: str) -> Header:
+    try:
+        header = msgspec.json.decode(raw, type=Header)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        why = one_line(error, kind=False)
+        raise HeadwayError(f"{place}: this is no header of a Headway trace ({why}); {FORM}.") from None
+    if header.headway_trace != VERSION:
+        known = f"only {VERSION} is known here"
+        raise HeadwayError(f"{place}: {MARK} names version {shown(header.headway_trace)} of the format, {known}.")
+    if header.scope not in (GLOBAL, LOCAL):
+        raise HeadwayError(f"{place}: scope must be {GLOBAL!r} or {LOCAL!r}, got {shown(header.scope)}.")
+    if header.block_tokens is not None and not 1 <= header.block_tokens <= MAX_LENGTH:
+        wanted = f"must lie between 1 and {MAX_LENGTH}"
+        raise HeadwayError(f"{place}: block_tokens {wanted}, got {shown(header.block_tokens)}.")
+    return header
+
+
+def _lines(path: pathlib.Path, source: Iterator[tuple[int, bytes]]) -> Iterator[tuple[str, Record]]:
+    decode = msgspec.json.Decoder(Line).decode
+    for number, line in source:
+        place = f"{path.name} line {number}"
+        try:
+            yield place, Record(*astuple(decode(line)))
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            why = one_line(error, kind=False)
+            raise HeadwayError(f"{place}: {why}; a line is one request as Headway writes it.") from None
+
+
+def _checked(info: Info, records: Iterator[tuple[str, Record]]) -> Iterator[Record]:
+    last_ps = 0
+    for place, record in records:
+        _check(info, record, place)
+        if info.clock == "trace" and record.at_ps is not None:
+            if record.at_ps < last_ps:
+                raise HeadwayError(f"{place}: at_ps is before an earlier request's; sort the file by time.")
+            last_ps = record.at_ps
+        yield record
+
+
+def _check(info: Info, record: Record, place: str) -> None:
+    for name, low, high in (
+        ("prompt_tokens", 0, MAX_LENGTH),
+        ("output_tokens", 0, MAX_LENGTH),
+        ("at_ps", 0, LAST_PS),
+        ("delay_ps", 0, LAST_PS),
+        ("turn", 0, MAX_LENGTH),
+        ("max_tokens", 0, MAX_LENGTH),
+        ("shared_prefix_tokens", 0, record.prompt_tokens),
+    ):
+        value = getattr(record, name)
+        if value is not None and not low <= value <= high:
+            late = f", since it is {too_late(value)}" if high == LAST_PS < value < LARGEST else ""
+            raise HeadwayError(f"{place}: {name} must lie between {low} and {high}, got {shown(value)}{late}.")
+    if record.at_ps is None and record.session is None and not record.after:
+        raise HeadwayError(f"{place}: at_ps is missing, and the request waits for no other.")
+    if record.blocks is not None:
+        _check_blocks(info, record, record.blocks, place)
+
+
+def _check_blocks(info: Info, record: Record, runs: Iterable[tuple[int, int]], place: str) -> None:
+    size = info.block_tokens
+    if size is None:
+        raise HeadwayError(f"{place}: blocks are given, but the header says no block_tokens.")
+    total = 0
+    for first, count in runs:
+        if not (first >= -LARGEST and count >= 1 and first + count - 1 <= 2 * LARGEST + 1):
+            wrong = f"of {shown(count)} from {shown(first)}"
+            raise HeadwayError(f"{place}: blocks are runs (first id, count) in 64 bits, and this one is {wrong}.")
+        total += count
+    prompt = record.prompt_tokens
+    wanted = prompt // size if info.whole_blocks else -(-prompt // size)
+    if total != wanted:
+        raise HeadwayError(f"{place}: blocks are {total}, but {prompt} tokens are {wanted} blocks of {size}.")
+
+
+def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
+    """Nothing is lost, so nothing is told."""
+    extra = {name: value for name, value in info.extra.items() if name != "origin"}
+    header = Header(
+        VERSION, origin(info), info.block_tokens, info.whole_blocks, info.scope, info.clock, info.sessions, extra
+    )
+    first = _encoded(header, path, 0)
+    if path.suffix == ".parquet":
+        own_parquet.write(path, MARK, first, records)
+        return []
+    with open_text(path) as file:
+        file.write(first.decode() + "\n")
+        for number, record in enumerate(records, 1):
+            file.write(_encoded(record, path, number).decode() + "\n")
+    return []
+
+
+def _encoded(value: Header | Record, path: pathlib.Path, number: int) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, OverflowError, ValueError, RecursionError) as error:
+        which = f"request {number}" if number else "the header"
+        why = one_line(error, kind=False)
+        raise HeadwayError(f"{path.name}: {which} of the source cannot be written as JSON ({why}).") from None
+
+
+FORMAT: Final = Format(NAME, "Headway's own, lossless: JSONL, in gzip or not, or Parquet", tell, read, write)

@@ -1,0 +1,161 @@
+"""ServeGen client data: no log, but for each client and window of ten minutes how many requests came and by which law,
+and how long they were. The requests are drawn.
+
+In a window a client sends as many requests as its rate says, at times whose gaps follow the window's law, rescaled to
+fill the window; each has lengths from the histograms in force. Every client is a tenant, and draws from a stream of its
+own for each window: another stretch of time, or other clients, leave its requests as they are. `start` and `duration`
+choose the stretch; time 0 is its start.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from heapq import merge
+from math import gamma, log
+from operator import itemgetter
+from random import Random
+from typing import Any, Final
+
+from headway import streams
+from headway.types import PS_PER_SECOND, HeadwayError
+from headway.units import duration_ps
+from headway.wording import listed, shown
+from headway.workload.traces import servegen_data
+from headway.workload.traces.record import Format, Info, Options, Reader, Record
+from headway.workload.traces.servegen_data import WINDOW, Client, Datasets, Lengths, Window
+from headway.workload.traces.table import LAST_PS, MAX_LENGTH
+
+US: Final = 1_000_000  # in a second
+PS_PER_US: Final = PS_PER_SECOND // US
+# Gaps are kept in 2^-20 of their mean: their sum is an exact integer, and no machine's last bit shows.
+UNIT: Final = 1 << 20
+MEDIA: Final = (("image_tokens", "image_count"), ("audio_tokens", "audio_count"), ("video_tokens", "video_count"))
+
+Arrival = tuple[int, int, Record]  # microsecond, client, request
+
+
+def tell(path: pathlib.Path, first: list[bytes]) -> bool:
+    return servegen_data.looks_like(path)
+
+
+def read(path: pathlib.Path, options: Options) -> Reader:
+    known = servegen_data.clients(path)
+    end = max((client.windows[-1].start + WINDOW for client in known if client.windows), default=0)
+    start_us = _microseconds(options.start, "start", 0)
+    stop_us = min(start_us + _microseconds(options.duration, "duration", max(0, end * US - start_us)), end * US)
+    if stop_us <= start_us:
+        raise HeadwayError(f"{path.name}: the data ends after {end} s, so there is nothing to draw from this stretch.")
+    drawn = [client for client in known if client.lengths is not None]
+    if not drawn:
+        wanted = "the folder also needs the chunk-*-dataset.json of the same clients"
+        raise HeadwayError(f"{path.name}: there are rates, but no lengths to draw requests from; {wanted}.")
+    extra: dict[str, Any] = {"clients": len(drawn), "start_s": start_us / US, "duration_s": (stop_us - start_us) / US}
+    if notes := _left_out(known, start_us, stop_us):
+        extra["notes"] = notes
+    sources = [_arrivals(client, index, options.seed, start_us, stop_us) for index, client in enumerate(drawn)]
+    records = (record for _, _, record in merge(*sources, key=itemgetter(0, 1)))
+    return Reader(Info("servegen", extra=extra), records)
+
+
+def _microseconds(value: Any, name: str, default: int) -> int:
+    """A number of seconds, or a duration with its unit."""
+    if value is None:
+        return default
+    if isinstance(value, str):
+        return duration_ps(value, name) // PS_PER_US
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LAST_PS // PS_PER_SECOND:
+        raise HeadwayError(f"{name}: expected seconds from 0 to 100 days, or a duration like 10m, got {shown(value)}.")
+    return round(value * US)
+
+
+def _left_out(known: list[Client], start_us: int, stop_us: int) -> list[str]:
+    """What there is to say of clients whose lengths are not known."""
+    without = [client for client in known if client.lengths is None]
+    if not without:
+        return []
+
+    def requests(clients: list[Client]) -> int:
+        return sum(window.requests for one in clients for window in one.windows if _meets(window, start_us, stop_us))
+
+    share = requests(without) / max(1, requests(known))
+    names = listed([str(client.number) for client in without[:20]]) + (", ..." if len(without) > 20 else "")
+    which = f"{len(without)} of {len(known)} clients have no lengths and are left out"
+    return [f"{which}, with {share:.1%} of the requests: {names}"]
+
+
+def _meets(window: Window, start_us: int, stop_us: int) -> bool:
+    return window.start * US < stop_us and (window.start + WINDOW) * US > start_us
+
+
+def _arrivals(client: Client, index: int, seed: int, start_us: int, stop_us: int) -> Iterator[Arrival]:
+    """The requests of one client, a window at a time."""
+    datasets: Datasets | None = None
+    in_force = -1
+    lengths: Lengths = {}
+    for window in client.windows:
+        if not _meets(window, start_us, stop_us):
+            continue
+        if datasets is None:
+            datasets = Datasets(client)
+        if (wanted := datasets.at(window.start)) != in_force:
+            in_force, lengths = wanted, datasets.lengths(wanted)
+        name = f"servegen.{client.name}.{window.start}"
+        draw = _request(client, lengths, streams.stream(seed, f"{name}.lengths"))
+        for at_us in times(window, streams.stream(seed, f"{name}.arrivals")):
+            record = next(draw)  # also of what lies before the stretch, so that its start changes nothing
+            if start_us <= at_us < stop_us:
+                record.at_ps = (at_us - start_us) * PS_PER_US
+                yield at_us, index, record
+
+
+def times(window: Window, rng: Random) -> Iterator[int]:
+    """When the requests of a window come, in microseconds: as many and one more gaps fill it."""
+    total = 0
+    if window.law == "Gamma":
+        gap, shape = rng.gammavariate, window.shape
+        steps = (gap(shape, 1.0) / shape for _ in range(window.requests + 1))
+    else:
+        power, mean, uniform = 1.0 / window.shape, gamma(1.0 + 1.0 / window.shape), rng.random
+        steps = ((-log(1.0 - uniform())) ** power / mean for _ in range(window.requests + 1))
+    ticks = [int(step * UNIT + 0.5) for step in steps]
+    for tick in ticks:
+        total += tick
+    if not total:
+        ticks, total = [1] * len(ticks), len(ticks)
+    passed = 0
+    for tick in ticks[:-1]:
+        passed += tick
+        yield window.start * US + min(passed * (WINDOW * US) // total, WINDOW * US - 1)  # the last gap may be 0
+
+
+def _request(client: Client, lengths: Lengths, rng: Random) -> Iterator[Record]:
+    """Requests without end, but for their times."""
+    name, output, ratio = client.name, lengths["output_tokens"], lengths.get("reason_ratio")
+    text = lengths.get("text_tokens")
+    plain = lengths.get("input_tokens")
+    media = [(tokens, lengths[tokens], lengths[count]) for tokens, count in MEDIA if {tokens, count} <= lengths.keys()]
+    while True:
+        extra: dict[str, Any] = {}
+        if text is None:
+            assert plain is not None
+            prompt = int(plain.draw(rng))
+        else:
+            extra["text_tokens"] = prompt = int(text.draw(rng))
+            for kind, tokens, count in media:
+                size = 0
+                for _ in range(int(count.draw(rng))):
+                    size += int(tokens.draw(rng))
+                if size:
+                    extra[kind] = size
+                    prompt += size
+        made = int(output.draw(rng))
+        if ratio is not None:
+            extra["reason_ratio"] = float(ratio.draw(rng))
+        request = Record(min(max(prompt, 1), MAX_LENGTH), max(made, 1), tenant=name, extra=extra)
+        if ratio is not None:
+            request.kind = "reasoning"
+        yield request
+
+
+FORMAT: Final = Format("servegen", "ServeGen client data: rates and lengths to draw from", tell, read, blocks=False)

@@ -1,0 +1,269 @@
+"""ServeGen's client data as it lies in a folder or a tar archive: for each client the file of its rates and that of its
+lengths, none larger than memory should bear."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+import tarfile
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from math import isfinite
+from random import Random
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headway.types import HeadwayError
+from headway.wording import listed, one_line, shown
+from headway.workload.traces.source import reason
+from headway.workload.traces.table import LAST_PS, MAX_LENGTH, PS_PER_DAY
+
+NAME: Final = re.compile(r"chunk-([0-9]{1,9})-(trace\.csv|dataset\.json)")
+ARCHIVES: Final = (".tar.gz", ".tgz", ".tar")
+WINDOW: Final = 600  # seconds
+LAST_SECOND: Final = 86400 * (LAST_PS // PS_PER_DAY)
+MAX_FILE: Final = 64 << 20  # bytes
+MAX_TOTAL: Final = 1 << 30
+MAX_FILES: Final = 20_000
+MAX_HISTOGRAM: Final = 4 << 20  # characters: the largest known has a tenth
+MAX_COUNT: Final = 10_000  # images in one request
+MAX_RATE: Final = 10_000.0  # requests a second of one client
+SHAPES: Final = (0.006, 1e6)  # between them a law can be drawn from
+LAWS: Final = ("Gamma", "Weibull")
+
+
+class Window(Struct, frozen=True):
+    """A stretch of `WINDOW` seconds in which a client's requests come by one law."""
+
+    start: int  # seconds
+    requests: int
+    law: str
+    shape: float
+
+
+class Client(Struct, frozen=True):
+    number: int
+    trace: str  # the file's name
+    windows: list[Window]  # those with requests
+    lengths: Callable[[], bytes] | None  # the file of its lengths, where there is one
+
+    @property
+    def name(self) -> str:
+        return f"client-{self.number}"
+
+    @property
+    def dataset(self) -> str:
+        return self.trace.replace("-trace.csv", "-dataset.json")
+
+
+Files = dict[tuple[int, str], tuple[str, Callable[[], bytes]]]
+
+
+def looks_like(path: pathlib.Path) -> bool:
+    try:
+        if path.is_dir():
+            return any(NAME.fullmatch(one.name) for one in path.rglob("chunk-*-*"))
+        return path.name.endswith(ARCHIVES) and path.is_file() and _first_in_archive(path)
+    except (OSError, HeadwayError):
+        return False
+
+
+def clients(path: pathlib.Path) -> list[Client]:
+    """The clients in order of their numbers, their rates read and their lengths not yet."""
+    files: Files = {}
+    folder: str | None = None
+    for place, name, load in _in_folder(path) if path.is_dir() else _in_archive(path):
+        match = NAME.fullmatch(name)
+        assert match is not None
+        if folder not in (None, place):
+            raise HeadwayError(f"{path}: holds the clients of both {folder} and {place}; name one of the folders.")
+        folder = place
+        files[int(match[1]), match[2]] = (name, load)
+    found = []
+    for number, kind in sorted(files):
+        if kind == "trace.csv":
+            name, load = files[number, kind]
+            lengths = files.get((number, "dataset.json"))
+            found.append(Client(number, name, _windows(load(), name), lengths[1] if lengths else None))
+    if not found:
+        raise HeadwayError(f"{path}: holds no chunk-*-trace.csv, the rates of ServeGen's clients.")
+    return found
+
+
+def _in_folder(path: pathlib.Path) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
+    """Folder, name and content of each of our files."""
+    for one in sorted(path.rglob("chunk-*-*")):
+        if NAME.fullmatch(one.name) and one.is_file():
+            yield str(one.parent), one.name, lambda one=one: _bytes(one)  # type: ignore[misc]
+
+
+def _bytes(path: pathlib.Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            found = file.read(MAX_FILE + 1)
+    except OSError as error:
+        raise HeadwayError(f"{path}: the file cannot be read ({reason(error)}).") from None
+    if len(found) > MAX_FILE:
+        raise HeadwayError(f"{path.name}: has more than {MAX_FILE >> 20} MiB.")
+    return found
+
+
+def _in_archive(path: pathlib.Path) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
+    """The same of an archive, which is read once and kept, since it cannot be read out of order."""
+    total = 0
+    try:
+        with tarfile.open(path) as archive:
+            for count, member in enumerate(archive):
+                inside = pathlib.PurePosixPath(member.name)
+                if count >= MAX_FILES:
+                    raise HeadwayError(f"{path.name}: holds more than {MAX_FILES} files.")
+                if not member.isfile() or not NAME.fullmatch(inside.name):
+                    continue
+                total += member.size
+                if member.size > MAX_FILE or total > MAX_TOTAL:
+                    raise HeadwayError(f"{path.name}: {inside.name} makes it larger than can be held in memory.")
+                file = archive.extractfile(member)
+                content = file.read() if file else b""
+                yield str(inside.parent), inside.name, lambda content=content: content  # type: ignore[misc]
+    except (tarfile.TarError, EOFError, zlib.error, ValueError, LookupError) as error:
+        raise HeadwayError(f"{path.name}: the archive is damaged or none ({one_line(error, kind=False)}).") from None
+    except OSError as error:
+        raise HeadwayError(f"{path}: the file cannot be read ({reason(error)}).") from None
+
+
+def _first_in_archive(path: pathlib.Path) -> bool:
+    """Whether one of the first entries is ours."""
+    try:
+        with tarfile.open(path) as archive:
+            for count, member in enumerate(archive):
+                if NAME.fullmatch(pathlib.PurePosixPath(member.name).name):
+                    return True
+                if count == 9:
+                    break
+    except (tarfile.TarError, EOFError, zlib.error, ValueError, LookupError):
+        pass
+    return False
+
+
+# --- rates --------------------------------------------------------------------------------------------------------
+
+
+def _windows(content: bytes, name: str) -> list[Window]:
+    found = []
+    last = -1
+    for number, line in enumerate(content.splitlines(), 1):
+        place = f"{name} line {number}"
+        cells = line.decode(errors="replace").split(",")
+        if len(cells) != 6:
+            wanted = "window start, rate, CV, law, shape and scale"
+            raise HeadwayError(f"{place}: {len(cells)} values where a line has {wanted}.")
+        start = _number(cells[0], "the window start", 0, LAST_SECOND - WINDOW, place)
+        if start != int(start) or start % WINDOW or start <= last:
+            wanted = f"a multiple of {WINDOW} s after the last"
+            raise HeadwayError(f"{place}: the window start must be {wanted}, got {shown(cells[0])}.")
+        last = int(start)
+        requests = round(_number(cells[1], "the rate", 0, MAX_RATE, place) * WINDOW)
+        law = cells[3].strip()
+        if not law or not requests:
+            continue
+        if law not in LAWS:
+            raise HeadwayError(f"{place}: the law must be {' or '.join(LAWS)}, or empty, got {shown(law)}.")
+        found.append(Window(last, requests, law, _number(cells[4], "the shape", *SHAPES, place)))
+    return found
+
+
+def _number(text: str, what: str, low: float, high: float, place: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = float("nan")
+    if not low <= found <= high:
+        raise HeadwayError(f"{place}: {what} must be a number between {low:g} and {high:g}, got {shown(text)}.")
+    return found
+
+
+# --- lengths ------------------------------------------------------------------------------------------------------
+
+
+class Histogram:
+    """Values and how likely each is."""
+
+    __slots__ = ("_last", "_steps", "_values")
+
+    def __init__(self, values: list[Any], weights: list[float]) -> None:
+        self._values = values
+        self._steps = list(accumulate(weights))
+        self._last = len(values) - 1
+
+    def draw(self, rng: Random) -> Any:
+        steps = self._steps
+        return self._values[min(bisect_right(steps, rng.random() * steps[-1]), self._last)]
+
+
+Lengths = dict[str, Histogram]
+
+
+class Datasets:
+    """A client's lengths; only the histograms in force are unpacked."""
+
+    def __init__(self, client: Client) -> None:
+        assert client.lengths is not None
+        self._name = client.dataset
+        try:
+            found = msgspec.json.decode(client.lengths(), type=dict[str, dict[str, str]])
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            why = one_line(error, kind=False)
+            raise HeadwayError(f"{self._name}: {why}; it maps a window's start to fields to histograms.") from None
+        self._windows = {
+            int(_number(start, "a window's start", 0, LAST_SECOND, self._name)): fields
+            for start, fields in found.items()
+        }
+        self.starts = sorted(start for start, fields in self._windows.items() if _is_filled(fields))
+        if not self.starts:
+            raise HeadwayError(f"{self._name}: holds no histograms.")
+
+    def at(self, second: int) -> int:
+        """The start of the window in force: the last that has any lengths, or the first there is."""
+        return self.starts[max(0, bisect_right(self.starts, second) - 1)]
+
+    def lengths(self, start: int) -> Lengths:
+        fields = self._windows[start]
+        place = f"{self._name} window {start}"
+        found = {
+            name: _histogram(text, MAX_COUNT if name.endswith("_count") else MAX_LENGTH, f"{place}: {name}")
+            for name, text in fields.items()
+        }
+        for wanted in ("output_tokens", "text_tokens" if "text_tokens" in found else "input_tokens"):
+            if wanted not in found:
+                raise HeadwayError(f"{place}: there are no {wanted}, only {listed(sorted(found))}.")
+        return found
+
+
+def _is_filled(fields: dict[str, str]) -> bool:
+    return bool(fields) and all(text.strip() != "{}" for text in fields.values())
+
+
+def _histogram(text: str, largest: int, place: str) -> Histogram:
+    """Out of the text of a Python dict, which is read as data and never run."""
+    if len(text) > MAX_HISTOGRAM:
+        raise HeadwayError(f"{place} has more than {MAX_HISTOGRAM >> 20} MiB.")
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not found:
+        raise HeadwayError(f"{place} must be a dict of values and probabilities, got {shown(text)}.")
+    total = 0.0
+    for value, weight in found.items():
+        for number in (value, weight):
+            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= largest:
+                raise HeadwayError(f"{place} holds {shown(number)}, which is no number from 0 to {largest}.")
+        total += weight
+    if not (isfinite(total) and total > 0):
+        raise HeadwayError(f"{place} has probabilities that are all 0.")
+    return Histogram(list(found), list(found.values()))

@@ -1,0 +1,294 @@
+"""TraceLab (University of Washington): rounds of coding agents as JSONL, and the CSV that its simulators replay, whose
+columns are told by name: `session_id` or `id`, `round_idx`, `prefix_len`, `input_len` (what is appended, not the whole
+prompt), `output_len`, and where known `arrival_time` (ms, of the session) and `tool_wait_after_ms`.
+
+Neither has block ids. A round's prompt is `prefix` tokens that the provider found cached, and what was appended. So ids
+are made up: a round shares the whole blocks of its prefix with the round before it in its session, as far as that one's
+prompt reached, and the rest is new. Blocks are of 16 tokens unless `block_tokens` says otherwise. A provider's cache
+miss therefore looks like new content, and what sessions share is not known.
+
+In JSONL a round begins with the last message or tool result that went into it, and ends with its last output; the next
+one's delay is what lies between. Recordings of one release are months apart, so times count from their session's start.
+In the CSV the delay is the previous round's `tool_wait_after_ms`, and `arrival_time` is when a session starts.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from headway import units
+from headway.types import HeadwayError
+from headway.workload.traces.blocks import beginning
+from headway.workload.traces.objects import decoded
+from headway.workload.traces.record import LOCAL, Format, Info, Options, Reader, Record
+from headway.workload.traces.source import cells, lines
+from headway.workload.traces.stamps import PS_PER_MS, PS_PER_NS, exact, iso_ns
+from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
+
+BLOCK_TOKENS: Final = 16
+MAX_WAIT_MS: Final = LAST_PS // PS_PER_MS
+OUTPUTS: Final = ("reasoning", "text", "tool_call", "usage_report")  # any other event went into the round
+COLUMNS: Final = ("round_idx", "prefix_len", "input_len", "output_len")
+NAMES: Final = ("session_id", "id")
+FORM: Final = (
+    "a line is one JSON object with session_id, round_index, prefix_tokens, newly_append_tokens, output_tokens"
+)
+Numbered = tuple[int, bytes]
+
+
+class Event(Struct, gc=False):
+    event_type: str
+    timestamp: str | None = None
+
+
+class Tool(Struct, gc=False):
+    tool_wall_latency_ms: int | float | None = None
+
+
+class Round(Struct):
+    """A line of the JSONL; what its readers share is the same in the CSV."""
+
+    session_id: str
+    round_index: int
+    prefix_tokens: int
+    newly_append_tokens: int
+    output_tokens: int
+    input_tokens_total: int | None = None
+    reasoning_output_tokens: int | None = None
+    round_id: str | None = None
+    model: str | None = None
+    provider: str | None = None
+    project: str | None = None
+    timing_events: list[Event] | None = None
+    tools: list[Tool] | None = None
+
+
+class Context(Struct):
+    """A session as far as it was read: its latest prompt in blocks, and when it ran."""
+
+    blocks: list[tuple[int, int]] = field(default_factory=list)
+    tokens: int = 0  # of that prompt
+    ids: int = 0  # given away so far
+    turn: int = 0
+    round_index: int = 0
+    first_ps: int | None = None
+    at_ps: int = 0
+    end_ps: int | None = None
+    wait_ps: int = 0  # of the tools after the latest round
+
+    def prompt(self, prefix: int, tokens: int, size: int) -> list[tuple[int, int]]:
+        """The ids of a prompt whose first `prefix` tokens are the latest prompt's, as far as that one reached."""
+        shared = min(prefix, self.tokens) // size
+        fresh = -(-tokens // size) - shared
+        kept = beginning(self.blocks, shared)
+        if fresh:
+            kept.append((self.ids, fresh))
+            self.ids += fresh
+        self.blocks, self.tokens = kept, tokens
+        return list(kept)
+
+
+def read(path: pathlib.Path, options: Options) -> Reader:
+    size = BLOCK_TOKENS if options.block_tokens is None else options.block_tokens
+    source = lines(path)
+    first = next(source, None)
+    if first is None:
+        raise HeadwayError(f"{path.name}: the file is empty.")
+    info = Info("tracelab", block_tokens=size, scope=LOCAL, clock="session", sessions=True)
+    if first[1].startswith(b"{"):
+        records = _rounds(path, chain([first], source), size)
+    else:
+        columns = _columns(first[1], f"{path.name} line {first[0]}")
+        if "arrival_time" in columns:
+            info.clock = "trace"
+        records = _rows(path, source, columns, size)
+    return Reader(info, islice(records, options.limit))
+
+
+def tell(path: pathlib.Path, head: list[bytes]) -> bool:
+    first = head[0] if head else b""
+    if first.startswith(b"{"):
+        return b'"round_index"' in first and b'"newly_append_tokens"' in first
+    names = [cell.strip().decode(errors="replace") for cell in first.split(b",")]
+    return set(COLUMNS) <= set(names) and any(name in names for name in NAMES)
+
+
+def _turn(round: Round, context: Context, size: int, place: str) -> Record:
+    """The round as its session's next turn, but for its times."""
+    if context.turn and round.round_index < context.round_index:
+        raise HeadwayError(
+            f"{place}: round {round.round_index} of session {round.session_id[:60]!r} comes after round "
+            f"{context.round_index}; sort the file by session and round."
+        )
+    prompt = round.prefix_tokens + round.newly_append_tokens
+    blocks = context.prompt(round.prefix_tokens, prompt, size)
+    context.round_index = round.round_index
+    context.turn += 1
+    return Record(
+        prompt,
+        round.output_tokens,
+        blocks=blocks,
+        session=round.session_id,
+        turn=context.turn - 1,
+        id=round.round_id,
+        model=round.model,
+        kind="agentic",
+        extra=_extra(round),
+    )
+
+
+def _extra(round: Round) -> dict[str, Any]:
+    known = {
+        "cached_tokens": round.prefix_tokens,
+        "reasoning_tokens": round.reasoning_output_tokens,
+        "provider": round.provider,
+        "project": round.project,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _length(value: int, least: int, name: str, place: str) -> None:
+    if not least <= value <= MAX_LENGTH:
+        raise HeadwayError(f"{place}: {name} must lie between {least} and {MAX_LENGTH}, got {value}.")
+
+
+# --- JSONL ------------------------------------------------------------------------------------------------------
+
+
+def _rounds(path: pathlib.Path, source: Iterator[Numbered], size: int) -> Iterator[Record]:
+    decode = msgspec.json.Decoder(Round).decode
+    contexts: dict[str, Context] = {}
+    for at, line in source:
+        place = f"{path.name} line {at}"
+        round = decoded(decode, line, place, FORM)
+        _length(round.prefix_tokens, 0, "prefix_tokens", place)
+        _length(round.newly_append_tokens, 0, "newly_append_tokens", place)
+        _length(round.prefix_tokens + round.newly_append_tokens, 1, "prefix_tokens and newly_append_tokens", place)
+        _length(round.output_tokens, 0, "output_tokens", place)
+        total = round.input_tokens_total
+        if total is not None and total != round.prefix_tokens + round.newly_append_tokens:
+            has = f"{round.prefix_tokens} and {round.newly_append_tokens}"
+            raise HeadwayError(f"{place}: input_tokens_total is {total}, but prefix and append tokens are {has}.")
+        context = contexts.setdefault(round.session_id, Context())
+        record = _turn(round, context, size, place)
+        _time(record, round, context, place)
+        yield record
+
+
+def _time(record: Record, round: Round, context: Context, place: str) -> None:
+    """When the round came, and how long after the one before had ended."""
+    began, ended = _ran(round, place)
+    if began is not None:
+        context.first_ps = began if context.first_ps is None else context.first_ps
+        # Stamps come from several clocks: a round never begins before the one before it did.
+        context.at_ps = max(context.at_ps, began - context.first_ps)
+        if context.at_ps > LAST_PS:
+            raise HeadwayError(f"{place}: timing_events are too late, {too_late(context.at_ps)} in a session.")
+        record.at_ps = context.at_ps
+    if not record.turn:
+        record.delay_ps = 0
+    elif began is not None and context.end_ps is not None:
+        record.delay_ps = min(LAST_PS, max(0, began - context.end_ps))
+    else:
+        record.delay_ps = context.wait_ps
+    context.end_ps = ended
+    context.wait_ps = 0
+    for tool in round.tools or ():  # which run beside each other, so the longest counts
+        latency = tool.tool_wall_latency_ms
+        if latency is not None and 0 <= latency <= MAX_WAIT_MS:
+            context.wait_ps = max(context.wait_ps, exact(latency, PS_PER_MS))
+
+
+def _ran(round: Round, place: str) -> tuple[int | None, int | None]:
+    """When a round began and when it ended, as far as its events tell, in picoseconds since 1970."""
+    began: int | None = None
+    ended: int | None = None
+    for index, event in enumerate(round.timing_events or ()):
+        if event.timestamp is None:
+            continue
+        at_ns = iso_ns(event.timestamp)
+        if at_ns is None:
+            where = f"timing_events[{index}].timestamp {event.timestamp[:40]!r}"
+            raise HeadwayError(f"{place}: {where} is not a time like 2026-06-01T05:40:20.151Z.")
+        at_ps = at_ns * PS_PER_NS
+        if event.event_type in OUTPUTS:
+            ended = at_ps if ended is None else max(ended, at_ps)
+        else:
+            began = at_ps if began is None else max(began, at_ps)
+    return began, ended if ended is not None else began
+
+
+# --- CSV --------------------------------------------------------------------------------------------------------
+
+
+def _columns(line: bytes, place: str) -> list[str]:
+    columns = cells(line, place)
+    missing = [name for name in COLUMNS if name not in columns]
+    if not any(name in columns for name in NAMES):
+        missing.insert(0, "session_id")
+    if missing:
+        wanted = f"expected session_id or id, {', '.join(COLUMNS)}"
+        raise HeadwayError(f"{place}: the header has no column {missing[0]}; {wanted}.")
+    return columns
+
+
+def _rows(path: pathlib.Path, source: Iterator[Numbered], columns: list[str], size: int) -> Iterator[Record]:
+    contexts: dict[str, Context] = {}
+    latest_ps = 0
+    for at, line in source:
+        place = f"{path.name} line {at}"
+        values = cells(line, place)
+        if len(values) != len(columns):
+            raise HeadwayError(f"{place}: {len(values)} values where the header names {len(columns)} columns.")
+        row = dict(zip(columns, values, strict=True))
+        round = Round(
+            row.get("session_id") or row.get("id") or "",
+            _whole(row, "round_idx", 0, place),
+            _whole(row, "prefix_len", 0, place),
+            _whole(row, "input_len", 0, place),
+            _whole(row, "output_len", 0, place),
+        )
+        if not round.session_id:
+            raise HeadwayError(f"{place}: session_id is empty.")
+        _length(round.prefix_tokens + round.newly_append_tokens, 1, "prefix_len and input_len", place)
+        context = contexts.setdefault(round.session_id, Context())
+        record = _turn(round, context, size, place)
+        record.delay_ps = context.wait_ps
+        context.wait_ps = _ms(row, "tool_wait_after_ms", place) or 0
+        came_ps = _ms(row, "arrival_time", place)
+        # Every row repeats the arrival of its session, so only another value is a time of the row's own.
+        if came_ps is not None and came_ps != context.first_ps:
+            if came_ps < latest_ps:
+                raise HeadwayError(f"{place}: arrival_time is before an earlier line's; sort the file by time.")
+            record.at_ps = latest_ps = came_ps
+            context.first_ps = came_ps if context.first_ps is None else context.first_ps
+        yield record
+
+
+def _whole(row: dict[str, str], name: str, least: int, place: str) -> int:
+    text = row[name]
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and least <= int(text) <= MAX_LENGTH):
+        raise HeadwayError(
+            f"{place}: {name} must be a whole number between {least} and {MAX_LENGTH}, got {text[:40]!r}."
+        )
+    return int(text)
+
+
+def _ms(row: dict[str, str], name: str, place: str) -> int | None:
+    """A time in ms as picoseconds; None where the file has no such column or the row no value."""
+    text = row.get(name, "")
+    if not text:
+        return None
+    value = units.exact(text)
+    if value is None or not 0 <= value <= MAX_WAIT_MS:
+        raise HeadwayError(f"{place}: {name} must be a time in ms between 0 and 100 days, got {text[:40]!r}.")
+    return round(value * PS_PER_MS)
+
+
+FORMAT: Final = Format("tracelab", "TraceLab rounds of coding agents (JSONL), or its replay CSV", tell, read)

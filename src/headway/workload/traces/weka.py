@@ -1,0 +1,278 @@
+"""WEKA's agentic coding sessions (kv-cache-tester): a JSON object a session, one a file, a folder of such files, or one
+a line; block ids in `hash_ids`, or in the compact form as `hash_runs` of [first id, count].
+
+Times are seconds from the session's start; sessions have no clock in common. A request comes its `think_time` after the
+one before has ended; where that is missing, the difference of `t` less the previous `api_time` stands in.
+
+An entry of type `subagent` holds requests of its own, with `t` from the spawn. Where it has a `duration_ms` its own `t`
+is the *end*, so it was spawned that long before (in the published set 0.1 to 1.1 s after the parent's answer); where it
+has none, it runs beside its parent and `t` is the spawn. The parent's first request after a sub-agent's end waits for
+it. That request's `think_time` spans the sub-agent's run, so its delay is counted from the stamps instead.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from headway.types import PS_PER_SECOND, HeadwayError
+from headway.workload.traces import source
+from headway.workload.traces.blocks import LARGEST, id_runs
+from headway.workload.traces.branches import Lane
+from headway.workload.traces.objects import decoded, objects
+from headway.workload.traces.record import GLOBAL, LOCAL, Format, Info, Options, Reader, Record
+from headway.workload.traces.stamps import PS_PER_MS, exact
+from headway.workload.traces.table import LAST_PS, MAX_LENGTH
+
+SCOPES: Final = {"local": LOCAL, "global": GLOBAL}
+SUFFIXES: Final = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
+MAX_ID: Final = 2**64 - 1
+MARKS: Final = (b'"hash_id_scope"', b'"tool_tokens"', b'"requests"')
+FORM: Final = "a session is a JSON object with id, block_size and requests, each with t, type, in, out and hash_ids"
+
+
+class Request(Struct, tag_field="type", tag="n", gc=False):
+    t: int | float
+    prompt: int = field(name="in")
+    output: int = field(name="out")
+    model: str | None = None
+    hash_ids: list[int] | None = None
+    hash_runs: list[tuple[int, int]] | None = None
+    api_time: int | float | None = None
+    think_time: int | float | None = None
+    ttft: int | float | None = None
+    stop: str | None = None
+
+
+class Streamed(Request, tag="s", gc=False):
+    pass
+
+
+class Subagent(Struct, tag_field="type", tag="subagent"):
+    t: int | float
+    requests: list[Request | Streamed]
+    agent_id: str | None = None
+    duration_ms: int | float | None = None
+    tool_tokens: int | None = None
+    system_tokens: int | None = None
+
+
+class Session(Struct):
+    id: str
+    block_size: int
+    requests: list[Request | Streamed | Subagent]
+    hash_id_scope: str = "local"
+    tool_tokens: int | None = None
+    system_tokens: int | None = None
+
+
+def read(path: pathlib.Path, options: Options) -> Reader:
+    sessions = _sessions(path)
+    place, first = next(sessions)
+    size = first.block_size
+    if options.block_tokens not in (None, size):
+        raise HeadwayError(f"{place}: block_size is {size}, so block_tokens cannot be {options.block_tokens}.")
+    info = Info(
+        "weka",
+        block_tokens=size,
+        whole_blocks=True,
+        scope=SCOPES[first.hash_id_scope],
+        clock="session",
+        sessions=True,
+    )
+    records = (record for where, one in chain([(place, first)], sessions) for record in _records(one, where))
+    return Reader(info, islice(records, options.limit))
+
+
+def tell(path: pathlib.Path, head: list[bytes]) -> bool:
+    if path.is_dir():
+        first = min((file for file in path.iterdir() if file.name.endswith(SUFFIXES)), default=None)
+        try:
+            head = [] if first is None or first.is_dir() else source.head(first)
+        except HeadwayError:
+            return False
+    start = b"\n".join(head)
+    return start.startswith(b"{") and all(mark in start for mark in MARKS)
+
+
+# --- the files --------------------------------------------------------------------------------------------------
+
+
+def _sessions(path: pathlib.Path) -> Iterator[tuple[str, Session]]:
+    """The sessions of a file or folder with their places, each named once and all of one block size and scope."""
+    decode = msgspec.json.Decoder(Session).decode
+    seen: dict[str, str] = {}
+    first: Session | None = None
+    for file in _files(path):
+        for place, text in objects(file):
+            session = decoded(decode, text, place, FORM)
+            _check(session, first or session, place)
+            if session.id in seen:
+                raise HeadwayError(f"{place}: id {session.id!r} was a session's already, at {seen[session.id]}.")
+            seen[session.id] = place
+            first = first or session
+            yield place, session
+
+
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES))
+    if not files:
+        raise HeadwayError(f"{path.name}: the folder holds no sessions; they are files ending in .json or .json.gz.")
+    return files
+
+
+def _check(session: Session, first: Session, place: str) -> None:
+    if not 1 <= session.block_size <= LARGEST:
+        raise HeadwayError(f"{place}: block_size must lie between 1 and {LARGEST}, got {session.block_size}.")
+    if session.hash_id_scope not in SCOPES:
+        raise HeadwayError(f"{place}: hash_id_scope must be local or global, got {session.hash_id_scope[:40]!r}.")
+    for name in ("block_size", "hash_id_scope"):
+        mine, others = getattr(session, name), getattr(first, name)
+        if mine != others:
+            raise HeadwayError(f"{place}: {name} is {mine!r}, but {others!r} in the first session; read them apart.")
+
+
+# --- one session ------------------------------------------------------------------------------------------------
+
+
+class _Step(Struct):
+    """A request of a session and when it ran, from the session's start."""
+
+    start_ps: int
+    end_ps: int
+    lane: Lane
+    agent: Subagent | None
+    request: Request
+    place: str
+    before: _Step | None  # in its lane
+
+
+def _records(session: Session, place: str) -> Iterator[Record]:
+    steps = _steps(session, place)
+    branches = any(step.agent for step in steps)
+    for turn, step in enumerate(steps):
+        request, agent = step.request, step.agent
+        name = f"{session.id}/{turn}"
+        wait = step.lane.show(name, step.start_ps, step.end_ps)
+        extra = _extra(request, session, agent)
+        think_ps = _think(step)
+        if wait.until is None or wait.goes_on:
+            delay_ps = think_ps
+        else:
+            delay_ps = max(0, step.start_ps - wait.until)
+            if request.think_time is not None:
+                extra["think_time"] = request.think_time  # which is not the delay
+        yield Record(
+            request.prompt,
+            request.output,
+            at_ps=step.start_ps,
+            blocks=_blocks(request, session.block_size, step.place),
+            session=session.id,
+            turn=turn,
+            id=name if branches else None,
+            after=wait.after,
+            delay_ps=delay_ps,
+            model=request.model,
+            kind="agentic",
+            extra=extra,
+        )
+
+
+def _steps(session: Session, place: str) -> list[_Step]:
+    """All requests of a session in order of their start."""
+    own = [(number, one) for number, one in enumerate(session.requests) if not isinstance(one, Subagent)]
+    main = Lane(len(own))
+    steps: list[_Step] = []
+    _add(steps, main, None, 0, [(f"{place} requests[{number}]", one) for number, one in own])
+    for number, entry in enumerate(session.requests):
+        if isinstance(entry, Subagent):
+            where = f"{place} requests[{number}]"
+            spawn_ps = _time(entry.t, "t", where)
+            if entry.duration_ms is not None:
+                spawn_ps = max(0, spawn_ps - _time(entry.duration_ms, "duration_ms", where, PS_PER_MS))
+            inner = [(f"{where}.requests[{at}]", one) for at, one in enumerate(entry.requests)]
+            _add(steps, Lane(len(inner), main), entry, spawn_ps, inner)
+    if len(steps) > len(own):
+        steps.sort(key=lambda step: step.start_ps)  # stable: a parent comes before the branches of its instant
+    return steps
+
+
+def _add(
+    steps: list[_Step], lane: Lane, agent: Subagent | None, from_ps: int, requests: Sequence[tuple[str, Request]]
+) -> None:
+    before: _Step | None = None
+    for place, request in requests:
+        _lengths(request, place)
+        start_ps = from_ps + _time(request.t, "t", place)
+        if start_ps > LAST_PS:
+            raise HeadwayError(f"{place}: t {request.t} is too late; a session may last for 100 days.")
+        if before is not None and start_ps < before.start_ps:
+            raise HeadwayError(f"{place}: t {request.t} is before that of the request before it; sort them by time.")
+        end_ps = start_ps + (0 if request.api_time is None else _time(request.api_time, "api_time", place))
+        before = _Step(start_ps, end_ps, lane, agent, request, place, before)
+        steps.append(before)
+
+
+def _think(step: _Step) -> int:
+    """How long the client waited before this request, after the one before in its lane."""
+    if step.before is None:
+        return step.start_ps
+    if step.request.think_time is not None:
+        return _time(step.request.think_time, "think_time", step.place)
+    return max(0, step.start_ps - step.before.end_ps)
+
+
+def _time(value: float, name: str, place: str, unit_ps: int = PS_PER_SECOND) -> int:
+    if not 0 <= value <= LAST_PS // unit_ps:
+        raise HeadwayError(f"{place}: {name} must be a time between 0 and 100 days, got {value}.")
+    return exact(value, unit_ps)
+
+
+def _lengths(request: Request, place: str) -> None:
+    if not 1 <= request.prompt <= MAX_LENGTH:
+        raise HeadwayError(f"{place}: in must lie between 1 and {MAX_LENGTH}, got {request.prompt}.")
+    if not 0 <= request.output <= MAX_LENGTH:
+        raise HeadwayError(f"{place}: out must lie between 0 and {MAX_LENGTH}, got {request.output}.")
+
+
+def _blocks(request: Request, size: int, place: str) -> Sequence[tuple[int, int]]:
+    """The prompt's whole blocks as runs, found to be as many as its length says."""
+    name, blocks = "hash_runs", request.hash_runs
+    if request.hash_ids is not None and blocks is None:
+        name, blocks = "hash_ids", id_runs(request.hash_ids)
+    elif request.hash_ids is not None or blocks is None:
+        raise HeadwayError(f"{place}: a request has hash_ids, or hash_runs in the compact form; write one of the two.")
+    count = 0
+    for first, length in blocks:
+        if not (0 <= first <= MAX_ID and 1 <= length <= MAX_LENGTH):
+            raise HeadwayError(f"{place}: {name} has the run [{first}, {length}]; ids and counts are positive numbers.")
+        count += length
+    wanted = request.prompt // size
+    if count != wanted:
+        has = f"{name} has {count} blocks, but {request.prompt} tokens hold {wanted} whole blocks of {size}"
+        raise HeadwayError(f"{place}: {has}.")
+    return blocks
+
+
+def _extra(request: Request, session: Session, agent: Subagent | None) -> dict[str, Any]:
+    """What the set measured of a request, and how long the tool and system prompt are that it begins with."""
+    prefix = session if agent is None else agent
+    known = {
+        "api_time": request.api_time,
+        "ttft": request.ttft,
+        "stop": request.stop or None,
+        "tool_tokens": prefix.tool_tokens,
+        "system_tokens": prefix.system_tokens,
+        "agent": None if agent is None else agent.agent_id,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+FORMAT: Final = Format("weka", "WEKA agentic coding sessions, published or compact", tell, read)

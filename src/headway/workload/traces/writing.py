@@ -1,0 +1,78 @@
+"""What the writers of trace formats have in common: the file, and telling what a format could not express."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pathlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Final, TextIO, cast
+
+from headway.types import HeadwayError
+from headway.workload.traces.record import Info, Record
+from headway.workload.traces.source import reason
+
+FIELDS: Final = {
+    "blocks": "the blocks of prompts",
+    "session": "sessions",
+    "after": "which requests wait for which",
+    "delay_ps": "delays",
+    "id": "the ids of requests",
+    "model": "models",
+    "tenant": "tenants",
+    "slo_class": "SLO classes",
+    "kind": "kinds of requests",
+    "max_tokens": "what clients declare as max_tokens",
+    "shared_prefix_tokens": "declared shared prefixes",
+    "extra": "further fields of the source",
+}
+
+
+@contextmanager
+def open_text(path: pathlib.Path) -> Iterator[TextIO]:
+    """A new text file, in gzip where its name ends so; the same content gives the same bytes."""
+    try:
+        with path.open("wb") as raw:
+            if path.suffix == ".gz":
+                with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+                    text = io.TextIOWrapper(cast(IO[bytes], packed), "utf-8", newline="\n")
+                    yield text
+                    text.flush()
+                    text.detach()
+            else:
+                text = io.TextIOWrapper(raw, "utf-8", newline="\n")
+                yield text
+                text.flush()
+                text.detach()
+    except OSError as error:
+        raise HeadwayError(f"{path}: the file cannot be written ({reason(error)}).") from None
+
+
+class Losses:
+    """What of the records seen so far a format that keeps only some of their fields lost."""
+
+    def __init__(self, *keeps: str) -> None:
+        self._watched = {name: phrase for name, phrase in FIELDS.items() if name not in keeps}
+        self._found: dict[str, None] = {}
+        self._seen = 0
+
+    def see(self, record: Record) -> None:
+        self._seen += 1
+        for name in [name for name in self._watched if getattr(record, name)]:
+            self._found[self._watched.pop(name)] = None
+
+    def add(self, phrase: str) -> None:
+        self._found[phrase] = None
+
+    def stamp(self, info: Info, record: Record, path: pathlib.Path) -> int:
+        """When the request just seen came; an error where the source does not say."""
+        if record.at_ps is None or info.clock != "trace":
+            wrong = f"request {self._seen} of the source has no time of arrival of its own, only its session's"
+            raise HeadwayError(
+                f"{path.name}: cannot be written in this format, since {wrong}; choose one that has sessions."
+            )
+        return record.at_ps
+
+    def phrases(self) -> list[str]:
+        return list(self._found)

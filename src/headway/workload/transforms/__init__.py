@@ -1,0 +1,74 @@
+"""Transforms: from one trace to another, one record at a time as far as the meaning allows; they compose.
+
+In a scenario they are a list, `transforms: [{cap: {max_turns: 8}}, {scale: {rate: 2}}]`; on the command line each is
+a verb, `headway trace cap IN OUT --max-turns 8`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from headway.types import HeadwayError
+from headway.wording import cut, shown, suggest
+from headway.workload.traces.record import Reader, Record
+from headway.workload.transforms import anonymise, cap, dequantise, filter, merge, scale, slice, starts
+from headway.workload.transforms.base import Transform, changed
+
+__all__ = ["TRANSFORMS", "Transform", "apply", "make", "parse"]
+
+TRANSFORMS: Final[dict[str, Callable[[object, str], Transform]]] = {
+    "cap": cap.transform,
+    "scale": scale.transform,
+    "slice": slice.transform,
+    "merge": merge.transform,
+    "filter": filter.transform,
+    "dequantise": dequantise.transform,
+    "anonymise": anonymise.transform,
+    "starts": starts.transform,
+}
+
+
+def parse(data: object, where: str) -> list[Transform]:
+    """The transforms of a list such as [{cap: {max_turns: 8}}, dequantise]."""
+    if not isinstance(data, list | tuple):
+        raise HeadwayError(f"{where}: expected a list such as [{{cap: {{max_turns: 8}}}}], got {shown(data)}.")
+    return [_one(item, f"{where}[{number}]") for number, item in enumerate(data)]
+
+
+def _one(item: Any, where: str) -> Transform:
+    if isinstance(item, str):
+        item = {item: None}
+    if not isinstance(item, dict) or len(item) != 1:
+        raise HeadwayError(f"{where}: expected one transform such as {{cap: {{max_turns: 8}}}}, got {shown(item)}.")
+    [(name, parameters)] = item.items()
+    if not isinstance(name, str) or name not in TRANSFORMS:
+        raise HeadwayError(f"{where}: no transform is called {shown(name)}.{suggest(cut(str(name)), TRANSFORMS)}")
+    return make(name, parameters, f"{where}.{name}")
+
+
+def make(name: str, parameters: object, where: str) -> Transform:
+    """One transform by its name; `where` is its place in what the user wrote."""
+    step = TRANSFORMS[name]({} if parameters is None else parameters, where)
+    return lambda reader: _some(step(reader), where)
+
+
+def apply(reader: Reader, transforms: Sequence[Transform]) -> Reader:
+    """The trace after these transforms, in their order."""
+    for transform in transforms:
+        reader = transform(reader)
+    return reader
+
+
+def _some(reader: Reader, where: str) -> Reader:
+    """The transformed trace; to find nothing in it is an error."""
+
+    def records() -> Iterator[Record]:
+        found = False
+        for record in reader.records:
+            found = True
+            yield record
+        if not found:
+            raise HeadwayError(f"{where}: leaves no request of this trace; widen what it keeps.")
+
+    return changed(reader, records())

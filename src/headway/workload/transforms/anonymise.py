@@ -1,0 +1,77 @@
+"""`anonymise`: a trace that can be passed on: what it is made of stays, what things are called does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headway import section
+from headway.workload.traces.record import Reader, Record
+from headway.workload.transforms.base import Transform, changed
+from headway.workload.transforms.numbering import Numbers
+
+LENGTHS: Final = ("tool_tokens", "system_tokens")  # of what else is said, all that a replay needs
+
+Name = Callable[[str, str], str]  # of a kind, a text
+
+
+class Spec(Struct, frozen=True):
+    seed: int | str | None = None
+    keep_models: bool = False
+
+
+def transform(data: object, where: str) -> Transform:
+    """Sessions, requests, tenants and models called by numbers in order of appearance, or, with a `seed`, by
+    pseudonyms that are the same in every file made with that seed; who knows the seed can test a guess, so it is to be
+    kept like a password. Block ids are given anew in order of appearance. Whatever else the source said of requests
+    and of itself is dropped, but for the lengths of tool and system prompts. Times, lengths, kinds, SLO classes, waits
+    and the tree of blocks stay as they are.
+
+    It holds a stretch for each run of block ids that it met, and without a seed all names.
+    """
+    spec = section.read(Spec, data, where)
+
+    def anonymise(reader: Reader) -> Reader:
+        name = _counted() if spec.seed is None else _keyed(spec.seed)
+        return changed(reader, _anonymise(reader, name, spec.keep_models), extra={})
+
+    return anonymise
+
+
+def _anonymise(reader: Reader, name: Name, keep_models: bool) -> Iterator[Record]:
+    numbers = Numbers(reader.info.scope)
+    for record in reader.records:
+        model = record.model
+        yield replace(
+            record,
+            blocks=None if record.blocks is None else numbers.of(record).runs(record.blocks),
+            session=None if record.session is None else name("session", record.session),
+            id=None if record.id is None else name("request", record.id),
+            after=tuple(name("request", one) for one in record.after),
+            tenant=None if record.tenant is None else name("tenant", record.tenant),
+            model=model if keep_models or model is None else name("model", model),
+            extra={key: record.extra[key] for key in LENGTHS if isinstance(record.extra.get(key), int)},
+        )
+
+
+def _counted() -> Name:
+    known: dict[str, dict[str, str]] = {}
+
+    def name(kind: str, text: str) -> str:
+        names = known.setdefault(kind, {})
+        return names.setdefault(text, f"{kind}-{len(names) + 1}")
+
+    return name
+
+
+def _keyed(seed: int | str) -> Name:
+    key = blake2b(str(seed).encode(), digest_size=32).digest()
+
+    def name(kind: str, text: str) -> str:
+        return f"{kind}-{blake2b(f'{kind}:{text}'.encode(), digest_size=8, key=key).hexdigest()}"
+
+    return name

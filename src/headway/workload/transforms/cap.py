@@ -1,0 +1,62 @@
+"""`cap`: the first turns of each session, for a trace in which no session is heavy enough to make a hot spot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappush, heappushpop
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from headway import section
+from headway.workload.traces.record import Reader, Record
+from headway.workload.transforms.base import Held, Place, Transform, Waits, changed
+from headway.workload.transforms.threaded import threaded
+
+Entry = tuple[int, int, int, bytes, Place]  # turn, time and position, negated: the first of a heap is the next to go
+
+
+class Spec(Struct, frozen=True):
+    max_turns: Annotated[int, Meta(ge=1)]
+
+
+def transform(data: object, where: str) -> Transform:
+    """Of each session its first `max_turns` requests by turn, then time, in the order of the trace. A request without a
+    turn counts by its place in the session. Where the trace does not record sessions they are derived from its blocks.
+
+    It holds what it keeps; where sessions are derived, the whole trace.
+    """
+    spec = section.read(Spec, data, where)
+    return lambda reader: changed(reader, _cap(reader, spec.max_turns, where))
+
+
+def _cap(reader: Reader, most: int, where: str) -> Iterator[Record]:
+    held, waits = Held(), Waits()
+    heaps: dict[str, list[Entry]] = {}
+    kept: list[tuple[int, bytes]] = []
+    seen: dict[str, int] = {}
+    for position, (session, record) in enumerate(threaded(reader, where)):
+        place = waits.see(record)
+        if session is None:
+            kept.append((position, held.pack(record)))
+            continue
+        turn = seen.get(session, 0)
+        seen[session] = turn + 1
+        if record.turn is not None:
+            turn = record.turn
+        heap = heaps.setdefault(session, [])
+        key = (-turn, -(record.at_ps or 0), -position)
+        if len(heap) == most and key < heap[0][:3]:
+            waits.drop(record, place)
+            continue
+        entry = (*key, held.pack(record), place)
+        if len(heap) < most:
+            heappush(heap, entry)
+        else:
+            gone = heappushpop(heap, entry)
+            waits.drop(held.unpack(gone[3]), gone[4])
+    for heap in heaps.values():
+        kept.extend((-entry[2], entry[3]) for entry in heap)
+    kept.sort()
+    for _, packed in kept:
+        yield waits.mend(held.unpack(packed))

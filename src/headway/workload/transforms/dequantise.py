@@ -1,0 +1,95 @@
+"""`dequantise`: arrivals whose stamps were rounded down to a grid, spread over its ticks again.
+
+Such stamps make a burst of every tick: the coefficient of variation of the gaps, and every latency, is then the grid's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, pairwise
+from math import fsum
+from random import Random
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headway import section, units
+from headway.streams import stream
+from headway.types import HeadwayError
+from headway.workload.traces.record import Reader, Record
+from headway.workload.transforms.base import Transform, changed, need_clock
+
+PS_PER_US: Final = 1_000_000
+SAMPLE: Final = 20_000  # requests from which the grid is told
+SHARED: Final = 0.1  # of the requests must have another's stamp: a finer grid bends no figure
+ASTRAY: Final = 0.05  # of a tick, on average, that stamps may lie off the grid
+
+
+class Spec(Struct, frozen=True):
+    grid: Any = "auto"
+    seed: int = 0
+
+
+def transform(data: object, where: str) -> Transform:
+    """The requests of each tick spread over it uniformly, in the order of the file, to whole microseconds. `grid` is
+    the length of a tick; auto tells it from the stamps (real grids are a little uneven), and is an error where they
+    lie on none that matters. A tick ends with the next one where that comes in time, so order is kept throughout. It
+    holds a tick, and the first 20,000 requests while it looks for the grid."""
+    spec = section.read(Spec, data, where)
+    given = None if spec.grid == "auto" else units.duration_ps(spec.grid, f"{where}.grid")
+    if given is not None and given < PS_PER_US:
+        raise HeadwayError(f"{where}.grid: must be at least 1us, got {spec.grid}.")
+
+    def spread(reader: Reader) -> Reader:
+        need_clock(reader.info, where)
+        return changed(reader, _spread(reader, given, stream(spec.seed, "trace.dequantise"), where))
+
+    return spread
+
+
+def _spread(reader: Reader, grid: int | None, random: Random, where: str) -> Iterator[Record]:
+    records: Iterable[Record] = reader.records
+    if grid is None:
+        head = list(islice(reader.records, SAMPLE))
+        grid = find_grid([record.at_ps for record in head if record.at_ps is not None])
+        if grid is None:
+            raise HeadwayError(
+                f"{where}.grid: the stamps of this trace lie on no grid that matters; leave the transform out, or give "
+                "the grid, as in 3s."
+            )
+        records = chain(head, reader.records)
+    tick: list[Record] = []
+    start: int | None = None
+    for record in records:
+        if record.at_ps is not None and record.at_ps != start:
+            if start is not None:
+                gap = record.at_ps - start
+                yield from _tick(tick, start, gap if 4 * gap <= 5 * grid else grid, random)
+                tick = []
+            start = record.at_ps
+        tick.append(record)
+    if start is not None:
+        yield from _tick(tick, start, grid, random)
+    else:
+        yield from tick
+
+
+def _tick(tick: Sequence[Record], start: int, length: int, random: Random) -> Iterator[Record]:
+    room = max(1, length // PS_PER_US)
+    stamped = sum(record.at_ps is not None for record in tick)
+    offsets = iter(sorted(int(random.random() * room) for _ in range(stamped)))
+    for record in tick:
+        yield record if record.at_ps is None else replace(record, at_ps=start + next(offsets) * PS_PER_US)
+
+
+def find_grid(stamps: Sequence[int]) -> int | None:
+    """The length of a tick in picoseconds, if most stamps lie on a grid and many share one."""
+    gaps = sorted(later - earlier for earlier, later in pairwise(stamps) if later != earlier)
+    if len(gaps) < 2 or len(gaps) + 1 > (1 - SHARED) * len(stamps):
+        return None
+    least = gaps[len(gaps) // 20]
+    single = [gap for gap in gaps if 2 * gap < 3 * least and 2 * gap > least]
+    grid = single[len(single) // 2]
+    astray = fsum(abs(gap / grid - round(gap / grid)) for gap in gaps) / len(gaps)
+    return grid if astray <= ASTRAY else None

@@ -1,0 +1,82 @@
+"""`filter`: the requests of a model, a tenant, a kind, a session, a turn or a range of lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from headway import section
+from headway.types import HeadwayError
+from headway.workload.traces.record import Record
+from headway.workload.transforms.base import Transform, Waits, changed
+
+Texts = str | list[str]
+Number = Annotated[int, Meta(ge=0)]
+
+VALUES: Final = ("model", "tenant", "kind", "slo_class", "session", "turn")
+RANGES: Final = ("prompt_tokens", "output_tokens", "turn")
+
+
+class Spec(Struct, frozen=True):
+    model: Texts | None = None
+    tenant: Texts | None = None
+    kind: Texts | None = None
+    slo_class: Texts | None = None
+    session: Texts | None = None
+    turn: Number | list[int] | None = None
+    min_prompt_tokens: Number | None = None
+    max_prompt_tokens: Number | None = None
+    min_output_tokens: Number | None = None
+    max_output_tokens: Number | None = None
+    min_turn: Number | None = None
+    max_turn: Number | None = None
+
+
+def transform(data: object, where: str) -> Transform:
+    """The requests for which everything given holds: a field has the value, or one of a list of values; a length or a
+    turn lies within its bounds, both included. A request that does not say has no value. Times stay as they are. It
+    holds the sessions' names and the ids of what is left out."""
+    spec = section.read(Spec, data, where)
+    keeps = _keeps(spec)
+    if keeps is None:
+        raise HeadwayError(f"{where}: says nothing to filter by; give model, tenant, min_prompt_tokens or another key.")
+    return lambda reader: changed(reader, _filter(reader.records, keeps))
+
+
+def _keeps(spec: Spec) -> Callable[[Record], bool] | None:
+    values = []
+    for name in VALUES:
+        given = getattr(spec, name)
+        if given is not None:
+            values.append((name, tuple(given) if isinstance(given, list) else (given,)))
+    bounds = []
+    for name in RANGES:
+        low, high = getattr(spec, f"min_{name}"), getattr(spec, f"max_{name}")
+        if low is not None or high is not None:
+            bounds.append((name, 0 if low is None else low, float("inf") if high is None else high))
+    if not values and not bounds:
+        return None
+
+    def keeps(record: Record) -> bool:
+        for name, wanted in values:
+            if getattr(record, name) not in wanted:
+                return False
+        for name, low, high in bounds:
+            value = getattr(record, name)
+            if value is None or not low <= value <= high:
+                return False
+        return True
+
+    return keeps
+
+
+def _filter(records: Iterator[Record], keeps: Callable[[Record], bool]) -> Iterator[Record]:
+    waits = Waits()
+    for record in records:
+        place = waits.see(record)
+        if keeps(record):
+            yield waits.mend(record)
+        else:
+            waits.drop(record, place)

@@ -1,0 +1,87 @@
+"""Block ids given anew, from 0 in order of first appearance, with the structure kept: equal ids stay equal."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Final
+
+from headway.workload.traces.record import LOCAL, Record
+
+Run = tuple[int, int]  # first id, count
+
+BUCKET_BITS: Final = 12  # ids of one list of stretches, so that no list grows long
+
+
+class Counter:
+    """The ids not yet given."""
+
+    __slots__ = ("next",)
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def take(self, count: int) -> int:
+        first = self.next
+        self.next += count
+        return first
+
+
+class Numbering:
+    """From the ids of one name space to new ones. It holds a stretch for every run of ids met together, not each id."""
+
+    __slots__ = ("_buckets", "counter")
+
+    def __init__(self, counter: Counter) -> None:
+        self.counter = counter
+        self._buckets: dict[int, tuple[list[int], list[int], list[int]]] = {}  # starts, ends, new firsts
+
+    def runs(self, blocks: Iterable[Run]) -> list[Run]:
+        found: list[Run] = []
+        for first, count in blocks:
+            end = first + count
+            while first < end:
+                bucket = first >> BUCKET_BITS
+                stop = min(end, (bucket + 1) << BUCKET_BITS)
+                new, length = self._stretch(bucket, first, stop)
+                if found and sum(found[-1]) == new:
+                    found[-1] = (found[-1][0], found[-1][1] + length)
+                else:
+                    found.append((new, length))
+                first += length
+        return found
+
+    def _stretch(self, bucket: int, first: int, stop: int) -> Run:
+        """The new ids of as many from `first` on as are known, or unknown, together."""
+        starts, ends, news = self._buckets.setdefault(bucket, ([], [], []))
+        at = bisect_right(starts, first) - 1
+        if at >= 0 and first < ends[at]:
+            return news[at] + first - starts[at], min(stop, ends[at]) - first
+        if at + 1 < len(starts):
+            stop = min(stop, starts[at + 1])
+        new = self.counter.take(stop - first)
+        if at >= 0 and ends[at] == first and news[at] + first - starts[at] == new:
+            ends[at] = stop
+        else:
+            starts.insert(at + 1, first)
+            ends.insert(at + 1, stop)
+            news.insert(at + 1, new)
+        return new, stop - first
+
+
+class Numbers:
+    """The name spaces of a trace: one, or one a session. `counter` makes one of them all."""
+
+    __slots__ = ("_counter", "_local", "_spaces")
+
+    def __init__(self, scope: str, counter: Counter | None = None) -> None:
+        self._local = scope == LOCAL
+        self._counter = counter
+        self._spaces: dict[str | None, Numbering] = {}
+
+    def of(self, record: Record) -> Numbering:
+        name = record.session if self._local else None
+        space = self._spaces.get(name)
+        if space is None or (self._local and name is None):
+            space = self._spaces[name] = Numbering(self._counter or Counter())
+        return space

@@ -1,0 +1,111 @@
+"""From one trace file to another: read in one format, transformed, written in the same or another one."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from headway.types import HeadwayError
+from headway.wording import listed
+from headway.workload.traces import FORMATS, find_format, open_trace
+from headway.workload.traces.record import Options, Record
+from headway.workload.traces.source import reason
+from headway.workload.transforms.base import Transform
+
+OWN: Final = "headway"
+OWN_SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".parquet")
+STRIDE: Final = 1024  # records between two reports of progress
+
+
+class Rewritten(Struct):
+    """What came of it: the formats, how many requests were read and written, a phrase for each thing that the target
+    cannot express, and what reading had to say."""
+
+    read_format: str
+    format: str
+    read: int
+    written: int
+    lost: list[str]
+    notes: list[str]
+
+
+def rewrite(
+    source: pathlib.Path,
+    target: pathlib.Path,
+    transforms: Sequence[Transform] = (),
+    *,
+    read_format: str | None = None,
+    format: str | None = None,
+    options: Options | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Rewritten:
+    """`target` appears when all is well and not before."""
+    check_target(target, source)
+    writer = find_format(format, "--to") if format is not None else find_format(target_format(target), "--to")
+    if writer.write is None:
+        able = [name for name, known in FORMATS.items() if known.write is not None]
+        raise HeadwayError(f"--to: the {writer.name} format can only be read; choose from {listed(able)}.")
+    reader = open_trace(source, read_format, options or Options(), "--from")
+    read, written = Count(progress), Count()
+    info = reader.info
+    reader.records = read.over(reader.records)
+    for transform in transforms:
+        reader = transform(reader)
+    place = pathlib.Path(os.path.realpath(target))
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{place.name[:40]}.", dir=place.parent) as folder:
+            draft = pathlib.Path(folder) / place.name
+            lost = writer.write(draft, reader.info, written.over(reader.records))
+            if not read.number:
+                raise HeadwayError(f"{source.name}: the file holds no requests.")
+            for file in sorted(pathlib.Path(folder).iterdir()):  # a format may have its header in a file of its own
+                file.replace(place.parent / file.name)
+    except OSError as error:
+        raise HeadwayError(f"{target}: cannot be written ({reason(error)}).") from None
+    notes = [note for note in info.extra.get("notes", ()) if isinstance(note, str)]
+    return Rewritten(info.format, writer.name, read.number, written.number, lost, notes)
+
+
+class Count:
+    """Counts what goes by."""
+
+    def __init__(self, progress: Callable[[int], None] | None = None) -> None:
+        self.number = 0
+        self._progress = progress
+
+    def over(self, records: Iterator[Record]) -> Iterator[Record]:
+        for record in records:
+            self.number += 1
+            if self._progress is not None and self.number % STRIDE == 0:
+                self._progress(self.number)
+            yield record
+
+
+def check_target(target: pathlib.Path, *sources: pathlib.Path) -> None:
+    """Raise unless the file can be written without harm to those it is made of."""
+    for source in sources:
+        if target.exists() and source.exists() and target.samefile(source):
+            raise HeadwayError(f"{target}: is the file that is read; name another one to write.")
+    if target.exists() and not target.is_file():
+        raise HeadwayError(f"{target}: is not a file that could be written over; name another one.")
+    if not pathlib.Path(os.path.realpath(target)).parent.is_dir():
+        raise HeadwayError(f"{target}: there is no folder {str(target.parent)!r}; make it first.")
+
+
+def target_format(target: pathlib.Path) -> str:
+    """By the name: trace.mooncake.jsonl names its format, and what could be anything is Headway's own."""
+    parts = target.name.lower().split(".")
+    named = [name for name, known in FORMATS.items() if known.write is not None and name in parts[1:]]
+    if len(named) == 1:
+        return named[0]
+    if not named and target.name.lower().endswith(OWN_SUFFIXES):
+        return OWN
+    example = f"{parts[0] or 'trace'}.{OWN}.jsonl.gz"
+    raise HeadwayError(
+        f"--to: the format of {target.name!r} cannot be told from its name; say it, or name it as in {example}."
+    )

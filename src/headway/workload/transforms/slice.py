@@ -1,0 +1,125 @@
+"""`slice`: a piece of a trace, by time, by the number of the request, or by the number of the session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headway import section, units
+from headway.types import HeadwayError
+from headway.wording import shown
+from headway.workload.traces.record import Reader, Record
+from headway.workload.transforms.base import Transform, Waits, changed, need_clock
+from headway.workload.transforms.threaded import threaded
+
+Bounds = tuple[int, int | None]  # the first, and the one after the last
+
+
+class Spec(Struct, frozen=True):
+    start: Any = None
+    end: Any = None
+    requests: Any = None
+    sessions: Any = None
+    whole_sessions: bool = False
+
+
+def transform(data: object, where: str) -> Transform:
+    """The requests from `start` to before `end`, or numbers [from, to) of `requests`, or those of the sessions
+    [from, to), counted from 0. Times then count from `start`, or from the first request that is left.
+
+    Sessions are cut at the border, unless `whole_sessions` keeps those that begin inside, with all their turns, and
+    only those. With that, or with `sessions`, it holds the sessions' names (the whole trace where they are derived).
+    """
+    spec = section.read(Spec, data, where)
+    timed = spec.start is not None or spec.end is not None
+    if [timed, spec.requests is not None, spec.sessions is not None].count(True) != 1:
+        raise HeadwayError(f"{where}: give start and end, or requests: [from, to], or sessions: [from, to].")
+    if timed:
+        bounds = _times(spec, where)
+    elif spec.requests is not None:
+        bounds = _numbers(spec.requests, f"{where}.requests")
+    else:
+        bounds = _numbers(spec.sessions, f"{where}.sessions")
+
+    def cut(reader: Reader) -> Reader:
+        if timed:
+            need_clock(reader.info, where)
+        if spec.sessions is not None:
+            records = _sessions(reader, bounds, where)
+        elif spec.whole_sessions:
+            records = _beginning(reader, bounds, timed, where)
+        else:
+            records = _requests(reader.records, bounds, timed)
+        rebased = reader.info.clock == "trace"
+        return changed(reader, _rebase(records, bounds[0] if timed else None) if rebased else records)
+
+    return cut
+
+
+def _times(spec: Spec, where: str) -> Bounds:
+    start = 0 if spec.start is None else units.duration_ps(spec.start, f"{where}.start")
+    end = None if spec.end is None else units.duration_ps(spec.end, f"{where}.end")
+    if end is not None and end <= start:
+        raise HeadwayError(f"{where}.end: must come after start, got {shown(spec.end)}.")
+    return start, end
+
+
+def _numbers(value: object, where: str) -> Bounds:
+    plain = isinstance(value, list | tuple) and len(value) == 2 and all(type(one) is int for one in value)
+    if not plain or not 0 <= value[0] < value[1]:  # type: ignore[index]
+        raise HeadwayError(f"{where}: expected two whole numbers [from, to] with 0 <= from < to, got {shown(value)}.")
+    return value[0], value[1]  # type: ignore[index]
+
+
+def _requests(records: Iterator[Record], bounds: Bounds, timed: bool) -> Iterator[Record]:
+    start, end = bounds
+    waits = Waits()
+    last_ps = 0
+    for number, record in enumerate(records):
+        last_ps = last_ps if record.at_ps is None else record.at_ps
+        at = last_ps if timed else number
+        if end is not None and at >= end:
+            return
+        place = waits.see(record)
+        if at >= start:
+            yield waits.mend(record)
+        else:
+            waits.drop(record, place)
+
+
+def _beginning(reader: Reader, bounds: Bounds, timed: bool, where: str) -> Iterator[Record]:
+    start, end = bounds
+    inside: dict[str, bool] = {}
+    last_ps = 0
+    for number, (session, record) in enumerate(threaded(reader, where)):
+        last_ps = last_ps if record.at_ps is None else record.at_ps
+        at = last_ps if timed else number
+        now = at >= start and (end is None or at < end)
+        if now if session is None else inside.setdefault(session, now):
+            yield record
+
+
+def _sessions(reader: Reader, bounds: Bounds, where: str) -> Iterator[Record]:
+    start, end = bounds
+    numbers: dict[str, int] = {}
+    alone = 0  # requests without a session: each is one of its own
+    for session, record in threaded(reader, where):
+        if session is None:
+            number = len(numbers) + alone
+            alone += 1
+        else:
+            number = numbers.setdefault(session, len(numbers) + alone)
+        if number >= start and (end is None or number < end):
+            yield record
+
+
+def _rebase(records: Iterator[Record], start_ps: int | None) -> Iterator[Record]:
+    """Times from the start, or from the first request's."""
+    for record in records:
+        if record.at_ps is not None:
+            start_ps = record.at_ps if start_ps is None else start_ps
+            record = replace(record, at_ps=record.at_ps - start_ps)
+        yield record

@@ -1,0 +1,62 @@
+"""`starts`: a clock for a trace whose sessions have none in common: when each of them begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headway import section, units
+from headway.streams import stream
+from headway.types import HeadwayError
+from headway.workload.traces.record import Reader, Record
+from headway.workload.traces.table import LAST_PS, too_late
+from headway.workload.transforms.base import Held, Transform, changed
+
+PS_PER_US: Final = 1_000_000
+
+
+class Spec(Struct, frozen=True):
+    rate: Any
+    seed: int = 0
+
+
+def transform(data: object, where: str) -> Transform:
+    """Sessions that begin one after another as a Poisson process of this rate, in the order of the file, the first at
+    0; their requests in order of time. It holds the whole trace."""
+    spec = section.read(Spec, data, where)
+    rate = units.rate(spec.rate, f"{where}.rate")
+
+    def start(reader: Reader) -> Reader:
+        if reader.info.clock == "trace":
+            raise HeadwayError(f"{where}: this trace has a clock across its sessions already; leave the transform out.")
+        return changed(reader, _started(reader.records, rate, spec.seed, where), clock="trace")
+
+    return start
+
+
+def _started(records: Iterator[Record], rate: Fraction, seed: int, where: str) -> Iterator[Record]:
+    random, held = stream(seed, "trace.starts"), Held()
+    mean_us = float(1_000_000 / rate)
+    starts: dict[str, int] = {}
+    placed: list[tuple[int, int, bytes]] = []
+    next_us, last_ps = 0, 0
+    for position, record in enumerate(records):
+        start_ps = None if record.session is None else starts.get(record.session)
+        if start_ps is None:
+            start_ps = last_ps = next_us * PS_PER_US
+            next_us += round(random.expovariate(1) * mean_us)
+            if record.session is not None:
+                starts[record.session] = start_ps
+        if record.at_ps is not None:
+            last_ps = start_ps + record.at_ps
+        if last_ps > LAST_PS:
+            raise HeadwayError(f"{where}.rate: request {position + 1} would come {too_late(last_ps)}; raise it.")
+        placed.append((last_ps, position, held.pack(record)))
+    placed.sort()
+    for at_ps, _, packed in placed:
+        record = held.unpack(packed)
+        yield record if record.at_ps is None else replace(record, at_ps=at_ps)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recorders import MS, SECOND, facts, fleet, record, rows
+
+from headway.results.metrics import summarise
+from headway.results.recorder import Targets
+from headway.types import OUTCOMES
+
+Json = dict[str, Any]
+
+
+def done(at: int, *, wait: int = 0, decode: int = 0, **more: Any) -> Json:
+    """A request that comes at so many ms, has its first token after `wait` ms and its last `decode` ms later."""
+    times = {"arrival_ps": at, "started_ps": at, "first_token_ps": at + wait, "finished_ps": at + wait + decode}
+    rest = {"instance": 0, "outcome": "completed", "output_tokens": 3}
+    return {**{name: value * MS for name, value in times.items()}, **rest, **more}
+
+
+def lost(at: int, **more: Any) -> Json:
+    return {"arrival_ps": at * MS, "outcome": "rejected", **more}
+
+
+def summary(made: list[Json], **changes: Any) -> Json:
+    return summarise(record(made), fleet(3), facts(**changes))
+
+
+def test_a_run_of_one_tenant_and_one_kind_without_sessions_has_no_groups() -> None:
+    assert not {"tenants", "kinds", "sessions"} & set(summary([done(0), done(1)]))
+
+
+def test_each_tenant_has_its_own_figures() -> None:
+    got = summary(
+        [
+            done(0, wait=10, tenant="zoo", prompt_tokens=40, cached_tokens=10),
+            done(1, wait=20, tenant="acme"),
+            lost(2, tenant="zoo"),
+            done(3, wait=30, tenant="zoo", prompt_tokens=60),
+        ]
+    )
+    acme, zoo = got["tenants"]
+    assert (acme["id"], zoo["id"]) == ("acme", "zoo")
+    assert zoo["requests"] == {
+        "arrived": 3, "completed": 2, "rejected": 1, "timed_out": 0, "failed": 0, "in_flight": 0
+    }  # fmt: skip
+    assert (zoo["latency"]["ttft"]["mean"], acme["latency"]["ttft"]["mean"]) == (20, 20)
+    assert (zoo["cache"]["token_hit_ratio"], acme["cache"]["token_hit_ratio"]) == (0.1, 0)
+    assert zoo["throughput"]["requests_per_s"] == pytest.approx(0.2)
+    assert zoo["slo"]["goodput_ratio"] == pytest.approx(2 / 3)
+
+
+def test_a_tenants_own_targets_hold_for_it_instead_of_the_runs() -> None:
+    made = [
+        done(0, wait=10, decode=100, tenant="gold"),
+        done(0, wait=30, tenant="gold"),
+        done(0, wait=30),
+        done(0, wait=60),
+    ]
+    own = {"gold": Targets(ttft_ps=20 * MS, tpot_ps=40 * MS)}
+    got = summary(made, slo=Targets(ttft_ps=50 * MS, e2e_ps=10 * MS), tenant_slos=own)
+    assert got["slo"]["ttft_attainment"] == 0.5  # one of two each
+    assert got["slo"]["tpot_attainment"] == 0.5  # of gold's two
+    assert got["slo"]["e2e_attainment"] == 0.0  # of the others
+    assert got["slo"]["goodput_ratio"] == 0.0
+    default, gold = got["tenants"]
+    assert gold["slo"]["e2e_attainment"] is default["slo"]["tpot_attainment"] is None
+    assert (default["slo"]["ttft_attainment"], gold["slo"]["ttft_attainment"]) == (0.5, 0.5)
+
+
+def test_targets_that_only_one_tenant_has_leave_the_others_good() -> None:
+    got = summary([done(0, wait=30), done(0, wait=30, tenant="gold")], tenant_slos={"gold": Targets(20 * MS)})
+    assert (got["slo"]["ttft_attainment"], got["slo"]["goodput_ratio"]) == (0.0, 0.5)
+
+
+def test_turns_given_up_after_a_refusal_count_against_goodput() -> None:
+    recorder = record([done(0), lost(1)])
+    recorder.not_issued, recorder.abandoned = 5, 2
+    got = summarise(recorder, fleet(1), facts())
+    assert (got["requests"]["not_issued"], got["requests"]["abandoned"]) == (5, 2)
+    assert got["slo"]["goodput_ratio"] == 0.25
+
+
+def test_sessions_are_counted_from_their_first_request_to_the_end_of_their_last() -> None:
+    got = summary(
+        [
+            done(0, wait=5, session="a", turn=0),
+            lost(1, session="b", turn=0),
+            done(2, wait=5, session="c", turn=0),
+            done(3),
+            done(4, wait=5, decode=6, session="a", turn=1),
+            lost(5, session="c", turn=1),
+            done(6, wait=9, session="c", turn=1),
+        ]
+    )["sessions"]
+    assert (got["count"], got["turns"], got["completed"]) == (3, 5 / 3, 2)  # c's second turn was sent again
+    assert (got["duration"]["min"], got["duration"]["max"]) == (13, 15)
+
+
+def test_a_session_that_began_in_the_warm_up_does_not_count() -> None:
+    made = [done(0, session="a"), done(1, session="b"), done(2, session="a", turn=1), done(3, session="c")]
+    assert summary(made, warmup=1)["sessions"]["count"] == 2
+    assert summary(made, warmup=4)["sessions"] == {
+        "count": 0, "turns": None, "completed": 0, "duration": dict.fromkeys(summary(made)["latency"]["ttft"])
+    }  # fmt: skip
+
+
+@given(rows(), st.data(), st.integers(0, 10))
+def test_a_group_has_the_figures_of_a_run_of_its_requests_alone(
+    made: list[Json], data: st.DataObject, warmup: int
+) -> None:
+    """But for what is of the run: the window, and how many requests were warm-up."""
+    for row in made:
+        row["tenant"] = data.draw(st.sampled_from(["a", "b", "c"]))
+        row["kind"] = data.draw(st.sampled_from(["chat", "agentic"]))
+    given = {"slo": Targets(SECOND // 2), "tenant_slos": {"b": Targets(e2e_ps=SECOND)}, "ended_ps": 20 * SECOND}
+    got = summary(made, warmup=warmup, **given)
+    for group, column in (("tenants", "tenant"), ("kinds", "kind")):
+        names = sorted({row[column] for row in made})
+        assert [one["id"] for one in got.get(group, [])] == (names if len(names) > 1 else [])
+        for one in got.get(group, []):
+            mine = [(row, number < warmup) for number, row in enumerate(made) if row[column] == one["id"]]
+            alone = summary([row for row, _ in mine], warmup=len([1 for _, early in mine if early]), **given)
+            assert one["requests"] == {name: alone["requests"][name] for name in ("arrived", *OUTCOMES)}
+            assert one["latency"] == {name: spread for name, spread in alone["latency"].items() if name != "itl"}
+            assert one["cache"]["token_hit_ratio"] == alone["cache"]["token_hit_ratio"]
+            shares = ("ttft_attainment", "tpot_attainment", "e2e_attainment", "goodput_ratio")
+            assert [one["slo"][name] for name in shares] == [alone["slo"][name] for name in shares]
+
+
+def test_a_thousand_tenants_take_no_thousand_passes() -> None:
+    many = summary([done(number, tenant=f"t{number % 1000}") for number in range(20_000)])
+    assert len(many["tenants"]) == 1000
+    assert {one["requests"]["arrived"] for one in many["tenants"]} == {20}

@@ -1,0 +1,201 @@
+"""`headway trace`: one file made of another, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Run
+from headway import cli
+from headway.workload.traces import open_trace
+from headway.workload.traces.record import Record
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Ten requests of a conversation that grows by a block a turn, in ticks of 2 s."""
+    rows = [
+        {
+            "timestamp": 2000 * (number // 2),
+            "input_length": 512 * (number + 1),
+            "output_length": 10,
+            "hash_ids": list(range(number + 1)),
+        }
+        for number in range(10)
+    ]
+    file = tmp_path / "in.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def records(file: Path, format: str | None = None) -> list[Record]:
+    return list(open_trace(file, format).records)
+
+
+def trace(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = cli.status(["trace", *map(str, arguments)])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_a_verb_says_on_stdout_what_it_wrote(headway: Run, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.mooncake.jsonl"
+    done = headway("trace", "cap", str(source), str(out), "--max-turns", "4", "--limit", "9")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"wrote 4 of 9 requests to {out} in mooncake format\n"
+    assert not done.stderr
+    assert records(out) == records(source)[:4]
+
+
+def test_json_is_a_small_report(capsys: pytest.CaptureFixture[str], source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    code, said, _ = trace(capsys, "slice", source, out, "--start", "2s", "--end", "6s", "--to", "azure", "--json")
+    assert code == 0
+    assert json.loads(said) == {
+        "in": str(source),
+        "out": str(out),
+        "read_format": "mooncake",
+        "format": "azure",
+        "read": 7,  # it stops at the first request after the end
+        "written": 4,
+        "lost": ["the blocks of prompts"],
+        "notes": [],
+    }
+
+
+def test_what_the_target_cannot_express_is_said_once_on_stderr(
+    capsys: pytest.CaptureFixture[str], source: Path, tmp_path: Path
+) -> None:
+    code, _, error = trace(capsys, "convert", source, tmp_path / "out.csv", "--to", "azure")
+    assert code == 0
+    assert error == "headway: out.csv: the azure format cannot express the blocks of prompts.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        ("x.mooncake.jsonl", "mooncake"),
+        ("x.azure.csv", "azure"),
+        ("x.jsonl", "headway"),
+        ("x.JSONL.gz", "headway"),
+        ("x.headway.jsonl.gz", "headway"),
+    ],
+)
+def test_the_format_to_write_is_told_by_the_name_where_that_is_safe(
+    capsys: pytest.CaptureFixture[str], source: Path, tmp_path: Path, name: str, format: str
+) -> None:
+    code, said, _ = trace(capsys, "convert", source, tmp_path / name, "--json")
+    assert code == 0
+    assert json.loads(said)["format"] == format
+    found = records(tmp_path / name, format)
+    assert [record.prompt_tokens for record in found] == [512 * turn for turn in range(1, 11)]
+
+
+def test_every_transform_is_a_verb_and_they_follow_on_one_another(
+    capsys: pytest.CaptureFixture[str], source: Path, tmp_path: Path
+) -> None:
+    steps: list[tuple[Any, ...]] = [
+        ("dequantise", "--grid", "2s", "--seed", "1"),
+        ("scale", "--rate", "2", "--prompt-tokens", "0.5"),
+        ("slice", "--requests", "2:8"),
+        ("filter", "--min-prompt-tokens", "1000", "--max-output-tokens", "10"),
+        ("anonymise", "--seed", "secret", "--keep-models"),
+        ("cap", "--max-turns", "3"),
+    ]
+    at = source
+    for number, (verb, *options) in enumerate(steps):
+        then = tmp_path / f"{number}.jsonl"
+        code, _, error = trace(capsys, verb, at, then, *options)
+        assert code == 0, error
+        at = then
+    assert [record.prompt_tokens for record in records(at)] == [1024, 1280, 1536]
+    merged = tmp_path / "merged.jsonl"
+    code, said, _ = trace(capsys, "merge", at, source, merged, "--offset", "1m", "--json")
+    assert (code, json.loads(said)["written"]) == (0, 13)
+    assert [record.prompt_tokens for record in records(merged)][:4] == [1024, 1280, 1536, 512]
+
+
+def test_two_pieces_of_one_trace_merge_to_the_whole(
+    capsys: pytest.CaptureFixture[str], source: Path, tmp_path: Path
+) -> None:
+    first, second, whole = (tmp_path / f"{name}.mooncake.jsonl" for name in ("first", "second", "whole"))
+    assert trace(capsys, "slice", source, first, "--end", "4s")[0] == 0
+    assert trace(capsys, "slice", source, second, "--start", "4s")[0] == 0
+    assert trace(capsys, "merge", first, second, whole, "--offset", "4s", "--one-trace")[0] == 0
+    assert records(whole) == records(source)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cap", "IN", "OUT", "--max-turns", "0"), "cap.max_turns: expected a whole number of at least 1, got 0."),
+        (("cap", "IN", "OUT"), "--max-turns"),
+        (("scale", "IN", "OUT"), "scale: says nothing to scale"),
+        (("scale", "IN", "OUT", "--rate", "fast"), "scale.rate: 'fast' is not a factor"),
+        (("slice", "IN", "OUT", "--requests", "3-4"), "--requests: '3-4' is not a range; write from:to, as in 0:1000."),
+        (("slice", "IN", "OUT", "--start", "1h"), "slice: leaves no request of this trace"),
+        (("filter", "IN", "OUT", "--model", "x"), "filter: leaves no request of this trace"),
+        (("convert", "IN", "OUT", "--to", "mooncak"), "--to: no trace format is called 'mooncak'."),
+        (("convert", "IN", "OUT", "--to", "weka"), "--to: the weka format can only be read"),
+        (("convert", "IN", "OUT", "--limit", "0"), "--limit: must be at least 1, got 0."),
+        (("convert", "IN", "FOLDER/x.txt"), "--to: the format of 'x.txt' cannot be told from its name"),
+        (("convert", "IN", "FOLDER"), "is not a file that could be written over"),
+        (("convert", "IN", "FOLDER/no/x.jsonl"), "there is no folder"),
+        (("convert", "IN", "IN"), "is the file that is read; name another one to write."),
+        (("convert", "LINK", "IN", "--from", "mooncake"), "is the file that is read; name another one to write."),
+        (("merge", "OUT", "IN", "IN"), "is the file that is read; name another one to write."),
+        (("convert", "FOLDER/none.jsonl", "OUT"), "none.jsonl"),
+        (("dequantise", "EVEN", "OUT"), "dequantise.grid: the stamps of this trace lie on no grid that matters"),
+        (("starts", "IN", "OUT", "--rate", "1/s"), "starts: this trace has a clock across its sessions already"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_no_file(
+    capsys: pytest.CaptureFixture[str], source: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    out, link, even = folder / "out.jsonl", tmp_path / "link.jsonl", tmp_path / "even.jsonl"
+    link.symlink_to(source)
+    rows = source.read_text().splitlines(keepends=True)
+    even.write_text("".join(rows[::2]))
+    names = {"IN": source, "OUT": out, "FOLDER": folder, "LINK": link, "EVEN": even}
+    words = [str(names.get(word, word)) for word in arguments]
+    words = [word.replace("FOLDER", str(folder)) for word in words]
+    code, said, error = trace(capsys, *words)
+    assert (code, said) == (2, "")
+    assert message in error
+    assert error.count("\n") == 1
+    assert not list(folder.iterdir())
+    assert source.read_text() == "".join(rows)
+
+
+def test_a_trace_that_breaks_off_leaves_what_was_there_before(
+    capsys: pytest.CaptureFixture[str], source: Path, tmp_path: Path
+) -> None:
+    with source.open("a") as file:
+        file.write('{"timestamp": 90000, "input_length": 0, "output_length": 1, "hash_ids": []}\n')
+    out = tmp_path / "out.jsonl"
+    out.write_text("mine\n")
+    code, _, error = trace(capsys, "anonymise", source, out)
+    assert code == 2
+    assert "in.jsonl line 11" in error
+    assert out.read_text() == "mine\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_a_link_is_written_through(capsys: pytest.CaptureFixture[str], source: Path, tmp_path: Path) -> None:
+    real, link = tmp_path / "real.jsonl", tmp_path / "link.jsonl"
+    real.touch()
+    link.symlink_to(real)
+    assert trace(capsys, "convert", source, link)[0] == 0
+    assert link.is_symlink()
+    assert len(records(real)) == 10
+
+
+def test_real_traces_are_transformed_in_a_few_seconds(headway: Run, traces: Path, tmp_path: Path) -> None:
+    source = traces / "mooncake" / "conversation_trace.jsonl.gz"
+    done = headway("trace", "cap", str(source), str(tmp_path / "capped.jsonl.gz"), "--max-turns", "8", "--json")
+    assert json.loads(done.stdout)["written"] == 11_712

@@ -1,0 +1,149 @@
+"""The five B3 controls in one command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Run
+from headway.experiment.controls import CONTROLS, FIGURES, Controls, controls
+from headway.experiment.run import simulate
+from headway.results.ranking import value
+
+Json = dict[str, Any]
+NAMES = ["lmetric", "load-only", "sticky", "unified", "capped"]
+CLUSTER = {"instances": 3, "latency": {"model": "fixed", "prefill_tokens_per_s": 20_000, "decode_tokens_per_s": 100}}
+
+
+def heavy(folder: Path) -> Json:
+    """A Mooncake trace with session ids: two sessions of 30 turns and twenty of 2, each turn growing out of the one
+    before and coming 100 ms after its end."""
+    rows: list[Json] = []
+    fresh = 0
+    for session in range(22):
+        ids: list[int] = []
+        for turn in range(30 if session < 2 else 2):
+            ids = [*ids, fresh, fresh + 1]
+            fresh += 2
+            row = {"timestamp": 200 * session + 500 * turn, "input_length": len(ids) * 512, "output_length": 20}
+            rows.append({**row, "hash_ids": ids, "session_id": f"s{session}", **({"delay": 100} if turn else {})})
+    rows.sort(key=lambda row: row["timestamp"])
+    file = folder / "heavy.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"name": "heavy", "workload": {"trace": {"path": str(file), "format": "mooncake"}}, "cluster": CLUSTER}
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Json:
+    return heavy(tmp_path_factory.mktemp("controls"))
+
+
+@pytest.fixture(scope="module")
+def found(scenario: Json) -> Controls:
+    return controls(scenario)
+
+
+def test_all_five_run_and_only_capped_has_fewer_requests(found: Controls) -> None:
+    assert list(found.summaries) == [control.name for control in CONTROLS] == NAMES
+    assert found.missing is None
+    arrived = [found.summaries[name]["requests"]["arrived"] for name in NAMES]
+    assert arrived == [100, 100, 100, 100, 2 * 8 + 20 * 2]
+
+
+def test_each_is_the_run_that_its_name_says(found: Controls, scenario: Json) -> None:
+    for name in NAMES[:4]:
+        assert found.summaries[name] == simulate(scenario, routing=name).summary()
+    capped = {
+        **scenario,
+        "workload": {"trace": {**scenario["workload"]["trace"], "transforms": [{"cap": {"max_turns": 8}}]}},
+    }
+    assert found.summaries["capped"] == simulate(capped, routing="lmetric").summary()
+
+
+def test_the_number_of_processes_changes_nothing(found: Controls, scenario: Json) -> None:
+    assert controls(scenario, workers=1) == found
+
+
+def test_capping_comes_after_the_transforms_that_a_trace_has_already(scenario: Json) -> None:
+    trace = {**scenario["workload"]["trace"], "transforms": [{"cap": {"max_turns": 3}}]}
+    got = controls({**scenario, "workload": {"trace": trace}})
+    assert {name: got.summaries[name]["requests"]["arrived"] for name in NAMES} == dict.fromkeys(NAMES, 2 * 3 + 20 * 2)
+
+
+def test_a_difference_is_the_controls_figure_less_lmetrics(found: Controls) -> None:
+    document = found.summary()
+    assert [one["control"] for one in document["isolated"]] == NAMES[1:]
+    for one in document["isolated"]:
+        assert list(one["difference"]) == list(FIGURES)
+        for path, difference in one["difference"].items():
+            its, base = (value(found.summaries[name], path) for name in (one["control"], "lmetric"))
+            assert its is not None and base is not None
+            assert difference == its - base
+    assert document["isolated"][3]["difference"]["requests.completed"] == 56 - 100
+
+
+def test_the_decision_matrix_is_that_of_the_policies(found: Controls) -> None:
+    rows = {one["name"]: one for one in found.summary()["controls"]}
+    assert {name: row["session_affinity"] for name, row in rows.items()} == {
+        "lmetric": "no", "load-only": "no", "sticky": "yes, hard", "unified": "yes, gated", "capped": "as lmetric"
+    }  # fmt: skip
+    assert [name for name, row in rows.items() if row["cache_aware"].startswith("no")] == ["load-only", "sticky"]
+    assert rows["sticky"]["load_aware"] == "first turn only"
+    assert rows["sticky"]["overload_break"] == "never"
+    assert [(name, row["routing"]) for name, row in rows.items() if name != row["routing"]] == [("capped", "lmetric")]
+    assert [row["max_turns"] for row in rows.values()] == [None] * 4 + [8]
+
+
+def test_a_generated_workload_has_no_capped_control_and_says_so() -> None:
+    got = controls({"workload": {"requests": 40, "rate": "20/s"}, "cluster": CLUSTER})
+    assert list(got.summaries) == NAMES[:4]
+    assert got.missing is not None and "workload.trace" in got.missing
+    assert got.summary()["missing"] == got.missing
+
+
+def test_a_trace_without_sessions_and_blocks_has_none_either(tmp_path: Path) -> None:
+    file = tmp_path / "azure.csv"
+    file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n")
+    got = controls({"workload": {"trace": {"path": str(file)}}, "cluster": CLUSTER})
+    assert list(got.summaries) == NAMES[:4]
+    assert got.missing is not None and "neither records sessions nor has blocks" in got.missing
+
+
+def test_the_command_prints_matrix_figures_and_signed_differences(
+    headway: Run, scenario: Json, tmp_path: Path, found: Controls
+) -> None:
+    file = tmp_path / "heavy.json"
+    file.write_text(json.dumps(scenario))
+    shown = headway("controls", str(file))
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert all(len(line) <= 80 for line in shown.stdout.splitlines())
+    for name in NAMES:
+        assert sum(line.split()[:1] == [name] for line in shown.stdout.splitlines()) >= (2 if name == "lmetric" else 4)
+    assert "-44" in shown.stdout  # completed requests of capped less lmetric's
+    printed = headway("controls", str(file), "--json")
+    assert json.loads(printed.stdout) == json.loads(json.dumps(found.summary()))
+
+
+def test_a_routing_policy_cannot_be_given(headway: Run) -> None:
+    done = headway("controls", "--routing-policy", "sticky")
+    assert done.returncode == 2
+    assert done.stderr == "headway: --routing-policy: the controls bring their own routing policies; leave it out.\n"
+
+
+def test_the_controls_run_on_the_weka_sessions(traces: Path) -> None:
+    file = traces / "agentic-coding-weka" / "sessions_compact.jsonl.gz"
+    trace = {"path": str(file), "limit": 1500, "starts": {"users": 16, "pause": "1s"}}
+    got = controls({"workload": {"trace": trace}, "cluster": {"instances": 4}})
+    assert list(got.summaries) == NAMES
+    for name in NAMES[:4]:
+        requests = got.summaries[name]["requests"]
+        assert requests["arrived"] + requests["not_issued"] == 1500
+    sessions = got.summaries["lmetric"]["sessions"]["count"]
+    assert got.summaries["capped"]["sessions"]["count"] == sessions
+    assert got.summaries["capped"]["sessions"]["turns"] <= 8
+    hits = {name: summary["cache"]["token_hit_ratio"] for name, summary in got.summaries.items()}
+    assert hits["sticky"] > hits["load-only"]
+    assert hits["unified"] > hits["lmetric"]
