@@ -8,8 +8,9 @@ import pytest
 
 import headway.policies  # noqa: F401
 from headway import registry
-from headway.control import ControlPlane
+from headway.control import ControlPlane, Flight
 from headway.policies.context import Context
+from headway.policies.priority import NoPriority
 from headway.types import (
     ADMIT,
     Admit,
@@ -63,7 +64,7 @@ def plane(routing, admission=None, count: int = 2) -> tuple[ControlPlane, list[I
     instances = [InstanceView(index, f"i{index}") for index in range(count)]
     context = Context(instances, Random, None, 16)  # type: ignore[arg-type]
     admission = admission or registry.build("admission", "always", "policies.admission")
-    return ControlPlane(context, admission, routing), instances
+    return ControlPlane(context, admission, NoPriority(), routing), instances
 
 
 def counters(view: InstanceView) -> tuple[int, int, int]:
@@ -72,8 +73,8 @@ def counters(view: InstanceView) -> tuple[int, int, int]:
 
 def test_a_request_is_counted_from_its_routing_to_its_end():
     control, (first, second) = plane(Told(Route("i1", cached_tokens=32), Route("i1")))
-    assert control.arrive(0, request(0)) is second
-    assert control.arrive(5, request(1, 50)) is second
+    assert control.arrive(0, request(0)).view is second
+    assert control.arrive(5, request(1, 50)).view is second
     assert counters(second) == (2, 150, 118)
     control.first_token(10, 0)
     assert counters(second) == (2, 150, 50)
@@ -111,7 +112,7 @@ def test_what_admission_refuses_is_never_routed():
     control, (first, _) = plane(routing, Closed())
     assert control.arrive(0, request(0, tenant="guest")) == Reject("closed")
     assert len(routing.answers) == 1 and counters(first) == (0, 0, 0)
-    assert control.arrive(0, request(1)) is first
+    assert control.arrive(0, request(1)).view is first
 
 
 def test_what_routing_refuses_is_not_counted():
@@ -182,10 +183,11 @@ def test_an_admission_that_answers_anything_else_is_told(answer):
 
     control, _ = plane(Told(), Odd())
     with pytest.raises(
-        HeadwayError, match=r"^policies\.admission: Odd\.admit must return ADMIT or a Reject, got "
+        HeadwayError,
+        match=r"^policies\.admission: Odd\.admit must return ADMIT, a Reject, or a Delay of at least 1 ps, got ",
     ) as wrong:
         control.arrive(0, request(0))
-    assert len(str(wrong.value)) < 200
+    assert len(str(wrong.value)) < 250
 
 
 def test_metrics_of_all_policies_come_together():
@@ -220,7 +222,7 @@ def test_counters_return_to_zero_under_every_policy(name):
     instances = [InstanceView(index, f"i{index}") for index in range(4)]
     context = Context(instances, Random, Estimator(), 16)
     always = registry.build("admission", "always", "policies.admission")
-    control = ControlPlane(context, always, registry.build("routing", name, "policies.routing"))
+    control = ControlPlane(context, always, NoPriority(), registry.build("routing", name, "policies.routing"))
     open_: list[int] = []
     for number in range(200):
         group = rng.randrange(5)
@@ -231,7 +233,7 @@ def test_counters_return_to_zero_under_every_policy(name):
             else Path((4 * group + 3,), (tokens,))
         )
         asked = Request(number, number, tokens, path, session=f"s{rng.randrange(9)}")
-        assert isinstance(control.arrive(number * 10**9, asked), InstanceView)
+        assert isinstance(control.arrive(number * 10**9, asked), Flight)
         open_.append(number)
         assert sum(view.inflight for view in instances) == len(open_)
         while open_ and rng.random() < 0.45:

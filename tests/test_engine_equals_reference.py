@@ -66,7 +66,9 @@ def engine(scenario: Scenario, leap: bool | str, come: Traffic) -> tuple[Recorde
     routing = registry.build("routing", policy, "") if isinstance(policy, str) else Given(policy)
     admission = registry.build("admission", "always", "")
     scheduler = registry.build("scheduler", "fcfs", "")
-    simulation = Simulation(setup, admission, routing, scheduler, Random, NoEstimate())
+    simulation = Simulation(
+        setup, admission, registry.build("priority", "none", ""), routing, scheduler, Random, NoEstimate()
+    )
     return simulation.run(come), simulation.stats
 
 

@@ -12,6 +12,7 @@ import headway.policies  # noqa: F401
 from headway import registry
 from headway.control import ControlPlane
 from headway.policies.context import Context
+from headway.policies.priority import NoPriority
 from headway.report import catalogue
 from headway.types import HeadwayError, InstanceView, Request
 from headway.types import Path as Prompt
@@ -81,7 +82,7 @@ class NotAPolicy:
 def control(policy) -> ControlPlane:
     instances = [InstanceView(index, f"i{index}") for index in range(4)]
     always = registry.build("admission", "always", "policies.admission")
-    return ControlPlane(Context(instances, Random, None, 16), always, policy)  # type: ignore[arg-type]
+    return ControlPlane(Context(instances, Random, None, 16), always, NoPriority(), policy)  # type: ignore[arg-type]
 
 
 def request(number: int = 0) -> Request:
@@ -180,7 +181,7 @@ def test_a_decorated_class_from_a_users_file_routes(tmp_path):
     policy = registry.build("routing", {"name": f"{file}:MyPolicy", "place": 3}, WHERE)
     assert policy.entry.exact == ("inflight",) and policy.entry.reported == ("queued",)
     plane = control(policy)
-    view = plane.arrive(0, request())
+    view = plane.arrive(0, request()).view
     assert isinstance(view, InstanceView) and view.index == 3
     assert plane.metrics() == {"asked": 1}
     with pytest.raises(HeadwayError, match=r"policies\.routing\.place: must lie between 0 and 7"):
@@ -191,7 +192,7 @@ def test_a_decorated_class_from_a_users_file_routes(tmp_path):
 def test_a_plain_class_from_a_users_file_routes_and_may_read_every_signal(tmp_path, name, index):
     policy = registry.build("routing", f"{user_file(tmp_path, PLAIN)}:{name}", WHERE)
     assert policy.entry.reported == registry.REPORTED
-    view = control(policy).arrive(0, request())
+    view = control(policy).arrive(0, request()).view
     assert isinstance(view, InstanceView) and view.index == index
 
 
@@ -331,7 +332,9 @@ def test_the_catalogue_shows_a_users_class_of_whatever_stage(tmp_path):
     for stage, method in registry.METHODS.items():
         file = user_file(tmp_path, text.format(method), f"{stage}.py")
         assert [(entry.stage, entry.name) for entry in catalogue.find(f"{file}:Mine")] == [(stage, "Mine")]
-    with pytest.raises(HeadwayError, match="class 'Mine' has none of the methods of a policy: admit, route, score"):
+    with pytest.raises(
+        HeadwayError, match="class 'Mine' has none of the methods of a policy: admit, prioritise, route, score"
+    ):
         catalogue.find(f"{user_file(tmp_path, text.format('guess'))}:Mine")
 
 

@@ -29,6 +29,7 @@ T = TypeVar("T", bound=type)
 # What a policy of one's own has to have, by stage. A scheduler handles requests with their true lengths, so it is ours.
 METHODS = {
     "admission": "admit",
+    "priority": "prioritise",
     "routing": "route",
     "scorer": "score",
     "filter": "keep",
@@ -36,7 +37,7 @@ METHODS = {
 }
 
 # With how many arguments each method is called, and those that a policy may have beside its stage's own.
-ARGUMENTS = {"admit": 2, "route": 2, "score": 3, "keep": 3, "pick": 3}
+ARGUMENTS = {"admit": 2, "prioritise": 2, "route": 2, "score": 3, "keep": 3, "pick": 3}
 OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}
 
 REPORTED = ("queued", "running", "kv_used", "busy", "watts")

@@ -94,6 +94,7 @@ class Policies(Struct, frozen=True):
     """A policy is a name, or a mapping with `name` and parameters."""
 
     admission: Any = overrides.DEFAULT_POLICIES["admission"]
+    priority: Any = overrides.DEFAULT_POLICIES["priority"]
     routing: Any = overrides.DEFAULT_POLICIES["routing"]
     scheduler: Any = overrides.DEFAULT_POLICIES["scheduler"]
 

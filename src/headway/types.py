@@ -6,7 +6,8 @@ cannot know: the true output length of a request lives on the simulator's own `J
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from msgspec import Struct
@@ -173,14 +174,25 @@ class InstanceView:
         return f"InstanceView({self.id}, inflight={self.inflight}, queued={self.queued}, running={self.running})"
 
 
+class Priority(Struct, frozen=True, gc=False):
+    """How much a request matters, higher is more, and hints for whoever schedules it."""
+
+    score: float = 0.0
+    hints: Mapping[str, float] = MappingProxyType({})
+
+
+NO_PRIORITY: Final = Priority()
+
+
 class ClusterView:
     """What a policy sees of the cluster at one decision."""
 
-    __slots__ = ("instances", "now_ps")
+    __slots__ = ("instances", "now_ps", "priority")
 
     def __init__(self, instances: Sequence[InstanceView]) -> None:
         self.instances = tuple(instances)  # those that can serve this request, in order of index
         self.now_ps = 0
+        self.priority = NO_PRIORITY  # of the request that is being routed
 
     @property
     def now(self) -> float:
@@ -195,10 +207,17 @@ class Reject(Struct, frozen=True, gc=False):
     reason: str
 
 
+class Delay(Struct, frozen=True, gc=False):
+    """Not now: ask again after so long."""
+
+    duration_ps: int
+
+
 class Route(Struct, frozen=True, gc=False):
     target: str  # an instance's id
     reason: str = ""
     cached_tokens: int = 0  # prompt tokens the policy believes cached on the target
+    priority: float | None = None  # for the instance's scheduler; None leaves the priority stage's score
 
 
 ADMIT: Final = Admit()

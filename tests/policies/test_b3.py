@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from states import ToldContext, bound, choice, choose, prompt, states, views
 
 from headway import registry
-from headway.control import ControlPlane
+from headway.control import ControlPlane, Flight
 from headway.policies.context import Context
+from headway.policies.priority import NoPriority
 from headway.types import ClusterView, InstanceView, Path, Request
 
 BLOCK = 512
@@ -283,14 +284,14 @@ def plane(name: str, count: int, hits: list[int] | None = None) -> tuple[Control
     instances = views(count)
     always = registry.build("admission", "always", "policies.admission")
     return ControlPlane(
-        ToldContext(instances, hits), always, registry.build("routing", name, "policies.routing")
+        ToldContext(instances, hits), always, NoPriority(), registry.build("routing", name, "policies.routing")
     ), instances
 
 
 def arrive(control: ControlPlane, request: Request) -> int:
-    view = control.arrive(0, request)
-    assert isinstance(view, InstanceView)
-    return view.index
+    flight = control.arrive(0, request)
+    assert isinstance(flight, Flight)
+    return flight.view.index
 
 
 def test_least_prefill_work_follows_the_prefill_that_is_left():
@@ -321,7 +322,7 @@ def test_unified_stays_with_a_warm_session_and_moves_it_when_its_instance_is_ove
     instances = views(4)
     context = Context(instances, Random, None, 16)  # type: ignore[arg-type]
     always = registry.build("admission", "always", "policies.admission")
-    control = ControlPlane(context, always, registry.build("routing", "unified", "policies.routing"))
+    control = ControlPlane(context, always, NoPriority(), registry.build("routing", "unified", "policies.routing"))
     history = Path((5,), (4 * BLOCK,))
 
     def turn(number: int, session: str | None = "a") -> int:

@@ -13,6 +13,7 @@ import headway.policies  # noqa: F401
 from headway import registry
 from headway.control import ControlPlane
 from headway.policies.context import Context
+from headway.policies.priority import NoPriority
 from headway.types import ADMIT, ClusterView
 
 
@@ -85,10 +86,10 @@ def test_prefix_affinity_equals_least_loaded_on_prompts_that_share_no_block(seed
         rng = Random(seed)
         context = Context(views(4), Random, None, 16)  # type: ignore[arg-type]
         always = registry.build("admission", "always", "policies.admission")
-        control = ControlPlane(context, always, registry.build("routing", name, "policies.routing"))
+        control = ControlPlane(context, always, NoPriority(), registry.build("routing", name, "policies.routing"))
         made, flying = [], []
         for number in range(300):
-            made.append(control.arrive(0, prompt(rng.randrange(1, 200), number)).index)
+            made.append(control.arrive(0, prompt(rng.randrange(1, 200), number)).view.index)
             flying.append(number)
             while flying and rng.random() < 0.48:
                 control.finished(0, flying.pop(rng.randrange(len(flying))), "completed", 1)

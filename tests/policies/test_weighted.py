@@ -20,6 +20,7 @@ import headway.policies.basic  # noqa: F401  (registers the policies compared wi
 from headway import registry
 from headway.control import ControlPlane
 from headway.policies.context import Context
+from headway.policies.priority import NoPriority
 from headway.policies.weighted import DEFAULT, Weighted, read_scorers
 from headway.registry import REPORTED
 from headway.types import ADMIT, ClusterView, HeadwayError, InstanceView, Path, Request
@@ -68,7 +69,7 @@ def shared_prefix_requests(count: int, share: float = 0.7, seed: int = 3) -> lis
 def drive(policy: Any, requests: list[Request], instances: int = 4) -> list[int]:
     """Route one request a tick, each in flight for 4 to 66 ticks; the reports are always fresh."""
     views = fleet(instances)
-    plane = ControlPlane(context(views), Always(), policy)
+    plane = ControlPlane(context(views), Always(), NoPriority(), policy)
     ending: dict[int, list[int]] = {}
     went = []
     for tick, request in enumerate(requests):
@@ -78,7 +79,7 @@ def drive(policy: Any, requests: list[Request], instances: int = 4) -> list[int]
             view.running = min(view.inflight, 4)
             view.queued = view.inflight - view.running
             view.kv_used = min(view.kv_blocks, view.inflight_tokens // 16)
-        target = plane.arrive(tick, request)
+        target = plane.arrive(tick, request).view
         assert isinstance(target, InstanceView)
         ending.setdefault(tick + 4 + request.id * 37 % 63, []).append(request.id)
         if tick % 2:
@@ -345,9 +346,9 @@ def test_the_total_is_the_weighted_sum_whatever_the_number_of_scorers(count: int
 def test_the_route_tells_what_is_believed_cached_on_its_target() -> None:
     views = fleet(2)
     policy = weighted()
-    plane = ControlPlane(context(views), Always(), policy)
+    plane = ControlPlane(context(views), Always(), NoPriority(), policy)
     first, second = (Request(n, n, 300, Path((1, 10 + n), (256, 300))) for n in range(2))
-    assert plane.arrive(0, first) is views[0]
+    assert plane.arrive(0, first).view is views[0]
     assert policy.route(second, plane.cluster).cached_tokens == 256
     assert weighted("load-balance:1").route(second, plane.cluster).cached_tokens == 0
 

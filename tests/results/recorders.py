@@ -21,6 +21,8 @@ def record(rows: list[dict[str, Any]]) -> Recorder:
         tokens = given.get("prompt_tokens", 32)
         words = {name: given[name] for name in WORDS if name in given}
         recorder.arrived(given["arrival_ps"], Request(row, given["arrival_ps"], tokens, Path((), ()), **words))
+        if given.get("started_ps", -1) >= 0:  # at once, unless it says otherwise
+            given = {**dict.fromkeys(("admitted_ps", "routed_ps", "enqueued_ps"), given["arrival_ps"]), **given}
         for name, value in given.items():
             if name == "reason":
                 recorder.reasons[row] = value

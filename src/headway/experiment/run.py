@@ -29,6 +29,7 @@ def simulate(
     *,
     overrides: str | Iterable[str] = (),
     admission: Any = None,
+    priority: Any = None,
     routing: Any = None,
     scheduler: Any = None,
     progress: Progress | None = None,
@@ -36,10 +37,16 @@ def simulate(
     """Run a scenario (a path, a preset's name, a mapping or a `Scenario`) and give its result.
 
     `overrides` are `key.path=value` changes. A stage's policy may be given by name or as a mapping with `name` and
-    parameters, admission and routing also as a class or an object of the caller's own; the scenario's is used
+    parameters, all but the scheduler also as a class or an object of the caller's own; the scenario's is used
     otherwise. A scheduler handles requests with their true lengths, so it is one of the catalogue.
     """
-    prepared = prepare(Scenario.load(scenario, overrides), admission=admission, routing=routing, scheduler=scheduler)
+    prepared = prepare(
+        Scenario.load(scenario, overrides),
+        admission=admission,
+        priority=priority,
+        routing=routing,
+        scheduler=scheduler,
+    )
     try:
         simulation, traffic = prepared.simulation(), prepared.traffic()
         recorder = simulation.run(traffic, progress)
@@ -71,9 +78,16 @@ class Prepared(Struct, frozen=True):
         return Simulation(self.setup, **self.policies, rng=partial(stream, seed), estimator=estimator)
 
 
-def prepare(scenario: Scenario, *, admission: Any = None, routing: Any = None, scheduler: Any = None) -> Prepared:
+def prepare(
+    scenario: Scenario,
+    *,
+    admission: Any = None,
+    priority: Any = None,
+    routing: Any = None,
+    scheduler: Any = None,
+) -> Prepared:
     """All of a run that comes before its first event. Policies are given as to `simulate`."""
-    given = {"admission": admission, "routing": routing, "scheduler": scheduler}
+    given = {"admission": admission, "priority": priority, "routing": routing, "scheduler": scheduler}
     named = {stage: _plain(spec) for stage, spec in given.items() if isinstance(spec, str | Mapping)}
     scenario = replace(scenario, policies=replace(scenario.policies, **named))
     resolved = scenario.resolved()

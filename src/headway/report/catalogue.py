@@ -26,9 +26,10 @@ HEADINGS: Final = {
     "filter": "filters, for weighted",
     "picker": "pickers, for weighted",
     "admission": "admission policies",
+    "priority": "priority policies",
     "scheduler": "schedulers",
 }
-READERS: Final = ("routing", "scorer", "filter")  # stages that look at instances
+READERS: Final = ("routing", "scorer", "filter", "admission", "priority")  # stages that look at instances
 DEFAULTS: Final = {**DEFAULT_POLICIES, "picker": "max-score"}
 
 

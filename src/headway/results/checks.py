@@ -41,6 +41,9 @@ def _causal(recorder: Recorder, instances: int, facts: RunFacts) -> None:
     begun_ps, ended_ps = facts.started_ps, facts.ended_ps
     rows = zip(
         recorder.arrival_ps,
+        recorder.admitted_ps,
+        recorder.routed_ps,
+        recorder.enqueued_ps,
         recorder.started_ps,
         recorder.first_token_ps,
         recorder.finished_ps,
@@ -49,24 +52,27 @@ def _causal(recorder: Recorder, instances: int, facts: RunFacts) -> None:
         recorder.instance,
         strict=True,
     )
-    for row, (arrival, started, first, finished, outcome, tokens, instance) in enumerate(rows):
+    for row, (arrival, admitted, routed, enqueued, started, first, finished, outcome, tokens, instance) in enumerate(
+        rows
+    ):
         if outcome == COMPLETED:
-            causal = begun_ps <= arrival <= started <= first <= finished <= ended_ps
+            causal = begun_ps <= arrival <= admitted <= routed <= enqueued <= started <= first <= finished <= ended_ps
             possible = tokens >= 1 and 0 <= instance < instances
         else:
-            causal = _causal_so_far((begun_ps, arrival, started, first, finished, ended_ps))
+            causal = _causal_so_far((begun_ps, arrival, admitted, routed, enqueued, started, first, finished, ended_ps))
             possible = -1 <= instance < instances and (started == -1 or instance != -1)
             possible = possible and (outcome != IN_FLIGHT or finished == -1)
         if not (causal and possible):
             raise InvariantError(
-                f"Request {row} is impossible: arrival {arrival} ps, start {started} ps, first token {first} ps, "
+                f"Request {row} is impossible: arrival {arrival} ps, admitted {admitted} ps, routed {routed} ps, "
+                f"enqueued {enqueued} ps, start {started} ps, first token {first} ps, "
                 f"end {finished} ps, {OUTCOMES[outcome]}, {tokens} output tokens, instance {instance} of {instances}; "
                 f"the run lasted from {begun_ps} to {ended_ps} ps."
             )
 
 
-def _causal_so_far(times: tuple[int, int, int, int, int, int]) -> bool:
+def _causal_so_far(times: tuple[int, ...]) -> bool:
     """Of a request that was not completed: what came, came in order, and no first token before a start."""
-    _, _, started, first, _, _ = times
+    started, first = times[5:7]
     came = [at for at in times if at != -1]
     return came == sorted(came) and (first == -1 or started != -1)

@@ -11,6 +11,7 @@ from headway.types import OUTCOMES, Request
 
 COMPLETED = OUTCOMES.index("completed")
 REJECTED = OUTCOMES.index("rejected")
+TIMED_OUT = OUTCOMES.index("timed_out")
 IN_FLIGHT = OUTCOMES.index("in_flight")
 # The columns kept as numbers: the type of each, and what a row holds before anything is known.
 COLUMNS: Final = {
@@ -20,6 +21,9 @@ COLUMNS: Final = {
     "kind": ("i", 0),
     "model": ("i", 0),
     "arrival_ps": ("q", 0),
+    "admitted_ps": ("q", -1),
+    "routed_ps": ("q", -1),
+    "enqueued_ps": ("q", -1),
     "started_ps": ("q", -1),
     "first_token_ps": ("q", -1),
     "finished_ps": ("q", -1),
@@ -45,6 +49,9 @@ class Recorder:
     kind: array[int]
     model: array[int]
     arrival_ps: array[int]
+    admitted_ps: array[int]
+    routed_ps: array[int]
+    enqueued_ps: array[int]
     started_ps: array[int]
     first_token_ps: array[int]
     finished_ps: array[int]

@@ -24,6 +24,9 @@ class Row(Struct, forbid_unknown_fields=True):
     kind: str
     model: str
     arrival_ps: int
+    admitted_ps: int
+    routed_ps: int
+    enqueued_ps: int
     started_ps: int
     first_token_ps: int
     finished_ps: int

@@ -19,7 +19,7 @@ from headway.control import ControlPlane
 from headway.latency.base import LatencyModel
 from headway.policies.context import Context, Estimator
 from headway.registry import declared
-from headway.results.recorder import COMPLETED, IN_FLIGHT, REJECTED, InstanceStats, Recorder
+from headway.results.recorder import COMPLETED, IN_FLIGHT, REJECTED, TIMED_OUT, InstanceStats, Recorder
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.leap import NEVER
@@ -60,6 +60,7 @@ class Simulation:
         self,
         setup: ClusterSetup,
         admission: Any,
+        priority: Any,
         routing: Any,
         scheduler: Any,
         rng: Callable[[str], Random],
@@ -74,7 +75,11 @@ class Simulation:
         self.ended_ps = 0
         self.first_tokens: list[Job] = []  # requests that got it at this instant
         self.done: list[Job] = []  # requests that ended at this instant
-        self.refused: list[Request] = []  # those that admission or routing turned away
+        self.refused: list[Request] = []  # those of them that never came to an instance
+        self.held: dict[int, Planned] = {}  # those that admission put off
+        self.deadlines: list[tuple[int, int]] = []  # heap of when clients give up, and which requests
+        self.deadlined: dict[int, Job] = {}  # those of them that came to an instance
+        self.timer = NEVER  # when the next held request comes up again or the next client gives up
         self.instances = [
             Instance(
                 view,
@@ -90,10 +95,11 @@ class Simulation:
             )
             for view in setup.views
         ]
-        oracle = any(declared(policy).oracle for policy in (admission, routing))
+        stages = [admission, priority, routing]
+        oracle = any(declared(policy).oracle for policy in stages)
         context = Context(setup.views, rng, estimator, setup.block_tokens, self.truth if oracle else None)
-        self.control = ControlPlane(context, admission, routing)
-        self.signals = Signals(self.instances, [admission, routing], setup.idle_watts, setup.busy_watts)
+        self.control = ControlPlane(context, *stages)
+        self.signals = Signals(self.instances, stages, setup.idle_watts, setup.busy_watts)
         # Heap of run ends; an entry that its instance no longer has is stale. It is never empty.
         self.ends = [NEVER << INDEX_BITS]
         self.begins: list[int] = []  # instances at a step boundary at this instant
@@ -110,6 +116,8 @@ class Simulation:
         while True:
             end = ends[0] >> INDEX_BITS
             now = end if end < arrival else arrival
+            if self.timer < now:
+                now = self.timer
             if now > horizon:
                 break
             # (a) step ends
@@ -120,7 +128,7 @@ class Simulation:
                     instance.finish_run(now)
                     begins.append(index)
                 end = ends[0] >> INDEX_BITS
-            if not begins and arrival != now:  # only stale entries
+            if not begins and arrival != now and self.timer != now:  # only stale entries
                 continue
             self.now = now
             if hears and (first_tokens or done):
@@ -131,7 +139,8 @@ class Simulation:
                 for job in first_tokens:
                     first_token(now, job.row)
                 first_tokens.clear()
-            # (b) arrivals, then what the router hears of endings, and what follows from them at once
+            # (b) arrivals, what was held back until now, clients that give up; then what the router hears of endings,
+            # and what follows from them at once
             while True:
                 while arrival == now:
                     planned = traffic.take()
@@ -139,13 +148,15 @@ class Simulation:
                     if progress is not None and planned.request.id % PROGRESS_EVERY == 0:
                         progress(planned.request.id, now)
                     arrival = traffic.next_ps
+                if self.timer == now:
+                    self.ring(now)
                 if done:
                     self.complete(now, traffic if listens else None)
-                if not listens:
-                    break
-                self.tell_refused(now, traffic)
-                arrival = traffic.next_ps
-                if arrival != now:
+                if listens and self.refused:
+                    self.tell_refused(now, traffic)
+                if listens:
+                    arrival = traffic.next_ps
+                if arrival != now and self.timer != now:
                     break
             # (c) step begins
             if begins:
@@ -157,7 +168,7 @@ class Simulation:
                         heappush(ends, instance.end << INDEX_BITS | index)
                 begins.clear()
         self.ended_ps = self.now
-        if arrival != NEVER or any(instance.running for instance in instances):
+        if arrival != NEVER or self.held or any(instance.running for instance in instances):
             if self.setup.horizon_ps is None:
                 raise HeadwayError(TOO_LONG)
             self.stop(horizon)
@@ -169,9 +180,17 @@ class Simulation:
         return self.recorder
 
     def arrive(self, now: int, planned: Planned) -> None:
-        """Admission and routing of one request, and its way to the instance."""
+        """A request comes."""
+        request = planned.request
+        self.recorder.arrived(now, request)
+        if request.deadline_ps is not None:
+            heappush(self.deadlines, (request.deadline_ps, request.id))
+            self.set_timer()
+        self.decide(now, planned)
+
+    def decide(self, now: int, planned: Planned) -> None:
+        """Admission, priority and routing of one request, and its way to the instance."""
         request, recorder = planned.request, self.recorder
-        recorder.arrived(now, request)
         if self.signals.vary:
             self.signals.refresh(now)
         answer = self.control.arrive(now, request)
@@ -180,23 +199,65 @@ class Simulation:
             self.turn_away(now, row, answer.reason)
             self.refused.append(request)
             return
-        index = answer.index
+        if answer is None:
+            self.held[row] = planned
+            self.set_timer()
+            return
+        index = answer.view.index
         recorder.instance[row] = index
+        recorder.admitted_ps[row] = recorder.routed_ps[row] = now
         size = self.block_tokens
         job = Job(request, planned.output_tokens, planned.output_key, size, row >= self.warmup)
+        job.priority = answer.priority
+        if request.deadline_ps is not None:
+            self.deadlined[row] = job
         instance = self.instances[index]
         instance.stats.requests += 1
         tokens = request.prompt_tokens + planned.output_tokens - 1
         if tokens > instance.cache.total * size:
             needed = -(-tokens // size)
-            self.turn_away(now, row, f"needs {needed} KV blocks, {answer.id} has {instance.cache.total}")
+            self.turn_away(now, row, f"needs {needed} KV blocks, {answer.view.id} has {instance.cache.total}")
             self.done.append(job)
             return
+        recorder.enqueued_ps[row] = now
         before = instance.end
         if instance.enqueue(job, now):
             self.begins.append(index)
         elif instance.end != before:  # the run was cut
             heappush(self.ends, instance.end << INDEX_BITS | index)
+
+    def ring(self, now: int) -> None:
+        """What was held back comes up again, and clients whose deadline this is give up, each by request."""
+        while (request := self.control.due(now)) is not None:
+            self.decide(now, self.held.pop(request.id))
+        while self.deadlines and self.deadlines[0][0] == now:
+            _, row = heappop(self.deadlines)
+            if self.recorder.outcome[row] == IN_FLIGHT:
+                self.give_up(now, row)
+        self.set_timer()
+
+    def give_up(self, now: int, row: int) -> None:
+        """A client does not wait any longer; a last token that comes at this instant is in time."""
+        job = self.deadlined.get(row)
+        if job is None:
+            self.control.give_up(row)
+            self.recorder.outcome[row] = TIMED_OUT
+            self.recorder.finished_ps[row] = now
+            self.refused.append(self.held.pop(row).request)
+            return
+        if job.generated == job.output_tokens:
+            return
+        index = self.recorder.instance[row]
+        instance = self.instances[index]
+        before = instance.end
+        if instance.expire(job, now):
+            self.begins.append(index)
+        elif instance.end != before:  # the run was cut
+            heappush(self.ends, instance.end << INDEX_BITS | index)
+
+    def set_timer(self) -> None:
+        first = self.deadlines[0][0] if self.deadlines else NEVER
+        self.timer = min(self.control.next_ps, first)
 
     def turn_away(self, now: int, row: int, reason: str) -> None:
         self.recorder.outcome[row] = REJECTED
@@ -211,9 +272,11 @@ class Simulation:
         for job in done:
             row = job.row
             if recorder.outcome[row] != REJECTED:
-                recorder.outcome[row] = COMPLETED
+                recorder.outcome[row] = TIMED_OUT if job.expired else COMPLETED
                 recorder.finished_ps[row] = now
                 recorder.output_tokens[row] = job.generated
+            if self.deadlined:
+                self.deadlined.pop(row, None)
             control.finished(now, row, OUTCOMES[recorder.outcome[row]], job.generated)
             if traffic is not None:
                 traffic.ended(job.request, now, recorder.outcome[row] == COMPLETED)

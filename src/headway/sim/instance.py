@@ -30,6 +30,7 @@ class Instance(Batch):
         "busy_from",
         "cuts",
         "entered",
+        "expiring",
         "finished",
         "first_tokens",
         "gaps",
@@ -69,6 +70,7 @@ class Instance(Batch):
         self.cuts = cuts  # cut runs at random places, to show that a cut leaves no trace
         self.waiting: deque[Job] = deque()
         self.entered = 0  # how many ever entered, for their order
+        self.expiring: list[Job] = []  # running requests whose clients have given up during the run
         # what it leaves
         self.recorder = recorder
         self.first_tokens = first_tokens  # of runs ended at this instant, on any instance
@@ -91,6 +93,10 @@ class Instance(Batch):
             return True
         if behind or self.partial is not None or len(self.running) >= self.max_batch_size:
             return False  # it cannot enter before something else changes, which ends the run anyhow
+        return self.cut(now)
+
+    def cut(self, now: int) -> bool:
+        """End the run at the first step boundary at or after this instant. True if that is now."""
         steps = steps_begun(self.first, self.increment, now - self.start)
         if steps < self.length:
             self.length = steps
@@ -99,6 +105,44 @@ class Instance(Batch):
                 self.finish_run(now)
                 return True
         return False
+
+    def expire(self, job: Job, now: int) -> bool:
+        """The client of a request gives up. A waiting one goes at once; a running one at the first step boundary, and
+        the token that a step brings after this instant is wasted. True if a step can begin at this instant."""
+        if job not in self.running:
+            job.expired = True
+            first = self.waiting[0] is job
+            self.waiting.remove(job)
+            self.view.queued = len(self.waiting)
+            self.finish_expired(job)
+            # Whoever waited behind the first may be able to enter.
+            return first and self.end >= 0 and self.cut(now)
+        if self.end >= 0 and not self.cut(now):
+            job.expired = True
+            self.expiring.append(job)
+            return False
+        job.expired = True
+        self.drop(job)
+        return True
+
+    def drop(self, job: Job) -> None:
+        """A running request ends before its last token; those of the steps that have ended count."""
+        if job.ends_at_step >= 0:
+            self.stop_decoding(job)
+            self.ending = [entry for entry in self.ending if entry[2] is not job]
+            heapify(self.ending)
+            self.gaps.close(job, 0)
+        elif job is self.partial:
+            self.partial = None
+        self.cache.release(job.holds, job.blocks)
+        del self.running[job]
+        self.view.running = len(self.running)
+        self.finish_expired(job)
+
+    def finish_expired(self, job: Job) -> None:
+        self.stats.output_tokens += job.generated
+        self.gaps.take_back(job)
+        self.finished.append(job)
 
     def begin(self, now: int) -> bool:
         """Form the next step and plan how often it repeats. False if there is nothing to do."""
@@ -251,20 +295,34 @@ class Instance(Batch):
             if length > 1 and self.partial is not None:  # earlier steps' blocks come before what ends now
                 job, want = self.chunks[0]
                 self.offer(job, (job.computed + want * (length - 1)) // self.block_tokens)
-            ending, steps = self.ending, self.steps
-            while ending and ending[0][0] == steps:
-                self.leave(heappop(ending)[2])
+        if self.expiring:
+            self.drop_decodes()
+        ending, steps = self.ending, self.steps
+        while ending and ending[0][0] == steps:
+            self.leave(heappop(ending)[2])
         for job, want in self.chunks:
             self.advance(job, want * length, now)
         if self.tells_kv:
             self.view.kv_used = cache.held
             self.reported_to = NEVER
 
+    def drop_decodes(self) -> None:
+        """Requests whose clients gave up during the step that has just ended; its token is wasted."""
+        for job in self.expiring:
+            if job.ends_at_step >= 0:
+                self.drop(job)
+                job.generated -= 1
+                self.stats.output_tokens -= 1
+        self.expiring.clear()
+
     def advance(self, job: Job, tokens: int, now: int) -> None:
         """A prefill moves on; with its last token the next output token comes."""
         job.computed += tokens
         self.offer(job, job.computed // self.block_tokens)
         self.count_prefill(job, job.computed)
+        if job.expired:
+            self.drop(job)
+            return
         if job.computed < job.known:
             return
         if job is self.partial:

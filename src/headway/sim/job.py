@@ -14,6 +14,7 @@ class Job:
         "counted",
         "decoding_from",
         "ends_at_step",
+        "expired",
         "generated",
         "holds",
         "known",
@@ -22,6 +23,7 @@ class Job:
         "output_key",
         "output_tokens",
         "prefilled",
+        "priority",
         "request",
         "row",
         "runs",
@@ -43,6 +45,8 @@ class Job:
         self.output_tokens = output_tokens
         self.output_key = output_key  # what it generates is called
         self.counted = counted  # in the statistics, i.e. not a warm-up request
+        self.priority = 0.0  # higher is more urgent
+        self.expired = False  # its client has given up
         self.prefilled = 0  # prompt tokens computed or found cached, once and for all
         self.generated = 0  # as of the last scheduling change
         self.holds: list[Hold] = []  # those of its blocks that are shared content
