@@ -7,7 +7,7 @@ row, and so on with what they send at once; (c) step begins by instance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -15,6 +15,7 @@ from headway import hashing
 from headway.latency.base import LatencyModel
 from headway.types import Path, Request
 from headway.workload.traffic import NEVER, OpenLoop, Planned, Traffic
+from reference_schedulers import Fcfs
 
 Identity = tuple[int, int]
 RequestTuple = tuple[int, Path, int, int]  # arrival_ps, content, prompt tokens, output tokens
@@ -51,6 +52,7 @@ class Job:
     computed: int = 0
     decoding: bool = False  # its prefill (or recomputation) ended in an earlier step
     blocks: list[Block] = field(default_factory=list)
+    priority: float = 0.0
 
     @property
     def generated(self) -> int:
@@ -171,8 +173,11 @@ class Cache:
 class Instance:
     """One engine: its running list, its queue, its blocks and the step it is in."""
 
-    def __init__(self, cache: Cache, max_batch_tokens: int, max_batch_size: int, latency: LatencyModel) -> None:
+    def __init__(
+        self, cache: Cache, max_batch_tokens: int, max_batch_size: int, latency: LatencyModel, scheduler: Fcfs
+    ) -> None:
         self.cache = cache
+        self.scheduler = scheduler
         self.max_batch_tokens = max_batch_tokens
         self.max_batch_size = max_batch_size
         self.latency = latency
@@ -189,6 +194,10 @@ class Instance:
     def fits(self, job: Job) -> bool:
         return self.cache.ceil(job.prompt + job.output - 1) <= len(self.cache.all)
 
+    def comes(self, job: Job, now: int) -> None:
+        self.waiting.append(job)
+        self.scheduler.comes(job, now)
+
     def begin(self, now: int) -> None:
         self.step = []
         budget, preempted = self.schedule_running()
@@ -199,6 +208,8 @@ class Instance:
         if not self.step:
             assert not self.running, "with running requests something is always scheduled"
             return
+        assert len(self.running) <= self.max_batch_size
+        assert sum(entry.want for entry in self.step) <= self.max_batch_tokens
         decodes = [entry.job for entry in self.step if entry.is_decode]
         context = sum(job.known for job in decodes)
         chunks = [(entry.want, entry.job.computed) for entry in self.step if not entry.is_decode]
@@ -208,24 +219,32 @@ class Instance:
         self.step_ends = now + duration
 
     def schedule_running(self) -> tuple[int, bool]:
-        """The budget that is left, and whether anyone was preempted."""
+        """The budget that is left, and whether anyone was preempted. Decodes have their token each, the unfinished
+        prefill what is left; blocks are given in the scheduler's order, and the last in it yields."""
         budget = self.max_batch_tokens
         preempted = False
-        for job in list(self.running):
-            want = min(job.known - job.computed, budget)
-            if job not in self.running or want == 0:
-                break
+        wants: dict[int, int] = {}
+        for job in sorted(self.running, key=lambda job: not job.decoding):
+            wants[job.row] = min(self.chunk(job), budget)
+            assert wants[job.row] > 0, "whoever runs gets on"
+            budget -= wants[job.row]
+        for job in self.scheduler.in_order(self.running):
+            want = wants[job.row]
             missing = self.cache.ceil(job.computed + want) - len(job.blocks)
             while missing > self.cache.free() and job in self.running:
-                self.preempt(self.running[-1])
+                self.preempt(self.scheduler.in_order(self.running)[-1])
                 preempted = True
             if job not in self.running:
                 break
             for _ in range(missing):
                 self.cache.take(job)
             self.step.append(Scheduled(job, want, job.decoding))
-            budget -= want
+        self.step.sort(key=lambda entry: self.running.index(entry.job))
         return budget, preempted
+
+    def chunk(self, job: Job) -> int:
+        left = job.known - job.computed
+        return left if self.scheduler.limit is None else min(left, self.scheduler.limit)
 
     def preempt(self, job: Job) -> None:
         self.running.remove(job)
@@ -233,14 +252,19 @@ class Instance:
         job.computed = 0
         job.decoding = False
         job.preemptions += 1
-        self.waiting.insert(0, job)
+        self.waiting.append(job)
+        self.scheduler.yields(job)
 
     def admit_waiting(self, now: int, budget: int) -> None:
         while self.waiting and len(self.running) < self.max_batch_size and budget > 0:
-            job = self.waiting[0]
+            if self.step and self.step[-1].job.computed + self.step[-1].want < self.step[-1].job.known:
+                break  # nobody enters beside an unfinished prefill
+            job = self.scheduler.first(self.waiting)
             hits = self.cache.hits(job)
             hit_tokens = len(hits) * self.cache.size
             want = min(job.known - hit_tokens, budget)
+            if self.scheduler.limit is not None:
+                want = min(want, self.scheduler.limit)
             needed = self.cache.ceil(hit_tokens + want) - len(hits)
             if needed > self.cache.free() - len([block for block in hits if not block.holders]):
                 break
@@ -249,7 +273,8 @@ class Instance:
             for _ in range(needed):
                 self.cache.take(job)
             job.computed = hit_tokens
-            self.waiting.pop(0)
+            self.waiting.remove(job)
+            self.scheduler.enters(job)
             self.running.append(job)
             if job.started < 0:
                 job.started = now
@@ -281,6 +306,7 @@ class Instance:
                     job.finished = now
                     self.running.remove(job)
                     self.cache.release(job)
+                    self.scheduler.ends(job)
                     finished.append(job)
         self.step = []
         self.step_ends = -1
@@ -352,10 +378,12 @@ def simulate(
     horizon: int | None = None,
     warmup: int = 0,
     traffic: Traffic | None = None,
+    scheduler: Callable[[], Fcfs] = Fcfs,
+    priority: Callable[[Request], float] = lambda request: 0.0,
 ) -> ReferenceRun:
     """Run until everything has drained, or up to and with the horizon. Requests are given beforehand, or by traffic."""
     engines = [
-        Instance(Cache(blocks, block_tokens, prefix_caching), max_batch_tokens, max_batch_size, latency)
+        Instance(Cache(blocks, block_tokens, prefix_caching), max_batch_tokens, max_batch_size, latency, scheduler())
         for _ in range(instances)
     ]
     traffic = open_loop(requests) if traffic is None else traffic
@@ -380,10 +408,11 @@ def simulate(
                 job = job_of(traffic.take())
                 assert (job.row, job.arrival) == (len(jobs), now)
                 jobs.append(job)
+                job.priority = priority(job.request)
                 job.instance = route(policy, job.row, inflight)
                 inflight[job.instance] += 1
                 if engines[job.instance].fits(job):
-                    engines[job.instance].waiting.append(job)
+                    engines[job.instance].comes(job, now)
                 else:
                     job.outcome = "rejected"
                     job.finished = now

@@ -95,7 +95,7 @@ def test_run_json_says_first_what_was_run(headway: Run, scenario: str) -> None:
         "version": __version__,
         "key": Scenario.load(scenario).key(),
         "seed": {"workload": 3, "simulation": 3, "jitter": 3},
-        "policies": {"admission": "always", "routing": "weighted", "scheduler": "fcfs"},
+        "policies": {"admission": "always", "priority": "none", "routing": "weighted", "scheduler": "fcfs"},
     }
     assert document(headway("run", scenario, "--json", "--set", "leap=false")) == found
 
@@ -192,7 +192,7 @@ def test_policies_lists_the_catalogue(headway: Run) -> None:
     assert entries["scorer", "queue-depth"]["signals"]["reported"]
     assert all(entry["summary"] for entry in found)
     stages = list(dict.fromkeys(entry["stage"] for entry in found))
-    assert stages == ["routing", "scorer", "filter", "picker", "admission", "scheduler"]
+    assert stages == ["routing", "scorer", "filter", "picker", "admission", "priority", "flow", "scheduler"]
 
 
 def test_the_listing_tells_parameters_and_signals_in_80_columns(headway: Run) -> None:

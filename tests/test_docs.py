@@ -258,7 +258,7 @@ def test_what_stands_in_backticks_exists(vocabulary: set[str]) -> None:
 
 
 def test_a_name_that_is_not_there_is_noticed(vocabulary: set[str]) -> None:
-    for text in ("observed_at", "Scenario.resolve()", "sim/clock.py", "leep: false", "latency.ttft.p98", "gateway/"):
+    for text in ("observed_by", "Scenario.resolve()", "sim/clock.py", "leep: false", "latency.ttft.p98", "gateway/"):
         assert unknown(text, vocabulary) is not None, text
 
 

@@ -34,6 +34,7 @@ VIEW = (
     "inflight",
     "inflight_tokens",
     "pending_prefill_tokens",
+    "observed_at",
     "queued",
     "running",
     "routed_since_report",
@@ -149,6 +150,9 @@ SCORERS = (
 )
 
 
+SCHEDULERS = ("priority", "sjf", "shortest-prefill", "slo-slack", "fair")
+
+
 def latency(draws: Draws) -> Json:
     """The keys of `cluster` that decide step times, mostly in whole milliseconds."""
     kind = pick(draws, "fixed", "fixed", "linear", "linear", "piecewise", "roofline")
@@ -225,6 +229,19 @@ def weighted(draws: Draws) -> Json:
     picker: Any = pick(draws, "max-score", "max-score", "weighted-random", {"name": "weighted-random", "seed": 3})
     chosen = several(draws, 2, range(len(filters)))
     return {"name": "weighted", "scorers": scorers, "filters": [filters[at] for at in chosen], "picker": picker}
+
+
+def scheduler(draws: Draws) -> Any:
+    """Any of them, mostly with small chunks and with time counting for much."""
+    name = pick(draws, *SCHEDULERS)
+    found: Json = {"name": name, "chunk_tokens": pick(draws, None, 1, 5, 16, 64)}
+    if name == "fair":
+        found["quantum"] = pick(draws, 1, 20, 1024)
+    elif name == "slo-slack":
+        found["targets"] = {"standard": pick(draws, "1ms", "2s")}
+    else:
+        found["aging"] = pick(draws, 0, 10, 1000)
+    return found
 
 
 def lengths(draws: Draws, longest: int) -> Any:
@@ -328,6 +345,16 @@ def scenario(draws: Draws, load: Load, coinciding: bool) -> Json:
     }
     if pick(draws, False, False, True):
         found["horizon"] = pick(draws, "10ms", "50ms", "51234567ns", "200ms")
+    if pick(draws, False, False, True):
+        polled = {
+            "poll_interval": pick(draws, "1ms", "5ms", "50ms", "137us"),
+            "poll_delay": pick(draws, "0s", "1ms", "23ms"),
+        }
+        found["signals"] = polled
+    if pick(draws, False, False, True):
+        found.setdefault("signals", {})["kv_event_delay"] = pick(draws, "0s", "1ms", "23ms")
+    if pick(draws, False, True):
+        found["policies"]["scheduler"] = scheduler(draws)
     return found
 
 
@@ -359,7 +386,7 @@ def run(scenario: Json, leap: bool | str) -> headway.Result:
     given["leap"] = leap
     own: Json = {}
     if scenario["policies"]["routing"] == "witness":
-        given["policies"] = {}
+        given["policies"] = {stage: spec for stage, spec in scenario["policies"].items() if stage != "routing"}
         own["routing"] = Witness()
     if "sessions" not in scenario:
         return headway.simulate(given, **own)
@@ -441,6 +468,9 @@ def traits(scenario: Json, result: headway.Result) -> list[str]:
         "warm-up": scenario["warmup"] > 0,
         f"latency {scenario['cluster']['latency']['model']}": True,
         f"routing {routing if isinstance(routing, str) else routing['name']}": True,
+        "polled signals": "poll_interval" in scenario.get("signals", {}),
+        "reported evictions": "kv_event_delay" in scenario.get("signals", {}),
+        f"scheduler {scenario['policies'].get('scheduler', {'name': 'fcfs'})['name']}": True,
     }
     if "sessions" in scenario:
         facts |= session_traits(scenario, result)
@@ -519,6 +549,9 @@ def test_leaping_walking_and_cutting_give_the_same_bytes(family: str, examples: 
     if "scattered" in family:
         demand(seen, COMMON, 0.05)
         demand(seen, USUAL, 0.02)
+        demand(seen, ("polled signals", "reported evictions"), 0.2)
+        demand(seen, ("scheduler fcfs",), 0.3)
+        demand(seen, tuple(f"scheduler {name}" for name in SCHEDULERS), 0.05)
         demand(seen, tuple(f"routing {name}" for name in LOOKING), 0.03)
         demand(seen, tuple(f"scorer {name}" for name in SCORERS), 0.015)
         demand(seen, ("filter kv-below", "filter load-below", "filter load-spread", "picker weighted-random"), 0.015)
@@ -536,9 +569,25 @@ def test_leaping_walking_and_cutting_give_the_same_bytes(family: str, examples: 
 
 @pytest.mark.parametrize("name", dict.fromkeys([*PLAIN, *BELIEVING, *ROUTESIM, *LOOKING]))
 def test_a_busy_cluster_is_the_same_under_every_policy(name: str, tmp_path: Path) -> None:
+    scenario = busy({"routing": name})
+    assert set(traits(scenario, check(scenario, tmp_path))) >= {*COMMON, "warm-up"}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_busy_cluster_is_the_same_under_every_scheduler(name: str, tmp_path: Path) -> None:
+    policies = {"routing": "witness", "priority": "by-class", "scheduler": {"name": name, "chunk_tokens": 20}}
+    scenario = busy(policies)
+    classes = {"realtime": {"priority": "realtime"}, "batch": {"priority": "batch", "timeout": "300ms"}}
+    scenario["workload"]["tenants"] = classes
+    result = check(scenario, tmp_path)
+    assert set(traits(scenario, result)) >= {*COMMON, "warm-up"}
+    assert set(result.requests["outcome"]) == {"completed", "timed_out"}
+
+
+def busy(policies: Json) -> Json:
     """One scenario in which everything happens at once, whatever examples the search came up with."""
     none = dict.fromkeys(("prefill_token", "prefill_pair", "context_token"), "0s")
-    scenario = {
+    return {
         "seed": 5,
         "workload": {
             "requests": 150,
@@ -555,11 +604,10 @@ def test_a_busy_cluster_is_the_same_under_every_policy(name: str, tmp_path: Path
             "kv": {"block_tokens": 4, "gpu_blocks": 64},
             "latency": {"model": "linear", "step": "1ms", "sequence": "1ms", **none},
         },
-        "policies": {"routing": name},
+        "policies": policies,
         "warmup": 10,
         "slo": {"ttft": "500ms", "tpot": "50ms"},
     }
-    assert set(traits(scenario, check(scenario, tmp_path))) >= {*COMMON, "warm-up"}
 
 
 def rows(*requests: tuple[int, int, int]) -> list[Json]:

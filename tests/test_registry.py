@@ -278,7 +278,7 @@ def test_what_a_base_class_declares_is_not_its_subclass_s():
     assert registry.declared(Oracle()).oracle
 
 
-@pytest.mark.parametrize("stage", ["scheduler", "rooting"])
+@pytest.mark.parametrize("stage", ["flow", "rooting"])
 def test_a_policy_of_ones_own_is_of_a_stage_that_users_may_write(stage):
     with pytest.raises(HeadwayError, match=rf"^Mine: '{stage}' is no stage for a policy of one's own\."):
 

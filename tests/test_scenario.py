@@ -424,6 +424,7 @@ SECTIONS: dict[str, list[type[msgspec.Struct]]] = {
     "Models": [ModelFigures],
     "`policies`": [scenario_module.Policies],
     "`slo`": [scenario_module._SloKeys],
+    "`signals`": [scenario_module._SignalKeys],
 }
 
 

@@ -14,6 +14,8 @@ import pytest
 import headway
 import headway.policies  # (declares the policies)
 from headway import ADMIT, Admit, ClusterView, FirstToken, HeadwayError, Request, Route, Routed, registry
+from headway.policies.queues import Fifo
+from headway.router_state import Counted
 
 Json = dict[str, Any]
 SECRETS = ("Job", "Planned", "Recorder", "Instance", "Simulation", "Result", "Trace", "WorkloadSpec")
@@ -25,6 +27,8 @@ def within(thing: object) -> Iterator[object]:
     """Everything that an object refers to. Code that is the same for all (classes, modules, a function's globals) holds
     nobody's data and is left out; what a function closes over is not."""
     if isinstance(thing, (type, ModuleType, CodeType, str, bytes, int, float)):
+        return
+    if isinstance(thing, Counted):  # how much the requests that have ended had generated is no secret
         return
     if isinstance(thing, FunctionType):
         yield from (thing.__defaults__ or (), thing.__kwdefaults__, thing.__closure__ or (), thing.__dict__)
@@ -202,28 +206,66 @@ def test_the_true_cache_state_is_refused_to_who_is_no_oracle() -> None:
 
 
 class Peeping:
-    """A scheduler is handed the engine's own jobs, which know their lengths."""
+    """A scheduler in order of arrival whose queue turns over every stone whenever it is called."""
 
-    def enqueue(self, waiting: Any, job: Any) -> None:
-        raise AssertionError(job.output_tokens)
+    def __init__(self) -> None:
+        self.probe = Probe()
+        self.inner = Fifo()
 
-    requeue = victim = enqueue
+    def queue(self) -> Peeping:
+        return self
+
+    def chunk(self, ticket: Any) -> int:
+        self.probe.search("chunk", ticket)
+        return 100
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.inner, name)
+
+        def called(*arguments: Any) -> Any:
+            answer = method(*arguments)
+            self.probe.search(name, *arguments, answer, self.inner)
+            return answer
+
+        return called
 
 
-@pytest.mark.parametrize("given", [Peeping(), Peeping, registry.find("scheduler", "fcfs", "x").make()])
-def test_a_scheduler_is_never_of_the_callers_own(given: Any) -> None:
-    with pytest.raises(HeadwayError, match=r"^scheduler: a scheduler is given by its name .* Known: fcfs\.$"):
-        headway.simulate(scenario(), scheduler=given)
-    assert headway.simulate(scenario(), scheduler={"name": "fcfs"}).requests
+def test_nothing_that_a_scheduler_is_handed_leads_to_the_true_length() -> None:
+    """One instance whose blocks do not suffice for two, and clients that do not wait for long."""
+    tight = scenario()
+    tight["workload"] |= {"rate": "0.2/s", "timeout": "80s"}
+    tight["cluster"] |= {"instances": 1, "max_batch_size": 2, "kv": {"gpu_blocks": 5000}}
+    scheduler = Peeping()
+    result = headway.simulate(tight, scheduler=scheduler)
+    assert sum(result.requests["preemptions"]) > 0
+    assert {"completed", "timed_out"} <= set(result.requests["outcome"])
+    assert set(scheduler.probe.calls) == {"add", "put_back", "first", "take", "remove", "order", "chunk"}
+    assert scheduler.probe.visited > 10
+    assert not scheduler.probe.found
 
 
-def test_nor_is_it_declared_or_taken_from_a_file(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match="'scheduler' is no stage for a policy of one's own"):
-        registry.policy("scheduler", "peeping")(Peeping)
-    file = tmp_path / "peeping.py"
-    file.write_text("from test_secrecy import Peeping\n")
-    with pytest.raises(HeadwayError, match="a scheduler cannot be taken from a file"):
-        headway.simulate(scenario(), scheduler=f"{file}:Peeping")
+@pytest.mark.parametrize("name", registry.names("scheduler"))
+def test_no_scheduler_s_order_depends_on_lengths_that_nothing_has_shown_yet(name: str, tmp_path: Path) -> None:
+    """Thirty prompts, of which one at a time is computed, chunk by chunk and token by token: while the first request
+    is at it, whatever the others will generate, they line up alike."""
+    orders = set()
+    for output in (1, 7, 3000):
+        rows = [
+            {"timestamp": number, "input_length": 20 + number * 17 % 400, "output_length": output + number}
+            for number in range(30)
+        ]
+        rows[0]["output_length"] = 50
+        file = tmp_path / f"{output}.jsonl"
+        file.write_text("".join(json.dumps({**row, "hash_ids": [number]}) + "\n" for number, row in enumerate(rows)))
+        run = {
+            "seed": 3,
+            "workload": {"trace": {"format": "mooncake", "path": str(file)}},
+            "cluster": {"instances": 1, "max_batch_size": 1, "latency": {"model": "fixed", "decode_tokens_per_s": 100}},
+            "policies": {"scheduler": name},
+        }
+        started = headway.simulate(run).requests["started_ps"]
+        orders.add(tuple(sorted(range(30), key=started.__getitem__)))
+    assert len(orders) == 1
 
 
 @pytest.mark.parametrize("name", ["workload.output_tokens", "workload.prompt_tokens", "workload.arrivals"])

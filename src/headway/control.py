@@ -1,19 +1,25 @@
-"""The control plane: admission, then priority, then routing, over the router's own counts.
+"""The control plane: admission, then priority, then flow control, then routing, over the router's own counts.
 
 It does no I/O and has no clock: the event loop of the simulator or the asyncio loop of a gateway tells it the time and
-what happened, and carries out what it answers. What it holds back comes up again at `next_ps`.
+what happened, and carries out what it answers. What it holds back comes up again at `next_ps`. Where flow control has a
+queue, the loop asks `pump` what becomes of it whenever something has happened, until the answer is None.
 """
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from math import isfinite
 from typing import Any, Final
 
+from msgspec import Struct
+
 from headway.policies.context import Context
-from headway.registry import figures
+from headway.policies.flow import NEVER, NoFlow, Waiting
+from headway.registry import EVERYTHING, declared, figures
+from headway.router_state import RouterState
 from headway.types import (
     ADMIT,
+    KEPT,
     NO_PRIORITY,
     Admit,
     ClusterView,
@@ -31,48 +37,79 @@ from headway.types import (
 )
 from headway.wording import shown
 
-NEVER: Final = 1 << 120  # later than any instant
 LONGEST_PS: Final = 1 << 62  # of a delay
 
 
 class Flight:
-    """A request on its way: where it went and how much it matters there, and its prompt tokens believed uncached until
-    the first token comes."""
+    """A request on its way: where it went and how much it matters there, its prompt tokens believed cached there, and
+    those believed uncached until the first token comes."""
 
-    __slots__ = ("pending", "priority", "request", "view")
+    __slots__ = ("cached", "pending", "priority", "request", "view")
 
-    def __init__(self, request: Request, view: InstanceView, pending: int, priority: float) -> None:
+    def __init__(self, request: Request, view: InstanceView, cached: int, pending: int, priority: float) -> None:
         self.request = request
         self.view = view
+        self.cached = cached
         self.pending = pending
         self.priority = priority
+
+
+class Queued:
+    """A request was admitted and waits in the router's queue."""
+
+    __slots__ = ()
+
+
+QUEUED: Final = Queued()
+
+
+class TimedOut(Struct, frozen=True, gc=False):
+    """A request waited in the router's queue for as long as one may."""
+
+    reason: str
+
+
+Sent = tuple[Request, Flight | Reject | TimedOut]  # what became of a request that waited in the queue
 
 
 class ControlPlane:
     """Runs the policies in order and keeps the exact counters of each instance."""
 
-    def __init__(self, context: Context, admission: Any, priority: Any, routing: Any) -> None:
+    def __init__(self, context: Context, admission: Any, priority: Any, routing: Any, flow: Any = None) -> None:
         self.cluster = ClusterView(context.instances)
         self.views = {view.id: view for view in context.instances}
         self.admission = admission
         self.priority = priority
         self.routing = routing
+        self.flow = None if isinstance(flow, NoFlow) else flow
         self.stages = {"admission": admission, "priority": priority, "routing": routing}
+        if self.flow is not None:
+            self.stages["flow"] = self.flow
         for stage in self.stages.values():
             bind = getattr(stage, "bind", None)
             if bind is not None:
                 bind(context)
         self.indexes = context.indexes
         self.observers = [stage.observe for stage in self.stages.values() if hasattr(stage, "observe")]
+        read = [signal for stage in self.stages.values() for signal in declared(stage).exact]
+        kept = KEPT if EVERYTHING[0] in read else [name for name in KEPT if name in read]
+        self.state = RouterState(self.cluster, kept) if kept else None
         self.flights: dict[int, Flight] = {}
         self.held: list[tuple[int, int, Request]] = []  # heap of what admission put off: when to ask again, id
-        self.next_ps = NEVER  # when the first of them comes up again
+        self.put_off: dict[int, int] = {}  # when to ask again by id, of those that have not been given up
+        self.next_ps = NEVER  # when the first of them comes up again, or the first in the queue has waited too long
 
     # --- the way of a request ----------------------------------------------------------------------------------
 
-    def arrive(self, now_ps: int, request: Request) -> Flight | Reject | None:
-        """Decide on a request, one that comes or one that comes up again: its flight, why it is turned away, or None
-        where it is held back."""
+    def arrive(self, now_ps: int, request: Request) -> Flight | Reject | Queued | None:
+        """Decide on a request that comes: its flight, why it is turned away, QUEUED where it waits in the router's
+        queue, or None where admission puts it off."""
+        if self.state is not None:
+            self.state.arrived(now_ps, request)
+        return self.decide(now_ps, request)
+
+    def decide(self, now_ps: int, request: Request) -> Flight | Reject | Queued | None:
+        """The same for one that comes, or comes up again."""
         cluster = self.cluster
         cluster.now_ps = now_ps
         cluster.priority = NO_PRIORITY
@@ -83,9 +120,17 @@ class ControlPlane:
         if priority is not NO_PRIORITY:
             check_priority(self.priority, priority, request)
             cluster.priority = priority
-        decision = self.routing.route(request, cluster)
+        if self.flow is not None:
+            self.flow.put(now_ps, request, priority)
+            if self.state is not None:
+                self.state.queued(request)
+            return QUEUED
+        return self.route(now_ps, request, priority.score)
+
+    def route(self, now_ps: int, request: Request, priority: float) -> Flight | Reject:
+        decision = self.routing.route(request, self.cluster)
         if isinstance(decision, Route):
-            return self.dispatch(now_ps, request, decision, priority.score)
+            return self.dispatch(now_ps, request, decision, priority)
         if isinstance(decision, Reject) and isinstance(decision.reason, str):
             return decision
         right = "route must return a Route, as in Route(view.id), or a Reject"
@@ -101,16 +146,50 @@ class ControlPlane:
         if type(duration) is not int or not 1 <= duration <= LONGEST_PS:
             raise wrong_answer("admission", self.admission, right, verdict, request)
         heappush(self.held, (now_ps + duration, request.id, request))
-        self.next_ps = self.held[0][0]
+        self.put_off[request.id] = now_ps + duration
+        self.set_next()
         return None
 
     def due(self, now_ps: int) -> Request | None:
-        """The next request that was held back until now; the caller lets it `arrive` again."""
-        if self.next_ps != now_ps:
+        """The next request that was put off until now; the caller lets the plane `decide` again."""
+        if not self.held or self.held[0][0] != now_ps:
             return None
         _, _, request = heappop(self.held)
-        self.next_ps = self.held[0][0] if self.held else NEVER
+        del self.put_off[request.id]
+        self.set_next()
         return request
+
+    def pump(self, now_ps: int) -> Sent | None:
+        """What becomes next of a request in the router's queue at this instant. The caller carries it out, so that the
+        signals tell of it, and asks again until nothing more happens: first those that have waited too long go, then
+        requests are sent in the queue's order while it is open, and then what is beyond its capacity is turned away."""
+        flow = self.flow
+        assert flow is not None
+        cluster = self.cluster
+        cluster.now_ps = now_ps
+        entry: Waiting | None = flow.expired(now_ps)
+        answer: Flight | Reject | TimedOut
+        if entry is not None:
+            answer = TimedOut(entry.reason)
+        elif (entry := flow.take(cluster)) is not None:
+            cluster.priority = entry.priority
+            answer = self.route(now_ps, entry.request, entry.priority.score)
+        elif (entry := flow.excess()) is not None:
+            answer = Reject(entry.reason)
+        else:
+            self.set_next()
+            return None
+        if self.state is not None:
+            self.state.left(entry.request)
+        return entry.request, answer
+
+    def set_next(self) -> None:
+        held = self.held
+        while held and self.put_off.get(held[0][1]) != held[0][0]:  # given up meanwhile
+            heappop(held)
+        self.next_ps = held[0][0] if held else NEVER
+        if self.flow is not None and self.flow.next_ps < self.next_ps:
+            self.next_ps = self.flow.next_ps
 
     def dispatch(self, now_ps: int, request: Request, route: Route, priority: float) -> Flight:
         try:
@@ -138,7 +217,9 @@ class ControlPlane:
         view.inflight += 1
         view.inflight_tokens += tokens
         view.pending_prefill_tokens += pending
-        flight = self.flights[request.id] = Flight(request, view, pending, priority)
+        flight = self.flights[request.id] = Flight(request, view, cached, pending, priority)
+        if self.state is not None:
+            self.state.routed(request)
         for index in self.indexes:
             index.touch(view.index, request.path)
         if self.observers:
@@ -160,20 +241,26 @@ class ControlPlane:
         view.inflight -= 1
         view.inflight_tokens -= request.prompt_tokens
         view.pending_prefill_tokens -= flight.pending
+        if self.state is not None:
+            self.state.finished(now_ps, request, output_tokens)
         if self.observers:
             self.tell(Finished(now_ps, request, view, outcome, output_tokens))
 
     def give_up(self, request_id: int) -> bool:
-        """The client of a request that is held back has gone. False if it is not held back."""
-        kept = [entry for entry in self.held if entry[1] != request_id]
-        found = len(kept) < len(self.held)
-        if found:
-            heapify(kept)
-            self.held = kept
-            self.next_ps = kept[0][0] if kept else NEVER
-        return found
+        """The client of a request that is put off or waits in the queue has gone. False if it is neither."""
+        if self.put_off.pop(request_id, None) is not None:
+            self.set_next()
+            return True
+        entry = self.flow.remove(request_id) if self.flow is not None else None
+        if entry is None:
+            return False
+        if self.state is not None:
+            self.state.left(entry.request)
+        self.set_next()
+        return True
 
     def tell(self, event: Event) -> None:
+        self.cluster.now_ps = event.at_ps
         for observe in self.observers:
             observe(event)
 

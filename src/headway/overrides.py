@@ -18,7 +18,13 @@ from headway.registry import canonical, find
 from headway.types import HeadwayError, Json
 from headway.wording import cut, shown, suggest
 
-DEFAULT_POLICIES = {"admission": "always", "priority": "none", "routing": "weighted", "scheduler": "fcfs"}
+DEFAULT_POLICIES = {
+    "admission": "always",
+    "priority": "none",
+    "flow": "none",
+    "routing": "weighted",
+    "scheduler": "fcfs",
+}
 DEEPEST: Final = 100  # levels of a document
 MOST_VALUES: Final = 1_000_000  # in a document; aliases can stand for billions
 MERGE: Final = "tag:yaml.org,2002:merge"

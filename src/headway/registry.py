@@ -26,7 +26,7 @@ from headway.wording import expected, one_line, shown, suggest
 
 T = TypeVar("T", bound=type)
 
-# What a policy of one's own has to have, by stage. A scheduler handles requests with their true lengths, so it is ours.
+# What a policy of one's own has to have, by stage.
 METHODS = {
     "admission": "admit",
     "priority": "prioritise",
@@ -34,13 +34,15 @@ METHODS = {
     "scorer": "score",
     "filter": "keep",
     "picker": "pick",
+    "scheduler": "queue",
 }
 
 # With how many arguments each method is called, and those that a policy may have beside its stage's own.
-ARGUMENTS = {"admit": 2, "prioritise": 2, "route": 2, "score": 3, "keep": 3, "pick": 3}
+ARGUMENTS = {"admit": 2, "prioritise": 2, "route": 2, "score": 3, "keep": 3, "pick": 3, "queue": 0}
 OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}
 
 REPORTED = ("queued", "running", "kv_used", "busy", "watts")
+EVERYTHING = ("all",)  # of the exact signals
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -92,13 +94,14 @@ def policy(
     stage: str,
     name: str,
     *,
-    exact: Iterable[str] = (),
+    exact: Iterable[str] | None = None,
     reported: Iterable[str] | None = None,
     oracle: bool = False,
 ) -> Callable[[T], T]:
     """Declare a policy class: make it a dataclass and file it under its stage and name. A class of a file that is named
     by its path (`my_policy.py:MyPolicy`) is found by that alone and not filed. Who does not say which `reported`
-    signals it reads gets them all; one that says so is refused the others."""
+    signals it reads gets them all; one that says so is refused the others. Who says nothing at all gets the tenants and
+    totals too, which others declare as `exact`."""
 
     def register(cls: T) -> T:
         made: type = dataclasses.dataclass(eq=False, repr=False)(cls)
@@ -107,7 +110,8 @@ def policy(
                 f"{cls.__name__}: {stage!r} is no stage for a policy of one's own.{suggest(stage, METHODS)}"
             )
         reads = REPORTED if reported is None else tuple(reported)
-        entry = Entry(stage, canonical(name), made, tuple(exact), reads, oracle)
+        counts = tuple(exact) if exact is not None else EVERYTHING if reported is None else ()
+        entry = Entry(stage, canonical(name), made, counts, reads, oracle)
         filed = not made.__module__.startswith(FROM_FILE)
         known = _ENTRIES.get((stage, entry.name), entry)
         if known.make.__module__ != made.__module__ and (filed or not outside(known.make)):
@@ -132,7 +136,7 @@ def own_entry(policy: Any) -> Entry | None:
 def undeclared(stage: str, cls: type) -> Entry:
     """The entry of a class that says nothing: it reads every signal, and is an oracle only where its base is one."""
     base = getattr(cls, "entry", None)
-    return Entry(stage, canonical(cls.__name__), cls, ("all",), REPORTED, isinstance(base, Entry) and base.oracle)
+    return Entry(stage, canonical(cls.__name__), cls, EVERYTHING, REPORTED, isinstance(base, Entry) and base.oracle)
 
 
 def declared(policy: Any, stage: str = "routing") -> Entry:

@@ -95,6 +95,7 @@ class Policies(Struct, frozen=True):
 
     admission: Any = overrides.DEFAULT_POLICIES["admission"]
     priority: Any = overrides.DEFAULT_POLICIES["priority"]
+    flow: Any = overrides.DEFAULT_POLICIES["flow"]
     routing: Any = overrides.DEFAULT_POLICIES["routing"]
     scheduler: Any = overrides.DEFAULT_POLICIES["scheduler"]
 
@@ -118,6 +119,31 @@ class Policies(Struct, frozen=True):
             found["picker"] = _explicit_part("picker", found["picker"], f"{where}.picker")
         return {"name": name, **msgspec.to_builtins(found)}
 
+    def resolved(self) -> Json:
+        """Every stage, but no flow control where there is none."""
+        found = {stage: self.explicit(stage) for stage in STAGES}
+        if found["flow"]["name"] == overrides.DEFAULT_POLICIES["flow"]:
+            del found["flow"]
+        return found
+
+
+class _SignalKeys(Struct):
+    poll_interval: Any = None
+    poll_delay: Any = None
+    kv_event_delay: Any = None
+
+
+class Signals(Struct, frozen=True):
+    """How old what the router is told may be. Without an interval it is told all at once, as it is; without a delay of
+    KV events its prefix indexes hear of none."""
+
+    poll_interval_ps: int = 0
+    poll_delay_ps: int = 0
+    kv_event_delay_ps: int | None = None
+
+    def resolved(self) -> Json:
+        return {name: duration_text(getattr(self, f"{name}_ps")) for name in _SignalKeys.__struct_fields__}
+
 
 class _SloKeys(Struct):
     ttft: Any = None
@@ -134,6 +160,7 @@ class _Keys(Struct):
     cluster: Any = msgspec.field(default_factory=dict)
     policies: Any = msgspec.field(default_factory=dict)
     slo: Any = msgspec.field(default_factory=dict)
+    signals: Any = msgspec.field(default_factory=dict)
     leap: Leap = True
     warmup: Count = 0
     horizon: Any = None
@@ -151,6 +178,7 @@ class Scenario(Struct, frozen=True):
     leap: Leap
     warmup: int
     horizon_ps: int | None
+    signals: Signals = Signals()
 
     @classmethod
     def load(cls, source: Source = DEFAULT, overrides: str | Iterable[str] = ()) -> Scenario:
@@ -166,12 +194,14 @@ class Scenario(Struct, frozen=True):
             "seed": msgspec.to_builtins(self.seed),
             "workload": self.workload.resolved(),
             "cluster": self.cluster.resolved(),
-            "policies": {stage: self.policies.explicit(stage) for stage in STAGES},
+            "policies": self.policies.resolved(),
             "slo": {name: duration_text(getattr(self.slo, f"{name}_ps")) for name in _SloKeys.__struct_fields__},
             "leap": self.leap,
             "warmup": self.warmup,
             "horizon": duration_text(self.horizon_ps),
         }
+        if self.signals != Signals():
+            found["signals"] = self.signals.resolved()
         return _absolute(found)
 
     def key(self) -> str:
@@ -255,6 +285,7 @@ def validate(data: Mapping[str, Any]) -> Scenario:
         leap=keys.leap,
         warmup=keys.warmup,
         horizon_ps=_duration(keys.horizon, "horizon"),
+        signals=_signals(keys.signals),
     )
     scenario.cluster.latency_model()
     scenario.cluster.kv_blocks()
@@ -283,6 +314,17 @@ def _cluster(value: Any) -> Cluster:
     if isinstance(section, dict) and "kv" in section:
         section["kv"] = read(Kv, _given(section["kv"]), "cluster.kv")
     return read(Cluster, section, "cluster")
+
+
+def _signals(value: Any) -> Signals:
+    keys = read(_SignalKeys, _given(value), "signals")
+    given = {name: getattr(keys, name) for name in _SignalKeys.__struct_fields__}
+    found = Signals(
+        **{f"{name}_ps": duration_ps(text, f"signals.{name}") for name, text in given.items() if text is not None}
+    )
+    if found.poll_delay_ps and not found.poll_interval_ps:
+        raise HeadwayError("signals.poll_delay: delays what is polled; give 'poll_interval' as well, as in 50ms.")
+    return found
 
 
 def _duration(value: Any, where: str) -> int | None:

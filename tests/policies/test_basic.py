@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from random import Random
 
 import pytest
@@ -157,18 +157,3 @@ def test_every_policy_decides_alike_when_built_and_asked_twice(name):
 
 def test_always_admits():
     assert registry.build("admission", "always", "policies.admission").admit(prompt(), ClusterView(views(1))) is ADMIT
-
-
-def test_fcfs_serves_in_order_puts_the_preempted_first_and_preempts_the_newest():
-    fcfs = registry.build("scheduler", "fcfs", "policies.scheduler")
-    waiting: deque[str] = deque()
-    for job in ("a", "b", "c"):
-        fcfs.enqueue(waiting, job)
-    assert list(waiting) == ["a", "b", "c"]
-    running = {7: "x", 3: "y", 5: "z"}
-    assert fcfs.victim(running) == "z"
-    del running[5]
-    assert fcfs.victim(running) == "y"
-    fcfs.requeue(waiting, "z")
-    fcfs.requeue(waiting, "y")
-    assert list(waiting) == ["y", "z", "a", "b", "c"]

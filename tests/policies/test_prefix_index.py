@@ -49,6 +49,10 @@ class BlockLRU:
             if len(held) > self.capacity:
                 held.popitem(last=False)
 
+    def remove(self, instance: int, key: int, end: int) -> None:
+        for block in [block for block in self.held[instance] if block[0] == key and block[1] >= end]:
+            del self.held[instance][block]
+
 
 @st.composite
 def prompts(draw: st.DrawFn, block_tokens: int) -> list[Path]:
@@ -88,6 +92,31 @@ def test_the_index_is_exactly_a_per_block_lru(history: tuple[int, int, int, list
     for instance, path in touches:
         index.touch(instance, path)
         plain.touch(instance, path)
+        assert [index.size(i) for i in range(instances)] == [len(held) for held in plain.held]
+        for other in paths:
+            assert index.matches(other) == plain.matches(other)
+
+
+@settings(max_examples=400, deadline=None)
+@given(histories(), st.data())
+def test_what_an_instance_says_it_has_evicted_is_believed(
+    history: tuple[int, int, int, list[tuple[int, Path]]], data: st.DataObject
+) -> None:
+    block_tokens, instances, capacity, touches = history
+    index = PrefixIndex(instances, capacity, block_tokens)
+    plain = BlockLRU(instances, capacity, block_tokens)
+    paths = list({(path.keys, path.ends): path for _, path in touches}.values())
+    for instance, path in touches:
+        index.touch(instance, path)
+        plain.touch(instance, path)
+        for _ in range(data.draw(st.integers(0, 2))):
+            removed = (
+                data.draw(st.integers(0, instances - 1)),
+                data.draw(st.integers(1, 9)),
+                data.draw(st.integers(0, 12)),
+            )
+            index.remove(*removed)
+            plain.remove(*removed)
         assert [index.size(i) for i in range(instances)] == [len(held) for held in plain.held]
         for other in paths:
             assert index.matches(other) == plain.matches(other)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-import headway.policies  # noqa: F401
-from headway import registry
+from headway.experiment.run import prepare
 from headway.hashing import GROUP, OUTPUT, PROMPT, key
 from headway.latency.fixed import Fixed
 from headway.results.recorder import COLUMNS, Recorder
-from headway.sim.cluster import ClusterSetup, Simulation
-from headway.types import ADMIT, Delay, InstanceView, Path, Reject, Request
+from headway.scenario import Scenario
+from headway.sim.cluster import Simulation
+from headway.types import ADMIT, Delay, Path, Reject, Request
 from headway.workload.traffic import OpenLoop, Planned
 
 PREFILL, DECODE = 7, 100  # picoseconds a token and a step
@@ -36,15 +36,26 @@ class Patient:
         return Reject("no") if self.refuse and request.id % self.refuse == 1 else ADMIT
 
 
-def run(
-    requests: list[Planned], leap: bool | str, blocks: int = 64, batch: int = 4, patient: Patient | None = None
-) -> Recorder:
-    views = [InstanceView(0, "i0", kv_blocks=blocks, max_batch_size=batch, max_batch_tokens=64)]
-    setup = ClusterSetup(views, Fixed(PREFILL, DECODE), 4, True, 0.0, 0.0, leap, None, 0, jitter_seed=3)
-    always = registry.build("admission", "always", "")
-    none, fcfs = registry.build("priority", "none", ""), registry.build("scheduler", "fcfs", "")
-    routing = registry.build("routing", "round-robin", "")
-    return Simulation(setup, patient or always, none, routing, fcfs, Random, None).run(OpenLoop(requests))  # type: ignore[arg-type]
+def simulation(leap: bool | str, blocks: int = 64, batch: int = 4, patient: Patient | None = None) -> Simulation:
+    scenario = {
+        "workload": {"requests": 1, "rate": "1/s"},
+        "cluster": {
+            "instances": 1,
+            "max_batch_tokens": 64,
+            "max_batch_size": batch,
+            "kv": {"block_tokens": 4, "gpu_blocks": blocks},
+            "latency": {"model": "fixed"},
+        },
+        "policies": {"routing": "round-robin"},
+        "leap": leap,
+        "seed": 3,
+    }
+    prepared = prepare(Scenario.load(scenario), admission=patient)
+    return replace(prepared, setup=replace(prepared.setup, latency=Fixed(PREFILL, DECODE))).simulation()
+
+
+def run(requests: list[Planned], leap: bool | str, *given_: Any, **named: Any) -> Recorder:
+    return simulation(leap, *given_, **named).run(OpenLoop(requests))
 
 
 def planned(row: int, at: int, prompt: int, output: int, wait: int | None, group: int = 0) -> Planned:
@@ -132,3 +143,13 @@ def test_a_request_put_off_is_asked_again_and_its_times_say_so(leap) -> None:
     recorder = run([planned(0, 30, 10, 2, None), planned(1, 40, 10, 2, 150)], leap, patient=Patient(100, 2))
     assert (recorder.admitted_ps[0], recorder.enqueued_ps[0], recorder.started_ps[0]) == (200, 200, 200)
     assert (recorder.outcome[1], recorder.finished_ps[1], recorder.admitted_ps[1]) == (2, 190, -1)
+
+
+@pytest.mark.parametrize("leap", LEAPS)
+def test_a_deadline_that_is_met_does_not_keep_the_clock_running(leap) -> None:
+    requests = [planned(0, 0, 10, 3, 10**9), planned(1, 5, 10, 3, 10**6)]
+    simulations = []
+    for given_ in (requests, [planned(0, 0, 10, 3, None), planned(1, 5, 10, 3, None)]):
+        simulations.append(simulation(leap))
+        simulations[-1].run(OpenLoop(given_))
+    assert simulations[0].ended_ps == simulations[1].ended_ps

@@ -16,6 +16,7 @@ from headway.results.recorder import RunFacts
 from headway.results.result import Result
 from headway.scenario import DEFAULT, STAGES, Cluster, Scenario, Source
 from headway.sim.cluster import ClusterSetup, Simulation
+from headway.sim.polling import Polling
 from headway.streams import derive, stream
 from headway.types import HeadwayError, InstanceView, InvariantError, Json
 from headway.wording import one_line, shown
@@ -30,6 +31,7 @@ def simulate(
     overrides: str | Iterable[str] = (),
     admission: Any = None,
     priority: Any = None,
+    flow: Any = None,
     routing: Any = None,
     scheduler: Any = None,
     progress: Progress | None = None,
@@ -37,13 +39,13 @@ def simulate(
     """Run a scenario (a path, a preset's name, a mapping or a `Scenario`) and give its result.
 
     `overrides` are `key.path=value` changes. A stage's policy may be given by name or as a mapping with `name` and
-    parameters, all but the scheduler also as a class or an object of the caller's own; the scenario's is used
-    otherwise. A scheduler handles requests with their true lengths, so it is one of the catalogue.
+    parameters, all but flow control also as a class or an object of the caller's own; the scenario's is used otherwise.
     """
     prepared = prepare(
         Scenario.load(scenario, overrides),
         admission=admission,
         priority=priority,
+        flow=flow,
         routing=routing,
         scheduler=scheduler,
     )
@@ -83,11 +85,12 @@ def prepare(
     *,
     admission: Any = None,
     priority: Any = None,
+    flow: Any = None,
     routing: Any = None,
     scheduler: Any = None,
 ) -> Prepared:
     """All of a run that comes before its first event. Policies are given as to `simulate`."""
-    given = {"admission": admission, "priority": priority, "routing": routing, "scheduler": scheduler}
+    given = {"admission": admission, "priority": priority, "flow": flow, "routing": routing, "scheduler": scheduler}
     named = {stage: _plain(spec) for stage, spec in given.items() if isinstance(spec, str | Mapping)}
     scenario = replace(scenario, policies=replace(scenario.policies, **named))
     resolved = scenario.resolved()
@@ -151,7 +154,7 @@ def about(scenario: Scenario) -> Json:
 
 def cluster_setup(scenario: Scenario) -> ClusterSetup:
     """The instances of a scenario, all alike and all idle."""
-    cluster, card = scenario.cluster, scenario.cluster.card()
+    cluster, card, signals = scenario.cluster, scenario.cluster.card(), scenario.signals
     return ClusterSetup(
         views=views(cluster),
         latency=cluster.latency_model(),
@@ -163,6 +166,8 @@ def cluster_setup(scenario: Scenario) -> ClusterSetup:
         horizon_ps=scenario.horizon_ps,
         warmup=scenario.warmup,
         jitter_seed=scenario.seed.jitter,
+        polling=Polling(signals.poll_interval_ps, signals.poll_delay_ps) if signals.poll_interval_ps else None,
+        kv_event_delay=signals.kv_event_delay_ps,
     )
 
 
@@ -196,4 +201,5 @@ def run_facts(scenario: Scenario, simulation: Simulation) -> RunFacts:
         policy_metrics=simulation.policy_metrics,
         slo=scenario.slo,
         tenant_slos=scenario.workload.slos(),
+        predicts=bool(simulation.control.indexes),
     )

@@ -8,7 +8,8 @@ than the tail, so a stretch of a run touched at one time is one *piece*, and a t
     then whole again      [0 ........................ 12)      merged
 
 A block's parent is touched whenever the block is, and after it; so what an instance is believed to hold is always
-closed under prefixes, and one number, where a run's held blocks end, says which of them are held.
+closed under prefixes, and one number, where a run's held blocks end, says which of them are held. Where instances tell
+what they have evicted, a run may be gone whose continuation is still held; then a match goes as far as the runs join.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class PrefixIndex:
     beyond the capacity. Looking does not touch.
     """
 
-    __slots__ = ("_fronts", "_holders", "_none", "_pieces", "_sizes", "block_tokens", "capacity", "instances")
+    __slots__ = ("_fronts", "_holders", "_holes", "_none", "_pieces", "_sizes", "block_tokens", "capacity", "instances")
 
     def __init__(self, instances: int, capacity: int, block_tokens: int) -> None:
         self.instances = instances
@@ -40,6 +41,7 @@ class PrefixIndex:
         # key -> the ends of the pieces that go by (key, end), front last
         self._fronts: list[dict[int, list[int]]] = [{} for _ in range(instances)]
         self._sizes = [0] * instances
+        self._holes = False  # whether anything was removed
 
     def size(self, instance: int) -> int:
         """How many blocks the instance is believed to hold."""
@@ -47,6 +49,8 @@ class PrefixIndex:
 
     def matches(self, path: Path) -> list[int]:
         """Leading blocks of the prompt that each instance is believed to hold, by instance index, in one walk."""
+        if self._holes:
+            return self._joined(path)
         found = self._none[:]
         holders_of = self._holders.get
         for key, end in path.blocks(self.block_tokens):
@@ -57,6 +61,46 @@ class PrefixIndex:
             for instance, held in holders.items():
                 found[instance] = held if held < end else end
         return found
+
+    def _joined(self, path: Path) -> list[int]:
+        """As `matches`, where a run may be held without those before it."""
+        found = self._none[:]
+        at = 0
+        for key, end in path.blocks(self.block_tokens):
+            holders = self._holders.get(key)
+            if holders is None:
+                break
+            for instance, held in holders.items():
+                if found[instance] == at:
+                    found[instance] = held if held < end else end
+            at = end
+        return found
+
+    def remove(self, instance: int, key: int, end: int) -> None:
+        """An instance has evicted the blocks of a run from `end` on."""
+        holders = self._holders.get(key)
+        held = None if holders is None else holders.get(instance)
+        if holders is None or held is None or held <= end:
+            return
+        self._holes = True
+        pieces, fronts = self._pieces[instance], self._fronts[instance]
+        ends = fronts.get(key, [])
+        left = held  # where what is left ends
+        if key in pieces and pieces[key] >= end:
+            left = pieces.pop(key)
+        if key not in pieces:
+            # The hindmost piece may go by its old end as well as by the run's key.
+            while ends and pieces[(key, ends[0])] >= end:
+                left = pieces.pop((key, ends.pop(0)))
+            if not ends:
+                fronts.pop(key, None)
+        if key in pieces or ends:
+            left = holders[instance] = end
+        else:
+            del holders[instance]
+            if not holders:
+                del self._holders[key]
+        self._sizes[instance] -= held - left
 
     def touch(self, instance: int, path: Path) -> None:
         """The prompt's full blocks become the instance's most recently used; its oldest go beyond the capacity."""
@@ -106,6 +150,8 @@ class PrefixIndex:
             fronts[key] = ends
             pieces[(key, end)] = start
         else:
+            for old in ends:  # only after a removal
+                del pieces[(key, old)]
             pieces[key] = start
             pieces.move_to_end(key)
 

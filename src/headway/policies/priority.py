@@ -1,9 +1,44 @@
-"""Priority: how much an admitted request matters, for routing and for the instance's scheduler."""
+"""Priority: how much an admitted request matters, for routing and for the instance's scheduler.
+
+A score is given once, when a request is decided on, and is compared with scores given at other times. So where waiting
+counts, the score is one whose order is right at any instant, and what holds at this instant goes with it as a hint.
+Hints are numbers by name: `slack_s`, the seconds until the first token is due; `waited_s`, the seconds since arrival;
+`weight`, the tenant's.
+"""
 
 from __future__ import annotations
 
-from headway.registry import policy
-from headway.types import NO_PRIORITY, ClusterView, Priority, Request
+import dataclasses
+from math import isfinite
+from typing import Annotated, Any, Final
+
+from headway.policies.context import Context
+from headway.policies.targets import TTFT, class_targets
+from headway.policies.weights import exact_weights
+from headway.registry import Bounds, policy
+from headway.types import (
+    NO_PRIORITY,
+    PS_PER_SECOND,
+    ClusterView,
+    Event,
+    Finished,
+    HeadwayError,
+    Priority,
+    Request,
+    Routed,
+)
+from headway.wording import shown
+
+SCORES: Final = {"realtime": 2.0, "standard": 1.0, "batch": 0.0, "best-effort": -1.0}
+HIGHEST: Final = 1e6
+
+Score = Annotated[float, Bounds(-HIGHEST, HIGHEST)]
+
+
+def check_scores(given: dict[str, float], where: str) -> None:
+    for name, score in given.items():
+        if not (isfinite(score) and abs(score) <= HIGHEST):
+            raise HeadwayError(f"{where}.{name}: must lie between -1e6 and 1e6, got {shown(score)}.")
 
 
 @policy("priority", "none", reported=())
@@ -12,3 +47,108 @@ class NoPriority:
 
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
         return NO_PRIORITY
+
+
+@policy("priority", "by-class", reported=())
+class ByClass:
+    """Gives each request the score of its class.
+
+    `scores` has a score for each class, `other` is that of a class that is not in it. It reads no signal.
+    """
+
+    scores: dict[str, float] = dataclasses.field(default_factory=lambda: dict(SCORES))
+    other: Score = 0.0
+
+    def __post_init__(self) -> None:
+        check_scores(self.scores, "scores")
+        self.found = {name: Priority(score) for name, score in self.scores.items()}
+        self.rest = Priority(self.other)
+
+    def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
+        return self.found.get(request.slo_class, self.rest)
+
+
+@policy("priority", "slo-deadline", reported=())
+class SloDeadline:
+    """Prefers the request with the least slack: whose first token is due first.
+
+    score = −(arrival + the target of its class), in seconds: at any instant whoever has the least time left has the
+    highest score, so it need not be given anew as time goes by. A class without a target in `targets` is due `other`
+    after arrival. Hint: slack_s, the time left now, below zero where it is late. It reads no signal.
+    """
+
+    targets: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT by class
+    other: str = "1h"
+
+    def __post_init__(self) -> None:
+        self.target_ps = class_targets(self.targets, "targets")
+        self.other_ps = class_targets({"other": self.other}, "slo-deadline")["other"]
+
+    def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
+        due_ps = request.arrival_ps + self.target_ps.get(request.slo_class, self.other_ps)
+        return Priority(-due_ps / PS_PER_SECOND, {"slack_s": (due_ps - cluster.now_ps) / PS_PER_SECOND})
+
+
+@policy("priority", "shortest-prompt", reported=())
+class ShortestPrompt:
+    """Prefers short prompts: score = −prompt tokens.
+
+    It reads no signal. Long prompts can wait for ever where short ones keep coming.
+    """
+
+    def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
+        return Priority(-float(request.prompt_tokens))
+
+
+@policy("priority", "aging", reported=())
+class Aging:
+    """Prefers important classes, and whoever has waited long: class score + `per_second` × the seconds since arrival.
+
+    All requests age at the same rate, so the order of any two never changes, and it is that of class score −
+    `per_second` × arrival in seconds. That is the score given here: it stays right however long a request then waits,
+    and whenever the others were scored. A request overtakes those of a class above its own that come later than the
+    difference of their scores ÷ `per_second`. Hint: waited_s, the seconds waited so far. It reads no signal.
+    """
+
+    scores: dict[str, float] = dataclasses.field(default_factory=lambda: dict(SCORES))
+    other: Score = 0.0
+    per_second: Annotated[float, Bounds(0, 1000)] = 0.1
+
+    def __post_init__(self) -> None:
+        check_scores(self.scores, "scores")
+
+    def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
+        base = self.scores.get(request.slo_class, self.other)
+        waited = (cluster.now_ps - request.arrival_ps) / PS_PER_SECOND
+        return Priority(base - self.per_second * (request.arrival_ps / PS_PER_SECOND), {"waited_s": waited})
+
+
+@policy("priority", "tenant-weighted", reported=())
+class TenantWeighted:
+    """Prefers the tenants that have little in flight for their weight: score = weight ÷ (1 + its requests in flight).
+
+    `weights` has tenants' weights, those not in it have 1. Requests are in flight from when they are routed until they
+    have ended; the count is that of the instant at which the request is decided on, itself not included. Hint: weight,
+    the tenant's. It reads no signal: it counts what it is told was routed and has ended.
+    """
+
+    weights: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        exact_weights(self.weights, "weights")
+        self.hints = {tenant: {"weight": weight} for tenant, weight in self.weights.items()}
+        self.even = {"weight": 1.0}
+
+    def bind(self, context: Context) -> None:
+        self.inflight: dict[str, int] = {}
+
+    def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
+        hints = self.hints.get(request.tenant, self.even)
+        return Priority(hints["weight"] / (1 + self.inflight.get(request.tenant, 0)), hints)
+
+    def observe(self, event: Event) -> None:
+        tenant = event.request.tenant
+        if isinstance(event, Routed):
+            self.inflight[tenant] = self.inflight.get(tenant, 0) + 1
+        elif isinstance(event, Finished):
+            self.inflight[tenant] -= 1

@@ -27,9 +27,10 @@ HEADINGS: Final = {
     "picker": "pickers, for weighted",
     "admission": "admission policies",
     "priority": "priority policies",
+    "flow": "flow control, the router's queue",
     "scheduler": "schedulers",
 }
-READERS: Final = ("routing", "scorer", "filter", "admission", "priority")  # stages that look at instances
+READERS: Final = ("routing", "scorer", "filter", "admission", "priority", "flow")  # stages that look at instances
 DEFAULTS: Final = {**DEFAULT_POLICIES, "picker": "max-score"}
 
 

@@ -9,7 +9,7 @@ from array import array
 from collections import Counter
 from itertools import compress, repeat
 from math import sqrt
-from operator import floordiv, ge
+from operator import floordiv, ge, sub
 from typing import Any
 
 from headway.results.gaps import GapCounts
@@ -41,6 +41,7 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         },
         "throughput": throughput(sample, window_ps),
         "cache": _cache(recorder, facts),
+        **_shadow(recorder, facts),
         "balance": _balance(recorder, len(instances), facts.warmup),
         # What clients gave up after a refusal was planned too: who sheds does not get an easier score.
         "slo": attainment(sample, counted + recorder.abandoned if counted else 0, window_ps),
@@ -64,15 +65,40 @@ def _gaps(gaps: array[int]) -> Spread:
     return spread(counts.count, counts.total_ps, gap_at.__getitem__)
 
 
+def _started(recorder: Recorder, facts: RunFacts, column: str) -> list[int]:
+    """A column of the requests that count and whose first step began."""
+    started = map(ge, recorder.started_ps[facts.warmup :], repeat(0))
+    return list(compress(getattr(recorder, column)[facts.warmup :], started))
+
+
 def _cache(recorder: Recorder, facts: RunFacts) -> Json:
-    started = list(map(ge, recorder.started_ps[facts.warmup :], repeat(0)))
-    cached = list(compress(recorder.cached_tokens[facts.warmup :], started))
-    prompt = list(compress(recorder.prompt_tokens[facts.warmup :], started))
+    cached = _started(recorder, facts, "cached_tokens")
+    prompt = _started(recorder, facts, "prompt_tokens")
     block = repeat(facts.block_tokens)
     return {
         "token_hit_ratio": ratio(sum(cached), sum(prompt)),
         "block_hit_ratio": ratio(sum(map(floordiv, cached, block)), sum(map(floordiv, prompt, block))),
         "request_hit_ratio": ratio(len(cached) - cached.count(0), len(cached)),
+    }
+
+
+def _shadow(recorder: Recorder, facts: RunFacts) -> Json:
+    """What the router believed cached against what the instance found, where a policy says what it believes."""
+    believed = _started(recorder, facts, "predicted_tokens")
+    if not facts.predicts and not any(believed):
+        return {}
+    found = _started(recorder, facts, "cached_tokens")
+    misses = list(compress(found, believed)).count(0)  # of those that were believed to hit
+    hits = list(compress(believed, found)).count(0)  # of those that did
+    return {
+        "shadow": {
+            "divergences": misses + hits,
+            "unexpected_misses": misses,
+            "unexpected_hits": hits,
+            "divergence_rate": ratio(misses + hits, len(found)),
+            "token_error": ratio(sum(map(abs, map(sub, believed, found))), len(found)),
+            "token_bias": ratio(sum(believed) - sum(found), len(found)),
+        }
     }
 
 

@@ -32,6 +32,7 @@ COLUMNS: Final = {
     "prompt_tokens": ("q", 0),
     "output_tokens": ("q", 0),
     "cached_tokens": ("q", 0),
+    "predicted_tokens": ("q", 0),
     "preemptions": ("i", 0),
 }
 NAMED: Final = ("tenant", "session", "kind", "model")
@@ -60,6 +61,7 @@ class Recorder:
     prompt_tokens: array[int]
     output_tokens: array[int]
     cached_tokens: array[int]
+    predicted_tokens: array[int]  # those that the router believed cached when it sent the request there
     preemptions: array[int]
 
     def __init__(self, rows_ahead: int = 1) -> None:
@@ -73,7 +75,7 @@ class Recorder:
         self.retried = 0  # requests that repeat one that did not succeed
         self.not_issued = 0  # turns that sessions planned and never sent
         self.abandoned = 0  # those among them for want of an earlier turn that succeeded
-        self.reasons: dict[int, str] = {}  # row -> why it was rejected or failed
+        self.reasons: dict[int, str] = {}  # row -> why it was rejected or failed, or timed out at the router
         # Gaps between successive tokens of one request, run by run, four integers each: the first gap, the increment
         # from step to step, the number of steps, and how many requests saw them. A negative weight takes back the
         # gaps of a request that turned out not to count.
@@ -145,3 +147,4 @@ class RunFacts(Struct):
     policy_metrics: dict[str, float]
     slo: Targets = Targets()
     tenant_slos: dict[str, Targets] = {}  # of the tenants that have their own, which hold instead
+    predicts: bool = False  # a policy keeps an index of what it believes cached

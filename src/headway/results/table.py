@@ -36,6 +36,7 @@ class Row(Struct, forbid_unknown_fields=True):
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int
+    predicted_tokens: int
     preemptions: int
 
 

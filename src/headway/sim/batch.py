@@ -117,12 +117,34 @@ class Batch:
         if steps > taken:
             self.taken = steps
             count = self.decode_blocks(self.steps + taken, steps - taken)
+            own = 0
             if self.partial is not None:
+                own = self.partial.blocks
                 blocks = self.chunk_blocks(steps)
-                count += blocks - self.partial.blocks
+                count += blocks - own
                 self.partial.blocks = blocks
             if count:
-                self.cache.take(count)
+                cache = self.cache
+                if cache.log is not None and cache.held + cache.idle + count > cache.total:
+                    self.take_dated(taken, steps, own)
+                else:
+                    cache.take(count)
+
+    def take_dated(self, taken: int, steps: int, own: int) -> None:
+        """Step by step, so that each eviction has its time; `own` are the blocks of the unfinished prefill so far."""
+        cache, phases, size, partial = self.cache, self.phases, self.block_tokens, self.partial
+        cache.now = self.start + duration(self.first, self.increment, taken)
+        length = self.first + self.increment * taken
+        for step in range(taken, steps):
+            count = phases[(self.steps + step) % size]
+            if partial is not None:
+                blocks = self.chunk_blocks(step + 1)
+                count += blocks - own
+                own = blocks
+            if count:
+                cache.take(count)
+            cache.now += length
+            length += self.increment
 
     def settle(self, at: int) -> None:
         """Bring the cache up to `at`: blocks of the steps begun before, prompt blocks of the steps ended by then."""

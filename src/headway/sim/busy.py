@@ -33,3 +33,31 @@ class BusyWindow:
         if busy_from >= 0:
             busy += now - max(busy_from, since)
         return busy / (now - since)
+
+
+class PastWindow(BusyWindow):
+    """One that ends at an instant of the past. Later busy times may have ended since, so what had been done by then is
+    told by whoever remembers it."""
+
+    __slots__ = ("gone",)
+
+    def __init__(self, length_ps: int) -> None:
+        super().__init__(length_ps)
+        self.gone = 0  # busy times that have left the window, summed
+
+    def share_at(self, origin: int, at: int, done: int, busy_from: int) -> float:
+        """As `share`, for instants that do not go back; `done` is the sum of all busy times that had ended by then."""
+        since = max(origin, at - self.length)
+        if at <= since:
+            return 0.0
+        periods = self.periods
+        while periods and periods[0][1] <= since:
+            start, end = periods.popleft()
+            self.gone += end - start
+        before = self.gone
+        if periods:
+            before += max(0, since - periods[0][0])
+        elif 0 <= busy_from < since:
+            before += since - busy_from
+        busy = done if busy_from < 0 else done + at - busy_from
+        return (busy - before) / (at - since)

@@ -1,29 +1,35 @@
 """The event loop: joins workload, control plane and instances.
 
 At one instant: (a) all step ends, by instance; (b) first tokens reach the router, then arrivals are admitted and
-routed, then what ended at this instant reaches the router, each by request; (c) step begins, by instance. Every reader
-at t sees the steps ended at or before t.
+routed, then what admission put off until now comes up again, then clients whose deadline this is give up, then what
+ended at this instant reaches the router, each by request; where the router has a queue of its own, those that have
+waited too long leave it, the oldest first, then requests are sent in the queue's order, then what is beyond its
+capacity is turned away, the newest first; and what follows from all this at once goes the same way again; (c) step
+begins, by instance. Every reader at t sees the steps ended at or before t.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from copy import copy
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
 from msgspec import Struct
 
-from headway.control import ControlPlane
+from headway.control import QUEUED, ControlPlane, Flight
 from headway.latency.base import LatencyModel
 from headway.policies.context import Context, Estimator
 from headway.registry import declared
 from headway.results.recorder import COMPLETED, IN_FLIGHT, REJECTED, TIMED_OUT, InstanceStats, Recorder
 from headway.sim.instance import Instance
 from headway.sim.job import Job
+from headway.sim.kv_events import KvEvents
 from headway.sim.leap import NEVER
-from headway.sim.signals import Signals
+from headway.sim.polling import Polling
+from headway.sim.signals import PolledSignals, Signals
 from headway.streams import stream
 from headway.types import OUTCOMES, HeadwayError, InstanceView, InvariantError, Reject, Request
 from headway.workload.traffic import Planned, Traffic
@@ -51,6 +57,8 @@ class ClusterSetup(Struct):
     horizon_ps: int | None
     warmup: int
     jitter_seed: int = 0
+    polling: Polling | None = None  # None: the router reads what is true at the instant
+    kv_event_delay: int | None = None  # None: its prefix indexes hear of no eviction
 
 
 class Simulation:
@@ -65,6 +73,7 @@ class Simulation:
         scheduler: Any,
         rng: Callable[[str], Random],
         estimator: Estimator,
+        flow: Any = None,
     ) -> None:
         self.setup = setup
         self.block_tokens = setup.block_tokens
@@ -76,10 +85,10 @@ class Simulation:
         self.first_tokens: list[Job] = []  # requests that got it at this instant
         self.done: list[Job] = []  # requests that ended at this instant
         self.refused: list[Request] = []  # those of them that never came to an instance
-        self.held: dict[int, Planned] = {}  # those that admission put off
+        self.held: dict[int, Planned] = {}  # those that admission put off, or that wait in the router's queue
         self.deadlines: list[tuple[int, int]] = []  # heap of when clients give up, and which requests
         self.deadlined: dict[int, Job] = {}  # those of them that came to an instance
-        self.timer = NEVER  # when the next held request comes up again or the next client gives up
+        self.timer = NEVER  # when a held request comes up again or has waited too long, or a client gives up
         self.instances = [
             Instance(
                 view,
@@ -93,13 +102,20 @@ class Simulation:
                 first_tokens=self.first_tokens,
                 finished=self.done,
             )
-            for view in setup.views
+            for view in (setup.views if setup.polling is None else map(copy, setup.views))
         ]
-        stages = [admission, priority, routing]
+        stages = [admission, priority, routing, *([] if flow is None else [flow])]
         oracle = any(declared(policy).oracle for policy in stages)
         context = Context(setup.views, rng, estimator, setup.block_tokens, self.truth if oracle else None)
         self.control = ControlPlane(context, *stages)
-        self.signals = Signals(self.instances, stages, setup.idle_watts, setup.busy_watts)
+        watts = setup.idle_watts, setup.busy_watts
+        if setup.polling is None:
+            self.signals = Signals(self.instances, stages, *watts)
+        else:
+            self.signals = PolledSignals(self.instances, stages, *watts, setup.views, setup.polling)
+        if setup.kv_event_delay is not None and self.control.indexes:
+            delay = setup.kv_event_delay
+            self.signals.hear(KvEvents(self.instances, self.control.indexes, setup.block_tokens, delay))
         # Heap of run ends; an entry that its instance no longer has is stale. It is never empty.
         self.ends = [NEVER << INDEX_BITS]
         self.begins: list[int] = []  # instances at a step boundary at this instant
@@ -110,6 +126,8 @@ class Simulation:
         mask = (1 << INDEX_BITS) - 1
         horizon = LAST if self.setup.horizon_ps is None else min(self.setup.horizon_ps, LAST)
         hears = self.signals.vary and bool(self.control.observers)  # a policy may look when it is told something
+        queues = self.control.flow is not None
+        stirred = False  # something has happened after which the router looks through its queue
         listens = traffic.listens
         arrival = traffic.next_ps
         self.started_ps = self.now = min(0 if arrival == NEVER else arrival, horizon)
@@ -131,6 +149,8 @@ class Simulation:
             if not begins and arrival != now and self.timer != now:  # only stale entries
                 continue
             self.now = now
+            if queues:
+                stirred = bool(first_tokens or done) or arrival == now or self.timer == now
             if hears and (first_tokens or done):
                 self.signals.refresh(now)
             if first_tokens:
@@ -140,7 +160,7 @@ class Simulation:
                     first_token(now, job.row)
                 first_tokens.clear()
             # (b) arrivals, what was held back until now, clients that give up; then what the router hears of endings,
-            # and what follows from them at once
+            # what it sends from its queue, and what follows from them at once
             while True:
                 while arrival == now:
                     planned = traffic.take()
@@ -152,11 +172,13 @@ class Simulation:
                     self.ring(now)
                 if done:
                     self.complete(now, traffic if listens else None)
+                if stirred:
+                    self.pump(now)
                 if listens and self.refused:
                     self.tell_refused(now, traffic)
                 if listens:
                     arrival = traffic.next_ps
-                if arrival != now and self.timer != now:
+                if arrival != now and self.timer != now and not (stirred and done):
                     break
             # (c) step begins
             if begins:
@@ -185,30 +207,59 @@ class Simulation:
         self.recorder.arrived(now, request)
         if request.deadline_ps is not None:
             heappush(self.deadlines, (request.deadline_ps, request.id))
-            self.set_timer()
         self.decide(now, planned)
+        if request.deadline_ps is not None:
+            self.set_timer()
 
-    def decide(self, now: int, planned: Planned) -> None:
+    def decide(self, now: int, planned: Planned, again: bool = False) -> None:
         """Admission, priority and routing of one request, and its way to the instance."""
-        request, recorder = planned.request, self.recorder
+        request = planned.request
         if self.signals.vary:
             self.signals.refresh(now)
-        answer = self.control.arrive(now, request)
+        answer = self.control.decide(now, request) if again else self.control.arrive(now, request)
         row = request.id
-        if isinstance(answer, Reject):
+        if isinstance(answer, Flight):
+            self.recorder.admitted_ps[row] = now
+            self.send(now, planned, answer)
+        elif isinstance(answer, Reject):
             self.turn_away(now, row, answer.reason)
             self.refused.append(request)
-            return
-        if answer is None:
+        else:
             self.held[row] = planned
-            self.set_timer()
-            return
-        index = answer.view.index
+            if answer is QUEUED:
+                self.recorder.admitted_ps[row] = now
+            else:
+                self.set_timer()
+
+    def pump(self, now: int) -> None:
+        """What becomes of the requests in the router's queue, one by one, since each may fill an instance."""
+        while True:
+            if self.signals.vary:
+                self.signals.refresh(now)
+            found = self.control.pump(now)
+            if found is None:
+                break
+            request, answer = found
+            planned = self.held.pop(request.id)
+            if isinstance(answer, Flight):
+                self.send(now, planned, answer)
+                continue
+            self.turn_away(now, request.id, answer.reason, REJECTED if isinstance(answer, Reject) else TIMED_OUT)
+            self.refused.append(request)
+        self.set_timer()
+
+    def send(self, now: int, planned: Planned, flight: Flight) -> None:
+        """A request goes to its instance."""
+        request, recorder = planned.request, self.recorder
+        row = request.id
+        index = flight.view.index
         recorder.instance[row] = index
-        recorder.admitted_ps[row] = recorder.routed_ps[row] = now
+        recorder.routed_ps[row] = now
+        recorder.predicted_tokens[row] = flight.cached
         size = self.block_tokens
         job = Job(request, planned.output_tokens, planned.output_key, size, row >= self.warmup)
-        job.priority = answer.priority
+        job.priority = flight.priority
+        job.hints = self.control.cluster.priority.hints
         if request.deadline_ps is not None:
             self.deadlined[row] = job
         instance = self.instances[index]
@@ -216,10 +267,12 @@ class Simulation:
         tokens = request.prompt_tokens + planned.output_tokens - 1
         if tokens > instance.cache.total * size:
             needed = -(-tokens // size)
-            self.turn_away(now, row, f"needs {needed} KV blocks, {answer.view.id} has {instance.cache.total}")
+            self.turn_away(now, row, f"needs {needed} KV blocks, {flight.view.id} has {instance.cache.total}")
             self.done.append(job)
             return
         recorder.enqueued_ps[row] = now
+        if self.signals.polled:
+            self.signals.routed(now, index)
         before = instance.end
         if instance.enqueue(job, now):
             self.begins.append(index)
@@ -229,10 +282,12 @@ class Simulation:
     def ring(self, now: int) -> None:
         """What was held back comes up again, and clients whose deadline this is give up, each by request."""
         while (request := self.control.due(now)) is not None:
-            self.decide(now, self.held.pop(request.id))
+            self.decide(now, self.held.pop(request.id), again=True)
         while self.deadlines and self.deadlines[0][0] == now:
             _, row = heappop(self.deadlines)
             if self.recorder.outcome[row] == IN_FLIGHT:
+                if self.signals.vary:  # the policies will hear of it, and may look
+                    self.signals.refresh(now)
                 self.give_up(now, row)
         self.set_timer()
 
@@ -256,11 +311,13 @@ class Simulation:
             heappush(self.ends, instance.end << INDEX_BITS | index)
 
     def set_timer(self) -> None:
-        first = self.deadlines[0][0] if self.deadlines else NEVER
-        self.timer = min(self.control.next_ps, first)
+        deadlines, outcome = self.deadlines, self.recorder.outcome
+        while deadlines and outcome[deadlines[0][1]] != IN_FLIGHT:  # lest the clock run on for nothing
+            heappop(deadlines)
+        self.timer = min(self.control.next_ps, deadlines[0][0] if deadlines else NEVER)
 
-    def turn_away(self, now: int, row: int, reason: str) -> None:
-        self.recorder.outcome[row] = REJECTED
+    def turn_away(self, now: int, row: int, reason: str, outcome: int = REJECTED) -> None:
+        self.recorder.outcome[row] = outcome
         self.recorder.finished_ps[row] = now
         self.recorder.reasons[row] = reason
 
@@ -281,6 +338,8 @@ class Simulation:
             if traffic is not None:
                 traffic.ended(job.request, now, recorder.outcome[row] == COMPLETED)
         done.clear()
+        if self.deadlines:
+            self.set_timer()
 
     def tell_refused(self, now: int, traffic: Traffic) -> None:
         for request in self.refused:

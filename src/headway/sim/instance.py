@@ -5,43 +5,52 @@ boundary at which anything can change, and an arrival that may enter cuts it. Wh
 blocks, gaps) follows from its formula and is settled when it ends or when somebody looks.
 
 Every running request gets at least one token in each step, because one enters only while budget is left. Hence all
-decodes advance in lockstep, and only the newest running request can be in the middle of its prefill.
+decodes advance in lockstep. Nobody enters beside an unfinished prefill, also where the scheduler's limit on its chunks
+leaves budget unused; so only the newest running request can be in the middle of its prefill.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any
 
 from headway.latency.base import LatencyModel
+from headway.policies.queues import Ticket, queue_of
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.batch import Batch
 from headway.sim.busy import BusyWindow
 from headway.sim.gap_log import ENTRY, GapLog
-from headway.sim.job import Job
+from headway.sim.job import WHOLE, Job
 from headway.sim.leap import NEVER, duration, steps_begun
-from headway.types import InstanceView
+from headway.sim.polling import History
+from headway.types import HeadwayError, InstanceView
+from headway.wording import shown
 
 
 class Instance(Batch):
     __slots__ = (
+        "arrived",
         "busy_from",
+        "chunk",
         "cuts",
+        "ended",
         "entered",
         "expiring",
         "finished",
         "first_tokens",
         "gaps",
+        "history",
         "log",
         "max_batch_size",
         "max_batch_tokens",
         "peak",
+        "queue",
         "recorder",
-        "scheduler",
+        "refused",
         "stats",
         "step_times",
+        "tick",
         "waiting",
         "walks",
         "windows",
@@ -63,12 +72,16 @@ class Instance(Batch):
     ) -> None:
         super().__init__(view, block_tokens, caching)
         self.step_times = latency.run
-        self.scheduler = scheduler
+        self.queue = queue_of(scheduler)
+        self.chunk = getattr(self.queue, "chunk", None)
+        self.ended = getattr(self.queue, "ended", None)
         self.max_batch_tokens = view.max_batch_tokens
         self.max_batch_size = view.max_batch_size
         self.walks = walks  # plan single steps
         self.cuts = cuts  # cut runs at random places, to show that a cut leaves no trace
-        self.waiting: deque[Job] = deque()
+        self.waiting: dict[Ticket, Job] = {}
+        self.arrived = 0  # how many ever came
+        self.refused: Ticket | None = None  # the first in order that last was found to lack blocks
         self.entered = 0  # how many ever entered, for their order
         self.expiring: list[Job] = []  # running requests whose clients have given up during the run
         # what it leaves
@@ -80,19 +93,42 @@ class Instance(Batch):
         self.peak = 0  # most blocks held
         self.busy_from = -1  # when it last became busy; -1 when idle
         self.windows: tuple[BusyWindow, ...] = ()  # where somebody asks how busy it was
+        self.tick = NEVER  # the first that has not been written down, where the signals are polled
+        self.history: History
         self.stats = InstanceStats(view.id, kv_blocks=view.kv_blocks)
 
     # --- the way of a request ----------------------------------------------------------------------------------
 
     def enqueue(self, job: Job, now: int) -> bool:
         """A request arrives. True if a step can begin at this instant."""
-        behind = len(self.waiting)
-        self.scheduler.enqueue(self.waiting, job)
-        self.view.queued = behind + 1
-        if self.end < 0:
-            return True
-        if behind or self.partial is not None or len(self.running) >= self.max_batch_size:
-            return False  # it cannot enter before something else changes, which ends the run anyhow
+        if now >= self.tick:
+            self.history.record(self, now)
+        self.arrived += 1
+        ticket = job.ticket = Ticket(job.request, job.priority, now, self.arrived, job.hints)
+        self.waiting[ticket] = job
+        self.queue.add(ticket)
+        self.view.queued = len(self.waiting)
+        if self.chunk is not None:
+            self.limit(job)
+        return self.end < 0 or self.cut_to_enter(now)
+
+    def limit(self, job: Job) -> None:
+        """The scheduler says how large a chunk may be, whenever a request begins to wait."""
+        assert self.chunk is not None
+        most = self.chunk(job.ticket)
+        if most is None:
+            most = WHOLE
+        elif type(most) is not int or most < 1:
+            raise self.wrong("chunk must return a number of tokens, at least 1, or None", most)
+        job.chunk = most
+
+    def cut_to_enter(self, now: int) -> bool:
+        """End the run at the next boundary if somebody might enter there: the first in order is not the one that was
+        found to lack blocks. Where nobody can enter before something else changes, that ends the run anyhow."""
+        if self.partial is not None or len(self.running) >= self.max_batch_size:
+            return False
+        if self.refused is not None and (not self.waiting or self.queue.first() is self.refused):
+            return False
         return self.cut(now)
 
     def cut(self, now: int) -> bool:
@@ -109,34 +145,40 @@ class Instance(Batch):
     def expire(self, job: Job, now: int) -> bool:
         """The client of a request gives up. A waiting one goes at once; a running one at the first step boundary, and
         the token that a step brings after this instant is wasted. True if a step can begin at this instant."""
+        if now >= self.tick:
+            self.history.record(self, now)
         if job not in self.running:
             job.expired = True
-            first = self.waiting[0] is job
-            self.waiting.remove(job)
+            self.queue.remove(job.ticket)
+            del self.waiting[job.ticket]
             self.view.queued = len(self.waiting)
             self.finish_expired(job)
-            # Whoever waited behind the first may be able to enter.
-            return first and self.end >= 0 and self.cut(now)
+            return self.end >= 0 and self.cut_to_enter(now)
         if self.end >= 0 and not self.cut(now):
             job.expired = True
             self.expiring.append(job)
             return False
         job.expired = True
         self.drop(job)
+        if self.tells_kv:
+            self.view.kv_used = self.cache.held
         return True
 
-    def drop(self, job: Job) -> None:
-        """A running request ends before its last token; those of the steps that have ended count."""
+    def drop(self, job: Job, wasted: int = 0) -> None:
+        """A running request ends before its last token; those of the steps that have ended count, or all but some."""
         if job.ends_at_step >= 0:
             self.stop_decoding(job)
             self.ending = [entry for entry in self.ending if entry[2] is not job]
             heapify(self.ending)
             self.gaps.close(job, 0)
+            job.generated -= wasted
         elif job is self.partial:
             self.partial = None
         self.cache.release(job.holds, job.blocks)
         del self.running[job]
         self.view.running = len(self.running)
+        if self.ended is not None:
+            self.ended(job.ticket, job.generated, False)
         self.finish_expired(job)
 
     def finish_expired(self, job: Job) -> None:
@@ -146,7 +188,10 @@ class Instance(Batch):
 
     def begin(self, now: int) -> bool:
         """Form the next step and plan how often it repeats. False if there is nothing to do."""
+        if now >= self.tick:
+            self.history.record(self, now)
         self.chunks = []
+        self.cache.now = now
         again = False
         if self.partial is not None:
             again = not self.schedule_partial()
@@ -175,56 +220,91 @@ class Instance(Batch):
         be preempted for them."""
         cache, job = self.cache, self.partial
         assert job is not None
-        want = min(job.known - job.computed, self.max_batch_tokens - self.decodes)
+        want = min(job.known - job.computed, self.max_batch_tokens - self.decodes, job.chunk)
         blocks = -(-(job.computed + want) // self.block_tokens)
         need = self.phases[self.steps % self.block_tokens] + blocks - job.blocks
-        if need > cache.total - cache.held:
+        enough = need <= cache.total - cache.held
+        if enough:
+            cache.take(need)
+            job.blocks = blocks
+        else:
             self.make_room(blocks)
-            return False
-        cache.take(need)
-        job.blocks = blocks
-        self.chunks.append((job, want))
-        return True
+        if job is self.partial:
+            self.chunks.append((job, want))
+        return enough
 
     def make_room(self, partial_blocks: int) -> None:
-        """Blocks request by request in order of entry; the newest is preempted while they do not suffice."""
+        """Blocks request by request in the scheduler's order; the last in it is preempted while they do not suffice."""
         cache, size = self.cache, self.block_tokens
-        for job in list(self.running):
-            if job not in self.running:
-                return
+        order = self.in_order()
+        done = 0
+        while done < len(order):
+            job = order[done]
             if job is self.partial:
                 need = partial_blocks - job.blocks
             else:
                 need = int((job.request.prompt_tokens + self.steps - job.decoding_from - 1) % size == 0)
             while need > cache.total - cache.held:
-                victim = self.scheduler.victim(self.running)
+                victim = order.pop()
                 self.preempt(victim)
                 if victim is job:
                     return
             cache.take(need)
+            if job is self.partial:
+                job.blocks = partial_blocks
+            done += 1
+
+    def in_order(self) -> list[Job]:
+        """The running requests as the scheduler would keep them."""
+        jobs = {job.ticket: job for job in self.running}
+        order = self.queue.order(list(jobs))
+        try:
+            found = {jobs[ticket]: None for ticket in order}
+        except (KeyError, TypeError):
+            found = {}
+        if len(found) != len(jobs):
+            raise self.wrong("order must return the running requests, each once", order)
+        return list(found)
+
+    def wrong(self, right: str, answer: object) -> HeadwayError:
+        return HeadwayError(
+            f"policies.scheduler: {type(self.queue).__name__}.{right}, got {shown(answer)}, at {self.view.id}."
+        )
 
     def admit(self, now: int) -> bool:
         """Waiting requests enter in order while sequences, tokens and blocks allow. True if the first of those that
         stay might enter at the next step although nothing else changes."""
         cache, size, waiting, running = self.cache, self.block_tokens, self.waiting, self.running
+        queue = self.queue
         budget = self.max_batch_tokens - self.decodes
         if self.chunks:
-            budget -= self.chunks[0][1]
+            job, want = self.chunks[0]
+            if job.computed + want < job.known:
+                return False
+            budget -= want
         while waiting and budget > 0 and len(running) < self.max_batch_size:
-            job = waiting[0]
+            ticket = queue.first()
+            try:
+                job = waiting[ticket]
+            except (KeyError, TypeError):
+                raise self.wrong("first must return one of those that wait at the instance", ticket) from None
             known = job.known
             hits = cache.match(job.runs, (known - 1) // size) if self.caching else 0
             done = hits * size
             want = known - done
             if want > budget:
                 want = budget
+            if want > job.chunk:
+                want = job.chunk
             blocks = -(-(done + want) // size)
             room = cache.total - cache.held
             if blocks > room and blocks - hits > room - cache.idle_in(job.runs, hits):
                 # As its hits are evicted it needs fewer blocks at once, but each eviction also takes a free one: it
                 # stays shut out for the run, unless one eviction can cost it several hits.
+                self.refused = ticket
                 return not cache.goes_tail_first(job.runs, hits)
-            waiting.popleft()
+            queue.take()
+            del waiting[ticket]
             if hits:
                 job.holds = cache.hold(job.runs, hits)
             cache.take(blocks - hits)
@@ -243,6 +323,7 @@ class Instance(Batch):
             budget -= want
             if done + want < known:
                 self.partial = job
+                break
         return False
 
     def plan(self, now: int, once: bool) -> None:
@@ -282,6 +363,8 @@ class Instance(Batch):
 
     def finish_run(self, now: int) -> None:
         """The run's last step ends: count its tokens, emit first tokens, let go what is finished."""
+        if now > self.tick:  # a tick at this very instant sees the step ended
+            self.history.record(self, now - 1)
         cache, length = self.cache, self.length
         if length > self.taken:
             self.take_to(length)
@@ -310,9 +393,7 @@ class Instance(Batch):
         """Requests whose clients gave up during the step that has just ended; its token is wasted."""
         for job in self.expiring:
             if job.ends_at_step >= 0:
-                self.drop(job)
-                job.generated -= 1
-                self.stats.output_tokens -= 1
+                self.drop(job, wasted=1)
         self.expiring.clear()
 
     def advance(self, job: Job, tokens: int, now: int) -> None:
@@ -354,10 +435,12 @@ class Instance(Batch):
         del self.running[job]
         self.view.running = len(self.running)
         self.stats.output_tokens += job.generated
+        if self.ended is not None:
+            self.ended(job.ticket, job.generated, True)
         self.finished.append(job)
 
     def preempt(self, job: Job) -> None:
-        """The request loses its blocks, goes back to the front of the queue and will be computed again."""
+        """The request loses its blocks, goes back into the queue and will be computed again."""
         if job is self.partial:
             self.partial = None
         else:
@@ -368,7 +451,12 @@ class Instance(Batch):
         self.cache.release(job.holds, job.blocks)
         del self.running[job]
         job.rewind(self.block_tokens)
-        self.scheduler.requeue(self.waiting, job)
+        job.ticket.generated = job.generated
+        job.ticket.preemptions += 1
+        self.waiting[job.ticket] = job
+        self.queue.put_back(job.ticket)
+        if self.chunk is not None:
+            self.limit(job)
         self.view.queued = len(self.waiting)
         self.view.running = len(self.running)
         self.recorder.preemptions[job.row] += 1
@@ -394,7 +482,7 @@ class Instance(Batch):
             self.taken = 1
             for job, want in self.chunks:
                 self.count_prefill(job, job.computed + want * (begun - 1))
-        for job in [*self.running, *self.waiting]:
+        for job in [*self.running, *self.waiting.values()]:
             if job.ends_at_step >= 0:
                 job.generated = self.steps - job.decoding_from
                 self.gaps.close(job, now)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from headway.policies.queues import Ticket
 from headway.sim.kv_cache import Hold, Runs
-from headway.types import Request
+from headway.types import NO_PRIORITY, Request
+
+WHOLE = 1 << 60  # tokens, more than any prompt has
 
 
 class Job:
     __slots__ = (
         "blocks",
         "cached_to",
+        "chunk",
         "computed",
         "counted",
         "decoding_from",
         "ends_at_step",
         "expired",
         "generated",
+        "hints",
         "holds",
         "known",
         "log_from",
@@ -27,7 +32,10 @@ class Job:
         "request",
         "row",
         "runs",
+        "ticket",
     )
+
+    ticket: Ticket  # what the scheduler sees of it, from its arrival at the instance on
 
     # set when it enters the batch
     blocks: int  # held
@@ -46,6 +54,8 @@ class Job:
         self.output_key = output_key  # what it generates is called
         self.counted = counted  # in the statistics, i.e. not a warm-up request
         self.priority = 0.0  # higher is more urgent
+        self.hints = NO_PRIORITY.hints  # for the scheduler
+        self.chunk = WHOLE  # most prompt tokens in one step, by the scheduler
         self.expired = False  # its client has given up
         self.prefilled = 0  # prompt tokens computed or found cached, once and for all
         self.generated = 0  # as of the last scheduling change

@@ -19,10 +19,11 @@ from headway.types import InvariantError
 
 Runs = tuple[tuple[int, int], ...]  # (key, end block), as Path.blocks gives them
 Hold = tuple[int, int, int]  # key, first block, end block
+Eviction = tuple[int, int, int]  # when, key, first block
 
 
 class KvCache:
-    __slots__ = ("evicted", "held", "idle", "lru", "pieces", "releases", "total")
+    __slots__ = ("evicted", "held", "idle", "log", "lru", "now", "pieces", "releases", "total")
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -30,6 +31,8 @@ class KvCache:
         self.idle = 0
         self.evicted = 0
         self.releases = 0
+        self.log: list[Eviction] | None = None  # where somebody wants to know
+        self.now = 0  # for the log
         self.pieces: dict[int, Piece] = {}  # first piece by key
         self.lru: OrderedDict[Piece, int] = OrderedDict()  # how many were released before, itself included
 
@@ -178,9 +181,13 @@ class KvCache:
             size = piece.end - piece.start
             if size > count:
                 piece.end -= count
+                if self.log is not None:
+                    self.log.append((self.now, piece.key, piece.end))
                 return
             count -= size
             del lru[piece]
+            if self.log is not None:
+                self.log.append((self.now, piece.key, piece.start))
             if piece.next is None and self.pieces[piece.key] is piece:
                 del self.pieces[piece.key]
             else:

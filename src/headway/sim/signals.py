@@ -1,31 +1,41 @@
 """What the router is told of the instances: the reported fields of their views.
 
-Queue and batch are written by the instances as they change. What varies with time inside a run (KV use, utilisation,
-power) is worked out when a decision is about to be taken, and only where the policies say that they read it; else it is
-taken off the views, so that nobody reads a value that is not kept true.
+Either all is fresh: queue and batch are written by the instances as they change, and what varies with time inside a run
+(KV use, utilisation, power) is worked out when a decision is about to be taken. Or the instances are polled: each then
+has a view of its own, and the router's shows what was true at the last tick it knows of.
+
+What varies is kept only where the policies say that they read it; else it is taken off the views, so that nobody reads
+a value that is not kept true.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from headway.registry import declared
 from headway.sim.batch import report_kv
-from headway.sim.busy import BusyWindow
+from headway.sim.busy import BusyWindow, PastWindow
 from headway.sim.instance import Instance
-from headway.types import PS_PER_SECOND
+from headway.sim.kv_events import KvEvents
+from headway.sim.polling import History, Polling
+from headway.types import PS_PER_SECOND, InstanceView
 
 BUSY_WINDOW = 5 * PS_PER_SECOND
 WATTS_WINDOW = 30 * PS_PER_SECOND
 
 
 class Signals:
+    """Fresh signals."""
+
     def __init__(self, instances: list[Instance], policies: list[Any], idle_watts: float, busy_watts: float) -> None:
         wanted = [name for policy in policies for name in declared(policy).reported]
         self.instances = instances
         self.kv = "kv_used" in wanted
         self.power = "busy" in wanted or "watts" in wanted
         self.vary = self.kv or self.power
+        self.polled = False
+        self.kv_events: KvEvents | None = None  # where the router's prefix indexes hear of evictions
         self.idle_watts = idle_watts
         self.span_watts = busy_watts - idle_watts
         self.origin = -1  # the first decision
@@ -33,13 +43,22 @@ class Signals:
             instance.tells_kv = self.kv
             if self.power:
                 instance.windows = (BusyWindow(BUSY_WINDOW), BusyWindow(WATTS_WINDOW))
-            if not self.kv:
-                del instance.view.kv_used
-            if not self.power:
-                del instance.view.busy, instance.view.watts
+            self.strip(instance.view)
+
+    def strip(self, view: InstanceView) -> None:
+        if not self.kv:
+            del view.kv_used
+        if not self.power:
+            del view.busy, view.watts
+
+    def hear(self, kv_events: KvEvents) -> None:
+        self.kv_events = kv_events
+        self.vary = True
 
     def refresh(self, now: int) -> None:
-        """Make every reported field that is read true at `now`."""
+        """Make every reported field that is read true at `now`, and tell the indexes what is due."""
+        if self.kv_events is not None:
+            self.kv_events.tell(now)
         if self.kv:
             report_kv(self.instances, now)
         if self.power:
@@ -55,3 +74,71 @@ class Signals:
             view, busy_from = instance.view, instance.busy_from
             view.busy = short.share(origin, now, busy_from)
             view.watts = self.idle_watts + self.span_watts * long.share(origin, now, busy_from)
+
+    def routed(self, now: int, index: int) -> None:
+        """A request has come to an instance, and its queue says so."""
+
+
+class PolledSignals(Signals):
+    """Signals as of the last tick that the router knows of, in `views`; those of the instances are not the router's."""
+
+    def __init__(
+        self,
+        instances: list[Instance],
+        policies: list[Any],
+        idle_watts: float,
+        busy_watts: float,
+        views: list[InstanceView],
+        polling: Polling,
+    ) -> None:
+        super().__init__(instances, policies, idle_watts, busy_watts)
+        self.vary = self.polled = True
+        self.views = views
+        self.polling = polling
+        self.due = -1  # when the router knows of another tick
+        self.recent: deque[tuple[int, InstanceView]] = deque()  # what was routed since the last tick it knows of
+        self.histories: list[History] = []
+        self.windows: list[tuple[PastWindow, PastWindow]] = []
+        for instance, view in zip(instances, views, strict=True):
+            instance.tells_kv = False  # no run is looked at before somebody asks
+            instance.tick = 0
+            instance.history = History(polling, self.kv)
+            self.histories.append(instance.history)
+            if self.power:
+                windows = (PastWindow(BUSY_WINDOW), PastWindow(WATTS_WINDOW))
+                instance.windows = windows
+                self.windows.append(windows)
+            self.strip(view)
+
+    def refresh(self, now: int) -> None:
+        """Show the last tick that is known by `now`."""
+        if self.kv_events is not None:
+            self.kv_events.tell(now)
+        if now < self.due:
+            return
+        if self.origin < 0:
+            self.origin = now
+        polling = self.polling
+        tick = polling.seen(now)
+        self.due = tick + polling.interval + polling.delay
+        recent = self.recent
+        while recent and recent[0][0] < tick:
+            recent.popleft()[1].routed_since_report -= 1
+        for index, instance in enumerate(self.instances):
+            view, was = self.views[index], self.histories[index].at(instance, tick)
+            view.observed_at = tick
+            view.queued = was.queued
+            view.running = was.running
+            if self.kv:
+                view.kv_used = was.kv_used(tick)
+            if self.power:
+                short, long = self.windows[index]
+                done, busy_from = was.busy_ps, was.busy_from
+                view.busy = short.share_at(self.origin, tick, done, busy_from)
+                view.watts = self.idle_watts + self.span_watts * long.share_at(self.origin, tick, done, busy_from)
+
+    def routed(self, now: int, index: int) -> None:
+        """A request has come to an instance, and no tick up to this instant has seen it."""
+        view = self.views[index]
+        view.routed_since_report += 1
+        self.recent.append((now, view))

@@ -55,6 +55,11 @@ def slo(spec: object, where: str) -> Slo:
     return found
 
 
+def timeout(value: object, where: str) -> int | None:
+    """How long a client waits for its answer, in picoseconds; None: as long as it takes."""
+    return _longer_than_nothing(value, where)
+
+
 def _longer_than_nothing(value: object, where: str) -> int | None:
     if value is None:
         return None

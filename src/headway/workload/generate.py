@@ -133,12 +133,14 @@ def sources(tenants: list[Tenant], seed: int, model: str, requests: int | None, 
     found = []
     for tenant, part in zip(tenants, parts, strict=True):
         if tenant.closed_loop is None:
-            found.append(Source(_sessions(tenant, seed, model, shared, stop_ps), tenant.retry, stop_ps))
+            sessions = _sessions(tenant, seed, model, shared, stop_ps)
+            found.append(Source(sessions, tenant.retry, stop_ps, timeout_ps=tenant.timeout_ps))
             continue
         users = tenant.closed_loop.concurrency
         for user in range(users):
             quota = Budget(part // users + (user < part % users))
-            found.append(Source(_user(tenant, seed, model, user, quota), tenant.retry, stop_ps, users=1))
+            own = _user(tenant, seed, model, user, quota)
+            found.append(Source(own, tenant.retry, stop_ps, users=1, timeout_ps=tenant.timeout_ps))
     return found
 
 

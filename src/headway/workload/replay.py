@@ -26,7 +26,7 @@ from headway.workload.traces import Trace, open_trace, threads
 from headway.workload.traces.record import Info, Options, Reader
 from headway.workload.traces.source import reason
 from headway.workload.traces.table import NONE, Labels
-from headway.workload.traffic import OpenLoop, Planned, Retry, Sessions, Source, Traffic
+from headway.workload.traffic import OpenLoop, Planned, Retry, Sessions, Source, Traffic, with_deadlines
 from headway.workload.waits import groups, is_chain, waits
 
 __all__ = ["TraceSpec", "load", "parse", "resolved", "traffic"]
@@ -42,14 +42,15 @@ def traffic(
     stop_ps: int,
     declared: Callable[[], int] | None,
     retry: Retry = NO_RETRY,
+    timeout_ps: int | None = None,
 ) -> Traffic:
     """The requests of a trace; `declared` draws what clients ask for as max_tokens, in the trace's order."""
     reader = _opened(spec, seed)
     clock = Clock(spec.speed, stop_ps)
     maker = Maker(model, None if declared is None else Limits(declared))
     if _streams(spec, reader.info) and not retry.max:
-        return OpenLoop(_streamed(spec, reader, clock, maker))
-    return Replay(spec, _filled(spec, reader), seed, clock, maker).traffic(retry)
+        return OpenLoop(with_deadlines(_streamed(spec, reader, clock, maker), timeout_ps))
+    return Replay(spec, _filled(spec, reader), seed, clock, maker).traffic(retry, timeout_ps)
 
 
 def load(spec: TraceSpec, seed: int = 0) -> Trace:
@@ -151,13 +152,13 @@ class Replay:
         elif kind == "none":
             self._session = array("q", [NONE]) * len(trace)
 
-    def traffic(self, retry: Retry) -> Traffic:
+    def traffic(self, retry: Retry, timeout_ps: int | None = None) -> Traffic:
         begun = self._starts
         if self._trace.info.clock != "trace" and begun is None:
             wrong = f"this {self._trace.format} trace does not say when its sessions begin"
             raise HeadwayError(f"{PLACE}.starts: {wrong}; write starts: {BOTH_STARTS}.")
         if self._thinks:
-            source = Source(self._sessions(), retry, self._clock.stop_ps)
+            source = Source(self._sessions(), retry, self._clock.stop_ps, timeout_ps=timeout_ps)
             if begun is not None and begun.users is not None:
                 source.users = begun.users
                 if begun.pause is not None:
@@ -166,8 +167,8 @@ class Replay:
         if begun is not None and begun.users is not None:
             raise HeadwayError(f"{PLACE}.starts.users: users wait for sessions to end; say replay: think with them.")
         if retry.max:
-            return Sessions([Source(self._ones(), retry, self._clock.stop_ps)])
-        return OpenLoop(self._requests())
+            return Sessions([Source(self._ones(), retry, self._clock.stop_ps, timeout_ps=timeout_ps)])
+        return OpenLoop(with_deadlines(self._requests(), timeout_ps))
 
     # --- by timestamps -------------------------------------------------------------------------------------------
 

@@ -16,10 +16,10 @@ from headway.workload.generate import MAX_REQUESTS
 from headway.workload.replay import TraceSpec as TraceSpec
 from headway.workload.tenants import Keys, Tenant
 from headway.workload.traces.table import LAST_PS
-from headway.workload.traffic import OpenLoop, Sessions, Traffic
+from headway.workload.traffic import OpenLoop, Sessions, Traffic, with_deadlines
 from headway.workload.traffic import Planned as Planned
 
-WITH_TRACE: Final = ("trace", "duration", "max_tokens", "retry")  # the keys that go with a trace
+WITH_TRACE: Final = ("trace", "duration", "max_tokens", "retry", "timeout")  # the keys that go with a trace
 INSTEAD: Final = {"requests": "use workload.trace.limit", "rate": "use workload.trace.speed"}
 
 
@@ -28,7 +28,7 @@ class WorkloadSpec(Struct):
 
     Synthetic requests need a `rate` or a `closed_loop`, and `requests` or `duration` (or both: whichever ends first).
     All keys but these and the last three may stand for each tenant as well. A trace brings its own times and lengths;
-    `duration`, `max_tokens` and `retry` go with either.
+    `duration`, `max_tokens`, `retry` and `timeout` go with either.
     """
 
     requests: int | None = None
@@ -50,6 +50,7 @@ class WorkloadSpec(Struct):
     correlations: Any = None
     closed_loop: Any = None
     retry: Any = None
+    timeout: Any = None  # how long clients wait
     tenants: Any = None
     preset: Any = None
     trace: Any = None
@@ -96,6 +97,7 @@ class WorkloadSpec(Struct):
             if name not in WITH_TRACE:
                 raise HeadwayError(f"workload.{name}: a trace brings its own; {INSTEAD.get(name, 'leave it out')}.")
         clients.retry(self._retry(), "workload.retry")
+        clients.timeout(self.timeout, "workload.timeout")
         replay.parse(self.trace)
 
     def _retry(self) -> Any:
@@ -133,10 +135,13 @@ class WorkloadSpec(Struct):
             stop_ps = min(stop_ps, duration_ps(self.duration, "workload.duration"))
         if self.trace is not None:
             retry = clients.retry(self._retry(), "workload.retry")
-            return replay.traffic(replay.parse(self.trace), seed, model, stop_ps, self._declared(seed), retry)
+            timeout_ps = clients.timeout(self.timeout, "workload.timeout")
+            spec = replay.parse(self.trace)
+            return replay.traffic(spec, seed, model, stop_ps, self._declared(seed), retry, timeout_ps)
         senders = self.senders()
         if self.tenants is None and senders[0].plain():
-            return OpenLoop(generate.requests_alone(senders[0], seed, model, self.requests, stop_ps))
+            requests = generate.requests_alone(senders[0], seed, model, self.requests, stop_ps)
+            return OpenLoop(with_deadlines(requests, senders[0].timeout_ps))
         return Sessions(generate.sources(senders, seed, model, self.requests, stop_ps))
 
     def _declared(self, seed: int) -> Callable[[], int] | None:

@@ -53,6 +53,7 @@ class Keys(Struct):
     correlations: Any = None
     closed_loop: Any = None
     retry: Any = None
+    timeout: Any = None
 
 
 INHERITED: Final = tuple(name for name in Keys.__struct_fields__ if name not in ("weight", "rate"))
@@ -95,6 +96,7 @@ class Tenant(Struct):
     correlations: Correlations
     closed_loop: clients.ClosedLoop | None
     retry: Retry
+    timeout_ps: int | None  # how long its clients wait; None: as long as it takes
 
     @property
     def base(self) -> int:
@@ -142,6 +144,8 @@ class Tenant(Struct):
             found["slo"] = clients.explicit_slo(self.slo)
         found["correlations"] = correlations.explicit(self.correlations)
         found["retry"] = {"max": self.retry.max, "backoff": duration_text(self.retry.backoff_ps)}
+        if self.timeout_ps is not None:
+            found["timeout"] = duration_text(self.timeout_ps)
         return found
 
 
@@ -252,6 +256,7 @@ def _tenant(name: str, keys: Json, places: dict[str, str], share: Fraction | Non
         correlations=correlations.parse(get("correlations", {}), place["correlations"]),
         closed_loop=closed_loop,
         retry=clients.retry(get("retry", {}), place["retry"]),
+        timeout_ps=clients.timeout(get("timeout"), place["timeout"]),
         **dict(lengths),
     )
 

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import Final, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.types import HeadwayError, Request
 from headway.workload.sessions import Session, Turn
@@ -26,6 +27,15 @@ class Planned(Struct, frozen=True, gc=False):
     request: Request
     output_tokens: int
     output_key: int
+
+
+def with_deadlines(planned: Iterable[Planned], timeout_ps: int | None) -> Iterable[Planned]:
+    """Requests whose clients wait no longer than that."""
+    if timeout_ps is None:
+        return planned
+    return (
+        replace(one, request=replace(one.request, deadline_ps=one.request.arrival_ps + timeout_ps)) for one in planned
+    )
 
 
 class Traffic(Protocol):
@@ -104,6 +114,7 @@ class Source(Struct):
     stop_ps: int = NEVER  # nothing comes at or after this
     users: int | None = None
     pause_ps: int = 0
+    timeout_ps: int | None = None  # how long the client of a request waits for it
 
 
 class _Live:
@@ -158,7 +169,7 @@ class Sessions:
         live.begun = True
         if attempt:
             self.retried += 1
-        session = live.session
+        session, timeout_ps = live.session, self._sources[live.source].timeout_ps
         row = self._taken
         self._taken += 1
         self._flights[row] = entry
@@ -174,6 +185,7 @@ class Sessions:
             session.name,
             number,
             turn.max_tokens,
+            None if timeout_ps is None else at_ps + timeout_ps,
             shared_prefix_tokens=turn.shared_prefix_tokens,
             kind=turn.kind,
         )

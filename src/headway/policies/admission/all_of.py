@@ -1,0 +1,94 @@
+"""Several admission policies as one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from copy import copy
+from functools import partial
+from typing import Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from headway import registry
+from headway.policies.context import Context
+from headway.policies.weighted import tell
+from headway.registry import REPORTED, Entry, policy
+from headway.types import ADMIT, Admit, ClusterView, Delay, Event, HeadwayError, Reject, Request
+from headway.wording import shown
+
+PLACE = "policies.admission.policies"
+
+
+@policy("admission", "all-of", reported=())
+class AllOf:
+    """Asks several admission policies in turn; the first that does not admit decides.
+
+    `policies` is a list of names or mappings, as in [{name: token-bucket, rate: 50}, saturation]. A request is admitted
+    when all of them admit it; those after one that does not are not asked. One that was put off is asked by all again
+    when it comes up. Reads what its policies read.
+    """
+
+    policies: list[Any] = dataclasses.field(default_factory=lambda: ["always"])
+
+    def __post_init__(self) -> None:
+        if not self.policies:
+            raise HeadwayError(f"{PLACE}: there is none; list one or more, as in [token-bucket, saturation].")
+        self._asked = [registry.build("admission", given, f"{PLACE}[{at}]") for at, given in enumerate(self.policies)]
+        self._parts = [part for one in self._asked for part in (one, *getattr(one, "_parts", ()))]
+        self.policies = [explicit(given, made) for given, made in zip(self.policies, self._asked, strict=True)]
+        self.entry = self.joined()
+        # Only a policy that listens has `observe`, so that the others cost no event.
+        listeners = [part.observe for part in self._asked if hasattr(part, "observe")]
+        if listeners:
+            self.observe: Callable[[Event], None] = listeners[0] if len(listeners) == 1 else partial(tell, listeners)
+
+    def joined(self) -> Entry:
+        """What the policies declare, together."""
+        read = [part.entry for part in self._asked]
+        return replace(
+            registry.declared(type(self)),
+            exact=tuple(dict.fromkeys(signal for entry in read for signal in entry.exact)),
+            reported=tuple(signal for signal in REPORTED if any(signal in entry.reported for entry in read)),
+            oracle=any(entry.oracle for entry in read),
+        )
+
+    def bind(self, context: Context) -> None:
+        for at, part in enumerate(self._asked):
+            if hasattr(part, "bind"):
+                own = copy(context)  # the same indexes, but streams of its own
+                own.rng = partial(stream, context.rng, at)
+                part.bind(own)
+
+    def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject | Delay:
+        for at, part in enumerate(self._asked):
+            verdict = part.admit(request, cluster)
+            if verdict is ADMIT or isinstance(verdict, Admit):
+                continue
+            if isinstance(verdict, Reject) and isinstance(verdict.reason, str):
+                return verdict
+            if isinstance(verdict, Delay) and type(verdict.duration_ps) is int and verdict.duration_ps >= 1:
+                return verdict
+            right = "admit must return ADMIT, a Reject, or a Delay of at least 1 ps"
+            who = f"{PLACE}[{at}]: {type(part).__name__}"
+            raise HeadwayError(f"{who}.{right}, got {shown(verdict)}, at request {request.id}.")
+        return ADMIT
+
+    def metrics(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for at, part in enumerate(self._asked):
+            if hasattr(part, "metrics"):
+                found.update(registry.figures(part, f"{PLACE}[{at}]"))
+        return found
+
+
+def explicit(given: Any, made: Any) -> dict[str, Any]:
+    """A policy as it would be written with nothing left implicit."""
+    name, _ = registry.split(given, PLACE)
+    values = {parameter.name: getattr(made, parameter.name) for parameter in made.entry.parameters}
+    return {"name": name if registry.is_file(name) else made.entry.name, **to_builtins(values)}
+
+
+def stream(rng: Callable[[str], Any], at: int, name: str) -> Any:
+    return rng(f"{name}.{at}")

@@ -1,0 +1,110 @@
+"""Limits on what is under way: the router counts what it has sent out and what has not ended."""
+
+from __future__ import annotations
+
+import dataclasses
+from math import lcm
+from typing import Annotated, Literal
+
+from headway.policies.context import Context
+from headway.policies.weights import exact_weights
+from headway.registry import Bounds, policy
+from headway.types import ADMIT, Admit, ClusterView, Event, Finished, Reject, Request, Routed
+
+FULL = Reject("503: the model has as many requests in flight as it may")
+OVER_SHARE = Reject("429: all of the work in flight that is allowed is taken, and the tenant's share of it is used up")
+
+
+@policy("admission", "max-concurrency", reported=())
+class MaxConcurrency:
+    """Turns requests away at once while `max_queue` requests of their model are in flight, on all instances together.
+
+    A hard cap and no buffer: nothing waits. A permit is one request in flight of a (model, role): it is taken when the
+    request is routed, so what routing refuses never holds one, and given back when it has ended, however that was.
+    Where the candidates have several roles, each of them needs a free permit. What waits in a queue of the router's
+    (flow control) has been admitted and holds none yet. It reads no signal: it counts what it is told was routed and
+    has ended.
+    """
+
+    max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512  # requests in flight of a model and role
+
+    def bind(self, context: Context) -> None:
+        self.taken: dict[tuple[str, str], int] = {}
+        self.roles = tuple(dict.fromkeys(view.role for view in context.instances))
+
+    def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
+        for role in self.roles:
+            if self.taken.get((request.model, role), 0) >= self.max_queue:
+                return FULL
+        return ADMIT
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Routed | Finished):
+            key = (event.request.model, event.instance.role)
+            self.taken[key] = self.taken.get(key, 0) + (1 if isinstance(event, Routed) else -1)
+
+
+@policy("admission", "tenant-fair", reported=())
+class TenantFair:
+    """Shares an amount of work in flight among the tenants that are active, and lets the others' idle part be used.
+
+    Work is requests (`by: requests`) or their prompt tokens (`by: tokens`), from when they are routed until they have
+    ended. A request is admitted (a) if with it the work of all is at most `total`, or (b) if with it the work of its
+    tenant is at most its share, or (c) if its tenant has nothing in flight. The share is total × weight ÷ the weights
+    of all active tenants; active is who has work in flight or asks. `weights` gives tenants' weights, those not in it
+    have 1. `total` null: the batch limits of all instances, in tokens what their KV caches hold.
+
+    So nothing is refused while there is room, and who comes late still gets a share: the work of all then exceeds
+    `total` until what the others had begun has ended. Decided in whole numbers. It reads no signal: it counts what it
+    is told was routed and has ended.
+    """
+
+    total: Annotated[int | None, Bounds(1, 1_000_000_000_000, log=True)] = None
+    by: Literal["requests", "tokens"] = "requests"
+    weights: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        given = exact_weights(self.weights, "weights")
+        whole = lcm(*[weight.denominator for weight in given.values()])
+        self.shares = {tenant: int(weight * whole) for tenant, weight in given.items()}  # in whole numbers
+        self.other = whole
+
+    def bind(self, context: Context) -> None:
+        if self.total is not None:
+            self.limit = self.total
+        elif self.by == "tokens":
+            self.limit = sum([view.kv_blocks for view in context.instances]) * context.block_tokens
+        else:
+            self.limit = sum([view.max_batch_size for view in context.instances])
+        self.work: dict[str, int] = {}  # in flight, of the tenants that have any
+        self.requests: dict[str, int] = {}  # likewise
+        self.used = 0  # by all
+        self.active = 0  # the shares of those who have work in flight
+
+    def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
+        tenant, size = request.tenant, self.size(request)
+        if self.used + size <= self.limit or tenant not in self.work:
+            return ADMIT
+        own = (self.work[tenant] + size) * self.active
+        return ADMIT if own <= self.limit * self.shares.get(tenant, self.other) else OVER_SHARE
+
+    def size(self, request: Request) -> int:
+        return request.prompt_tokens if self.by == "tokens" else 1
+
+    def observe(self, event: Event) -> None:
+        tenant, size = event.request.tenant, self.size(event.request)
+        share = self.shares.get(tenant, self.other)
+        if isinstance(event, Routed):
+            if tenant not in self.work:
+                self.work[tenant] = self.requests[tenant] = 0
+                self.active += share
+            self.work[tenant] += size
+            self.requests[tenant] += 1
+            self.used += size
+        elif isinstance(event, Finished):
+            self.work[tenant] -= size
+            self.requests[tenant] -= 1
+            self.used -= size
+            if not self.requests[tenant]:
+                del self.work[tenant], self.requests[tenant]
+                self.active -= share

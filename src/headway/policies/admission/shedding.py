@@ -1,0 +1,120 @@
+"""Shedding: classes of requests that are turned away while the instances report that they have enough to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+from headway.policies.context import Context
+from headway.registry import Bounds, policy
+from headway.types import ADMIT, Admit, ClusterView, HeadwayError, InstanceView, Reject, Request
+
+CLASSES = ("realtime", "standard", "batch", "best-effort")
+SHEDDABLE = ("batch", "best-effort")
+
+QueueThreshold = Annotated[float, Bounds(0.1, 100_000, log=True)]
+KvThreshold = Annotated[float, Bounds(0.01, 1.0)]
+
+TIER = Reject("429: the load is too high for requests of this class")
+SATURATED = Reject("429: every instance is saturated")
+DRAWN = Reject("429: shed by lot, since the instances are near saturation")
+
+
+@policy("admission", "tier-shed", reported=("queued", "running"))
+class TierShed:
+    """Turns low classes away while the most loaded instance has more than `max_load` requests.
+
+    `classes` has the classes' names in order, the most important first; `keep` is the last of them that is always
+    admitted. A class that is not among them is the lowest of all. Load is queue and batch as reported plus what was
+    routed since that report, the highest of all instances.
+    """
+
+    classes: list[str] = dataclasses.field(default_factory=lambda: list(CLASSES))
+    keep: str = "standard"
+    max_load: Annotated[int, Bounds(0, 100_000)] = 128  # requests
+
+    def __post_init__(self) -> None:
+        if self.keep not in self.classes:
+            known = ", ".join(self.classes) or "none"
+            raise HeadwayError(f"tier-shed: keep {self.keep!r} is not one of the classes; they are: {known}.")
+        self.kept = frozenset(self.classes[: self.classes.index(self.keep) + 1])
+
+    def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
+        if request.slo_class in self.kept:
+            return ADMIT
+        limit = self.max_load
+        for view in cluster.instances:
+            if view.effective_load > limit:
+                return TIER
+        return ADMIT
+
+
+@policy("admission", "saturation", reported=("queued", "kv_used"))
+class Saturation:
+    """Turns sheddable classes away while every instance is saturated, as the inference gateway does.
+
+    An instance is saturated when more than `queue_threshold` requests wait at it or more than `kv_threshold` of its KV
+    blocks are in use, both as reported; exactly at a threshold it is not. One that is not suffices to admit. Classes
+    that are not in `sheddable` are always admitted; null makes every class sheddable.
+    """
+
+    queue_threshold: QueueThreshold = 5.0  # requests
+    kv_threshold: KvThreshold = 0.8
+    sheddable: list[str] | None = dataclasses.field(default_factory=lambda: list(SHEDDABLE))
+
+    def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
+        if self.sheddable is not None and request.slo_class not in self.sheddable:
+            return ADMIT
+        queue, kv = self.queue_threshold, self.kv_threshold
+        for view in cluster.instances:
+            if view.queued <= queue and view.kv_used / view.kv_blocks <= kv:
+                return ADMIT
+        return SATURATED
+
+
+@policy("admission", "probabilistic", reported=("queued", "kv_used"))
+class Probabilistic:
+    """Turns sheddable requests away by lot, the more likely the nearer the instances are to saturation.
+
+    Saturation s is the mean over instances of max(queue ÷ `queue_threshold`, KV use ÷ `kv_threshold`), as reported. The
+    probability is 0 up to `low`, 1 from `high` on, and ((s − low) ÷ (high − low)) to the `power` between. Each request
+    of a class in `sheddable` (null: of every class) draws one number from the admission stream of the simulation seed
+    whenever it is asked, needed or not. llm-d's admitter, min(300 s⁵, 1), is low 0, high 0.3196, power 5.
+    """
+
+    low: Annotated[float, Bounds(0, 100)] = 0.5
+    high: Annotated[float, Bounds(0, 100)] = 1.0
+    power: Annotated[int, Bounds(1, 16)] = 1
+    queue_threshold: QueueThreshold = 5.0  # requests
+    kv_threshold: KvThreshold = 0.8
+    sheddable: list[str] | None = dataclasses.field(default_factory=lambda: list(SHEDDABLE))
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise HeadwayError(f"probabilistic: low must be less than high, got {self.low:g} and {self.high:g}.")
+
+    def bind(self, context: Context) -> None:
+        self.draw = context.rng("admission").random
+
+    def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
+        if self.sheddable is not None and request.slo_class not in self.sheddable:
+            return ADMIT
+        return DRAWN if self.draw() < self.probability(cluster) else ADMIT
+
+    def probability(self, cluster: ClusterView) -> float:
+        total = 0.0
+        for view in cluster.instances:
+            total += self.pressure(view)
+        saturation = total / len(cluster.instances) if cluster.instances else self.high
+        if saturation <= self.low:
+            return 0.0
+        if saturation >= self.high:
+            return 1.0
+        part = (saturation - self.low) / (self.high - self.low)
+        found = part
+        for _ in range(self.power - 1):  # products alone, so that it is the same on every machine
+            found *= part
+        return found
+
+    def pressure(self, view: InstanceView) -> float:
+        return max(view.queued / self.queue_threshold, view.kv_used / view.kv_blocks / self.kv_threshold)

@@ -1,0 +1,90 @@
+"""The token bucket: a steady rate with bursts, in whole numbers, so that nothing drifts however long it runs."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, Literal
+
+from headway.policies.context import Context
+from headway.registry import Bounds, policy
+from headway.types import ADMIT, PS_PER_SECOND, Admit, ClusterView, Delay, Event, Reject, Request, Routed
+
+REMEMBERED = 1_000_000  # requests that have paid and were not yet routed
+
+
+class Bucket:
+    """What is left of an allowance, in parts of a unit of which a whole number flows in each picosecond."""
+
+    __slots__ = ("at_ps", "left")
+
+    def __init__(self, at_ps: int, left: int) -> None:
+        self.at_ps = at_ps
+        self.left = left  # below zero where it was promised to requests that wait
+
+
+@policy("admission", "token-bucket", reported=())
+class TokenBucket:
+    """Admits what an allowance pays for that refills at a steady rate and saves up to `burst`.
+
+    The allowance grows by `rate` a second and never beyond `burst`, with which it starts. A request costs 1 (`by:
+    requests`) or its prompt tokens (`by: tokens`); `per: tenant` gives each tenant an allowance of its own. It is kept
+    in whole parts of a unit, so it is exact to the picosecond.
+
+    Where it does not suffice, `on_empty: reject` turns the request away at no cost. `on_empty: delay` puts it off to
+    the first picosecond at which all that came before it and itself are paid for: first come, first served, and no
+    later request takes what an earlier one waits for. What would wait longer than `max_wait_s` is turned away at no
+    cost, and so is what costs more than `burst`. A client that gives up while it waits gets nothing back. A request
+    pays once, even where a later policy of an `all-of` puts it off. It reads no signal.
+    """
+
+    by: Literal["requests", "tokens"] = "requests"
+    per: Literal["all", "tenant"] = "all"
+    rate: Annotated[float, Bounds(0.001, 1e9, log=True)] = 10.0  # units a second
+    burst: Annotated[int, Bounds(1, 1_000_000_000, log=True)] = 20  # units
+    on_empty: Literal["reject", "delay"] = "reject"
+    max_wait_s: Annotated[float, Bounds(0, 1_000_000)] = 60.0  # seconds that a request may be put off
+
+    def bind(self, context: Context) -> None:
+        self.flow, parts = Fraction(str(self.rate)).as_integer_ratio()  # parts of a unit that come in a picosecond
+        self.unit = parts * PS_PER_SECOND
+        self.full = self.burst * self.unit
+        self.longest_ps = int(Fraction(str(self.max_wait_s)) * PS_PER_SECOND)
+        self.buckets: dict[str, Bucket] = {}
+        self.paid: dict[int, int] = {}  # when each request that has paid may enter
+        whose = "the tenant's allowance" if self.per == "tenant" else "the allowance"
+        self.spent = Reject(f"429: {whose} of {self.by} is spent")
+        self.too_large = Reject(f"429: the request costs more {self.by} than {whose} can hold")
+
+    def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject | Delay:
+        now = cluster.now_ps
+        due_ps = self.paid.get(request.id)
+        if due_ps is None:
+            answer = self.charge(request, now)
+            if isinstance(answer, Reject):
+                return answer
+            due_ps = answer
+        return ADMIT if due_ps <= now else Delay(due_ps - now)
+
+    def charge(self, request: Request, now: int) -> int | Reject:
+        """Take what the request costs; when it may enter."""
+        whose = request.tenant if self.per == "tenant" else ""
+        bucket = self.buckets.get(whose)
+        if bucket is None:
+            bucket = self.buckets[whose] = Bucket(now, self.full)
+        left = min(self.full, bucket.left + (now - bucket.at_ps) * self.flow)
+        bucket.left, bucket.at_ps = left, now
+        cost = (request.prompt_tokens if self.by == "tokens" else 1) * self.unit
+        if cost > self.full:
+            return self.too_large
+        wait_ps = max(0, -((left - cost) // self.flow))  # rounded up
+        if wait_ps and (self.on_empty == "reject" or wait_ps > self.longest_ps):
+            return self.spent
+        bucket.left = left - cost
+        self.paid[request.id] = now + wait_ps
+        if len(self.paid) > REMEMBERED:
+            del self.paid[next(iter(self.paid))]
+        return now + wait_ps
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Routed):
+            self.paid.pop(event.request.id, None)

@@ -1,0 +1,305 @@
+"""Flow control: a queue at the router, between priority and routing, that lets requests go only while the cluster can
+take them, so that who waits can still be overtaken, shared out and sent to the best instance.
+
+    bands       the highest band with a request in it goes first
+    fairness    whose turn it is inside a band: one lane for all (strict), or a lane a tenant
+    order       which request of a lane goes first
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from math import isfinite, lcm
+from typing import Annotated, Final, Literal
+
+from msgspec.structs import replace
+
+from headway.policies.context import Context
+from headway.policies.weights import exact_weights
+from headway.registry import Bounds, declared, policy
+from headway.types import ClusterView, HeadwayError, Priority, Request
+from headway.units import duration_ps
+from headway.wording import shown
+
+NEVER: Final = 1 << 120  # later than any instant
+SLACK: Final = 16  # entries of those that have gone which a lane keeps in any case
+CLASSES: Final = ("realtime", "standard", "batch", "best-effort")
+READS: Final = {  # by saturation signal: what is exact, what is reported
+    "never": ((), ()),
+    "utilization": (("inflight",), ("queued", "kv_used")),
+    "concurrency": (("inflight",), ()),
+}
+Capacity = Annotated[int | None, Bounds(1, 1e9, log=True)]
+Rank = Callable[["Waiting", "Lane"], int]
+
+
+@policy("flow", "none", exact=(), reported=())
+class NoFlow:
+    """Has no queue: an admitted request is routed at once."""
+
+
+class Waiting:
+    """A request in the queue."""
+
+    __slots__ = ("band", "gone", "key", "lane", "number", "priority", "reason", "request", "since_ps")
+
+    band: Band
+    lane: Lane
+
+    def __init__(self, request: Request, priority: Priority, number: int, since_ps: int, key: float) -> None:
+        self.request = request
+        self.priority = priority
+        self.number = number  # in order of coming into the queue
+        self.since_ps = since_ps
+        self.key = key  # the lowest goes first, the first that came among equals
+        self.gone = False
+        self.reason = ""  # why it goes nowhere
+
+
+class Lane:
+    """Requests in their order; those that have gone are passed over when they come up."""
+
+    __slots__ = ("heap", "live", "rank", "tenant", "waits")
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        self.heap: list[tuple[float, int, Waiting]] = []
+        self.live = 0
+        self.rank = 0  # of its next turn
+        self.waits = False  # for a turn
+
+    def push(self, entry: Waiting) -> None:
+        heappush(self.heap, (entry.key, entry.number, entry))
+        self.live += 1
+
+    def pop(self) -> Waiting:
+        """The first; there is one."""
+        while True:
+            _, _, entry = heappop(self.heap)
+            if not entry.gone:
+                return entry
+
+    def forget(self) -> None:
+        """One of it has gone."""
+        self.live -= 1
+        if len(self.heap) > 2 * self.live + SLACK:
+            self.heap = [item for item in self.heap if not item[2].gone]
+            heapify(self.heap)
+
+
+class Band:
+    """The lanes of one priority, in turn: the lane with the lowest rank is next, the first that came among equals."""
+
+    __slots__ = ("clock", "lanes", "members", "name", "turns")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lanes: dict[str, Lane] = {}
+        self.members: OrderedDict[int, Waiting] = OrderedDict()  # by request, the newest last
+        self.turns: list[tuple[int, int, Lane]] = []  # heap of the lanes that wait for a turn
+        self.clock = 0  # rank of the last turn; of round-robin, of the last that was given
+
+    def lane(self, tenant: str) -> Lane:
+        found = self.lanes.get(tenant)
+        if found is None:
+            found = self.lanes[tenant] = Lane(tenant)
+        return found
+
+
+@policy("flow", "bands", exact=READS["utilization"][0], reported=READS["utilization"][1])
+class Bands:
+    """Queues requests in priority bands and sends them while the cluster is not saturated.
+
+    Bands: `by: class` makes one of each SLO class in `classes`, most important first, and a class that is not listed
+    goes with standard (or last, where that is not listed either); `by: score` makes them of the priority stage's score,
+    `thresholds: [10, 0]` being three: from 10 on, from 0 on, below. A lower band goes only when those above are empty.
+    Inside a band, `fairness`: strict, all tenants in one order; round-robin, the tenants in turn, one request each;
+    weighted, shares by `weights` (1 for others) of what `share` names, prompt tokens or requests, by virtual time: a
+    tenant that was away cannot save up. The `order` of what a turn chooses from: fifo, priority (highest score first)
+    or deadline (earliest first, none last). Ties: who came into the queue first.
+
+    The cluster is saturated (`saturation`): never; utilization, when every instance has `max_queue` requests waiting or
+    its KV cache used to `max_kv`, as reported; concurrency, when requests in flight, which this router counts itself,
+    reach `max_inflight` an instance. Between two reports utilization lets all through that waits, concurrency does
+    not. With nothing in flight the cluster is never saturated, so that no old report can hold the queue for good.
+
+    The queue is looked through when a request comes, gets its first token or ends, and when something was due. At one
+    instant those that have waited for `ttl` time out first, then requests are sent, and what then waits beyond
+    `band_capacity` in its band or `capacity` in all is turned away, the newest first.
+    """
+
+    by: Literal["class", "score"] = "class"
+    classes: list[str] = dataclasses.field(default_factory=lambda: list(CLASSES))
+    thresholds: list[float] = dataclasses.field(default_factory=lambda: [0.0])
+    order: Literal["fifo", "priority", "deadline"] = "fifo"
+    fairness: Literal["strict", "round-robin", "weighted"] = "strict"
+    weights: dict[str, float] = dataclasses.field(default_factory=dict)
+    share: Literal["tokens", "requests"] = "tokens"
+    ttl: str | None = None
+    band_capacity: Capacity = None
+    capacity: Capacity = None
+    saturation: Literal["never", "utilization", "concurrency"] = "utilization"
+    max_queue: Annotated[int, Bounds(1, 100_000, log=True)] = 5
+    max_kv: Annotated[float, Bounds(0.01, 1)] = 0.8
+    max_inflight: Annotated[int, Bounds(1, 100_000, log=True)] = 100
+
+    def __post_init__(self) -> None:
+        exact, reported = READS[self.saturation]
+        self.entry = replace(declared(type(self)), exact=exact, reported=reported)
+        self.ttl_ps = None if self.ttl is None else duration_ps(self.ttl, "policies.flow.ttl")
+        if self.ttl_ps == 0:
+            raise HeadwayError(f"policies.flow.ttl: must be longer than nothing, got {shown(self.ttl)}.")
+        if not self.classes or len(set(self.classes)) != len(self.classes):
+            raise HeadwayError(f"policies.flow.classes: expected names, each once, got {shown(self.classes)}.")
+        falling = all(high > low for high, low in zip(self.thresholds, self.thresholds[1:], strict=False))
+        if not falling or not all(map(isfinite, self.thresholds)):
+            raise HeadwayError(f"policies.flow.thresholds: expected falling numbers, got {shown(self.thresholds)}.")
+        # A turn of weight w takes cost / w of virtual time, in units that make it a whole number.
+        weights = exact_weights(self.weights, "policies.flow.weights")
+        self.unit = lcm(*(weight.numerator for weight in weights.values()))
+        self.prices = {tenant: int(self.unit / weight) for tenant, weight in weights.items()}
+
+    def bind(self, context: Context) -> None:
+        names = self.classes if self.by == "class" else [*(f"from {low:g}" for low in self.thresholds), "the last"]
+        self.bands = [Band(name) for name in names]
+        self.places = {name: place for place, name in enumerate(self.classes)}
+        self.usual = self.places.get("standard", len(self.classes) - 1)
+        self.waiting: OrderedDict[int, Waiting] = OrderedDict()  # by request, the oldest first
+        self.came = 0
+        self.peak = 0
+        self.timed_out = 0
+        self.turned_away = 0
+
+    # --- in and out --------------------------------------------------------------------------------------------
+
+    def put(self, now_ps: int, request: Request, priority: Priority) -> None:
+        self.came += 1
+        entry = Waiting(request, priority, self.came, now_ps, self.key(request, priority))
+        band = entry.band = self.bands[self.place(request, priority)]
+        lane = entry.lane = band.lane("" if self.fairness == "strict" else request.tenant)
+        self.waiting[request.id] = band.members[request.id] = entry
+        lane.push(entry)
+        if not lane.waits:
+            self.give_turn(band, lane)
+
+    def key(self, request: Request, priority: Priority) -> float:
+        if self.order == "priority":
+            return -priority.score
+        if self.order == "deadline":
+            return NEVER if request.deadline_ps is None else request.deadline_ps
+        return 0
+
+    def place(self, request: Request, priority: Priority) -> int:
+        if self.by == "class":
+            return self.places.get(request.slo_class, self.usual)
+        reached = (place for place, low in enumerate(self.thresholds) if priority.score >= low)
+        return next(reached, len(self.thresholds))
+
+    def give_turn(self, band: Band, lane: Lane) -> None:
+        """The lane waits for its next turn; where shares count, it has saved up nothing while it was empty."""
+        if self.fairness != "weighted":
+            band.clock += 1
+            lane.rank = band.clock
+        elif lane.rank < band.clock:
+            lane.rank = band.clock
+        lane.waits = True
+        heappush(band.turns, (lane.rank, lane.heap[0][1], lane))
+
+    def take(self, cluster: ClusterView) -> Waiting | None:
+        """The next to be sent, if there is one and the cluster can take it."""
+        if not self.waiting or self.saturated(cluster):
+            return None
+        band = next(band for band in self.bands if band.members)
+        while True:
+            rank, _, lane = heappop(band.turns)
+            lane.waits = False
+            if lane.live:
+                break
+        entry = lane.pop()
+        if self.fairness == "weighted":
+            band.clock = rank
+            lane.rank = rank + self.price(entry.request)
+        self.forget(entry)
+        if lane.live:
+            self.give_turn(band, lane)
+        return entry
+
+    def price(self, request: Request) -> int:
+        cost = request.prompt_tokens if self.share == "tokens" else 1
+        return cost * self.prices.get(request.tenant, self.unit)
+
+    def forget(self, entry: Waiting) -> None:
+        entry.gone = True
+        del self.waiting[entry.request.id], entry.band.members[entry.request.id]
+        entry.lane.forget()
+
+    def remove(self, request_id: int) -> Waiting | None:
+        """Take a request out, wherever it stands."""
+        entry = self.waiting.get(request_id)
+        if entry is not None:
+            self.forget(entry)
+        return entry
+
+    # --- limits ------------------------------------------------------------------------------------------------
+
+    def saturated(self, cluster: ClusterView) -> bool:
+        instances = cluster.instances
+        if self.saturation == "utilization":
+            most, share = self.max_queue, self.max_kv
+            full = all(view.queued >= most or view.kv_used >= share * view.kv_blocks for view in instances)
+            return full and any(view.inflight for view in instances)
+        if self.saturation == "concurrency":
+            return sum([view.inflight for view in instances]) >= len(instances) * self.max_inflight
+        return False
+
+    @property
+    def next_ps(self) -> int:
+        """When the first of them has waited too long."""
+        if self.ttl_ps is None or not self.waiting:
+            return NEVER
+        return next(iter(self.waiting.values())).since_ps + self.ttl_ps
+
+    def expired(self, now_ps: int) -> Waiting | None:
+        """The next that has waited too long by now, taken out."""
+        if self.next_ps > now_ps:
+            return None
+        entry = next(iter(self.waiting.values()))
+        entry.reason = f"waited {self.ttl} in the router's queue"
+        self.timed_out += 1
+        self.forget(entry)
+        return entry
+
+    def excess(self) -> Waiting | None:
+        """The newest of those that wait beyond the capacity, taken out."""
+        entry = self.beyond()
+        if entry is None:
+            self.peak = max(self.peak, len(self.waiting))
+            return None
+        self.turned_away += 1
+        self.forget(entry)
+        return entry
+
+    def beyond(self) -> Waiting | None:
+        limit = self.band_capacity
+        if limit is not None:
+            for band in self.bands:
+                if len(band.members) > limit:
+                    entry = next(reversed(band.members.values()))
+                    entry.reason = f"the router's queue is full: {limit} wait in the band {band.name}"
+                    return entry
+        limit = self.capacity
+        if limit is not None and len(self.waiting) > limit:
+            entry = next(reversed(self.waiting.values()))
+            entry.reason = f"the router's queue is full: {limit} wait"
+            return entry
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "flow_queued_peak": self.peak,
+            "flow_timed_out": self.timed_out,
+            "flow_turned_away": self.turned_away,
+        }

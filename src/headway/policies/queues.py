@@ -1,0 +1,246 @@
+"""What waits at one instance for its batch, and in which order: the queues that schedulers make.
+
+An instance keeps the requests themselves; a queue orders their tickets, which say what an engine may know of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+from typing import Any, Final, Protocol
+
+from msgspec import Struct
+
+from headway.types import NO_PRIORITY, PS_PER_SECOND, HeadwayError, Request
+from headway.wording import shown
+
+
+class Ticket(Struct, eq=False, gc=False):
+    """A request at its instance, as a scheduler sees it; the same object from its arrival there to its end."""
+
+    request: Request
+    priority: float  # of the route or the priority stage, higher first
+    enqueued_ps: int
+    number: int  # in order of arrival at the instance
+    hints: Mapping[str, float] = NO_PRIORITY.hints  # of the priority stage
+    generated: int = 0  # output tokens that it had when it was last put back
+    preemptions: int = 0
+    rank: Any = None  # for its queue to keep what it orders it by
+
+    @property
+    def enqueued(self) -> float:
+        return self.enqueued_ps / PS_PER_SECOND
+
+
+class Queue(Protocol):
+    """One instance's waiting requests in order. The order among them changes only with these calls, so that it is
+    constant between scheduling changes.
+
+    A queue may also have `chunk(ticket)`, the most prompt tokens of a request in one step (None: as many as the budget
+    allows), asked whenever the request begins to wait; and `ended(ticket, output_tokens, completed)`, told when a
+    running request leaves for good, with its last token or as its client gives up.
+    """
+
+    def add(self, ticket: Ticket) -> None:
+        """A request has come."""
+
+    def put_back(self, ticket: Ticket) -> None:
+        """A running request had to yield its blocks and waits again."""
+
+    def first(self) -> Ticket:
+        """Who enters next; asked while somebody waits. If it cannot enter, nobody else does."""
+
+    def take(self) -> None:
+        """The first enters the batch."""
+
+    def remove(self, ticket: Ticket) -> None:
+        """A waiting request's client has given up."""
+
+    def order(self, running: list[Ticket]) -> list[Ticket]:
+        """The running requests, given in order of entry, in order of who keeps its blocks: when they do not suffice,
+        the last yields first. The order must be the same each time, or nobody is sure to get on."""
+
+
+METHODS: Final = ("add", "put_back", "first", "take", "remove", "order")
+
+
+def queue_of(scheduler: Any) -> Queue:
+    """A queue for one instance."""
+    queue: Queue = scheduler.queue()
+    for method in METHODS:
+        if not callable(getattr(queue, method, None)):
+            raise HeadwayError(
+                f"policies.scheduler: {type(scheduler).__name__}.queue must return an object with the methods "
+                f"{', '.join(METHODS)}; {shown(queue)} has no {method!r}."
+            )
+    return queue
+
+
+class Fifo(deque[Ticket]):
+    """In order of arrival. A preempted request is the newest of those that ran, and arrived before all that wait."""
+
+    add = deque.append
+    put_back = deque.appendleft
+    take = deque.popleft
+
+    def first(self) -> Ticket:
+        return self[0]
+
+    def order(self, running: list[Ticket]) -> list[Ticket]:
+        return running
+
+
+class Ranked:
+    """Lowest key first, ties in order of arrival. The key is worked out once, as a request arrives, so one that is
+    preempted comes back to its place, and the running request with the highest key yields first."""
+
+    def __init__(self, key: Callable[[Ticket], float], chunk_tokens: int | None) -> None:
+        self.key = key
+        self.chunk_tokens = chunk_tokens
+        self.heap: list[tuple[float, int, Ticket]] = []
+        self.removed: set[Ticket] = set()  # and still in the heap
+
+    def add(self, ticket: Ticket) -> None:
+        ticket.rank = (self.key(ticket), ticket.number)
+        self.put_back(ticket)
+
+    def put_back(self, ticket: Ticket) -> None:
+        heappush(self.heap, (*ticket.rank, ticket))
+
+    def first(self) -> Ticket:
+        while self.heap[0][2] in self.removed:
+            self.removed.remove(heappop(self.heap)[2])
+        return self.heap[0][2]
+
+    def take(self) -> None:
+        self.first()
+        heappop(self.heap)
+
+    def remove(self, ticket: Ticket) -> None:
+        self.removed.add(ticket)
+
+    def order(self, running: list[Ticket]) -> list[Ticket]:
+        return sorted(running, key=lambda ticket: ticket.rank)
+
+    def chunk(self, ticket: Ticket) -> int | None:
+        return self.chunk_tokens
+
+
+class RankedByLength(Ranked):
+    """Fewest expected output tokens first: what the client allows, or the mean of the outputs of its tenant's requests
+    of that kind that this instance has completed by then."""
+
+    def __init__(self, unknown_tokens: int, aging: float, chunk_tokens: int | None) -> None:
+        super().__init__(self.expected, chunk_tokens)
+        self.unknown_tokens = unknown_tokens
+        self.aging = aging
+        self.seen: dict[tuple[str, str], tuple[int, int]] = {}  # requests and their output tokens, by tenant and kind
+
+    def expected(self, ticket: Ticket) -> float:
+        request = ticket.request
+        tokens: float = self.unknown_tokens
+        if request.max_tokens is not None:
+            tokens = request.max_tokens
+        elif seen := self.seen.get((request.tenant, request.kind)):
+            tokens = seen[1] / seen[0]
+        return tokens + self.aging * ticket.enqueued
+
+    def ended(self, ticket: Ticket, output_tokens: int, completed: bool) -> None:
+        if completed:
+            name = (ticket.request.tenant, ticket.request.kind)
+            count, tokens = self.seen.get(name, (0, 0))
+            self.seen[name] = (count + 1, tokens + output_tokens)
+
+
+class DeficitRoundRobin:
+    """Tenants by turns, each as many tokens a turn as its deficit counter allows, in order of arrival within a tenant.
+
+    The tenant at the front of the ring has its turn. A turn begins with a quantum and lasts until the counter does not
+    pay for the tenant's next prompt; what is left is kept, unless nobody of it waits any more. Output tokens are
+    charged as they are known, at the end, and may leave a debt. A preempted request has paid and comes back before all.
+    """
+
+    def __init__(self, quantum: int, chunk_tokens: int | None) -> None:
+        self.quantum = quantum
+        self.chunk_tokens = chunk_tokens
+        self.returned: deque[Ticket] = deque()
+        self.queues: dict[str, deque[Ticket]] = {}  # of the tenants in the ring
+        self.ring: deque[str] = deque()
+        self.deficits: dict[str, int] = {}  # what a tenant may still spend
+
+    def add(self, ticket: Ticket) -> None:
+        tenant = ticket.request.tenant
+        if tenant in self.queues:
+            self.queues[tenant].append(ticket)
+            return
+        self.queues[tenant] = deque([ticket])
+        self.deficits.setdefault(tenant, 0)
+        self.ring.append(tenant)
+        if len(self.ring) == 1:
+            self.next_turn()
+
+    def put_back(self, ticket: Ticket) -> None:
+        self.returned.appendleft(ticket)
+
+    def first(self) -> Ticket:
+        return self.returned[0] if self.returned else self.queues[self.ring[0]][0]
+
+    def take(self) -> None:
+        if self.returned:
+            self.returned.popleft()
+            return
+        tenant = self.ring[0]
+        ticket = self.queues[tenant].popleft()
+        self.deficits[tenant] -= ticket.request.prompt_tokens
+        if not self.queues[tenant]:
+            self.leave(tenant)
+        elif self.lacks(tenant) > 0:
+            self.ring.rotate(-1)
+            self.next_turn()
+
+    def remove(self, ticket: Ticket) -> None:
+        if ticket in self.returned:
+            self.returned.remove(ticket)
+            return
+        tenant = ticket.request.tenant
+        self.queues[tenant].remove(ticket)
+        if not self.queues[tenant]:
+            self.leave(tenant)
+
+    def leave(self, tenant: str) -> None:
+        """Nobody of a tenant waits any more: its turn is over, and it saves nothing up."""
+        had_turn = self.ring[0] == tenant
+        self.ring.remove(tenant)
+        del self.queues[tenant]
+        self.deficits[tenant] = min(0, self.deficits[tenant])
+        if had_turn:
+            self.next_turn()
+
+    def next_turn(self) -> None:
+        """Go round until a tenant can pay for its next prompt."""
+        visited = 0
+        while self.ring:
+            tenant = self.ring[0]
+            self.deficits[tenant] += self.quantum
+            if self.lacks(tenant) <= 0:
+                return
+            self.ring.rotate(-1)
+            visited += 1
+            if visited == len(self.ring):  # rounds in which nobody could pay either, all at once
+                visited = 0
+                rounds = min(-(-self.lacks(one) // self.quantum) for one in self.ring) - 1
+                for one in self.ring:
+                    self.deficits[one] += rounds * self.quantum
+
+    def lacks(self, tenant: str) -> int:
+        return self.queues[tenant][0].request.prompt_tokens - self.deficits[tenant]
+
+    def order(self, running: list[Ticket]) -> list[Ticket]:
+        return running
+
+    def chunk(self, ticket: Ticket) -> int | None:
+        return self.chunk_tokens
+
+    def ended(self, ticket: Ticket, output_tokens: int, completed: bool) -> None:
+        self.deficits[ticket.request.tenant] -= output_tokens

@@ -1,0 +1,175 @@
+"""What a router remembers of its own past: per tenant and in total, over sliding windows of exact length.
+
+A window at `now` holds what came in (now - length, now]: whole picoseconds, no buckets. It is kept as the stamps
+themselves, and what has left it is dropped when something comes or somebody looks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterator, Mapping
+from typing import Final
+
+from headway.types import KEPT, PS_PER_SECOND, ClusterView, Request
+
+WINDOW_PS: Final = 10 * PS_PER_SECOND
+SHORT_PS: Final = PS_PER_SECOND
+BURST_FACTOR: Final = 2
+BURST_LEAST: Final = 5  # requests in the short window; fewer are chance
+
+
+class Window:
+    """How much came in the last `length_ps`."""
+
+    __slots__ = ("came", "length_ps", "total")
+
+    def __init__(self, length_ps: int) -> None:
+        self.length_ps = length_ps
+        self.came: deque[tuple[int, int]] = deque()  # when, how much
+        self.total = 0
+
+    def add(self, at_ps: int, amount: int = 1) -> None:
+        self.came.append((at_ps, amount))
+        self.total += amount
+        self.sum(at_ps)
+
+    def sum(self, now_ps: int) -> int:
+        """Of what came in (now - length, now]; time does not go back."""
+        came, gone = self.came, now_ps - self.length_ps
+        while came and came[0][0] <= gone:
+            self.total -= came.popleft()[1]
+        return self.total
+
+    def per_second(self, now_ps: int) -> float:
+        return self.sum(now_ps) * PS_PER_SECOND / self.length_ps
+
+
+class Tenant:
+    """A `TenantView`."""
+
+    __slots__ = ("_cluster", "_first_ps", "_long", "_short", "active", "requests", "slo_class")
+
+    def __init__(self, cluster: ClusterView, first_ps: int = 0, slo_class: str = "") -> None:
+        self._cluster = cluster
+        self._first_ps = first_ps
+        self._long = Window(WINDOW_PS)
+        self._short = Window(SHORT_PS)
+        self.requests = 0
+        self.active = 0
+        self.slo_class = slo_class
+
+    def arrived(self, now_ps: int, slo_class: str) -> None:
+        self.requests += 1
+        self.slo_class = slo_class
+        self._long.add(now_ps)
+        self._short.add(now_ps)
+
+    @property
+    def rate(self) -> float:
+        return self._long.per_second(self._cluster.now_ps)
+
+    @property
+    def burst(self) -> bool:
+        now_ps = self._cluster.now_ps
+        short = self._short.sum(now_ps)
+        if short < BURST_LEAST:
+            return False
+        span_ps = max(SHORT_PS, min(WINDOW_PS, now_ps - self._first_ps))
+        return short * span_ps > BURST_FACTOR * self._long.sum(now_ps) * SHORT_PS
+
+    def __repr__(self) -> str:
+        return f"Tenant(requests={self.requests}, active={self.active}, rate={self.rate:g}, burst={self.burst})"
+
+
+class Tenants(Mapping[str, Tenant]):
+    """Those that have come, in order of their first request; any other is one of whom nothing has been seen."""
+
+    __slots__ = ("_cluster", "_seen")
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+        self._seen: dict[str, Tenant] = {}
+
+    def __getitem__(self, name: str) -> Tenant:
+        found = self._seen.get(name)
+        return Tenant(self._cluster) if found is None else found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._seen
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._seen)
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def arrived(self, now_ps: int, request: Request) -> None:
+        tenant = self._seen.get(request.tenant)
+        if tenant is None:
+            tenant = self._seen[request.tenant] = Tenant(self._cluster, now_ps)
+        tenant.arrived(now_ps, request.slo_class)
+
+
+class Counted:
+    """The `Totals`."""
+
+    __slots__ = ("_arrivals", "_cluster", "_tokens", "inflight", "queued")
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+        self._arrivals = Window(WINDOW_PS)
+        self._tokens = Window(WINDOW_PS)
+        self.inflight = 0
+        self.queued = 0
+
+    def arrived(self, now_ps: int) -> None:
+        self._arrivals.add(now_ps)
+
+    def ended(self, now_ps: int, output_tokens: int) -> None:
+        self.inflight -= 1
+        self._tokens.add(now_ps, output_tokens)
+
+    @property
+    def rate(self) -> float:
+        return self._arrivals.per_second(self._cluster.now_ps)
+
+    @property
+    def throughput(self) -> float:
+        return self._tokens.per_second(self._cluster.now_ps)
+
+    def __repr__(self) -> str:
+        return f"Totals(inflight={self.inflight}, queued={self.queued}, rate={self.rate:g})"
+
+
+class RouterState:
+    """Keeps what a cluster's view shows of the past true; the control plane tells it what happens."""
+
+    __slots__ = ("tenants", "totals")
+
+    def __init__(self, cluster: ClusterView, shown: Container[str] = KEPT) -> None:
+        self.tenants = Tenants(cluster)
+        self.totals = Counted(cluster)
+        tenants, totals = (name in shown for name in KEPT)
+        cluster.keep(self.tenants if tenants else None, self.totals if totals else None)
+
+    def arrived(self, now_ps: int, request: Request) -> None:
+        self.tenants.arrived(now_ps, request)
+        self.totals.arrived(now_ps)
+
+    def queued(self, request: Request) -> None:
+        """It was let in and waits in the router's own queue."""
+        self.tenants[request.tenant].active += 1
+        self.totals.queued += 1
+
+    def left(self, request: Request) -> None:
+        """It leaves the queue, wherever to."""
+        self.tenants[request.tenant].active -= 1
+        self.totals.queued -= 1
+
+    def routed(self, request: Request) -> None:
+        self.tenants[request.tenant].active += 1
+        self.totals.inflight += 1
+
+    def finished(self, now_ps: int, request: Request, output_tokens: int) -> None:
+        self.tenants[request.tenant].active -= 1
+        self.totals.ended(now_ps, output_tokens)

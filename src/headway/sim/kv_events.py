@@ -1,0 +1,51 @@
+"""What the instances tell the router's prefix indexes: the content that they have evicted, some time later.
+
+An eviction inside a run carries the time at which the step that caused it began. It is settled, and told if it is long
+enough ago, before a policy looks; what one instance tells touches no other's part of an index, so the order within
+each instance is all that counts.
+"""
+
+from __future__ import annotations
+
+from headway.policies.prefix_index import PrefixIndex
+from headway.sim.instance import Instance
+from headway.sim.kv_cache import Eviction
+
+
+class KvEvents:
+    def __init__(self, instances: list[Instance], indexes: list[PrefixIndex], block_tokens: int, delay: int) -> None:
+        self.instances = instances
+        self.indexes = indexes
+        self.block_tokens = block_tokens  # the engines'
+        self.delay = delay
+        self.logs: list[list[Eviction]] = []
+        for instance in instances:
+            log: list[Eviction] = []
+            instance.cache.log = log
+            self.logs.append(log)
+
+    def tell(self, now: int) -> None:
+        """The indexes hear of every eviction at least `delay` ago; of none at this instant, where steps begin last."""
+        before = now - self.delay + 1 if self.delay else now
+        for instance, log in zip(self.instances, self.logs, strict=True):
+            if instance.end >= 0 and before > instance.start and instance.taken < instance.length:
+                cache = instance.cache
+                most = instance.max_batch_tokens * (instance.length - instance.taken)  # a token takes a block at most
+                if cache.idle and cache.held + cache.idle + most > cache.total:
+                    instance.take_to(instance.begun(before))
+            if log and log[0][0] < before:
+                self.apply(instance.view.index, log, before)
+
+    def apply(self, index: int, log: list[Eviction], before: int) -> None:
+        told = 0
+        ends: dict[int, int] = {}  # of what is left of each run
+        for at, key, end in log:
+            if at >= before:
+                break
+            told += 1
+            if end < ends.get(key, end + 1):
+                ends[key] = end
+        del log[:told]
+        for belief in self.indexes:
+            for key, end in ends.items():
+                belief.remove(index, key, end * self.block_tokens // belief.block_tokens)

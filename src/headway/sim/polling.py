@@ -1,0 +1,129 @@
+"""What pollers have seen: the reported values of an instance as of a tick that has passed.
+
+Nothing is scheduled per tick. Before an instance changes for the first time after a tick, it writes down what it was,
+with the formula of its run; whoever looks later works the tick's values out from that, or, where nothing has changed
+since, from the instance itself. A tick sees what is there after the steps that end at its instant, before all else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from headway.sim.leap import steps_begun
+
+if TYPE_CHECKING:
+    from headway.sim.instance import Instance
+
+
+class Polling(Struct):
+    """How stale the reported signals are, in picoseconds."""
+
+    interval: int  # between ticks, which are its multiples from 0 on
+    delay: int = 0  # from a tick until the router has its values
+
+    def seen(self, now: int) -> int:
+        """The last tick that the router knows of; before the first report it knows them idle, as they were at 0."""
+        return max(0, (now - self.delay) // self.interval * self.interval)
+
+
+class Moment:
+    """An instance as it was, for the ticks up to `last`: until then only its run went on."""
+
+    __slots__ = (
+        "busy_from",
+        "busy_ps",
+        "chunk",
+        "computed",
+        "decodes",
+        "first",
+        "held",
+        "increment",
+        "last",
+        "length",
+        "own",
+        "phases",
+        "queued",
+        "running",
+        "size",
+        "start",
+        "steps",
+        "taken",
+    )
+
+    def __init__(self, instance: Instance, last: int, kv: bool) -> None:
+        self.last = last
+        self.queued = instance.view.queued
+        self.running = instance.view.running
+        self.busy_from = instance.busy_from
+        self.busy_ps = instance.stats.busy_ps  # in the busy times that had ended
+        self.held = instance.cache.held
+        self.length = 0  # steps of the run; 0 between runs
+        if kv and instance.end >= 0:
+            self.copy_run(instance)
+
+    def copy_run(self, instance: Instance) -> None:
+        self.length = instance.length
+        self.start = instance.start
+        self.first = instance.first
+        self.increment = instance.increment
+        self.steps = instance.steps
+        self.taken = instance.taken  # steps whose blocks are in `held`
+        self.decodes = instance.decodes
+        self.size = instance.block_tokens
+        self.phases = instance.phases[:]
+        self.chunk = 0
+        if instance.partial is not None and self.length > 1:
+            job, self.chunk = instance.chunks[0]
+            self.computed = job.computed
+            self.own = job.blocks
+
+    def kv_used(self, tick: int) -> int:
+        """Blocks held at the tick, before any step that begins then."""
+        if not self.length:
+            return self.held
+        begun, taken = steps_begun(self.first, self.increment, tick - self.start), self.taken
+        if begun > self.length:
+            begun = self.length
+        if begun == taken:
+            return self.held
+        low, high = (begun, taken) if begun < taken else (taken, begun)
+        size, steps = self.size, high - low
+        phase = (self.steps + low) % size
+        count = self.decodes * (steps // size) + sum(self.phases[phase : phase + steps % size])
+        used = self.held + count if begun > taken else self.held - count
+        if self.chunk:
+            used += -(-(self.computed + self.chunk * begun) // size) - self.own
+        return used
+
+
+class History:
+    """One instance's moments that a poller may still ask for."""
+
+    __slots__ = ("interval", "kv", "moments", "oldest")
+
+    def __init__(self, polling: Polling, kv: bool) -> None:
+        self.interval = polling.interval
+        self.oldest = polling.interval + polling.delay  # nobody asks for a tick that is so long ago
+        self.kv = kv
+        self.moments: deque[Moment] = deque()
+
+    def record(self, instance: Instance, to: int) -> None:
+        """The instance is about to change; the ticks up to `to` see it as it is."""
+        moments = self.moments
+        while moments and moments[0].last <= to - self.oldest:
+            moments.popleft()
+        last = to // self.interval * self.interval
+        moments.append(Moment(instance, last, self.kv))
+        instance.tick = last + self.interval
+
+    def at(self, instance: Instance, tick: int) -> Moment:
+        """The instance as a tick saw it. Ticks are asked for in order."""
+        moments = self.moments
+        while moments:
+            if moments[0].last >= tick:
+                return moments[0]
+            moments.popleft()
+        return Moment(instance, tick, self.kv)

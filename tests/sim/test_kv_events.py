@@ -1,0 +1,194 @@
+"""Reported evictions: the same in every leap mode, and equal to what the caches have lost from step to step."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headway
+from headway import registry
+from headway.hashing import GROUP, OUTPUT, PROMPT, key
+from headway.latency.base import LatencyModel
+from headway.latency.fixed import Fixed
+from headway.registry import Entry
+from headway.results.recorder import COLUMNS
+from headway.sim import cluster as cluster_module
+from headway.sim.cluster import ClusterSetup, Simulation
+from headway.sim.instance import Instance
+from headway.types import ClusterView, InstanceView, Path, Request, Route
+from headway.workload.traffic import OpenLoop, Planned
+from strategies import Affine
+
+LEAPS: tuple[bool | str, ...] = (True, False, "random-cuts")
+SIZE = 4  # tokens of an engine's block
+PLENTY = 1_000_000
+
+
+class Case(NamedTuple):
+    requests: list[Planned]
+    latency: LatencyModel
+    instances: int
+    blocks: int
+    batch: int
+    tokens: int  # of a step
+    delay: int
+    size: int  # tokens of an index's block
+    capacity: int
+    follows: bool
+
+
+class Believer:
+    """Writes down what the index says of every prompt."""
+
+    def __init__(self, case: Case) -> None:
+        self.entry = Entry("routing", "believer", Believer, (), (), oracle=False)
+        self.case = case
+        self.log: list[tuple[int, int, list[int]]] = []
+
+    def bind(self, context: Any) -> None:
+        self.index = context.prefix_index(self.case.size, self.case.capacity)
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        found = self.index.matches(request.path)
+        self.log.append((cluster.now_ps, request.id, found))
+        if not self.case.follows:
+            return Route(cluster.instances[request.id * 7 % 5 % len(cluster.instances)].id)
+        return Route(max(cluster.instances, key=lambda view: (found[view.index], -view.inflight)).id)
+
+
+def run(case: Case, leap: bool | str, delay: int | None) -> tuple[Believer, Simulation]:
+    believer = Believer(case)
+    limits = {"kv_blocks": case.blocks, "max_batch_size": case.batch, "max_batch_tokens": case.tokens}
+    views = [InstanceView(index, f"i{index}", **limits) for index in range(case.instances)]
+    setup = ClusterSetup(views, case.latency, SIZE, True, 0.0, 0.0, leap, None, 0, 3, kv_event_delay=delay)
+    always, none = registry.build("admission", "always", ""), registry.build("priority", "none", "")
+    fcfs = registry.build("scheduler", "fcfs", "")
+    simulation = Simulation(setup, always, none, believer, fcfs, Random, None)  # type: ignore[arg-type]
+    simulation.run(OpenLoop(case.requests))
+    return believer, simulation
+
+
+@st.composite
+def cases(draw: st.DrawFn, follows: bool) -> Case:
+    at, requests, paths = 0, [], [Path((key(GROUP, 0),), (60,))]
+    for row in range(draw(st.integers(2, 25))):
+        at += draw(st.sampled_from([0, 7, 50, 100, 300, 1000]))
+        stem = draw(st.sampled_from(paths))
+        depth = draw(st.integers(0, len(stem.keys)))
+        last = stem.ends[depth - 1] if depth else 0
+        own = draw(st.integers(0 if depth else 1, max(1, 90 - last)))
+        path = Path((*stem.keys[:depth], key(PROMPT, row)), (*stem.ends[:depth], last + own)) if own else stem
+        wait = draw(st.none() | st.none() | st.sampled_from([100, 500, 2000]))
+        request = Request(row, at, path.tokens, path, deadline_ps=None if wait is None else at + wait)
+        output = draw(st.integers(1, 60))
+        requests.append(Planned(request, output, key(OUTPUT, row)))
+        said = path.tokens + draw(st.integers(0, output))
+        paths.extend(
+            [path, Path((*path.keys, key(OUTPUT, row)), (*path.ends, said))] if path.tokens < said < 100 else [path]
+        )
+    affine = st.builds(Affine, step=st.sampled_from([10, 50, 100]), a=st.integers(0, 2), d=st.integers(0, 1))
+    return Case(
+        requests,
+        draw(st.just(Fixed(7, 100)) | st.just(Fixed(1, 10)) | affine),
+        instances=draw(st.integers(1, 3)),
+        blocks=draw(st.integers(40, 60)),
+        batch=draw(st.integers(1, 5)),
+        tokens=draw(st.sampled_from([8, 16, 64])),
+        delay=draw(st.sampled_from([0, 1, 50, 100, 350, 2000])),
+        size=draw(st.sampled_from([SIZE, 2, 8])) if follows else SIZE,
+        capacity=draw(st.sampled_from([PLENTY, 20])) if follows else PLENTY,
+        follows=follows,
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(follows=True))
+def test_the_index_hears_the_same_however_steps_are_counted(case: Case) -> None:
+    found = []
+    for leap in LEAPS:
+        believer, simulation = run(case, leap, case.delay)
+        found.append((believer.log, {name: list(getattr(simulation.recorder, name)) for name in COLUMNS}))
+    assert found[0] == found[1] == found[2]
+
+
+Block = tuple[int, int]
+EVICTED: dict[int, list[tuple[int, Block]]] = {}
+
+
+class Watched(Instance):
+    """An engine that compares what is cached before and after each step's beginning."""
+
+    def cached(self) -> set[Block]:
+        return {
+            (piece.key, block)
+            for name in self.cache.pieces
+            for piece in self.cache._chain(name)
+            for block in range(piece.start, piece.end)
+        }
+
+    def begin(self, now: int) -> bool:
+        before = self.cached()
+        begun = super().begin(now)
+        gone = sorted(before - self.cached())
+        EVICTED.setdefault(self.view.index, []).extend((now, block) for block in gone)
+        return begun
+
+
+def names(path: Path) -> list[Block]:
+    runs, found, at = path.blocks(SIZE), [], 0
+    for name, end in runs:
+        found.extend((name, block) for block in range(at, end))
+        at = end
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(follows=False), st.booleans())
+def test_the_index_forgets_what_was_evicted_when_the_word_comes(case: Case, leaps: bool) -> None:
+    EVICTED.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_module, "Instance", Watched)
+        _, truth = run(case, False, None)
+    believer, simulation = run(case, leaps, case.delay)
+    held: list[set[Block]] = [set() for _ in range(case.instances)]
+    paths = {planned.request.id: planned.request.path for planned in case.requests}
+    for now, row, found in believer.log:
+        for index, blocks in enumerate(held):
+            events = EVICTED.get(index, [])
+            due = [block for at, block in events if at + case.delay <= now and at < now]
+            EVICTED[index] = events[len(due) :]
+            for name, first in due:
+                blocks.difference_update(
+                    [(other, block) for other, block in blocks if other == name and block >= first]
+                )
+            expected = 0
+            for block in names(paths[row]):
+                if block not in blocks:
+                    break
+                expected += 1
+            assert found[index] == expected
+        held[simulation.recorder.instance[row]].update(names(paths[row]))
+    assert list(truth.recorder.finished_ps) == list(simulation.recorder.finished_ps)
+
+
+def test_a_router_that_hears_of_evictions_believes_less_than_one_that_does_not() -> None:
+    """Caches far smaller than the index: without word of it, most of what is believed cached is long gone."""
+    prefix = {"groups": 60, "tokens": 512}
+    scenario = {
+        "workload": {"requests": 1500, "rate": "40/s", "prompt_tokens": 600, "output_tokens": 40, "prefix": prefix},
+        "cluster": {"instances": 4, "kv": {"gpu_blocks": 600}},
+        "policies": {"routing": "prefix-affinity"},
+    }
+    believed, true = {}, set()
+    for delay in (None, "5s", "50ms", "0s"):
+        done = headway.simulate({**scenario, "signals": {"kv_event_delay": delay}}).requests
+        believed[delay] = sum(done["predicted_tokens"])
+        true.add(sum(done["cached_tokens"]))
+    (cached,) = true  # it sends each prefix to one instance, whatever it hears
+    assert believed[None] > 3 * cached
+    assert believed[None] > believed["5s"] > believed["50ms"] > believed["0s"]
+    assert abs(believed["0s"] - cached) < 0.01 * cached

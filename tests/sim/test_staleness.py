@@ -1,0 +1,329 @@
+"""Polled signals: the same in every leap mode, and what somebody who looks at every tick would have written down."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headway
+import headway.policies
+from headway import HeadwayError, registry
+from headway.hashing import GROUP, OUTPUT, PROMPT, key
+from headway.latency.base import LatencyModel
+from headway.latency.fixed import Fixed
+from headway.registry import REPORTED, Entry
+from headway.results.recorder import COLUMNS
+from headway.sim import cluster as cluster_module
+from headway.sim import signals as signals_module
+from headway.sim.cluster import ClusterSetup, Simulation
+from headway.sim.instance import Instance
+from headway.sim.polling import Polling
+from headway.types import ADMIT, ClusterView, Delay, InstanceView, Path, Request, Route
+from headway.workload.traffic import OpenLoop, Planned
+from strategies import Affine
+
+LEAPS: tuple[bool | str, ...] = (True, False, "random-cuts")
+IDLE_WATTS, BUSY_WATTS = 100.0, 400.0
+BUSY_WINDOW, WATTS_WINDOW = 500, 3000  # in place of 5 s and 30 s, for a test's own seconds
+Fields = tuple[Any, ...]
+
+
+class Case(NamedTuple):
+    requests: list[Planned]
+    latency: LatencyModel
+    instances: int
+    blocks: int
+    batch: int
+    tokens: int  # of a step
+    polling: Polling
+    put_off: int  # every so many requests come up again 130 ps later; 0 for none
+    oracle: bool  # whether the policy asks for the true cache state, which settles runs
+    follows: bool  # whether it routes by what it sees
+
+
+def fields(view: InstanceView) -> Fields:
+    exact = (view.inflight, view.inflight_tokens, view.pending_prefill_tokens)
+    reported = (view.queued, view.running, view.kv_used, view.busy, view.watts)
+    return (*exact, view.observed_at, view.routed_since_report, *reported)
+
+
+class Logger:
+    """Writes down every field of every view whenever it is asked or told anything."""
+
+    def __init__(self, case: Case) -> None:
+        self.entry = Entry("routing", "logger", Logger, (), REPORTED, oracle=case.oracle)
+        self.case = case
+        self.log: list[tuple[int, str, int, list[Fields]]] = []
+        self.put_off: set[int] = set()
+
+    def bind(self, context: Any) -> None:
+        self.context = context
+
+    def note(self, at: int, what: str, request: Request) -> None:
+        self.log.append((at, what, request.id, [fields(view) for view in self.context.instances]))
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        if self.case.oracle and request.id % 2:
+            self.context.truth(request)
+        self.note(cluster.now_ps, "route", request)
+        if not self.case.follows:
+            return Route(cluster.instances[request.id * 7 % 5 % len(cluster.instances)].id)
+        return Route(min(cluster.instances, key=lambda view: (view.effective_load, view.kv_used)).id)
+
+    def observe(self, event: Any) -> None:
+        self.note(event.at_ps, type(event).__name__, event.request)
+
+
+class Gate:
+    """Lets the logger look before admission as well."""
+
+    def __init__(self, logger: Logger) -> None:
+        self.logger = logger
+
+    def admit(self, request: Request, cluster: ClusterView) -> Any:
+        logger, every = self.logger, self.logger.case.put_off
+        logger.note(cluster.now_ps, "admit", request)
+        if every and request.id % every == 0 and request.id not in logger.put_off:
+            logger.put_off.add(request.id)
+            return Delay(130)
+        return ADMIT
+
+
+def run(case: Case, leap: bool | str, polling: Polling | None) -> tuple[Logger, Simulation]:
+    logger = Logger(case)
+    limits = {"kv_blocks": case.blocks, "max_batch_size": case.batch, "max_batch_tokens": case.tokens}
+    views = [InstanceView(index, f"i{index}", **limits) for index in range(case.instances)]
+    setup = ClusterSetup(views, case.latency, 4, True, IDLE_WATTS, BUSY_WATTS, leap, None, 0, 3, polling)
+    none, fcfs = registry.build("priority", "none", ""), registry.build("scheduler", "fcfs", "")
+    simulation = Simulation(setup, Gate(logger), none, logger, fcfs, Random, None)  # type: ignore[arg-type]
+    simulation.run(OpenLoop(case.requests))
+    return logger, simulation
+
+
+def planned(row: int, at: int, prompt: int, output: int, wait: int | None, group: int) -> Planned:
+    keys, ends = (
+        ((key(GROUP, group), key(PROMPT, row)), (8, prompt)) if prompt > 8 else ((key(GROUP, group),), (prompt,))
+    )
+    deadline = None if wait is None else at + wait
+    return Planned(Request(row, at, prompt, Path(keys, ends), deadline_ps=deadline), output, key(OUTPUT, row))
+
+
+@st.composite
+def cases(draw: st.DrawFn, follows: bool) -> Case:
+    at = draw(st.sampled_from([0, 0, 1, 100, 250]))
+    requests = []
+    for row in range(draw(st.integers(1, 25))):
+        at += draw(st.sampled_from([0, 0, 7, 50, 100, 107, 300, 1000]))
+        wait = draw(st.none() | st.none() | st.sampled_from([0, 7, 100, 107, 214, 500, 907, 2000]))
+        lengths = draw(st.integers(1, 100)), draw(st.integers(1, 40))
+        requests.append(planned(row, at, *lengths, wait, draw(st.integers(0, 2))))
+    affine = st.builds(Affine, step=st.sampled_from([10, 50, 100]), a=st.integers(0, 2), d=st.integers(0, 1))
+    return Case(
+        requests,
+        draw(st.just(Fixed(7, 100)) | st.just(Fixed(1, 10)) | affine),
+        instances=draw(st.integers(1, 3)),
+        blocks=draw(st.integers(33, 80)),
+        batch=draw(st.integers(1, 5)),
+        tokens=draw(st.sampled_from([8, 16, 64])),
+        polling=Polling(
+            draw(st.sampled_from([1, 7, 50, 100, 130, 1000])), draw(st.sampled_from([0, 0, 1, 30, 100, 350]))
+        ),
+        put_off=draw(st.sampled_from([0, 2, 3])),
+        oracle=draw(st.booleans()),
+        follows=follows,
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_windows() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signals_module, "BUSY_WINDOW", BUSY_WINDOW)
+        patch.setattr(signals_module, "WATTS_WINDOW", WATTS_WINDOW)
+        yield
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(follows=True))
+def test_every_field_of_every_view_is_the_same_however_steps_are_counted(case: Case) -> None:
+    found = []
+    for leap in LEAPS:
+        logger, simulation = run(case, leap, case.polling)
+        found.append((logger.log, {name: list(getattr(simulation.recorder, name)) for name in COLUMNS}))
+    assert found[0] == found[1] == found[2]
+
+
+# --- the poller that looks at every tick -----------------------------------------------------------------------
+
+
+class State(NamedTuple):
+    at: int
+    before: bool  # the ticks of its instant see it: a step has ended
+    queued: int
+    running: int
+    kv_used: int
+    busy_from: int
+
+
+class Watched(Instance):
+    """An engine with fresh signals that writes down what it is after whatever happens to it."""
+
+    def note(self, now: int, before: bool) -> None:
+        told = (self.view.queued, self.view.running, self.view.kv_used)
+        STATES.setdefault(self.view.index, []).append(State(now, before, *told, self.busy_from))
+
+    def enqueue(self, job: Any, now: int) -> bool:
+        begins = super().enqueue(job, now)
+        self.note(now, False)
+        return begins
+
+    def expire(self, job: Any, now: int) -> bool:
+        begins = super().expire(job, now)
+        self.note(now, False)
+        return begins
+
+    def begin(self, now: int) -> bool:
+        begun = super().begin(now)
+        self.note(now, False)
+        return begun
+
+    def finish_run(self, now: int) -> None:
+        super().finish_run(now)
+        self.note(now, True)
+
+
+STATES: dict[int, list[State]] = {}
+
+
+def seen_at(states: list[State], tick: int) -> State:
+    idle = State(0, True, 0, 0, 0, -1)
+    return [idle, *(state for state in states if state.at < tick or (state.at == tick and state.before))][-1]
+
+
+def busy_share(states: list[State], origin: int, tick: int, length: int) -> float:
+    """From the states alone: an instant is busy if the last state before it is."""
+    since = max(origin, tick - length)
+    if tick <= since:
+        return 0.0
+    ends = [min(state.at, tick) for state in states[1:]] + [tick]
+    spans = [(state.at, end) for state, end in zip(states, ends, strict=True) if state.busy_from >= 0] if states else []
+    busy = sum(max(0, end - max(start, since)) for start, end in spans)
+    return busy / (tick - since)
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(follows=False), st.booleans())
+def test_a_view_shows_what_a_poller_would_have_written_down(case: Case, leaps: bool) -> None:
+    STATES.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_module, "Instance", Watched)
+        fresh, truth = run(case, False, None)
+    polled, simulation = run(case, leaps, case.polling)
+    assert [entry[:3] for entry in polled.log] == [entry[:3] for entry in fresh.log]
+    origin, recorder, interval = fresh.log[0][0], truth.recorder, case.polling.interval
+    came: Counter[tuple[int, int]] = Counter()
+    for (now, what, row, views), (_, _, _, exact) in zip(polled.log, fresh.log, strict=True):
+        tick = max(0, (now - case.polling.delay) // interval * interval)
+        for index, view in enumerate(views):
+            states = STATES.get(index, [])
+            state = seen_at(states, tick)
+            busy = busy_share(states, origin, tick, BUSY_WINDOW)
+            watts = IDLE_WATTS + (BUSY_WATTS - IDLE_WATTS) * busy_share(states, origin, tick, WATTS_WINDOW)
+            since = sum(count for (to, at), count in came.items() if to == index and at >= tick)
+            assert view[:3] == exact[index][:3]
+            assert view[3:] == (tick, since, state.queued, state.running, state.kv_used, busy, watts)
+        if what == "Routed" and recorder.enqueued_ps[row] >= 0:
+            came[recorder.instance[row], now] += 1
+    assert list(recorder.finished_ps) == list(simulation.recorder.finished_ps)
+
+
+# --- by hand -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leap", LEAPS)
+def test_a_tick_sees_the_steps_that_end_at_its_instant_and_nothing_else_of_it(leap: bool | str) -> None:
+    """Ten tokens of prefill take 70 ps and a decode 100, so the first request, which has three tokens to give, ends at
+    270 ps; the second comes at that very instant, as do the poller and, in the end, a third."""
+    requests = [planned(0, 0, 10, 3, None, 0), planned(1, 270, 10, 3, None, 1), planned(2, 270, 10, 3, None, 2)]
+    requests.append(planned(3, 539, 10, 3, None, 2))
+    requests.append(planned(4, 541, 10, 3, None, 2))
+    case = Case(requests, Fixed(7, 100), 1, 64, 4, 64, Polling(270), 0, False, False)
+    logger, _ = run(case, leap, case.polling)
+    told = {row: views[0] for _, what, row, views in logger.log if what == "route"}
+    reports = {row: view[3:8] for row, view in told.items()}  # observed at, routed since, queued, running, KV blocks
+    assert reports[0] == (0, 0, 0, 0, 0)
+    assert reports[1] == (270, 0, 0, 0, 0)  # the first has left, none has come
+    assert reports[2] == (270, 1, 0, 0, 0)
+    assert reports[3] == (270, 2, 0, 0, 0)
+    # From 270 on both are prefilled within 140 ps, then decode; at 540 a step has ended at 510 and one is under way.
+    assert reports[4] == (540, 0, 1, 2, 6)
+
+
+@pytest.mark.parametrize("leap", LEAPS)
+def test_what_is_outstanding_counts_once_and_what_has_ended_until_the_next_report(leap: bool | str) -> None:
+    requests = [planned(row, at, 10, 3, None, row) for row, at in enumerate((0, 90, 110, 120, 420, 660))]
+    case = Case(requests, Fixed(7, 100), 1, 64, 1, 64, Polling(100, 15), 0, False, False)
+    logger, _ = run(case, leap, case.polling)
+    asked = [(now, views[0]) for now, what, _, views in logger.log if what == "route"]
+    # 0 runs until 270 and 1 until 540; 2 and 3 wait.
+    load = [
+        (now, view[3], view[5] + view[6] + view[4], view[0]) for now, view in asked
+    ]  # when, observed, load, in flight
+    assert load == [(0, 0, 0, 0), (90, 0, 1, 1), (110, 0, 2, 2), (120, 100, 3, 3), (420, 400, 3, 3), (660, 600, 3, 3)]
+
+
+def scenario(**signals: Any) -> dict[str, Any]:
+    small = {"requests": 40, "rate": "40/s", "prompt_tokens": 64, "output_tokens": 32}
+    return {"workload": small, "cluster": {"instances": 3}, "signals": signals}
+
+
+def test_a_scenario_says_how_old_the_signals_are() -> None:
+    loaded = headway.Scenario.load(scenario(poll_interval="50ms", poll_delay="5ms"))
+    assert (loaded.signals.poll_interval_ps, loaded.signals.poll_delay_ps) == (50 * 10**9, 5 * 10**9)
+    assert headway.Scenario.load(loaded.resolved()).resolved() == loaded.resolved()
+    assert loaded.key() != headway.Scenario.load(scenario()).key()
+
+
+def test_without_an_interval_all_is_as_if_nothing_had_been_said() -> None:
+    plain = headway.Scenario.load({key: value for key, value in scenario().items() if key != "signals"})
+    for signals in ({}, {"poll_interval": "0s"}, {"poll_interval": None, "poll_delay": "0ms"}):
+        assert headway.Scenario.load(scenario(**signals)).resolved() == plain.resolved()
+
+
+@pytest.mark.parametrize(
+    ("signals", "message"),
+    [
+        ({"poll_delay": "5ms"}, "signals.poll_delay: delays what is polled; give 'poll_interval' as well, as in 50ms."),
+        ({"poll_interval": 50}, "signals.poll_interval: 50 is not a duration; write it with its unit"),
+        ({"pol_interval": "50ms"}, "signals.pol_interval: there is no such key. Did you mean 'poll_interval'?"),
+    ],
+)
+def test_a_mistake_is_told(signals: dict[str, Any], message: str) -> None:
+    with pytest.raises(HeadwayError) as error:
+        headway.Scenario.load(scenario(**signals))
+    assert message in str(error.value)
+
+
+class ShortestQueue:
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        return Route(min(cluster.instances, key=lambda view: view.queued + view.running).id)
+
+
+def test_stale_queues_make_a_router_run_in_herds() -> None:
+    """Who goes by reported queues alone sends all that comes between two reports to one instance; who adds what was
+    routed since does not, and the router's own counts do not age."""
+    changes = ["workload.requests=600", "workload.rate=250/s", "cluster.instances=16"]
+    even: dict[str, list[float]] = {"queue": [], "outstanding": [], "loaded": []}
+    routers: dict[str, Any] = {"queue": ShortestQueue, "outstanding": "least-outstanding", "loaded": "least-loaded"}
+    for interval in ("0s", "50ms", "500ms", "2s"):
+        for name, routing in routers.items():
+            done = headway.simulate(scenario(poll_interval=interval), overrides=changes, routing=routing)
+            even[name].append(done.summary()["balance"]["jain"])
+    assert even["queue"] == sorted(even["queue"], reverse=True)
+    assert even["queue"][0] > 0.98 and even["queue"][3] < 0.3
+    assert min(even["outstanding"]) > 0.98
+    assert len(set(even["loaded"])) == 1

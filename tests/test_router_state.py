@@ -1,0 +1,332 @@
+"""What a router remembers of its own past, and how what it believes cached compares with what is found."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headway
+from headway import registry
+from headway.control import ControlPlane, Flight
+from headway.policies.context import Context
+from headway.policies.priority import NoPriority
+from headway.router_state import RouterState, Window
+from headway.types import (
+    ADMIT,
+    PS_PER_SECOND,
+    ClusterView,
+    Delay,
+    HeadwayError,
+    InstanceView,
+    Path,
+    Reject,
+    Request,
+    UndeclaredSignal,
+)
+
+SECOND = PS_PER_SECOND
+
+
+def request(number: int, tenant: str = "a", slo_class: str = "standard") -> Request:
+    return Request(number, 0, 100, Path((4 * number + 1,), (100,)), tenant=tenant, slo_class=slo_class)
+
+
+class Looking:
+    """Admits what it is told to, and remembers what it saw of the tenants and totals."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.seen: list[tuple[Any, ...]] = []
+
+    def admit(self, asked: Request, cluster: ClusterView) -> Any:
+        tenant = cluster.tenants[asked.tenant]
+        self.seen.append((tenant.requests, tenant.active, tenant.rate, cluster.totals.inflight, cluster.totals.rate))
+        return self.answers.pop(0) if self.answers else ADMIT
+
+
+def plane(admission: Any, routing: Any = None) -> ControlPlane:
+    context = Context([InstanceView(0, "i0")], Random, None, 16)  # type: ignore[arg-type]
+    routing = routing or registry.build("routing", "round-robin", "")
+    return ControlPlane(context, admission, NoPriority(), routing)
+
+
+# --- windows -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9), st.booleans())), st.integers(1, 40))
+def test_a_window_holds_exactly_what_came_after_now_less_its_length(events, length) -> None:
+    window = Window(length)
+    now, came = 0, []
+    for wait, amount, looks in events:
+        now += wait
+        if looks:
+            assert window.sum(now) == sum(amount for at, amount in came if now - length < at <= now)
+        else:
+            window.add(now, amount)
+            came.append((now, amount))
+            assert all(at > now - length for at, _ in window.came)  # no more is kept than the window
+
+
+def test_a_request_leaves_the_rate_ten_seconds_after_it_came() -> None:
+    cluster = ClusterView([])
+    state = RouterState(cluster)
+    state.arrived(5, request(0))
+    state.arrived(7, request(1, "b"))
+    for now, rates in ((7, (0.1, 0.2)), (10 * SECOND + 4, (0.1, 0.2)), (10 * SECOND + 5, (0.0, 0.1))):
+        cluster.now_ps = now
+        assert (cluster.tenants["a"].rate, cluster.totals.rate) == rates
+
+
+def test_throughput_is_the_output_of_what_ended_in_the_window() -> None:
+    cluster = ClusterView([])
+    state = RouterState(cluster)
+    for number in range(3):
+        state.routed(request(number))
+    state.finished(SECOND, request(0), 30)
+    state.finished(3 * SECOND, request(1), 70)
+    cluster.now_ps = 3 * SECOND
+    assert (cluster.totals.throughput, cluster.totals.inflight) == (10.0, 1)
+    cluster.now_ps = 11 * SECOND
+    assert cluster.totals.throughput == 7.0
+
+
+def test_a_burst_is_a_second_with_twice_the_usual_and_five_requests_at_least() -> None:
+    cluster = ClusterView([])
+    state = RouterState(cluster)
+    number = 0
+
+    def come(at: float, count: int = 1, tenant: str = "a") -> bool:
+        nonlocal number
+        for _ in range(count):
+            number += 1
+            cluster.now_ps = int(at * SECOND)
+            state.arrived(cluster.now_ps, request(number, tenant))
+        return cluster.tenants[tenant].burst
+
+    assert not any(come(at / 5) for at in range(100))  # 5/s, from its first request on
+    assert not come(20, 5)
+    assert come(20.1, 6)  # 10 and more in a second, where 5 are usual
+    cluster.now_ps = int(21.5 * SECOND)
+    assert not cluster.tenants["a"].burst
+    assert not come(40, 4, "quiet")
+    assert not come(60, 4, "quiet")  # more than usual, but four are chance
+    assert come(60, 1, "quiet")
+
+
+# --- tenants and totals ------------------------------------------------------------------------------------------
+
+
+def test_a_request_counts_once_however_often_admission_is_asked() -> None:
+    door = Looking(Delay(5), ADMIT, Reject("no"))
+    control = plane(door)
+    control.arrive(SECOND, request(0))
+    held = control.due(SECOND + 5)
+    assert held is not None
+    control.decide(SECOND + 5, held)
+    control.arrive(SECOND + 9, request(1))
+    control.finished(SECOND + 11, 0, "completed", 3)
+    control.arrive(SECOND + 12, request(2))
+    assert door.seen == [(1, 0, 0.1, 0, 0.1), (1, 0, 0.1, 0, 0.1), (2, 1, 0.2, 1, 0.2), (3, 0, 0.3, 0, 0.3)]
+
+
+def test_a_tenant_has_the_class_of_its_latest_request_and_one_never_seen_has_nothing() -> None:
+    control = plane(Looking())
+    control.arrive(0, request(0, "a", "batch"))
+    control.arrive(1, request(1, "a", "realtime"))
+    tenants = control.cluster.tenants
+    assert (tenants["a"].slo_class, tenants["a"].active, list(tenants)) == ("realtime", 2, ["a"])
+    nobody = tenants["nobody"]
+    assert (nobody.requests, nobody.active, nobody.rate, nobody.slo_class, nobody.burst) == (0, 0, 0.0, "", False)
+    assert "nobody" not in tenants and len(tenants) == 1
+
+
+def declaring(exact: tuple[str, ...] | None, reported: tuple[str, ...] | None = ()) -> Any:
+    made = Looking()
+    made.entry = registry.Entry("admission", "looking", Looking, exact or (), reported or (), False)  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.mark.parametrize(("declared", "missing"), [((), "tenants"), (("totals",), "tenants"), (("tenants",), "totals")])
+def test_what_nobody_declares_is_not_kept_and_reading_it_is_told(declared, missing) -> None:
+    control = plane(declaring(declared))
+    assert (control.state is None) == (not declared)
+    sentence = rf"^policies: 'cluster\.{missing}' was read, and no policy of this run declares it; write exact=\("
+    with pytest.raises(UndeclaredSignal, match=sentence):
+        control.arrive(0, request(0))
+    assert not hasattr(control.cluster, missing)
+
+
+def test_who_declares_both_or_nothing_may_read_both() -> None:
+    for admission in (declaring(("tenants", "totals")), Looking()):
+        plane(admission).arrive(0, request(0))
+        assert len(admission.seen) == 1
+
+
+def test_a_policy_line_that_says_nothing_reads_everything_and_one_that_says_something_does_not(monkeypatch) -> None:
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+
+    @registry.policy("admission", "silent")
+    class Silent:
+        def admit(self, asked: Request, cluster: ClusterView) -> Any:
+            return ADMIT
+
+    @registry.policy("admission", "terse", reported=())
+    class Terse(Silent):
+        pass
+
+    assert plane(Silent()).state is not None
+    assert plane(Terse()).state is None
+
+
+def test_the_built_in_policies_keep_no_state_that_they_do_not_read() -> None:
+    always = registry.build("admission", "always", "")
+    assert plane(always, registry.build("routing", "least-loaded", "")).state is None
+
+
+def test_a_run_in_which_a_policy_reads_the_tenants_sees_them_all() -> None:
+    scenario = {
+        "workload": {"duration": "20s", "tenants": {"a": {"rate": "4/s"}, "b": {"rate": "1/s", "priority": "batch"}}},
+        "cluster": {"instances": 2, "latency": {"model": "fixed"}},
+        "policies": {"routing": "round-robin"},
+    }
+    seen: dict[str, tuple[int, str]] = {}
+
+    class Door:
+        def admit(self, asked: Request, cluster: ClusterView) -> Any:
+            for name, tenant in cluster.tenants.items():
+                seen[name] = tenant.requests, tenant.slo_class
+            assert cluster.totals.inflight == sum(view.inflight for view in cluster.instances)
+            assert cluster.totals.inflight == sum(tenant.active for tenant in cluster.tenants.values())
+            return ADMIT
+
+    done = headway.simulate(scenario, admission=Door())
+    arrived = {group["id"]: group["requests"]["arrived"] for group in done.summary()["tenants"]}
+    assert seen == {"a": (arrived["a"], "standard"), "b": (arrived["b"], "batch")}
+
+
+# --- what the router believes: the seed's scenarios ---------------------------------------------------------------
+
+CACHED: dict[str, Any] = {
+    "seed": 1,
+    "workload": {
+        "requests": 3,
+        "rate": "1/s",
+        "prompt_tokens": 80,
+        "output_tokens": 4,
+        "prefix": {"groups": 1, "tokens": 64},
+    },
+    "cluster": {"instances": 2, "kv": {"gpu_blocks": 64}, "latency": {"model": "fixed"}},
+    "policies": {"routing": {"name": "least-prefill-work", "block_tokens": 16}},
+}
+BLOCKS = {"block_tokens": 16}
+
+
+@pytest.mark.parametrize("name", ["prefix-affinity", "lmetric-plus-one", "unified", "least-prefill-work", "weighted"])
+def test_scenario_route_to_instance_with_cached_prefix(name) -> None:
+    """Given instance 0 has prefix "0xABC123" in GPU tier, and instance 1 does not have prefix "0xABC123", when a
+    request with prefix "0xABC123" arrives, then the routing policy selects instance 0."""
+    prefix = Path((0xABC123,), (64,))
+    routing = registry.build("routing", {"name": name, **({} if name == "weighted" else BLOCKS)}, "")
+    instances = [InstanceView(0, "i0"), InstanceView(1, "i1")]
+    context = Context(instances, Random, None, 16)  # type: ignore[arg-type]
+    control = ControlPlane(context, registry.build("admission", "always", ""), NoPriority(), routing)
+    for index in control.indexes:
+        index.touch(0, prefix)
+    flight = control.arrive(0, Request(0, 0, 64, prefix))
+    assert isinstance(flight, Flight)
+    assert flight.view is instances[0] and flight.cached == 64
+
+
+def test_a_request_goes_where_its_prefix_is_and_the_prediction_is_found_true() -> None:
+    done = headway.simulate(CACHED)
+    assert done.requests["instance"] == [0, 0, 0]
+    assert done.requests["predicted_tokens"] == done.requests["cached_tokens"] == [0, 64, 64]
+    assert done.summary()["shadow"] == {
+        "divergences": 0,
+        "unexpected_misses": 0,
+        "unexpected_hits": 0,
+        "divergence_rate": 0.0,
+        "token_error": 0.0,
+        "token_bias": 0.0,
+    }
+
+
+def test_scenario_shadow_divergence_tracking() -> None:
+    """Given router's shadow model predicts prefix "0xABC" is on instance 0, and actual cache state shows prefix was
+    evicted, when request with prefix "0xABC" is routed to instance 0, then a shadow_divergence anomaly is logged, and
+    routing record shows ExpectedCacheHit=true, CacheHit=false."""
+    # Two prefixes of four blocks in a cache of six, all of which a request takes: each evicts the other.
+    workload = {**CACHED["workload"], "requests": 9, "prefix": {"groups": 2, "tokens": 64}}
+    cluster = {**CACHED["cluster"], "instances": 1, "kv": {"gpu_blocks": 6}}
+    done = headway.simulate({**CACHED, "workload": workload, "cluster": cluster})
+    table, shadow = done.requests, done.summary()["shadow"]
+    expected = [tokens > 0 for tokens in table["predicted_tokens"]]
+    found = [tokens > 0 for tokens in table["cached_tokens"]]
+    evicted = [row for row in range(9) if expected[row] and not found[row]]
+    assert evicted
+    assert table["instance"] == [0] * 9
+    assert shadow["unexpected_misses"] == shadow["divergences"] == len(evicted)
+    assert shadow["divergence_rate"] == len(evicted) / 9
+    assert shadow["token_error"] == shadow["token_bias"] > 0
+
+
+def test_without_a_cache_every_expected_hit_is_a_miss() -> None:
+    done = headway.simulate(CACHED, overrides="cluster.kv.prefix_caching=false")
+    assert done.requests["predicted_tokens"] == [0, 64, 64] and done.requests["cached_tokens"] == [0, 0, 0]
+    shadow = done.summary()["shadow"]
+    assert (shadow["divergences"], shadow["divergence_rate"], shadow["token_error"]) == (2, 2 / 3, 128 / 3)
+
+
+def test_requests_of_the_warm_up_and_those_that_never_started_are_in_no_shadow() -> None:
+    done = headway.simulate(CACHED, overrides=["cluster.kv.prefix_caching=false", "warmup=2"])
+    assert (done.summary()["shadow"]["divergences"], done.summary()["shadow"]["divergence_rate"]) == (1, 1.0)
+
+
+def test_a_hit_that_was_not_expected_counts_too() -> None:
+    """A router that thinks in larger blocks than the prompt has believes nothing."""
+    routing = {"name": "least-prefill-work", "block_tokens": 512}
+    done = headway.simulate(CACHED, overrides="cluster.instances=1", routing=routing)
+    assert done.requests["predicted_tokens"] == [0, 0, 0] and done.requests["cached_tokens"] == [0, 64, 64]
+    shadow = done.summary()["shadow"]
+    assert (shadow["divergences"], shadow["unexpected_hits"], shadow["unexpected_misses"]) == (2, 2, 0)
+    assert (shadow["token_error"], shadow["token_bias"]) == (128 / 3, -128 / 3)
+
+
+def test_who_believes_nothing_has_no_shadow() -> None:
+    assert "shadow" not in headway.simulate(CACHED, routing="round-robin").summary()
+    assert "shadow" in headway.simulate(CACHED, overrides=["workload.requests=1"]).summary()
+
+
+def test_scenario_deterministic_replay(tmp_path) -> None:
+    """Given a simulation with key (policy_1, seed_42, seed_99, seed_7), when the simulation runs twice, then both runs
+    produce identical metrics and traces."""
+    scenario = {
+        **CACHED,
+        "seed": {"workload": 42, "simulation": 99, "jitter": 7},
+        "workload": {"duration": "5s", "tenants": {"a": {"rate": "8/s"}, "b": {"rate": "9/s", "priority": "batch"}}},
+        "policies": {
+            "priority": "by-class",
+            "flow": {"name": "bands", "fairness": "weighted", "ttl": "500ms", "max_queue": 1, "capacity": 20},
+            "routing": {"name": "weighted", "picker": "weighted-random"},
+        },
+    }
+    for name in ("one", "two"):
+        headway.simulate(scenario).save(tmp_path / name)
+    files = sorted(file.name for file in (tmp_path / "one").iterdir())
+    assert len(files) == 4
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_the_sentence_is_a_mistake_of_the_users_and_an_attribute_that_is_not_there() -> None:
+    cluster = ClusterView([])
+    with pytest.raises(HeadwayError):
+        _ = cluster.tenants
+    with pytest.raises(AttributeError, match="'ClusterView' object has no attribute 'tenant'") as error:
+        _ = cluster.tenant  # type: ignore[attr-defined]
+    assert not isinstance(error.value, HeadwayError)
