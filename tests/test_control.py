@@ -8,12 +8,13 @@ import pytest
 
 import headway.policies  # noqa: F401
 from headway import registry
-from headway.control import ControlPlane, Flight
+from headway.control import NEVER, ControlPlane, Flight
 from headway.policies.context import Context
 from headway.policies.priority import NoPriority
 from headway.types import (
     ADMIT,
     Admit,
+    Delay,
     Finished,
     FirstToken,
     HeadwayError,
@@ -265,3 +266,33 @@ def test_what_a_policy_believes_cached_is_no_pending_prefill(name, session):
     for number, pending in enumerate((100, 104, 108)):  # six full blocks of the same prompt are cached, four tokens not
         control.arrive(number, Request(number, number, 100, Path((1,), (100,)), session=session))
         assert only.pending_prefill_tokens == pending
+
+
+def test_what_a_policy_believes_cached_goes_with_the_flight():
+    control, _ = plane(Told(Route("i0", cached_tokens=500), Route("i1")))
+    assert control.arrive(0, request(0)).cached == 500
+    assert control.arrive(0, request(1)).cached == 0
+
+
+def test_what_is_put_off_comes_up_again_by_time_and_then_by_request_unless_its_client_has_gone():
+    class Later:
+        def admit(self, request, cluster):
+            return Delay(10) if cluster.now_ps < 10 else ADMIT
+
+    control, _ = plane(Told(*[Route("i0")] * 3), Later())
+    asked = [request(number) for number in range(4)]
+    for number, at in ((3, 0), (1, 0), (2, 4), (0, 2)):
+        assert control.arrive(at, asked[number]) is None
+    assert control.next_ps == 10 and control.due(9) is None
+    assert control.give_up(1) and not control.give_up(1)
+    assert [control.due(10), control.due(10)] == [asked[3], None]
+    assert control.decide(10, asked[3]).view.id == "i0"
+    assert control.next_ps == 12 and control.due(12) is asked[0]
+    assert control.give_up(2) and control.next_ps == NEVER
+    assert not control.give_up(3)  # it is on its way
+
+
+def test_without_flow_control_nothing_ever_waits_at_the_router():
+    control, _ = plane(Told(Route("i0")))
+    none = ControlPlane(control.routing.context, Closed(), NoPriority(), Told(), registry.build("flow", "none", ""))
+    assert control.flow is none.flow is None

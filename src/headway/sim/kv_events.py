@@ -28,10 +28,12 @@ class KvEvents:
         """The indexes hear of every eviction at least `delay` ago; of none at this instant, where steps begin last."""
         before = now - self.delay + 1 if self.delay else now
         for instance, log in zip(self.instances, self.logs, strict=True):
-            if instance.end >= 0 and before > instance.start and instance.taken < instance.length:
+            if instance.end >= 0 and before > instance.start and (left := instance.length - instance.taken):
                 cache = instance.cache
-                most = instance.max_batch_tokens * (instance.length - instance.taken)  # a token takes a block at most
-                if cache.idle and cache.held + cache.idle + most > cache.total:
+                most = instance.decodes * (left // self.block_tokens + 1)
+                if instance.partial is not None:
+                    most += instance.max_batch_tokens * left  # a token takes a block at most
+                if cache.held + cache.idle + most > cache.total:
                     instance.take_to(instance.begun(before))
             if log and log[0][0] < before:
                 self.apply(instance.view.index, log, before)
