@@ -24,7 +24,7 @@ from headway.workload.trace_spec import BOTH_STARTS, PLACE, TraceSpec, parse, re
 from headway.workload.trace_turns import SLO_CLASS, TENANT, Clock, Limits, Maker, One, planned, stamp
 from headway.workload.traces import Trace, open_trace, threads
 from headway.workload.traces.record import Info, Options, Reader
-from headway.workload.traces.source import reason
+from headway.workload.traces.source import check_ordinary, reason
 from headway.workload.traces.table import NONE, Labels
 from headway.workload.traffic import OpenLoop, Planned, Retry, Sessions, Source, Traffic
 from headway.workload.waits import groups, is_chain, waits
@@ -59,6 +59,7 @@ def load(spec: TraceSpec, seed: int = 0) -> Trace:
 
 def _opened(spec: TraceSpec, seed: int) -> Reader:
     path = pathlib.Path(spec.path)
+    check_ordinary(path)
     try:
         if not path.is_dir():
             path.open("rb").close()

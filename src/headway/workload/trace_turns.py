@@ -98,9 +98,7 @@ class Maker:
             output_tokens = min(output_tokens, limit)
         return Turn(
             prompt_tokens,
-            max(
-                1, output_tokens
-            ),  # some traces have answers of nothing, but an engine stops after a token at the least
+            max(1, output_tokens),  # some traces have answers of nothing, but an engine makes one token at the least
             path,
             hashing.key(hashing.OUTPUT, row),
             delay_ps,

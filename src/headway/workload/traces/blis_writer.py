@@ -75,9 +75,7 @@ class _Writer:
 
     def __init__(self, info: Info) -> None:
         self.info = info
-        self.lost = NamedLosses(
-            info, KNOWN, "session", "delay_ps", "after", "id", "model", "tenant", "slo_class", "kind"
-        )
+        self.lost = NamedLosses(info, KNOWN, *KEPT)
         self.ours = origin(info) == "blis"
         self.grows = self.ours and info.extra.get(blis_header.GROWTH) == blis_header.ACCUMULATE
         self._sessions: dict[str, _Session] = {}
