@@ -111,7 +111,8 @@ def _mend(old: Info, new: Info, counter: Counter | None, apart: bool, which: int
             numbering = numbers.of(record)
             blocks = numbering.runs(blocks)
             if unnamed and wanted is not None:
-                missing = block_count(record.prompt_tokens, wanted, new.whole_blocks) - sum(count for _, count in blocks)
+                given = sum(count for _, count in blocks)
+                missing = block_count(record.prompt_tokens, wanted, new.whole_blocks) - given
                 blocks += [(numbering.counter.take(missing), missing)] if missing else []
         return replace(
             record,
