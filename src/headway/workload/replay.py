@@ -206,6 +206,8 @@ class Replay:
         for start_ps, rows in zip(self._begins(), groups(self._trace, self._session), strict=False):
             while coming and coming[0][0] <= start_ps:
                 yield heappop(coming)
+            if self._clock.over(start_ps, rows[0], "starts.rate"):
+                break
             first_ps = stamp(rows[0], stamps[rows[0]])
             for row in rows:
                 heappush(coming, (start_ps + scaled(max(0, stamp(row, stamps[row]) - first_ps)), row))
@@ -220,6 +222,8 @@ class Replay:
         found = groups(self._trace, self._session)
         if self._starts is not None:
             for start_ps, rows in zip(self._begins(), found, strict=False):
+                if self._clock.over(start_ps, rows[0], "starts.rate"):
+                    return
                 yield start_ps, self._made(rows)
             return
         for rows in found:
