@@ -46,6 +46,11 @@ def found(scenario: Json) -> Controls:
     return controls(scenario)
 
 
+def test_the_controls_are_the_catalogues_whatever_the_scenario_says_of_them(scenario: Json, found: Controls) -> None:
+    own = {**scenario, "policies": {"routing": {"name": "sticky", "max_sessions": 1}}}
+    assert controls(own).summaries == found.summaries
+
+
 def test_all_five_run_and_only_capped_has_fewer_requests(found: Controls) -> None:
     assert list(found.summaries) == [control.name for control in CONTROLS] == NAMES
     assert found.missing is None

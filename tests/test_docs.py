@@ -144,7 +144,7 @@ def test_a_make_target_that_is_shown_exists() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, place: Path) -> None:
     parts = [block.text for block in blocks() if block.page == page.name and block.language == "python"]
     if not parts:
         pytest.skip("this page shows no Python")
@@ -158,7 +158,13 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path
     file.write_text(_wrapped(code) + main, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
-        [sys.executable, str(file)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(file)],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -265,7 +271,7 @@ def test_a_name_that_is_not_there_is_noticed(vocabulary: set[str]) -> None:
 def test_verbs_and_options_in_the_text_are_real(headway: Run) -> None:
     texts = [(page, text) for page, text in inline() if text.startswith(("headway ", "--"))]
     helps = {verb: headway(verb, "--help").stdout for verb in ("run", "compare", "controls", "policies")}
-    helps["trace"] = "".join(headway("trace", verb, "--help").stdout for verb in ("inspect", "convert", "cap"))
+    helps["trace"] = "".join(headway("trace", verb, "--help").stdout for verb in ("inspect", "convert", "cap", "slice"))
     helps["workload"] = headway("workload", "preview", "--help").stdout
     for page, text in texts:
         verb = text.split()[1] if text.startswith("headway ") else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -185,3 +186,26 @@ def test_one_scorer_under_two_names_is_told(tmp_path: Path, monkeypatch: pytest.
 def test_a_scenarios_name_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(fill(tmp_path / "a", "a trace").parent)
     assert Scenario.load({"name": "mine.py:Mine", "workload": WORKLOAD}).resolved()["name"] == "mine.py:Mine"
+
+
+def test_a_trace_may_be_a_folder_and_its_files_are_in_the_key(tmp_path: Path, away: Path) -> None:
+    session = {
+        "id": "s",
+        "block_size": 64,
+        "hash_id_scope": "local",
+        "tool_tokens": 0,
+        "system_tokens": 0,
+        "models": [],
+    }
+    request = {"t": 0, "type": "n", "model": "m", "in": 64, "out": 5, "hash_ids": [1], "think_time": 0}
+    folder = tmp_path / "a" / "sessions"
+    folder.mkdir(parents=True)
+    (folder / "one.json").write_text(json.dumps(session | {"requests": [request]}))
+    scenario = {"workload": {"trace": {"path": "sessions", "format": "weka", "starts": {"users": 1}}}}
+    (tmp_path / "a" / "s.yaml").write_text(yaml.safe_dump(scenario))
+    loaded = Scenario.load(tmp_path / "a" / "s.yaml")
+    assert len(list(loaded.workload.plan(0))) == 1
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert Scenario.load(tmp_path / "b" / "s.yaml").key() == loaded.key()
+    (folder / "two.json").write_text(json.dumps(session | {"id": "t", "requests": [request]}))
+    assert Scenario.load(tmp_path / "a" / "s.yaml").key() != Scenario.load(tmp_path / "b" / "s.yaml").key()

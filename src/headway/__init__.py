@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headway.experiment.compare import Comparison, compare
+    from headway.experiment.controls import Controls, controls
+    from headway.experiment.look import convert_trace, inspect_trace, preview
     from headway.experiment.run import simulate
     from headway.policies.context import Context
     from headway.registry import Bounds, policy
@@ -41,6 +43,9 @@ _HOMES = {
     "simulate": "experiment.run",
     "compare": "experiment.compare",
     "Comparison": "experiment.compare",
+    "controls": "experiment.controls",
+    "Controls": "experiment.controls",
+    **dict.fromkeys(("preview", "inspect_trace", "convert_trace"), "experiment.look"),
     "Result": "results.result",
     "Scenario": "scenario",
     "Context": "policies.context",
@@ -57,6 +62,7 @@ __all__ = [
     "ClusterView",
     "Comparison",
     "Context",
+    "Controls",
     "Finished",
     "FirstToken",
     "HeadwayError",
@@ -70,7 +76,11 @@ __all__ = [
     "Scenario",
     "__version__",
     "compare",
+    "controls",
+    "convert_trace",
+    "inspect_trace",
     "policy",
+    "preview",
     "simulate",
 ]
 

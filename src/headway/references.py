@@ -6,7 +6,7 @@ written as text. References are made absolute where a document is read, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from headway.types import HeadwayError
 from headway.wording import cut
 
 Change = Callable[[str], str]
+HALVES = (".yaml", ".csv")  # the header and the rows of a BLIS trace
 
 
 def absolute(value: Any, folder: Path | None = None) -> Any:
@@ -27,7 +28,7 @@ def absolute(value: Any, folder: Path | None = None) -> Any:
         try:
             path = Path(file).expanduser()
             for base in (folder or Path(), Path()):
-                if (base / path).is_file():
+                if file and (base / path).exists():  # some traces are folders
                     return str((base / path).absolute())
         except (OSError, RuntimeError, ValueError):  # no such user, a name too long, a folder that may not be entered
             pass
@@ -42,13 +43,28 @@ def digested(value: Any) -> Any:
 
 
 def _digest(file: str) -> str:
+    """Of a file its bytes, and those of its other half where a trace is in two; of a folder those of its files."""
+    path = Path(file)
     try:
-        if not Path(file).is_file():
+        if path.is_dir():
+            files = {*path.iterdir(), *path.rglob("chunk-*")}  # ServeGen's clients may lie deeper
+            return _digest_all((str(one.relative_to(path)), one) for one in sorted(files))
+        if not path.is_file():
             return file
-        with Path(file).open("rb") as content:
-            return file_digest(content, lambda: blake2b(digest_size=16)).hexdigest()
+        halves = [(suffix, path.with_suffix(suffix)) for suffix in HALVES if path.suffix in HALVES]
+        return _digest_all(halves) if all(half.is_file() for _, half in halves) and halves else _bytes(path)
     except OSError as error:
         raise HeadwayError(f"{cut(file)}: cannot be read ({error.strerror or error}).") from None
+
+
+def _digest_all(files: Iterable[tuple[str, Path]]) -> str:
+    found = [(name, _bytes(file)) for name, file in files if file.is_file()]
+    return blake2b(repr(found).encode(), digest_size=16).hexdigest()
+
+
+def _bytes(file: Path) -> str:
+    with file.open("rb") as content:
+        return file_digest(content, lambda: blake2b(digest_size=16)).hexdigest()
 
 
 def _each(value: Any, change: Change, key: object = None) -> Any:

@@ -402,7 +402,7 @@ def test_a_wrong_figure_is_told_at_its_place(spec: Any, start: str) -> None:
     ],
 )
 def test_a_rate_too_few_or_too_many_is_told(spec: Spec, rate: Fraction | None, start: str) -> None:
-    assert told(lambda: times(spec, rate, 1)).startswith(start)
+    assert told(lambda: arrivals.base_rate(arrivals.parse(spec, "arrival"), rate)).startswith(start)
 
 
 @pytest.mark.parametrize(

@@ -192,3 +192,10 @@ def test_a_preset_runs_on_the_default_cluster_and_serves_most_as_promised(name: 
     assert summary["slo"]["goodput_ratio"] > 0.9
     written = spec(preset=name).resolved()
     assert spec(**written).resolved() == written
+
+
+def test_synchronised_bursts_may_be_given_by_their_interval() -> None:
+    arrival = {"process": "adversarial", "size": 7, "interval": "3s"}
+    for section in ({"arrival": arrival}, {"tenants": {"a": {"arrival": arrival}}}):
+        times = [planned.request.arrival_ps // 10**12 for planned in plan(requests=20, **section)]
+        assert times == [0] * 7 + [3] * 7 + [6] * 6

@@ -39,6 +39,24 @@ def test_where_only_a_duration_is_given_the_rate_so_far_tells_what_to_expect() -
     assert preview(spec)["complete"]
 
 
+def test_what_to_expect_of_a_duration_goes_with_the_profile() -> None:
+    ramp = {"type": "ramp", "from": 0.5, "to": 2, "end": "100s"}
+    spec = WorkloadSpec(duration="100s", rate="100/s", arrival="constant", profile=ramp)
+    assert abs(preview(spec, requests=500)["expected_requests"] - 12_500) <= 30  # the first 500 have half the rate
+    later = {"type": "step", "levels": [{"at": "0s", "multiplier": 0}, {"at": "50s", "multiplier": 1}]}
+    both = {"now": {"rate": "10/s", "arrival": "constant"}, "later": {"rate": "10/s", "profile": later}}
+    assert abs(preview(WorkloadSpec(duration="100s", tenants=both), requests=100)["expected_requests"] - 1500) <= 12
+
+
+def test_of_requests_and_duration_the_one_that_ends_first_is_expected() -> None:
+    def expected(requests: int) -> Any:
+        spec = WorkloadSpec(requests=requests, duration="100s", rate="100/s", arrival="constant")
+        return preview(spec, requests=500)["expected_requests"]
+
+    assert abs(expected(1_000_000) - 10_000) <= 25
+    assert expected(2000) == 2000
+
+
 def test_a_workload_of_exactly_as_many_requests_is_complete() -> None:
     assert preview(WorkloadSpec(requests=50, rate="10/s"), requests=50)["complete"]
 

@@ -161,6 +161,16 @@ def test_sessions_begun_anew_keep_their_own_stamps(tmp_path: Path) -> None:
     assert found == [(0, "a", 0), (200 * MS, "a", 1), (SECOND, "b", 0)]
 
 
+@pytest.mark.parametrize("how", ["think", "timestamps"])
+def test_sessions_that_would_begin_beyond_the_clock_are_told_and_not_dropped(tmp_path: Path, how: str) -> None:
+    rows = [{"timestamp": number, "session_id": str(number)} for number in range(20)]
+    path, starts = write(tmp_path, rows), {"rate": "0.001/h", "arrival": "constant"}
+    assert told(path, replay=how, starts=starts).startswith(
+        "workload.trace.starts.rate: request 3 would come after 125 days, but arrivals end after 100; raise it."
+    )
+    assert len(list(traffic(path, stop_ps=90 * 86400 * SECOND, replay=how, starts=starts))) == 3
+
+
 def test_a_failed_turn_ends_its_session_or_is_tried_again(tmp_path: Path) -> None:
     path = write(tmp_path, TWO)
     source = traffic(path)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -216,11 +216,33 @@ def test_no_session_begins_at_or_after_the_end() -> None:
 
 def test_users_who_are_always_turned_away_at_once_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FUTILE", 50)
-    endless = ((0, chain(None, [0])) for _ in iter(int, 1))
-    with pytest.raises(HeadwayError, match=r"^workload: 50 sessions .* at one instant"):
-        serve(Sessions([Source(endless, users=4)]), lambda request: (0, False))
-    few = ((0, chain(None, [0])) for _ in range(49))
-    assert len(serve(Sessions([Source(few, users=4)]), lambda request: (0, False)).requests) == 49
+    monkeypatch.setattr(module, "FUTILE_EACH", 1)
+
+    def refused(sessions: int, **options: Any) -> int:
+        many = ((0, chain(None, [0])) for _ in range(sessions))
+        return len(serve(Sessions([Source(many, users=4, **options)]), lambda request: (0, False)).requests)
+
+    assert refused(54) == 54
+    with pytest.raises(HeadwayError, match=r"^workload: 55 requests .* at one instant"):
+        refused(10**9)
+    with pytest.raises(HeadwayError, match=r"^workload: 63 requests .* at one instant"):
+        refused(10**9, retry=Retry(2, 0))
+    assert refused(1000, pause_ps=1) == 1000  # each of them at another instant
+
+
+def test_sessions_that_start_together_begin_one_by_one() -> None:
+    begun = 0
+
+    def sessions() -> Iterator[tuple[int, Session]]:
+        nonlocal begun
+        for number in range(1_000_000):
+            begun += 1
+            yield 7, chain(str(number), [0])
+
+    late = [(7, chain("late", [0]))]
+    traffic = Sessions([Source(sessions()), Source(iter(late))])
+    assert [traffic.take().request.session for _ in range(10)] == [str(number) for number in range(10)]
+    assert begun <= 12
 
 
 # --- whatever the service ------------------------------------------------------------------------------------------

@@ -298,6 +298,20 @@ def test_merged_blocks_of_two_sizes_are_told_in_parts_of_both(stored: Any) -> No
     assert [len(ids(record)) for record in merged.records] == [5, 5]
 
 
+@pytest.mark.parametrize("scope", [LOCAL, "trace"])
+def test_what_is_behind_the_last_full_block_has_content_of_its_own_in_finer_blocks(stored: Any, scope: str) -> None:
+    info = {"whole_blocks": True, "sessions": True, "scope": scope}
+    path = stored([Record(16, 1, 0, blocks=[(0, 4)], session="s")], block_tokens=4, **info)
+    mine = [Record(30, 1, 0, blocks=[(0, 1)], session="m"), Record(40, 1, S, blocks=[(0, 2)], session="m")]
+    merged = apply(reader(mine, block_tokens=16, **info), parse([{"merge": {"path": path}}], ""))
+    records = list(merged.records)
+    assert [len(ids(record)) for record in records] == [7, 4, 10]  # so many full blocks of 4
+    assert ids(records[0])[:4] == ids(records[2])[:4]
+    assert not set(ids(records[0])[4:]) & set(ids(records[2]))
+    written = Path(stored(records, "merged.jsonl", block_tokens=merged.info.block_tokens, **info))
+    assert [record.blocks for record in open_trace(written).records] == [record.blocks for record in records]
+
+
 def test_sessions_without_a_common_clock_merge_only_once_they_have_starts(stored: Any) -> None:
     path = stored([*turns(2, "a"), *turns(2, "b")], sessions=True, clock="session")
     with pytest.raises(HeadwayError, match=r"other\.jsonl has no clock across its sessions; .*starts: \{rate"):
@@ -415,6 +429,13 @@ def test_renumbering_runs_is_renumbering_blocks(runs: list[tuple[int, int]]) -> 
 # --- all of them -----------------------------------------------------------------------------------------------------
 
 
+def nested(depth: int) -> list[Any]:
+    steps: list[Any] = []
+    for _ in range(depth):
+        steps = [{"merge": {"path": "x", "transforms": steps}}]
+    return steps
+
+
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
@@ -436,6 +457,9 @@ def test_renumbering_runs_is_renumbering_blocks(runs: list[tuple[int, int]]) -> 
             r"\[0\]\.merge\.transforms\[0\]: no transform",
         ),
         ([{"starts": {"rate": 3}}], r"starts\.rate: 3 is not a rate"),
+        (["dequantise"] * 31, r"^w\.transforms: at most 30 in a row and 4 merges in merges"),
+        (nested(6), r"^w\.transforms\[0\]\.merge\.transforms.*: at most 30 in a row and 4 merges in merges"),
+        (nested(5000), r"^w\.transforms\[0\]\.merge\.transforms.*: at most 30 in a row and 4 merges in merges"),
     ],
 )
 def test_a_wrong_transform_is_told_at_its_place(steps: Any, message: str) -> None:

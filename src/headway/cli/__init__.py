@@ -199,15 +199,16 @@ def preview(
     as_json: AsJson = False,
 ) -> Page | Json:
     """Print a workload's rate over time, lengths, sessions and prefix sharing before anything is simulated."""
+    from headway.experiment.look import preview as look
     from headway.report import preview as shown
     from headway.report.html import write
-    from headway.workload.preview import preview as look
+    from headway.report.progress import Bar
 
     if requests < 1:
         raise HeadwayError(f"--requests: look at one request at least, got {requests}.")
     loaded = choice.load(scenario)
-    figures = look(loaded.workload, loaded.seed.workload, loaded.cluster.shape().name, requests)
-    found = {"scenario": loaded.name, **figures}
+    with Bar(None, "drawing requests"):
+        found = look(loaded, requests=requests)
     if html is not None:
         write(html, shown.page(found))
         say(f"wrote {html}")

@@ -15,39 +15,67 @@ from headway.wording import shown
 
 trace = App(name="trace", help="Look into a trace file, or make another of it.", help_format="plaintext")
 
+# Written out, as the readers take their time to load.
+FORMATS = "headway, mooncake, azure, burstgpt, bailian, weka, servegen, dynamo, tracelab, routesim, blis or otel"
+
 In = Annotated[Path, Parameter(name="IN", help="The trace to read.")]
 Out = Annotated[Path, Parameter(name="OUT", help="The file to write.")]
 Values = Annotated[list[str] | None, Parameter(negative="", help="Of this one; repeat for more.")]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Drawn:
+    """What of a format to draw whose requests are drawn rather than read."""
+
+    seed: Annotated[int, Parameter(help="Of a format whose requests are drawn (servegen): the seed.")] = 0
+    start: Annotated[str | None, Parameter(help="Likewise: where in the data to begin, as in 10h.")] = None
+    duration: Annotated[str | None, Parameter(help="Likewise: how long to draw for, as in 5m.")] = None
+
+
+AS_IT_COMES = Drawn()
+
+
 @trace.command
 def inspect(
-    file: Path,
+    file: Annotated[Path, Parameter(name="FILE", help="A trace in any format, .gz or not, or a folder of one.")],
     /,
     *,
     format: Annotated[
-        str | None, Parameter(help="The trace's format, where it cannot be told safely: mooncake or azure.")
+        str | None,
+        Parameter(help=f"The trace's format, where it cannot be told safely: {FORMATS}."),
     ] = None,
     capacity: Annotated[
-        str, Parameter(help="Cache sizes in blocks, separated by commas; inf is unlimited.")
+        str, Parameter(help="Cache sizes in the trace's own blocks, separated by commas; inf is unlimited.")
     ] = "1000,10000,inf",
     instances: Annotated[str, Parameter(help="Numbers of caches under round robin, separated by commas.")] = "1,8",
+    block_tokens: Annotated[int | None, Parameter(help="Tokens of a block, where the file does not say.")] = None,
+    limit: Annotated[int | None, Parameter(help="Read the first so many requests only.")] = None,
+    drawn: Drawn = AS_IT_COMES,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Print a trace's shape (rate, lengths, burstiness, sessions) and how much of it a cache could reuse.
-
-    Parameters
-    ----------
-    file:
-        A Mooncake JSONL or Azure CSV file, .gz accepted.
-    """
+    """Print a trace's shape (rate, lengths, burstiness, sessions) and how much of it a cache could reuse."""
+    from headway.experiment.look import inspect_trace
+    from headway.report.progress import Bar
     from headway.report.trace import report, snippet
-    from headway.workload.inspect import inspect as inspect_trace
 
     sizes = [_blocks(part) for part in capacity.split(",")]
     counts = [_whole(part, "--instances", 100_000) for part in instances.split(",")]
-    found = inspect_trace(file, format, sizes, counts)
-    return found if as_json else Page([report(found, file.name)], snippet(found, str(file)))
+    _at_least_one(("--block-tokens", block_tokens), ("--limit", limit))
+    with Bar(None, "requests") as bar:
+        found = inspect_trace(
+            file,
+            format=format,
+            capacities=sizes,
+            instances=counts,
+            block_tokens=block_tokens,
+            limit=limit,
+            seed=drawn.seed,
+            start=drawn.start,
+            duration=drawn.duration,
+            progress=bar.update,
+        )
+    return found if as_json else Page([report(found, file.name)], snippet(found, str(file), block_tokens, limit))
 
 
 def _blocks(text: str) -> int | None:
@@ -62,13 +90,19 @@ def _whole(text: str, where: str, most: int) -> int:
     return number
 
 
+def _at_least_one(*given: tuple[str, int | None]) -> None:
+    for name, value in given:
+        if value is not None and value < 1:
+            raise HeadwayError(f"{name}: must be at least 1, got {value}.")
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Files:
     """How a trace is read and another one written."""
 
     read_format: Annotated[
-        str | None, Parameter(name="--from", help="The format of IN, where it cannot be told safely.")
+        str | None, Parameter(name="--from", help="The format of IN, where it cannot be told safely, as for inspect.")
     ] = None
     format: Annotated[
         str | None,
@@ -78,7 +112,9 @@ class Files:
     limit: Annotated[int | None, Parameter(help="Read the first so many requests only.")] = None
     as_json: AsJson = False
 
-    def rewrite(self, source: Path, target: Path, steps: Sequence[Json] = (), drawn: Json | None = None) -> Page | Json:
+    def rewrite(
+        self, source: Path, target: Path, steps: Sequence[Json] = (), drawn: Drawn = AS_IT_COMES
+    ) -> Page | Json:
         """Make one file of another, tell what was lost, and give what is to be printed."""
         import msgspec
 
@@ -87,11 +123,15 @@ class Files:
         from headway.workload.transforms import make
         from headway.workload.transforms.rewrite import rewrite
 
-        for name, value in (("--block-tokens", self.block_tokens), ("--limit", self.limit)):
-            if value is not None and value < 1:
-                raise HeadwayError(f"{name}: must be at least 1, got {value}.")
+        _at_least_one(("--block-tokens", self.block_tokens), ("--limit", self.limit))
         transforms = [make(name, given, name) for step in steps for name, given in step.items()]
-        options = Options(block_tokens=self.block_tokens, limit=self.limit, **drawn or {})
+        options = Options(
+            block_tokens=self.block_tokens,
+            limit=self.limit,
+            seed=drawn.seed,
+            start=drawn.start,
+            duration=drawn.duration,
+        )
         with Bar(None, "requests") as bar:
             done = rewrite(
                 source,
@@ -127,12 +167,10 @@ def convert(
     /,
     *,
     files: Files = AS_THEY_ARE,
-    seed: Annotated[int, Parameter(help="For formats whose requests are drawn (servegen): the seed,")] = 0,
-    start: Annotated[str | None, Parameter(help="where in the data to begin, as in 10h,")] = None,
-    duration: Annotated[str | None, Parameter(help="and how long to draw for, as in 5m.")] = None,
+    drawn: Drawn = AS_IT_COMES,
 ) -> Page | Json:
     """Write a trace in another format; what that cannot express is told on stderr."""
-    return files.rewrite(source, target, drawn={"seed": seed, "start": start, "duration": duration})
+    return files.rewrite(source, target, drawn=drawn)
 
 
 @trace.command
@@ -229,12 +267,12 @@ def filter_(
     slo_class: Values = None,
     session: Values = None,
     turn: Annotated[list[int] | None, Parameter(negative="", help="Of this turn; repeat for more.")] = None,
-    min_turn: int | None = None,
-    max_turn: int | None = None,
-    min_prompt_tokens: int | None = None,
-    max_prompt_tokens: int | None = None,
-    min_output_tokens: int | None = None,
-    max_output_tokens: int | None = None,
+    min_turn: Annotated[int | None, Parameter(help="The first turn to keep, from 0.")] = None,
+    max_turn: Annotated[int | None, Parameter(help="The last turn to keep, from 0.")] = None,
+    min_prompt_tokens: Annotated[int | None, Parameter(help="The shortest prompt to keep.")] = None,
+    max_prompt_tokens: Annotated[int | None, Parameter(help="The longest prompt to keep.")] = None,
+    min_output_tokens: Annotated[int | None, Parameter(help="The shortest output to keep.")] = None,
+    max_output_tokens: Annotated[int | None, Parameter(help="The longest output to keep.")] = None,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
     """Keep the requests for which everything given holds; bounds are included."""
@@ -262,7 +300,7 @@ def dequantise(
     /,
     *,
     grid: Annotated[str, Parameter(help="The length of a tick, as in 3s; auto tells it from the stamps.")] = "auto",
-    seed: int = 0,
+    seed: Annotated[int, Parameter(help="Of the draws.")] = 0,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
     """Spread arrivals whose stamps were rounded to a grid uniformly over its ticks, in the order of the file."""
@@ -292,7 +330,7 @@ def starts(
     /,
     *,
     rate: Annotated[str, Parameter(help="Sessions that begin, as in 0.2/s.")],
-    seed: int = 0,
+    seed: Annotated[int, Parameter(help="Of the draws.")] = 0,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
     """Give a trace whose sessions each count from their own start a clock: Poisson session starts."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.experiment.compare import run_all
 from headway.experiment.contenders import Contender, contenders
@@ -138,6 +139,7 @@ def controls(
     eight turns of each session, on `workers` processes; its own routing policy is not looked at."""
     loaded = Scenario.load(scenario, overrides)
     resolved = loaded.resolved()
+    loaded = replace(loaded, policies=replace(loaded.policies, routing="random"))  # lest its parameters go along
     resolved["policies"]["routing"] = BASE
     missing = _uncappable(resolved["workload"])
     ran = [control for control in CONTROLS if control.name != CAPPED or missing is None]

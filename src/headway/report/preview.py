@@ -49,7 +49,8 @@ def _title(found: Found) -> str:
 
 
 def _notes(found: Found) -> list[str]:
-    return [AS_IF] if found["waits"] else []
+    more = [] if found["complete"] else ["--requests looks at more of them."]
+    return [*([AS_IF] if found["waits"] else []), *more]
 
 
 def _reuse(found: Found) -> str:

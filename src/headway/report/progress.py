@@ -2,47 +2,85 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 PATIENCE_S = 2.0
+FRAME_S = 0.2
 
 
 class Bar:
-    """A progress bar that stays away from short work and from files."""
+    """A progress bar that stays away from short work and from files.
+
+    A timer's signal draws it, so that it moves while nothing is reported. A thread would do so too, but worker
+    processes can then not be forked.
+    """
 
     def __init__(self, total: int | None, unit: str) -> None:
         self.total = total
         self.unit = unit
-        self.began = time.monotonic()
+        self.done = 0
         self.watched = sys.stderr is not None and sys.stderr.isatty()
-        self.bar: object | None = None
+        self.bar: Progress | None = None
+        self._due = time.monotonic() + PATIENCE_S
+        self._drawing = False
+        self._before: Any = None  # who had the signal; None where there is no timer
 
     def __enter__(self) -> Self:
+        if self.watched and hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGALRM, lambda *_: self._draw())
+            signal.setitimer(signal.ITIMER_REAL, max(PATIENCE_S, 0.001), FRAME_S)
         return self
 
     def update(self, done: int, total: int | None = None) -> None:
-        if not self.watched or (self.bar is None and time.monotonic() - self.began < PATIENCE_S):
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        self.done, self.total = done, total or self.total
+        if self.watched:
+            self._draw()
 
-        if self.bar is None:
-            shown = (BarColumn(), MofNCompleteColumn(), TextColumn(self.unit), TimeElapsedColumn())
-            self.bar = Progress(*shown, console=Console(stderr=True), transient=True)
-            self.bar.start()
-            self.task = self.bar.add_task("", total=total or self.total)
-        assert isinstance(self.bar, Progress)
-        self.bar.update(self.task, completed=done)
+    def _draw(self) -> None:
+        now = time.monotonic()
+        if self._drawing or now < self._due:  # the signal may come amid a drawing
+            return
+        self._drawing = True
+        try:
+            self._due = now + FRAME_S
+            if self.bar is None:
+                self.bar = self._started()
+            self.bar.update(self.task, completed=self.done, total=self.total, told=self._told())
+            self.bar.refresh()
+        finally:
+            self._drawing = False
+
+    def _started(self) -> Progress:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        shown = (BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
+        made = Progress(*shown, console=Console(stderr=True), transient=True, auto_refresh=False)
+        self.task = made.add_task("", total=self.total, told="")
+        made.start()
+        return made
+
+    def _told(self) -> str:
+        if self.total is not None:
+            return f"{self.done:,}/{self.total:,} {self.unit}"
+        return f"{self.done:,} {self.unit}" if self.done else self.unit
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        stop = getattr(self.bar, "stop", None)
-        if stop is not None:
-            stop()
+        if self._before is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._before)
+        if self.bar is not None:
+            self.bar.stop()
 
 
 class RunProgress(Bar):

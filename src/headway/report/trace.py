@@ -17,7 +17,7 @@ from headway.report.terminal import GAP, facts, number, percent, table
 WINDOWS = 10  # fewer counts than this have no variance worth printing
 GROUPS = (("tenant", "tenants"), ("kind", "kinds"), ("model", "models"))
 MOST = 12  # rows of a table of names
-NAME_WIDTH = 24
+NAME_WIDTH = 28
 SPREAD = ("mean", "p50", "p90", "p99", "min", "max")
 
 
@@ -52,7 +52,11 @@ def lengths(found: Mapping[str, Any]) -> RenderableType:
 def arrivals(trace: Mapping[str, Any]) -> list[RenderableType]:
     found = trace["arrivals"]
     if found is None:
-        return [Text(" No clock goes through the whole trace: no rate and no burstiness to report.")]
+        if trace.get("clock") == "trace":
+            why = "Later turns have no times of their own, they wait for answers"
+        else:
+            why = "No clock goes through the whole trace"
+        return [Text(f" {why}: no rate and no burstiness to report.")]
     rates = found["rate_over_time_per_s"]
     idc = ", ".join(f"{_dispersion(window, value, trace['span_s'])}" for window, value in found["idc"].items())
     rows = [
@@ -89,7 +93,7 @@ def groups(rows: Sequence[Mapping[str, Any]], label: str) -> Table:
         )
     if len(rows) > MOST:
         rest = sum(row["requests"] for row in rows[MOST:])
-        share = sum(row["share"] for row in rows[MOST:])
+        share = rest / sum(row["requests"] for row in rows)
         made.add_row(Text(f"{len(rows) - MOST:,} more"), number(rest, 0), percent(share))
     return made
 
@@ -161,9 +165,12 @@ def _hits(rows: Sequence[Mapping[str, Any]], block: int) -> Table:
     return made
 
 
-def snippet(found: Mapping[str, Any], path: str) -> str:
-    """The section of a scenario that replays this trace; sessions without a common clock need to be told when to
-    start."""
+def snippet(found: Mapping[str, Any], path: str, block_tokens: int | None = None, limit: int | None = None) -> str:
+    """The section of a scenario that replays this trace as it was looked at; sessions without a common clock need to
+    be told when to start."""
     where = path if re.fullmatch(r"[\w./-]+", path) else json.dumps(path)
-    starts = ", starts: {rate: 0.2/s, arrival: poisson}" if found["arrivals"] is None else ""
-    return f"workload: {{trace: {{format: {found['format']}, path: {where}{starts}}}}}"
+    starts = ", starts: {rate: 0.2/s, arrival: poisson}" if found.get("clock") == "session" else ""
+    said = "".join(
+        f", {name}: {value}" for name, value in (("block_tokens", block_tokens), ("limit", limit)) if value is not None
+    )
+    return f"workload: {{trace: {{format: {found['format']}, path: {where}{said}{starts}}}}}"

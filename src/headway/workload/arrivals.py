@@ -38,6 +38,8 @@ from headway.units import duration_ps, exact
 from headway.wording import cut, shown, suggest
 from headway.workload.curve import US_PER_SECOND
 from headway.workload.profiles import Profile
+from headway.workload.traces import find_format, open_trace
+from headway.workload.traces.source import head, lines
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     "poisson": (),
@@ -81,7 +83,7 @@ def parse(spec: object, where: str) -> Arrival:
     place = where if isinstance(spec, str) else f"{where}.process"
     if arrival.process not in KEYS:
         known = suggest(arrival.process, PROCESSES)
-        raise HeadwayError(f"{place}: no arrival process is called {arrival.process!r}.{known}")
+        raise HeadwayError(f"{place}: no arrival process is called {shown(arrival.process)}.{known}")
     for name in Arrival.__struct_fields__[1:]:
         if getattr(arrival, name) is not None and name not in KEYS[arrival.process]:
             takers = " or ".join(f"the {process} process" for process, keys in KEYS.items() if name in keys)
@@ -123,12 +125,10 @@ def _checked(arrival: Arrival, where: str) -> Arrival:
 
 
 def _check_file(arrival: Arrival, where: str) -> None:
-    from headway.workload.traces import check_format  # see _times
-
     if not arrival.path:
         raise HeadwayError(f"{where}: 'path' is missing; name the file whose instants are replayed.")
     if arrival.format is not None:
-        check_format(arrival.format, f"{where}.format")
+        find_format(arrival.format, f"{where}.format")
 
 
 def written(arrival: Arrival) -> str | Json:
@@ -151,9 +151,10 @@ def base_rate(arrival: Arrival, rate: Fraction | None, where: str = "arrival") -
 
 
 def microseconds(arrival: Arrival, rate: Fraction | None, rng: Random, profile: Profile | None = None) -> Iterator[int]:
-    """Arrival times, never falling, of a process that `parse` gave; without end, unless a trace is played as recorded
-    or the profile stays at 0."""
-    rate = base_rate(arrival, rate)
+    """Arrival times, never falling, of a process that `parse` gave at the rate that `base_rate` gave; without end,
+    unless a trace is played as recorded or the profile stays at 0."""
+    if rate is None:
+        rate = base_rate(arrival, None)
     if arrival.process == "trace":
         totals, unit = _recorded(pathlib.Path(str(arrival.path)), arrival.format, rate is not None)
     else:
@@ -259,10 +260,6 @@ def _instants(path: pathlib.Path, format: str | None) -> Iterator[int]:
 
 
 def _times(path: pathlib.Path, format: str | None) -> Iterator[tuple[str, int]]:
-    # a trace may be drawn from processes of ours, so traces stand on this module too
-    from headway.workload.traces import open_trace
-    from headway.workload.traces.source import head, lines
-
     first = head(path) if format is None else []
     if first and SECONDS.fullmatch(first[0]):
         for line, text in lines(path):

@@ -29,6 +29,7 @@ from headway.workload.kinds import check_probability
 from headway.workload.plans import USUAL, Mark
 
 MOST_AT_ONCE: Final = 1_000_000
+RAREST: Final = 1e-4
 BASE, BURST, FOLLOWER = range(3)
 
 
@@ -92,7 +93,7 @@ def parse(spec: object, where: str) -> Behaviour:
         raise HeadwayError(f"{place}: no behaviour is called {shown(name)}.{suggest(str(name), TYPES)}")
     found = read(TYPES[name], rest, where)
     if isinstance(found, Bursty):
-        check_probability(found.probability, f"{where}.probability")
+        check_propensity(found.probability, f"{where}.probability")
         shapes.parse(found.size, f"{where}.size")
         _check_interval(found.interval, f"{where}.interval")
     elif isinstance(found, Adversarial):
@@ -123,6 +124,15 @@ def _abuse(name: str, value: Any, where: str) -> Oversized | Volley | bool:
         check_probability(found.probability, f"{where}.probability")
         _check_factor(found.factor, f"{where}.factor")
     return found
+
+
+def check_propensity(probability: float, where: str) -> None:
+    """Of a burst: where it hardly ever comes one would look for it for ever."""
+    check_probability(probability, where)
+    if 0 < probability < RAREST:
+        raise HeadwayError(
+            f"{where}: must be 0 or at least {RAREST:g}, got {probability:g}; bursts can be rarer by a longer interval."
+        )
 
 
 def _check_interval(interval: object, where: str) -> None:
@@ -164,7 +174,7 @@ def _merged(
     base: Iterator[int], behaviour: Behaviour, mark: Callable[[int], Mark], seed: int, where: str
 ) -> Iterator[Start]:
     """Ordinary starts, volleys and bursts in order of time."""
-    heap: list[tuple[int, int, int, int]] = []  # time, what, number, size
+    heap: list[tuple[int, int, int, int]] = []  # time, what, number, size of a burst or what is left of a volley
     numbers = count()
     bursts = _bursts(behaviour, seed, where)
     volley, gap = 1, None
@@ -188,12 +198,11 @@ def _merged(
             push(BURST, *next(bursts, (None, 1)))
             continue
         yield at, mark(0)
+        left = volley - 1 if what == BASE else size - 1
+        if left:
+            assert gap is not None
+            push(FOLLOWER, at + gap(), left)
         if what == BASE:
-            follows = at
-            for _ in range(volley - 1):
-                assert gap is not None
-                follows += gap()
-                push(FOLLOWER, follows)
             push(BASE, next(base, None))
 
 

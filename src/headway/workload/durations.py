@@ -16,7 +16,7 @@ import msgspec
 from headway.types import HeadwayError
 from headway.units import LONGEST_PS, duration_ps
 from headway.wording import shown, suggest
-from headway.workload.shapes import Draw, check_weights, clamped, continuous, picker
+from headway.workload.shapes import Draw, Maker, check_weights, clamped, continuous, pickers
 
 PS_PER_US: Final = 1_000_000
 MAX_US: Final = LONGEST_PS // PS_PER_US
@@ -82,13 +82,19 @@ def _microseconds(value: object, where: str) -> int:
 
 def sampler(spec: object, where: str, rng: Random) -> Draw:
     """A function that draws whole microseconds from `rng`."""
+    return maker(spec, where)(rng)
+
+
+def maker(spec: object, where: str) -> Maker:
+    """Samplers of one distribution, which is read once."""
     found = parse(spec, where)
     low, high = found.get("min", 0), found.get("max", MAX_US)
     kind = found["dist"]
     if kind == "constant":
         value = min(max(found["value"], low), high)
-        return lambda: value
+        return lambda _: lambda: value
     if kind == "empirical":
         values = [min(max(one, low), high) for one in found["values"]]
-        return picker(values, found.get("weights"), rng)
-    return clamped(continuous(kind, found.get("mean", 0), found.get("std", 0), low, high, rng), low, high)
+        return pickers(values, found.get("weights"))
+    mean, std = found.get("mean", 0), found.get("std", 0)
+    return lambda rng: clamped(continuous(kind, mean, std, low, high, rng), low, high)

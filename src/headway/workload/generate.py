@@ -16,7 +16,7 @@ from headway.streams import derive, stream
 from headway.types import HeadwayError, Path, Request
 from headway.workload import arrivals, behaviour, durations, profiles, shapes
 from headway.workload.kinds import Completion
-from headway.workload.plans import PS_PER_US, Lengths, Mark, Planner, Script
+from headway.workload.plans import PS_PER_US, Lengths, Mark, Planner, Recipe, Script, Turns
 from headway.workload.prefixes import Beginnings
 from headway.workload.sessions import Chain, Graph, Numbered
 from headway.workload.tenants import Tenant
@@ -58,10 +58,11 @@ class Drawn:
         script = self._script
         wanted = self._budget.take(len(script.steps))
         if self._chained or not script.branches():
-            self._session = Chain(self.name, self.tenant, self.slo_class, script.turns(wanted), wanted)
+            turns = map(Turns(script, wanted).__getitem__, range(wanted))
+            self._session = Chain(self.name, self.tenant, self.slo_class, turns, wanted)
         else:
             after = [step.after for step in script.steps[:wanted]]
-            self._session = Graph(self.name, self.tenant, self.slo_class, list(script.turns(wanted)), after)
+            self._session = Graph(self.name, self.tenant, self.slo_class, Turns(script, wanted), after)
         return self._session.begin()
 
     def ended(self, number: int) -> Iterable[Numbered]:
@@ -72,33 +73,47 @@ class Drawn:
         return 0 if self._session is None else self._session.left()
 
 
+class Habits:
+    """What a tenant's sessions are drawn from, read once for all users of its closed loop."""
+
+    def __init__(self, tenant: Tenant, seed: int, model: str) -> None:
+        self.tenant = tenant
+        self.models: list[tuple[str, list[Recipe], Chooser]] = []
+        places = tenant.places
+        lengths = Lengths(tenant.prompt_tokens, tenant.output_tokens, tenant.max_tokens, places)
+        several = len(tenant.models) > 1 or len(tenant.models[0].kinds) > 1
+        for one in tenant.models:
+            name = one.name or model
+            label = f"model.{name}." if len(tenant.models) > 1 else ""
+            recipes = []
+            for number, kind in enumerate(one.kinds):
+                own, place = (f"{label}kind.{number}.", "kinds") if several else ("", "kind")
+                recipes.append(Recipe(kind, lengths, tenant.correlations.session, places[place], own))
+            self.models.append((name, recipes, _chooser([kind.weight for kind in one.kinds], f"workload.{label}kind")))
+        self.model = _chooser([one.weight for one in tenant.models], "workload.model")
+        self.beginnings: Beginnings | None = None
+        if tenant.prefix is not None:
+            self.beginnings = Beginnings(tenant.prefix, tenant.seed(seed), tenant.base, seed, places["prefix"])
+        self.think: shapes.Maker | None = None
+        if tenant.closed_loop is not None:
+            self.think = durations.maker(tenant.closed_loop.think_time, f"{places['closed_loop']}.think_time")
+
+
 class Author:
     """Draws the sessions of a tenant, or of one of its closed loop's users, one after the other."""
 
-    def __init__(
-        self, tenant: Tenant, seed: int, common_seed: int, model: str, first: int = 0, stride: int = 1
-    ) -> None:
-        """`seed` is the author's own, `common_seed` that of all; contents are numbered from `first` on by `stride`."""
-        self._tenant = tenant
+    def __init__(self, habits: Habits, seed: int, first: int = 0, stride: int = 1) -> None:
+        """`seed` is the author's own; contents are numbered from `first` on by `stride`."""
+        tenant = habits.tenant
         self._next, self._stride = tenant.base + first, stride
-        places = tenant.places
-        lengths = Lengths(tenant.prompt_tokens, tenant.output_tokens, tenant.max_tokens, places)
-        names = [one.name or model for one in tenant.models]
-        several = len(tenant.models) > 1 or len(tenant.models[0].kinds) > 1
-        self._models: list[tuple[str, list[Planner], Callable[[], int]]] = []
-        for name, one in zip(names, tenant.models, strict=True):
-            label = f"model.{name}." if len(tenant.models) > 1 else ""
-            planners = []
-            for number, kind in enumerate(one.kinds):
-                own, place = (f"{label}kind.{number}.", "kinds") if several else ("", "kind")
-                planners.append(Planner(kind, lengths, tenant.correlations.session, seed, places[place], own))
-            draw = _chooser([kind.weight for kind in one.kinds], seed, f"workload.{label}kind")
-            self._models.append((name, planners, draw))
-        self._model = _chooser([one.weight for one in tenant.models], seed, "workload.model")
+        self._models = [
+            (name, [Planner(recipe, seed) for recipe in recipes], choose(seed))
+            for name, recipes, choose in habits.models
+        ]
+        self._model = habits.model(seed)
         self._beginning: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        if tenant.prefix is not None:
-            correlation, place = tenant.correlations.prefix, places["prefix"]
-            self._beginning = Beginnings(tenant.prefix, seed, tenant.base, common_seed, correlation, place).draw
+        if habits.beginnings is not None:
+            self._beginning = habits.beginnings.sampler(seed, tenant.correlations.prefix)
 
     def session(self, mark: Mark) -> Script:
         model, planners, kind = self._models[self._model()]
@@ -109,10 +124,14 @@ class Author:
         return Script(planner.kind, model, steps, (0, 0) if mark.unique else beginning, first, self._stride)
 
 
-def _chooser(weights: list[float], seed: int, name: str) -> Callable[[], int]:
+Chooser = Callable[[int], Callable[[], int]]  # by seed
+
+
+def _chooser(weights: list[float], name: str) -> Chooser:
     if len(weights) == 1:
-        return lambda: 0
-    return shapes.picker(range(len(weights)), weights, stream(seed, name))
+        return lambda seed: lambda: 0
+    pickers = shapes.pickers(range(len(weights)), weights)
+    return lambda seed: pickers(stream(seed, name))
 
 
 def times(tenant: Tenant, seed: int) -> Iterator[int]:
@@ -136,10 +155,10 @@ def sources(tenants: list[Tenant], seed: int, model: str, requests: int | None, 
             sessions = _sessions(tenant, seed, model, shared, stop_ps)
             found.append(Source(sessions, tenant.retry, stop_ps, timeout_ps=tenant.timeout_ps))
             continue
-        users = tenant.closed_loop.concurrency
-        for user in range(users):
+        users, habits = tenant.closed_loop.concurrency, Habits(tenant, seed, model)
+        for user in range(min(users, part)):  # who has nothing to ask for does not come
             quota = Budget(part // users + (user < part % users))
-            own = _user(tenant, seed, model, user, quota)
+            own = _user(habits, seed, user, quota)
             found.append(Source(own, tenant.retry, stop_ps, users=1, timeout_ps=tenant.timeout_ps))
     return found
 
@@ -161,7 +180,7 @@ def _parts(tenants: list[Tenant], requests: int | None) -> list[int]:
 def _sessions(tenant: Tenant, seed: int, model: str, budget: Budget, stop_ps: int) -> Iterator[tuple[int, Drawn]]:
     """The sessions of a tenant's open loop with their starts."""
     own = tenant.seed(seed)
-    author, place = Author(tenant, own, seed, model), tenant.places
+    author, place = Author(Habits(tenant, seed, model), own), tenant.places
     starts = behaviour.starts(
         times(tenant, own), tenant.behaviour, tenant.correlations.burst_size, own, place["behaviour"]
     )
@@ -177,13 +196,13 @@ def _sessions(tenant: Tenant, seed: int, model: str, budget: Budget, stop_ps: in
         yield start_ps, Drawn(name, tenant, script, budget, chained=False)
 
 
-def _user(tenant: Tenant, seed: int, model: str, user: int, quota: Budget) -> Iterator[tuple[int, Drawn]]:
+def _user(habits: Habits, seed: int, user: int, quota: Budget) -> Iterator[tuple[int, Drawn]]:
     """The sessions of one user of a closed loop, who thinks before each request that is not a tool's answer."""
-    assert tenant.closed_loop is not None
+    tenant = habits.tenant
+    assert tenant.closed_loop is not None and habits.think is not None
     own = derive(tenant.seed(seed), f"workload.user.{user}")
-    author = Author(tenant, own, seed, model, user, tenant.closed_loop.concurrency)
-    think_place = f"{tenant.places['closed_loop']}.think_time"
-    think = durations.sampler(tenant.closed_loop.think_time, think_place, stream(own, "workload.closed_loop"))
+    author = Author(habits, own, user, tenant.closed_loop.concurrency)
+    think = habits.think(stream(own, "workload.closed_loop"))
     for number in count():
         if not quota.left:
             return
@@ -213,7 +232,7 @@ def requests_alone(tenant: Tenant, seed: int, model: str, requests: int | None, 
     assert prompts is not None and outputs is not None
     beginning: Callable[[], tuple[int, int]] = lambda: (0, 0)  # noqa: E731
     if tenant.prefix is not None:
-        beginning = Beginnings(tenant.prefix, own, tenant.base, seed, where=places["prefix"]).draw
+        beginning = Beginnings(tenant.prefix, own, tenant.base, seed, places["prefix"]).sampler(own)
     prompt_kind, output_kind, key, limit = hashing.PROMPT, hashing.OUTPUT, hashing.key, None
     for row, microseconds in enumerate(islice(times(tenant, own), requests)):
         arrival_ps, number = microseconds * PS_PER_US, tenant.base + row

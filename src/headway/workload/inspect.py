@@ -49,6 +49,7 @@ def describe(trace: Trace, capacities: Sequence[int | None], instances: Sequence
     columns = _columns(trace, runs)
     found: Json = {
         "format": trace.format,
+        "clock": trace.info.clock,  # with one for all, some requests may still have no time: those that wait for others
         "requests": len(trace),
         "span_s": None if span_ps is None else span_ps / PS_PER_SECOND,
         "rate_per_s": len(trace) * PS_PER_SECOND / span_ps if span_ps else None,
@@ -138,7 +139,12 @@ def _sessions(trace: Trace, columns: Columns) -> Json | None:
     found = figures.sessions(columns)
     if found is None:
         return None
-    think = array("q", (delay for delay in trace.delay_ps if delay != NONE))
+    seen: set[int] = set()
+    think = array("q")
+    for row, (session, think_ps) in enumerate(zip(trace.session, trace.think_ps, strict=True)):
+        if think_ps != NONE and (session in seen or row in trace.after):  # a first turn waits for nothing
+            think.append(think_ps)
+        seen.add(session)
     return found | {"source": "recorded" if trace.info.sessions else "derived", "think_s": figures.seconds(think)}
 
 

@@ -135,7 +135,7 @@ def _checked(kind: AnyKind, where: str) -> AnyKind:
     if isinstance(kind, Completion):
         return kind
     if kind.growth not in GROWTHS:
-        raise HeadwayError(f"{where}.growth: no growth is called {kind.growth!r}.{suggest(kind.growth, GROWTHS)}")
+        raise HeadwayError(f"{where}.growth: no growth is called {shown(kind.growth)}.{suggest(kind.growth, GROWTHS)}")
     if kind.context_limit is not None:
         if kind.growth != "bounded":
             raise HeadwayError(f"{where}.context_limit: only a bounded context has a limit; say 'growth: bounded'.")

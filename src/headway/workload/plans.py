@@ -5,9 +5,10 @@ Every figure comes from a stream of its own, named by what it is, so that a key 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from math import exp, log, sqrt
+from random import Random
 from typing import Any, Final
 
 from msgspec import Struct
@@ -17,12 +18,24 @@ from headway.streams import stream
 from headway.workload import durations, shapes
 from headway.workload.contexts import Context
 from headway.workload.correlations import Evolution
-from headway.workload.kinds import Agentic, AnyKind, Completion, Reasoning, Subagents, limit_of, parse_subagents
+from headway.workload.kinds import (
+    DURATIONS,
+    LENGTHS,
+    TOKENS,
+    Agentic,
+    AnyKind,
+    Completion,
+    Reasoning,
+    Subagents,
+    limit_of,
+    parse_subagents,
+)
 from headway.workload.sessions import Turn
-from headway.workload.shapes import MAX_TOKENS, Draw
+from headway.workload.shapes import MAX_TOKENS, Draw, Maker
 
 PS_PER_US: Final = 1_000_000
 MOST_STEPS: Final = 10_000  # requests of one session
+MOST_THOUGHTS: Final = 10_000  # steps of all its chains of thought
 
 
 class Step(Struct, gc=False):
@@ -58,58 +71,70 @@ class Lengths(Struct, frozen=True):
     places: dict[str, str]
 
 
-class Planner:
-    """Draws the sessions of one kind. `label` tells the streams of a tenant's kinds apart."""
+class Recipe:
+    """How sessions of one kind are drawn, read once for all who draw them: the users of a closed loop may be many.
+    `label` tells the streams of a tenant's kinds apart."""
 
-    def __init__(
-        self, kind: AnyKind, lengths: Lengths, evolution: Evolution, seed: int, where: str, label: str = ""
-    ) -> None:
+    def __init__(self, kind: AnyKind, lengths: Lengths, evolution: Evolution, where: str, label: str = "") -> None:
         self.kind = kind
-        self._seed, self._label, self._where = seed, label, where
-        self._prompt = self._lengths("prompt_tokens", lengths)
-        self._output = self._lengths("output_tokens", lengths)
-        declared = lengths.max_tokens is not None or kind.max_tokens is not None
-        self._limit: Callable[[], int | None] = (
-            self._lengths("max_tokens", lengths) if declared else repeat(None).__next__
-        )
-        self._evolution = evolution
-        self._gauss = self._rng("correlations.decode").gauss
+        self.evolution = evolution
+        self.label = label
+        self.subagents: Subagents | None = None
+        self._where = where
+        self.makers: dict[str, Maker] = {}
+        for name in TOKENS:
+            given, place = getattr(kind, name), f"{where}.{name}"
+            if given is None:
+                given, place = getattr(lengths, name), lengths.places[name]
+            if given is not None:
+                self.makers[name] = shapes.maker(given, place)
+        for name in kind.__struct_fields__:
+            if name in DURATIONS:
+                self.makers[name] = durations.maker(getattr(kind, name), f"{where}.{name}")
+            elif name in LENGTHS and name not in TOKENS:
+                self.makers[name] = shapes.maker(getattr(kind, name), f"{where}.{name}")
+        if isinstance(kind, Agentic) and kind.subagents is not None:
+            self.subagents = parse_subagents(kind.subagents, f"{where}.subagents")
+            for name in ("count", "turns", "prompt_tokens"):
+                own = f"subagents.{name}"
+                self.makers[own] = shapes.maker(getattr(self.subagents, name), f"{where}.{own}")
+
+
+class Planner:
+    """Draws the sessions of a recipe, one after the other."""
+
+    def __init__(self, recipe: Recipe, seed: int) -> None:
+        kind = self.kind = recipe.kind
+        self._recipe, self._seed = recipe, seed
+        self._prompt, self._output = self._draw("prompt_tokens"), self._draw("output_tokens")
+        self._limit: Callable[[], int | None] = repeat(None).__next__
+        if "max_tokens" in recipe.makers:
+            self._limit = self._draw("max_tokens")
+        self._evolution = recipe.evolution
+        if self._evolution.decode_variation is not None:
+            self._gauss = self._rng("correlations.decode").gauss
         if isinstance(kind, Completion):
             return
         self._turns, self._turn_tokens = self._draw("turns"), self._draw("turn_tokens")
-        self._think = self._pause("think_time")
+        self._think = self._draw("think_time")
         if isinstance(kind, Reasoning):
             self._chain, self._chain_tokens = self._draw("steps"), self._draw("step_tokens")
-        self._subagents: Subagents | None = None
+        self._subagents = recipe.subagents
         if isinstance(kind, Agentic):
             self._calls, self._tool_tokens = self._draw("calls"), self._draw("tool_tokens")
-            self._tool, self._uniform = self._pause("tool_latency"), self._rng("tool_call").random
-            if kind.subagents is not None:
-                self._subagents = parse_subagents(kind.subagents, f"{where}.subagents")
-                self._count, self._sub_turns = self._sub("count"), self._sub("turns")
-                self._sub_prompt = self._sub("prompt_tokens")
+            self._tool, self._uniform = self._draw("tool_latency"), self._rng("tool_call").random
+            if self._subagents is not None:
+                self._count, self._sub_turns = self._draw("subagents.count"), self._draw("subagents.turns")
+                self._sub_prompt = self._draw("subagents.prompt_tokens")
                 self._sub_uniform = self._rng("subagents").random
 
     # --- streams -----------------------------------------------------------------------------------------------
 
-    def _rng(self, name: str) -> Any:
-        return stream(self._seed, f"workload.{self._label}{name}")
-
-    def _lengths(self, name: str, lengths: Lengths) -> Draw:
-        own, place = getattr(self.kind, name), f"{self._where}.{name}"
-        if own is None:
-            own, place = getattr(lengths, name), lengths.places[name]
-        return shapes.sampler(own, place, self._rng(name))
+    def _rng(self, name: str) -> Random:
+        return stream(self._seed, f"workload.{self._recipe.label}{name}")
 
     def _draw(self, name: str) -> Draw:
-        return shapes.sampler(getattr(self.kind, name), f"{self._where}.{name}", self._rng(name))
-
-    def _pause(self, name: str) -> Draw:
-        return durations.sampler(getattr(self.kind, name), f"{self._where}.{name}", self._rng(name))
-
-    def _sub(self, name: str) -> Draw:
-        place = f"{self._where}.subagents.{name}"
-        return shapes.sampler(getattr(self._subagents, name), place, self._rng(f"subagents.{name}"))
+        return self._recipe.makers[name](self._rng(name))
 
     # --- sessions ----------------------------------------------------------------------------------------------
 
@@ -118,6 +143,7 @@ class Planner:
         prompt = bounded(self._prompt() * mark.prompt_factor) if mark.prompt_factor != 1 else self._prompt()
         if isinstance(self.kind, Completion):
             return [self._step(prompt, self._output(), mark, by_user=True)]
+        self._thoughts = MOST_THOUGHTS
         follow_ups, outputs = self._follow_ups(), self._outputs()
         steps: list[Step] = []
         waits: tuple[int, ...] = ()
@@ -137,14 +163,18 @@ class Planner:
     def _call(self, steps: list[Step], outputs: Iterator[int], mark: Mark) -> None:
         """A tool's answer, or that of sub-agents, behind the last step."""
         caller = len(steps) - 1
-        if self._subagents is None or self._sub_uniform() >= self._subagents.probability:
+        full = len(steps) > MOST_STEPS - 2  # sub-agents take two at least: one of theirs, and what they hand back
+        if self._subagents is None or self._sub_uniform() >= self._subagents.probability or full:
             delay = self._tool() * PS_PER_US
             steps.append(self._step(self._tool_tokens(), next(outputs), mark, delay, after=(caller,)))
             return
         ends, reports, branch = [], 0, len(steps)
-        for number in range(min(self._count(), MOST_STEPS)):
+        for number in range(self._count()):
+            room = MOST_STEPS - 1 - len(steps)
+            if not room:
+                break
             last = caller
-            for turn in range(max(1, min(self._sub_turns(), MOST_STEPS - len(steps)))):
+            for turn in range(min(self._sub_turns(), room)):
                 tokens, delay = (self._tool_tokens(), self._tool() * PS_PER_US) if turn else (self._sub_prompt(), 0)
                 steps.append(self._step(tokens, self._output(), mark, delay, branch + number, (last,)))
                 last = len(steps) - 1
@@ -164,7 +194,9 @@ class Planner:
     ) -> Step:
         hidden = 0
         if isinstance(self.kind, Reasoning):
-            hidden = min(sum(self._chain_tokens() for _ in range(min(self._chain(), MOST_STEPS))), MAX_TOKENS)
+            thoughts = min(self._chain(), self._thoughts)
+            self._thoughts -= thoughts
+            hidden = min(sum(self._chain_tokens() for _ in range(thoughts)), MAX_TOKENS)
         if mark.output_factor != 1:
             output = bounded(output * mark.output_factor)
         output = min(output + hidden, MAX_TOKENS)
@@ -212,34 +244,48 @@ class Script(Struct, frozen=True, gc=False):
     first: int  # number of the first step's contents
     stride: int = 1
 
-    def turns(self, count: int) -> Iterator[Turn]:
-        """The first `count` requests."""
-        kind, contexts = self.kind, {0: self._context()}
-        name = kind.__struct_config__.tag
-        for index, step in enumerate(self.steps[:count]):
-            context = contexts.get(step.branch)
-            if context is None:
-                context = contexts[step.branch] = self._context()
-            number = self.first + index * self.stride
-            output_key = hashing.key(hashing.OUTPUT, number)
-            path = context.prompt(step.new_tokens, hashing.key(hashing.PROMPT, number))
-            context.answered(output_key, step.output_tokens, step.hidden_tokens)
-            yield Turn(
-                path.tokens,
-                step.output_tokens,
-                path,
-                output_key,
-                step.delay_ps,
-                self.model,
-                str(name),
-                step.max_tokens,
-                context.prefix_tokens,
-            )
-
-    def _context(self) -> Context:
+    def context(self) -> Context:
         if isinstance(self.kind, Completion):
             return Context(*self.prefix)
         return Context(*self.prefix, self.kind.growth, limit_of(self.kind))
 
     def branches(self) -> bool:
         return any(step.branch for step in self.steps)
+
+
+class Turns(Sequence[Turn]):
+    """The first `count` requests of a script, each made when it is asked for. In every branch they are asked for in
+    order and once, as each waits for the one before; so only what is under way is held, not every prompt there is."""
+
+    __slots__ = ("_contexts", "_count", "_script")
+
+    def __init__(self, script: Script, count: int) -> None:
+        self._script, self._count = script, count
+        self._contexts: dict[int, Context] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        script = self._script
+        step = script.steps[index]
+        context = self._contexts.get(step.branch)
+        if context is None:
+            context = self._contexts[step.branch] = script.context()
+        number = script.first + index * script.stride
+        output_key = hashing.key(hashing.OUTPUT, number)
+        path = context.prompt(step.new_tokens, hashing.key(hashing.PROMPT, number))
+        context.answered(output_key, step.output_tokens, step.hidden_tokens)
+        return Turn(
+            path.tokens,
+            step.output_tokens,
+            path,
+            output_key,
+            step.delay_ps,
+            script.model,
+            str(script.kind.__struct_config__.tag),
+            step.max_tokens,
+            context.prefix_tokens,
+        )

@@ -12,7 +12,7 @@ begins with its text; and it is the same text for every tenant that lists its na
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import isfinite
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from headway.streams import stream
 from headway.types import HeadwayError, Json
 from headway.wording import shown, suggest
 from headway.workload import shapes
-from headway.workload.shapes import MAX_TOKENS, check_weights, picker
+from headway.workload.shapes import MAX_TOKENS, check_weights, pickers
 
 MAX_GROUPS: Final = 10_000_000
 NO_GROUP: Final = -1
@@ -133,7 +133,7 @@ def _popularity(prefix: Prefix, where: str) -> str | Json | list[Any]:
     popularity = Popularity(spec) if isinstance(spec, str) else read(Popularity, spec, where)
     if popularity.dist not in ("uniform", "zipf"):
         known = suggest(popularity.dist, ("uniform", "zipf"))
-        raise HeadwayError(f"{where}: no popularity is called {popularity.dist!r}.{known}")
+        raise HeadwayError(f"{where}: no popularity is called {shown(popularity.dist)}.{known}")
     if popularity.dist == "uniform":
         if popularity.s is not None:
             raise HeadwayError(f"{where}.s: only zipf takes an exponent.")
@@ -145,27 +145,34 @@ def _popularity(prefix: Prefix, where: str) -> str | Json | list[Any]:
 
 
 class Beginnings:
-    """Draws the shared beginning of each session, of a prefix that `parse` gave: its key and its tokens, (0, 0) for
-    none. With `correlation` c a session has the beginning of the one before with probability c."""
+    """The shared beginnings of a tenant's sessions, of a prefix that `parse` gave: the same groups, with the same keys
+    and lengths, for all who draw from them."""
 
-    __slots__ = ("_base", "_groups", "_lengths", "_prefix", "_seeds", "_where", "draw")
+    __slots__ = ("_base", "_groups", "_lengths", "_members", "_prefix", "_seeds", "_tokens")
 
-    def __init__(
-        self, prefix: Prefix, seed: int, base: int, common_seed: int, correlation: float = 0.0, where: str = "prefix"
-    ) -> None:
+    def __init__(self, prefix: Prefix, seed: int, base: int, common_seed: int, where: str) -> None:
+        """`seed` is the tenant's, `common_seed` that of all tenants."""
         self._prefix = prefix
         self._groups: list[Group] | None = prefix.groups if isinstance(prefix.groups, list) else None
         self._base = base
-        self._where = f"{where}.tokens"
         self._seeds = (seed, common_seed)
+        self._tokens = None
+        if prefix.tokens is not None and not isinstance(prefix.tokens, int):
+            self._tokens = shapes.maker(prefix.tokens, f"{where}.tokens")
+        self._members = _members(prefix)
         self._lengths: dict[int, tuple[int, int]] = {}  # by group: memory goes with the groups that were drawn
-        group = _correlated(_chooser(prefix, seed), correlation, seed)
+
+    def sampler(self, seed: int, correlation: float = 0.0) -> Callable[[], tuple[int, int]]:
+        """Draws the beginning of each session from `seed`: its key and its tokens, (0, 0) for none. With `correlation`
+        c a session has that of the one before with probability c."""
+        group = _correlated(_chooser(self._prefix, self._members, seed), correlation, seed)
+        lengths, measure = self._lengths, self._measure
 
         def draw() -> tuple[int, int]:
             member = group()
-            return (0, 0) if member < 0 else self._lengths.get(member) or self._measure(member)
+            return (0, 0) if member < 0 else lengths.get(member) or measure(member)
 
-        self.draw = draw
+        return draw
 
     def _measure(self, member: int) -> tuple[int, int]:
         """A group's key and length. A listed group's depend on its name alone, the same for every tenant."""
@@ -177,25 +184,30 @@ class Beginnings:
             tokens = tokens if group.tokens is None else group.tokens
             number = NAMED + hashing.stable("prefix group", group.name) % NAMED
         if not isinstance(tokens, int):
-            tokens = shapes.sampler(tokens, self._where, stream(seed, f"workload.prefix.tokens.{name}"))()
+            assert self._tokens is not None
+            tokens = self._tokens(stream(seed, f"workload.prefix.tokens.{name}"))()
         found = self._lengths[member] = (hashing.key(hashing.GROUP, number), tokens)
         return found
 
 
-def _chooser(prefix: Prefix, seed: int) -> Callable[[], int]:
-    """A function that draws each session's group, `NO_GROUP` for none."""
+def _members(prefix: Prefix) -> shapes.Maker:
+    """Draws of groups by their popularity."""
     popularity, groups = prefix.popularity, prefix.groups
-    weights = [float(weight) for weight in popularity] if isinstance(popularity, list) else None
-    if isinstance(popularity, dict):
-        weights = [rank ** -popularity["s"] for rank in range(1, groups + 1)]
-    reuse = None
+    weights: Iterable[float] | None = None
     if isinstance(groups, list):
         weights = [group.popularity for group in groups]
-        reuse = [group.reuse for group in groups]
-    count = groups if isinstance(groups, int) else len(groups)
-    group = picker(range(count), weights, stream(seed, "workload.prefix.group"))
-    share = prefix.share
-    if reuse is not None and min(reuse) < 1:
+    elif isinstance(popularity, list):
+        weights = [float(weight) for weight in popularity]
+    elif isinstance(popularity, dict):
+        weights = (rank ** -popularity["s"] for rank in range(1, groups + 1))
+    return pickers(range(groups if isinstance(groups, int) else len(groups)), weights)
+
+
+def _chooser(prefix: Prefix, members: shapes.Maker, seed: int) -> Callable[[], int]:
+    """A function that draws each session's group, `NO_GROUP` for none."""
+    group, share = members(stream(seed, "workload.prefix.group")), prefix.share
+    reuse = [one.reuse for one in prefix.groups] if isinstance(prefix.groups, list) else [1.0]
+    if min(reuse) < 1:
         shares = [share * one for one in reuse]
     elif share == 1.0:
         return group

@@ -7,6 +7,7 @@ answers came at once. Lengths, contents and think times are what a run will see;
 from __future__ import annotations
 
 from array import array
+from fractions import Fraction
 from itertools import islice
 from typing import Final
 
@@ -60,17 +61,35 @@ def preview(spec: WorkloadSpec, seed: int = 0, model: str = "", requests: int = 
 
 
 def _expected(spec: WorkloadSpec, found: Json) -> int | None:
-    """How many requests there will be: as many as came, as are asked for, or about as many as the rate so far makes of
-    the duration; None where nobody can say."""
+    """How many requests there will be: as many as came, or else about as many as are asked for or come within the
+    duration, whichever is less; None where nobody can say."""
     if found["complete"]:
         return int(found["requests"])
-    if spec.requests is not None:
-        return spec.requests
-    last_s = found["first_s"] + found["span_s"]
-    if spec.duration is None or not last_s:
+    within = _within(spec, found)
+    if within is None or spec.requests is None:
+        return spec.requests if within is None else within
+    return min(spec.requests, within)
+
+
+def _within(spec: WorkloadSpec, found: Json) -> int | None:
+    """About what the requests so far make of the whole duration. An open loop's are as many more as its profile has
+    still to come; what waits for answers, or is traced, goes on as it did."""
+    so_far_ps = round((found["first_s"] + found["span_s"]) * PS_PER_SECOND)
+    if spec.duration is None or not so_far_ps:
         return None
-    lasts_s = duration_ps(spec.duration, "workload.duration") / PS_PER_SECOND
-    return round(int(found["requests"]) * lasts_s / float(last_s))
+    lasts_ps = duration_ps(spec.duration, "workload.duration")
+    if spec.trace is not None:
+        return round(int(found["requests"]) * Fraction(lasts_ps, so_far_ps))
+    came = {group["name"]: int(group["requests"]) for group in found["tenants"]}
+    total = Fraction(0)
+    for tenant in spec.senders():
+        requests = came.get(tenant.name, 0)
+        if tenant.rate is None:
+            total += Fraction(requests * lasts_ps, so_far_ps)
+        else:
+            whole, part = (tenant.profile.expected(tenant.rate, until_ps) for until_ps in (lasts_ps, so_far_ps))
+            total += requests * whole / part if requests and part else whole
+    return round(total)
 
 
 def look(traffic: Traffic, requests: int) -> Json:
@@ -91,7 +110,7 @@ def look(traffic: Traffic, requests: int) -> Json:
         model.append(models.setdefault(request.model, len(models)))
         session, gap_ps = NONE, NONE
         if request.session is not None:
-            session = sessions.setdefault(f"{request.tenant}\x1f{request.session}", len(sessions))
+            session = sessions.setdefault(request.session, len(sessions))
             gap_ps = request.arrival_ps - last_ps[session] if session in last_ps else NONE
             last_ps[session] = request.arrival_ps
         columns.session.append(session)

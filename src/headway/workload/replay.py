@@ -24,7 +24,7 @@ from headway.workload.trace_spec import BOTH_STARTS, PLACE, TraceSpec, parse, re
 from headway.workload.trace_turns import SLO_CLASS, TENANT, Clock, Limits, Maker, One, planned, stamp
 from headway.workload.traces import Trace, open_trace, threads
 from headway.workload.traces.record import Info, Options, Reader
-from headway.workload.traces.source import reason
+from headway.workload.traces.source import check_ordinary, reason
 from headway.workload.traces.table import NONE, Labels
 from headway.workload.traffic import OpenLoop, Planned, Retry, Sessions, Source, Traffic, with_deadlines
 from headway.workload.waits import groups, is_chain, waits
@@ -60,6 +60,7 @@ def load(spec: TraceSpec, seed: int = 0) -> Trace:
 
 def _opened(spec: TraceSpec, seed: int) -> Reader:
     path = pathlib.Path(spec.path)
+    check_ordinary(path)
     try:
         if not path.is_dir():
             path.open("rb").close()
@@ -206,6 +207,8 @@ class Replay:
         for start_ps, rows in zip(self._begins(), groups(self._trace, self._session), strict=False):
             while coming and coming[0][0] <= start_ps:
                 yield heappop(coming)
+            if self._clock.over(start_ps, rows[0], "starts.rate"):
+                break
             first_ps = stamp(rows[0], stamps[rows[0]])
             for row in rows:
                 heappush(coming, (start_ps + scaled(max(0, stamp(row, stamps[row]) - first_ps)), row))
@@ -220,6 +223,8 @@ class Replay:
         found = groups(self._trace, self._session)
         if self._starts is not None:
             for start_ps, rows in zip(self._begins(), found, strict=False):
+                if self._clock.over(start_ps, rows[0], "starts.rate"):
+                    return
                 yield start_ps, self._made(rows)
             return
         for rows in found:

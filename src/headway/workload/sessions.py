@@ -94,12 +94,13 @@ class Graph:
     def __init__(
         self, name: str | None, tenant: str, slo_class: str, turns: Sequence[Turn], after: Sequence[Sequence[int]]
     ) -> None:
-        """`after[i]` are the numbers of the turns that turn i waits for, each below i."""
+        """`after[i]` are the numbers of the turns that turn i waits for, each below i. A turn is looked at when it has
+        become free, once."""
         self.name = name
         self.tenant = tenant
         self.slo_class = slo_class
         self._turns = turns
-        self._waiters: list[list[int]] = [[] for _ in turns]
+        self._waiters: list[list[int]] = [[] for _ in range(len(turns))]
         self._blocked = [0] * len(turns)
         for number, earlier in enumerate(after):
             for one in dict.fromkeys(earlier):

@@ -14,8 +14,9 @@ outside is set to the bound, it is not drawn again.
 from __future__ import annotations
 
 import pathlib
+from array import array
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from math import exp, isfinite, log, log1p, sqrt
 from random import Random
@@ -25,13 +26,17 @@ from msgspec import Struct
 
 from headway.section import read
 from headway.types import HeadwayError
+from headway.wording import shown as quoted
 from headway.wording import suggest
 
 MAX_TOKENS: Final = 2**31 - 1
+MOST_LENGTHS: Final = 10_000_000  # in a file
+LONGEST_LINE: Final = 1000
 MAX_RATIO: Final = 1e12  # of std to mean, beyond which the square leaves the floats
 WHOLE: Final = f"a length is a whole number between 1 and {MAX_TOKENS}"
 
 Draw = Callable[[], int]
+Maker = Callable[[Random], Draw]  # of samplers that differ in nothing but their stream
 
 
 class Constant(Struct, frozen=True):
@@ -92,10 +97,10 @@ def parse(spec: object, where: str) -> tuple[str, Shape]:
         if not isinstance(name, str) or name not in KINDS:
             if name is None:
                 raise HeadwayError(f"{where}: say 'dist', one of {', '.join(KINDS)}.")
-            raise HeadwayError(f"{where}.dist: no distribution is called {name!r}.{suggest(str(name), KINDS)}")
+            raise HeadwayError(f"{where}.dist: no distribution is called {quoted(name)}.{suggest(str(name), KINDS)}")
         kind, shape, value_at = name, read(KINDS[name], rest, where), f"{where}.value"
     else:
-        raise HeadwayError(f"{where}: expected a number or a mapping with 'dist', got {spec!r}.")
+        raise HeadwayError(f"{where}: expected a number or a mapping with 'dist', got {quoted(spec)}.")
     _check_bounds(shape, where)
     _check_figures(shape, where, value_at)
     if kind == "lognormal" and isinstance(shape, Spread) and shape.std > MAX_RATIO * shape.mean:
@@ -167,19 +172,23 @@ def shown(value: float) -> str:
 
 def sampler(spec: object, where: str, rng: Random) -> Draw:
     """A function that draws lengths from `rng`."""
+    return maker(spec, where)(rng)
+
+
+def maker(spec: object, where: str) -> Maker:
+    """Samplers of one distribution, which is read once."""
     kind, shape = parse(spec, where)
     low = 1 if shape.min is None else shape.min
     high = MAX_TOKENS if shape.max is None else shape.max
     if isinstance(shape, Constant):
         value = min(max(int(shape.value), low), high)
-        return lambda: value
+        return lambda _: lambda: value
     if isinstance(shape, Empirical):
         values = shape.values or _read_lengths(pathlib.Path(str(shape.path)), f"{where}.path")
-        return picker([min(max(value, low), high) for value in values], shape.weights, rng)
-    if isinstance(shape, Uniform):
-        return clamped(continuous(kind, 0, 0, low, high, rng), low, high)
+        return pickers(array("i", (min(max(value, low), high) for value in values)), shape.weights)
+    mean = 0.0 if isinstance(shape, Uniform) else shape.mean
     std = shape.std if isinstance(shape, Spread) else 0.0
-    return clamped(continuous(kind, shape.mean, std, low, high, rng), low, high)
+    return lambda rng: clamped(continuous(kind, mean, std, low, high, rng), low, high)
 
 
 def continuous(kind: str, mean: float, std: float, low: int, high: int, rng: Random) -> Callable[[], float]:
@@ -211,30 +220,53 @@ def clamped(draw: Callable[[], float], low: int, high: int) -> Draw:
     return length
 
 
-def picker(values: Sequence[int], weights: Sequence[float] | None, rng: Random) -> Draw:
+def picker(values: Sequence[int], weights: Iterable[float] | None, rng: Random) -> Draw:
     """Draws one of `values`, each as likely as its weight says."""
-    uniform, last = rng.random, len(values) - 1
+    return pickers(values, weights)(rng)
+
+
+def pickers(values: Sequence[int], weights: Iterable[float] | None) -> Maker:
+    """The same for many streams, which have the table of weights in common."""
+    size, last = len(values), len(values) - 1
     if weights is None:
-        size = len(values)
-        return lambda: values[int(uniform() * size)]
-    steps = list(accumulate(weights))
+
+        def evenly(rng: Random) -> Draw:
+            uniform = rng.random
+            return lambda: values[int(uniform() * size)]
+
+        return evenly
+    steps = array("d", accumulate(weights))
     total = steps[-1]
-    return lambda: values[min(bisect(steps, uniform() * total), last)]
+
+    def weighed(rng: Random) -> Draw:
+        uniform = rng.random
+        return lambda: values[min(bisect(steps, uniform() * total), last)]
+
+    return weighed
 
 
-def _read_lengths(path: pathlib.Path, where: str) -> list[int]:
+def _read_lengths(path: pathlib.Path, where: str) -> array[int]:
+    values = array("i")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        if path.exists() and not path.is_file():  # a pipe or a device might keep us waiting for ever
+            raise OSError
+        with path.open(encoding="utf-8") as file:
+            number = 0
+            while line := file.readline(LONGEST_LINE):
+                number += 1
+                text = line.strip()
+                if text:
+                    values.append(_length(text, f"{path.name} line {number}"))
+                if len(values) > MOST_LENGTHS:
+                    raise HeadwayError(f"{where}: {str(path)!r} has over {MOST_LENGTHS:,} lengths; a sample will do.")
     except (OSError, ValueError):
         raise HeadwayError(f"{where}: {str(path)!r} cannot be read as a text file with one length a line.") from None
-    values = []
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if not text:
-            continue
-        if not (text.isascii() and text.isdigit() and len(text) <= 18 and 1 <= int(text) <= MAX_TOKENS):
-            raise HeadwayError(f"{path.name} line {number}: {WHOLE}, got {text[:40]!r}.")
-        values.append(int(text))
     if not values:
         raise HeadwayError(f"{where}: {str(path)!r} holds no lengths.")
     return values
+
+
+def _length(text: str, place: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and 1 <= int(text) <= MAX_TOKENS):
+        raise HeadwayError(f"{place}: {WHOLE}, got {text[:40]!r}.")
+    return int(text)

@@ -11,6 +11,7 @@ from headway.results.recorder import Targets
 from headway.streams import stream
 from headway.types import HeadwayError, Json
 from headway.units import duration_ps
+from headway.wording import shown
 from headway.workload import clients, generate, presets, replay, shapes, tenants
 from headway.workload.generate import MAX_REQUESTS
 from headway.workload.replay import TraceSpec as TraceSpec
@@ -59,7 +60,7 @@ class WorkloadSpec(Struct):
         if self.preset is not None:
             self._fill()
         if self.duration is not None and duration_ps(self.duration, "workload.duration") <= 0:
-            raise HeadwayError(f"workload.duration: must be longer than nothing, got {self.duration!r}.")
+            raise HeadwayError(f"workload.duration: must be longer than nothing, got {shown(self.duration)}.")
         if self.max_tokens is not None:
             shapes.parse(self.max_tokens, "workload.max_tokens")
         if self.trace is None:

@@ -189,7 +189,8 @@ def _share(given: dict[str, tuple[Json, dict[str, str]]], total: Any) -> list[Te
         whole = rate(total, "workload.rate")
         if not weights:
             raise HeadwayError("workload.rate: every tenant has its own rate or closed loop; leave this one out.")
-        rates = {name: whole * weight / sum(weights.values(), Fraction(0)) for name, weight in weights.items()}
+        unit = whole / sum(weights.values(), Fraction(0))
+        rates = {name: unit * weight for name, weight in weights.items()}
     tenants = [_tenant(name, keys, places, rates.get(name)) for name, (keys, places) in given.items()]
     seen: dict[int, str] = {}
     for tenant in tenants:
@@ -213,13 +214,13 @@ def _settle(keys: Keys, where: str) -> Json:
     if kind.prompt_size is not None:
         if kind.prompt_size not in PROMPT_SIZES:
             known = suggest(kind.prompt_size, PROMPT_SIZES)
-            raise HeadwayError(f"{place}.prompt_size: no size is called {kind.prompt_size!r}.{known}")
+            raise HeadwayError(f"{place}.prompt_size: no size is called {shown(kind.prompt_size)}.{known}")
         found.setdefault("prompt_tokens", PROMPT_SIZES[kind.prompt_size])
     if kind.reuse_affinity is not None:
         kinds.check_probability(kind.reuse_affinity, f"{place}.reuse_affinity")
         found.setdefault("correlations", {"prefix": kind.reuse_affinity})
     if kind.burst_propensity is not None:
-        kinds.check_probability(kind.burst_propensity, f"{place}.burst_propensity")
+        behaviour.check_propensity(kind.burst_propensity, f"{place}.burst_propensity")
         found.setdefault("behaviour", {"type": "bursty", "probability": kind.burst_propensity})
     if kind.session_turns is not None:
         shapes.parse(kind.session_turns, f"{place}.session_turns")

@@ -58,10 +58,10 @@ class Clock:
     def scaled(self, ps: int) -> int:
         return (ps * self._by + self._half) // self._over
 
-    def over(self, at_ps: int, row: int) -> bool:
-        """Whether arrivals end before this; an error where it is the clock that ends."""
+    def over(self, at_ps: int, row: int, key: str = "speed") -> bool:
+        """Whether arrivals end before this; an error where it is the clock that ends, which `key` would help."""
         if at_ps > LAST_PS and self.stop_ps > LAST_PS:
-            raise HeadwayError(f"{PLACE}.speed: request {row} would come {too_late(at_ps)}; raise it.")
+            raise HeadwayError(f"{PLACE}.{key}: request {row} would come {too_late(at_ps)}; raise it.")
         return at_ps >= self.stop_ps
 
 
@@ -98,9 +98,7 @@ class Maker:
             output_tokens = min(output_tokens, limit)
         return Turn(
             prompt_tokens,
-            max(
-                1, output_tokens
-            ),  # some traces have answers of nothing, but an engine stops after a token at the least
+            max(1, output_tokens),  # some traces have answers of nothing, but an engine makes one token at the least
             path,
             hashing.key(hashing.OUTPUT, row),
             delay_ps,

@@ -18,7 +18,10 @@ from headway.types import HeadwayError, Request
 from headway.workload.sessions import Session, Turn
 
 NEVER: Final = 1 << 120
-FUTILE: Final = 1_000_000  # sessions that come to nothing at one instant before we say that they always will
+FUTILE: Final = (
+    10_000  # requests turned away at one instant, and so many a user, before we say that they always will be
+)
+FUTILE_EACH: Final = 20
 
 
 class Planned(Struct, frozen=True, gc=False):
@@ -120,13 +123,12 @@ class Source(Struct):
 class _Live:
     """A session whose turns are handed out. It has begun when the first of them comes."""
 
-    __slots__ = ("begun", "from_ps", "late", "number", "open", "over", "session", "source")
+    __slots__ = ("begun", "late", "number", "open", "over", "session", "source")
 
-    def __init__(self, source: int, number: int, session: Session, from_ps: int) -> None:
+    def __init__(self, source: int, number: int, session: Session) -> None:
         self.source = source
         self.number = number
         self.session = session
-        self.from_ps = from_ps
         self.begun = False
         self.open = 0  # turns known to come or on their way
         self.late = 0  # turns that would have come after the source's end
@@ -147,7 +149,11 @@ class Sessions:
         self._heap: list[Entry] = []  # what is known to come
         self._starts: list[tuple[int, int, Session]] = []  # start, source, session: the next of each source
         self._flights: dict[int, Entry] = {}  # by request
-        self._futile = 0  # sessions in a row that ended at the instant of their start, with nothing served
+        self._futile = (
+            -1,
+            0,
+        )  # an instant, and how many requests of a fixed number of users it saw turned away at once
+        self._patience = FUTILE + FUTILE_EACH * sum((one.users or 0) * (1 + one.retry.max) for one in self._sources)
         self._taken = 0
         self.not_issued = 0
         self.abandoned = 0
@@ -198,12 +204,13 @@ class Sessions:
         if not live.over:
             if completed:
                 self._plan(live, live.session.ended(entry[3]), at_ps)
-            elif not self._retry(entry, at_ps):
-                live.over = True
+            else:
+                if entry[0] == at_ps and self._sources[live.source].users is not None:
+                    self._watch(at_ps)
+                live.over = not self._retry(entry, at_ps)
         if not live.open:
             self._close(live)
             if self._sources[live.source].users is not None:
-                self._watch(live, at_ps)
                 self._begin_next(live.source, at_ps + self._sources[live.source].pause_ps)
         self._look()
 
@@ -242,7 +249,7 @@ class Sessions:
                 return
 
     def _begin(self, index: int, at_ps: int, session: Session) -> _Live:
-        live = _Live(index, self._counts[index], session, at_ps)
+        live = _Live(index, self._counts[index], session)
         self._counts[index] += 1
         self._plan(live, session.begin(), at_ps)
         return live
@@ -278,20 +285,26 @@ class Sessions:
             if live.over:
                 self.abandoned += left
 
-    def _watch(self, live: _Live, at_ps: int) -> None:
+    def _watch(self, at_ps: int) -> None:
         """Users who are turned away and come back at once would go on like that for ever."""
-        self._futile = self._futile + 1 if live.over and live.from_ps == at_ps else 0
-        if self._futile == FUTILE:
+        instant, count = self._futile
+        count = count + 1 if instant == at_ps else 1
+        self._futile = (at_ps, count)
+        if count > self._patience:
             raise HeadwayError(
-                f"workload: {FUTILE:,} sessions of a fixed number of users were turned away at one instant, each as "
-                "soon as it began; give the users a pause, or look at why no request is accepted."
+                f"workload: {count:,} requests of a fixed number of users were turned away at one instant, each as "
+                "soon as it came; give the users a pause, or look at why no request is accepted."
             )
 
     def _look(self) -> None:
-        """Begin the sessions that start before anything else is known to come."""
+        """Begin the sessions that start before anything else is known to come; of those that start at one instant only
+        the next, as what its source sends later comes behind it."""
         heap, starts = self._heap, self._starts
-        while starts and (not heap or starts[0][0] <= heap[0][0]):
-            at_ps, index, session = heappop(starts)
+        while starts:
+            at_ps, index, session = starts[0]
+            if heap and (at_ps > heap[0][0] or (at_ps == heap[0][0] and index >= heap[0][1])):
+                break
+            heappop(starts)
             self._begin(index, at_ps, session)
             self._await_start(index)
         self.next_ps = heap[0][0] if heap else NEVER

@@ -45,5 +45,5 @@ def test_requests_without_a_time_cannot_be_written(tmp_path: Path) -> None:
     assert AZURE.write is not None
     with pytest.raises(HeadwayError, match="request 1 of the source has no time of arrival of its own"):
         AZURE.write(tmp_path / "a.csv", Info("weka", clock="session"), [Record(5, 6, 0)])
-    with pytest.raises(HeadwayError, match=r"none/a\.csv: the file cannot be written \(No such file"):
+    with pytest.raises(HeadwayError, match=r"^a\.csv: the file cannot be written \(No such file"):
         AZURE.write(tmp_path / "none" / "a.csv", Info("x"), [])

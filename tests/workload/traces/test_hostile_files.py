@@ -198,3 +198,30 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str, through_t
             file.writelines(LINES[name](count))
         peaks.append(peak(path, through_traffic))
     assert peaks[1] < peaks[0] * 1.1 + 50_000
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "field"),
+    [
+        ("mooncake", '"input_length": ', '"input_length": -', "input_length"),
+        ("mooncake", '"output_length": ', '"output_length": "many" , "x": ', "output_length"),
+        ("mooncake", '"timestamp": ', '"timestamp": -1', "timestamp"),
+        ("mooncake", '"hash_ids": [', '"hash_ids": ["a", ', "hash_ids"),
+        ("bailian", '"input_length": ', '"input_length": -', "input_length"),
+        ("bailian", '"chat_id": ', '"chat_id": "c", "x": ', "chat_id"),
+        ("azure", ",48,", ",forty,", "ContextTokens"),
+        ("azure", "2023-11-16", "2023-13-16", "TIMESTAMP"),
+        ("burstgpt", ",48,", ",-48,", "Request tokens"),
+        ("burstgpt", "1.5", "soon", "Elapsed time"),
+    ],
+)
+def test_a_wrong_value_is_told_with_file_line_and_field(
+    tmp_path: Path, name: str, old: str, new: str, field: str
+) -> None:
+    lines = FILES[name].splitlines()
+    assert old in lines[3]
+    lines[3] = lines[3].replace(old, new, 1)
+    (tmp_path / "t").write_text("\n".join(lines))
+    with pytest.raises(HeadwayError) as wrong:
+        list(open_trace(tmp_path / "t", FORMAT.get(name, name)).records)
+    assert str(wrong.value).startswith("t line 4: ") and field in str(wrong.value)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from headway.types import HeadwayError
-from headway.workload.traces import servegen
+from headway.workload.traces import open_trace, servegen
 from headway.workload.traces.record import Options, Record
 from headway.workload.traces.servegen_data import Window, clients
 
@@ -256,3 +256,10 @@ def test_lengths_of_the_real_data_are_those_of_its_histograms(traces: Path) -> N
     }
     for name, (total, variance) in moments.items():
         assert abs(found[name] - total) < 4 * math.sqrt(variance), name
+
+
+def test_only_what_is_drawn_takes_a_start_and_a_duration(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [1]}\n')
+    with pytest.raises(HeadwayError, match=r"t\.jsonl: a mooncake trace is read as it is.*slice"):
+        open_trace(file, None, Options(start=10))

@@ -353,3 +353,10 @@ def test_any_bytes_are_read_or_refused_in_a_sentence(
         read(path)
     except HeadwayError as error:
         assert "bytes.json" in str(error)
+
+
+def test_think_times_after_an_answer_that_was_not_timed_do_not_overlap(tmp_path: Path) -> None:
+    turns = (request(0, api_time=2), request(10, think_time=8), request(20, think_time=18), request(25, think_time=23))
+    records = list(read(written(tmp_path, session(*turns))))
+    assert [seconds(record) for record in records[1:]] == [8, 10, 5]
+    assert [record.extra.get("think_time") for record in records[1:]] == [None, 18, 23]

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Final
 
 from headway.types import HeadwayError
-from headway.wording import suggest
+from headway.wording import shown, suggest
 from headway.workload.traces import (
     azure,
     bailian,
@@ -24,7 +24,7 @@ from headway.workload.traces import (
     weka,
 )
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
-from headway.workload.traces.source import check_text, head
+from headway.workload.traces.source import check_ordinary, check_text, head
 from headway.workload.traces.table import Trace
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "Reader",
     "Record",
     "Trace",
-    "check_format",
     "detect",
     "find_format",
     "open_trace",
@@ -64,12 +63,8 @@ def find_format(name: str, where: str) -> Format:
     """A format by its name, in which `_` and `-` are the same."""
     found = FORMATS.get(name) or FORMATS.get(name.replace("_", "-"))
     if found is None:
-        raise HeadwayError(f"{where}: no trace format is called {name!r}.{suggest(name, FORMATS)}")
+        raise HeadwayError(f"{where}: no trace format is called {shown(name)}.{suggest(name, FORMATS)}")
     return found
-
-
-def check_format(name: str, where: str) -> None:
-    find_format(name, where)
 
 
 def detect(path: pathlib.Path, ask: str = "--format") -> str:
@@ -91,7 +86,11 @@ def open_trace(
     path: pathlib.Path, format: str | None = None, options: Options = DEFAULTS, ask: str = "--format"
 ) -> Reader:
     """A trace about to be read; `format` None means to tell it from the content."""
+    check_ordinary(path)
     known = find_format(detect(path, ask) if format is None else format, ask)
+    if not known.drawn and (options.start is not None or options.duration is not None):
+        wrong = f"a {known.name} trace is read as it is, so start and duration cannot be given"
+        raise HeadwayError(f"{path.name}: {wrong}; take a piece of it with slice.")
     reader = known.read(path, options)
     if options.block_tokens is not None and reader.info.block_tokens is None:
         raise HeadwayError(f"{path.name}: this {known.name} trace has no blocks, so block_tokens cannot be given.")

@@ -14,9 +14,7 @@ COLUMNS: Final = (
     *("arrival_time_us", "send_time_us", "first_chunk_time_us", "last_chunk_time_us", "num_chunks", "status"),
     *("error_message", "finish_reason", "x_request_id", "adapter", "think_time_us", "input_tokens_reset"),
 )
-OPTIONAL: Final = frozenset(
-    ("vllm_priority", "slo_target_us", "x_request_id", "adapter", "think_time_us", "input_tokens_reset")
-)
+OPTIONAL: Final = ("vllm_priority", "slo_target_us", "x_request_id", "adapter", "think_time_us", "input_tokens_reset")
 REQUIRED: Final = ("input_tokens", "output_tokens", "arrival_time_us")
 
 # What the fields of a record tell; the other columns are further fields of it, those that hold more than their default.

@@ -53,7 +53,7 @@ def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str
                     final.writerow([cells[index] for index in kept])
     except (OSError, csv.Error) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
-        raise HeadwayError(f"{path}: the file cannot be written ({why}).") from None
+        raise HeadwayError(f"{path.name}: the file cannot be written ({why}).") from None
     with open_text(header_path) as file:
         file.write(blis_header.text(writer.header(), writer.grows))
     return writer.lost.phrases()
@@ -75,9 +75,7 @@ class _Writer:
 
     def __init__(self, info: Info) -> None:
         self.info = info
-        self.lost = NamedLosses(
-            info, KNOWN, "session", "delay_ps", "after", "id", "model", "tenant", "slo_class", "kind"
-        )
+        self.lost = NamedLosses(info, KNOWN, *KEPT)
         self.ours = origin(info) == "blis"
         self.grows = self.ours and info.extra.get(blis_header.GROWTH) == blis_header.ACCUMULATE
         self._sessions: dict[str, _Session] = {}

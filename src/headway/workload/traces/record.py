@@ -48,12 +48,13 @@ class Info(Struct):
     scope: str = GLOBAL  # where equal ids mean equal content: in the whole trace, or within a session
     clock: Literal["trace", "session"] = "trace"  # what at_ps counts from: the trace's start, or its session's
     sessions: bool = False  # whether the file itself records sessions
-    extra: dict[str, Any] = field(default_factory=dict)  # the format's own header, as it was read
+    # What else is known of it: the format's own header, counts of what was left out, `origin`, and `notes` for people.
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Reader(Struct):
     """A trace about to be read. The records come in the file's order, which is that of `at_ps` where the clock is the
-    trace's; a wrong one raises a HeadwayError that names file, line and field. Only the record at hand is kept."""
+    trace's; a wrong one raises a HeadwayError that names file, line and field. Records are not kept once given."""
 
     info: Info
     records: Iterator[Record]
@@ -64,9 +65,9 @@ class Options(Struct, frozen=True):
 
     block_tokens: int | None = None
     limit: int | None = None  # the first so many requests
-    start: Any = None  # of what is drawn rather than read: where to begin, and how long, in seconds
-    duration: Any = None
-    seed: int = 0
+    start: Any = None  # of what is drawn rather than read (servegen): where to begin, as in 10h or in seconds,
+    duration: Any = None  # for how long,
+    seed: int = 0  # and from which seed
 
 
 class Format(Struct, frozen=True):
@@ -79,3 +80,4 @@ class Format(Struct, frozen=True):
     # Writes the records, and gives a phrase for each thing that the format could not express. None: read only.
     write: Callable[[pathlib.Path, Info, Iterable[Record]], list[str]] | None = None
     blocks: bool = True  # whether it may tell content
+    drawn: bool = False  # whether its requests are drawn from what the file says, and not recorded

@@ -21,7 +21,6 @@ from headway.workload.traces.writing import Losses, open_text
 
 PS_PER_MS: Final = 1_000_000_000
 KNOWN: Final = (GROUP, "prefix_len", "adapter", "priority", "session_context_growth")
-TOLD_BY: Final = (b"ts", b"prompt_tokens", b"gen_tokens")
 FORM: Final = "a line is one JSON object with ts, prompt_tokens and gen_tokens"
 
 

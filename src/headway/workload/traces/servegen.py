@@ -158,4 +158,6 @@ def _request(client: Client, lengths: Lengths, rng: Random) -> Iterator[Record]:
         yield request
 
 
-FORMAT: Final = Format("servegen", "ServeGen client data: rates and lengths to draw from", tell, read, blocks=False)
+FORMAT: Final = Format(
+    "servegen", "ServeGen client data: rates and lengths to draw from", tell, read, blocks=False, drawn=True
+)

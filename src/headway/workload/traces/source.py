@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import pathlib
+import stat
 import zlib
 from collections.abc import Iterator
 from typing import IO, Final, cast
@@ -17,8 +18,19 @@ HEAD: Final = 65536  # bytes, unpacked, by which a format is told
 MAX_LINE: Final = 1 << 26  # bytes: a longer line is no request, and could be all of the memory
 
 
+def check_ordinary(path: pathlib.Path) -> None:
+    """A pipe or a device might keep us waiting for ever; what is not there at all is told when it is opened."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise HeadwayError(f"{path}: is a pipe or a device; name a file, into which you may write what comes from it.")
+
+
 def lines(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
     """The lines that are not blank, stripped, with their numbers from 1."""
+    check_ordinary(path)
     number = 0
     try:
         with path.open("rb") as raw:
@@ -44,6 +56,7 @@ def head(path: pathlib.Path) -> list[bytes]:
     short. None of a folder."""
     if path.is_dir():
         return []
+    check_ordinary(path)
     try:
         with path.open("rb") as raw:
             start = _unpacked(raw).read(HEAD)

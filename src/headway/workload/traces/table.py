@@ -63,6 +63,7 @@ class Trace:
         "starts",
         "system",
         "systems",
+        "think_ps",
     )
 
     def __init__(self, info: Info) -> None:
@@ -78,6 +79,7 @@ class Trace:
         self.system = array("q")  # index into `systems`
         self.systems: list[tuple[int, int]] = []  # tool and system tokens that a prompt begins with
         self.delay_ps = array("q")
+        self.think_ps = array("q")  # as the file has it, which is not always the delay of a replay
         self.after: dict[int, tuple[int, ...]] = {}  # rows that a row waits for, where its format says so
         self.label = array("q")  # index into `labels`
         self.labels: list[Labels] = []
@@ -105,6 +107,8 @@ class Trace:
             self.counts.append(count)
         self.starts.append(len(self.firsts))
         self.delay_ps.append(NONE if record.delay_ps is None else record.delay_ps)
+        think = record.extra.get("think_time")
+        self.think_ps.append(round(think * PS_PER_SECOND) if isinstance(think, int | float) else self.delay_ps[-1])
         self.session.append(self._number(record.session, self._session_of, self.sessions))
         self.system.append(self._number(_system(record), self._system_of, self.systems))
         said = (record.model, record.tenant, record.slo_class, record.kind, record.max_tokens)

@@ -162,13 +162,11 @@ def _records(session: Session, place: str) -> Iterator[Record]:
         name = f"{session.id}/{turn}"
         wait = step.lane.show(name, step.start_ps, step.end_ps)
         extra = _extra(request, session, agent)
-        think_ps = _think(step)
-        if wait.until is None or wait.goes_on:
-            delay_ps = think_ps
-        else:
+        delay_ps = _think(step)
+        if wait.until is not None and not wait.goes_on:
             delay_ps = max(0, step.start_ps - wait.until)
-            if request.think_time is not None:
-                extra["think_time"] = request.think_time  # which is not the delay
+        if request.think_time is not None and delay_ps != _time(request.think_time, "think_time", step.place):
+            extra["think_time"] = request.think_time  # which is not the delay
         yield Record(
             request.prompt,
             request.output,
@@ -224,9 +222,12 @@ def _think(step: _Step) -> int:
     """How long the client waited before this request, after the one before in its lane."""
     if step.before is None:
         return step.start_ps
-    if step.request.think_time is not None:
-        return _time(step.request.think_time, "think_time", step.place)
-    return max(0, step.start_ps - step.before.end_ps)
+    gap_ps = max(0, step.start_ps - step.before.end_ps)
+    if step.request.think_time is None:
+        return gap_ps
+    think_ps = _time(step.request.think_time, "think_time", step.place)
+    # Where the answer before was not timed, it counts from the last one that was: taken as it is, such waits overlap.
+    return min(think_ps, gap_ps) if step.before.request.api_time is None else think_ps
 
 
 def _time(value: float, name: str, place: str, unit_ps: int = PS_PER_SECOND) -> int:

@@ -46,7 +46,7 @@ def open_text(path: pathlib.Path) -> Iterator[TextIO]:
                 text.flush()
                 text.detach()
     except OSError as error:
-        raise HeadwayError(f"{path}: the file cannot be written ({reason(error)}).") from None
+        raise HeadwayError(f"{path.name}: the file cannot be written ({reason(error)}).") from None
 
 
 class Losses:

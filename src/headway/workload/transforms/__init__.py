@@ -27,12 +27,17 @@ TRANSFORMS: Final[dict[str, Callable[[object, str], Transform]]] = {
     "anonymise": anonymise.transform,
     "starts": starts.transform,
 }
+NESTED: Final = ".merge.transforms"
+DEEPEST: Final = 4  # each transform reads from the one before, so that too many would exhaust the stack
+MOST: Final = 30
 
 
 def parse(data: object, where: str) -> list[Transform]:
     """The transforms of a list such as [{cap: {max_turns: 8}}, dequantise]."""
     if not isinstance(data, list | tuple):
         raise HeadwayError(f"{where}: expected a list such as [{{cap: {{max_turns: 8}}}}], got {shown(data)}.")
+    if len(data) > MOST or (data and where.count(NESTED) > DEEPEST):
+        raise HeadwayError(f"{cut(where)}: at most {MOST} in a row and {DEEPEST} merges in merges; convert in between.")
     return [_one(item, f"{where}[{number}]") for number, item in enumerate(data)]
 
 

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from headway import section, units
 from headway.types import HeadwayError
 from headway.workload.traces import open_trace
+from headway.workload.traces.blocks import beginning
 from headway.workload.traces.record import GLOBAL, LOCAL, Info, Options, Reader, Record
 from headway.workload.traces.table import LAST_PS, too_late
 from headway.workload.transforms.base import Transform
 from headway.workload.transforms.numbering import Counter, Numbers, Run
-from headway.workload.transforms.scale import block_count, first_blocks
+from headway.workload.transforms.scale import block_count
 
 MARKS = ("a:", "b:")
 
@@ -91,10 +92,11 @@ def _info(one: Info, other: Info, apart: bool, where: str) -> Info:
 def _mend(old: Info, new: Info, counter: Counter | None, apart: bool, which: int) -> Mend:
     """What a trace's records become among those of both."""
     size, wanted = old.block_tokens, new.block_tokens
-    numbers = None if not apart or new.scope == LOCAL else Numbers(old.scope, counter)
     finer = (
         None if size is None or wanted is None or (size == wanted and old.whole_blocks == new.whole_blocks) else wanted
     )
+    unnamed = old.whole_blocks and size != wanted  # what is behind the last full block may fill some of the finer ones
+    numbers = None if not apart or (new.scope == LOCAL and not unnamed) else Numbers(old.scope, counter)
 
     def name(text: str) -> str:
         return f"{MARKS[which]}{text}" if which or text.startswith(MARKS) else text
@@ -106,7 +108,12 @@ def _mend(old: Info, new: Info, counter: Counter | None, apart: bool, which: int
         if not apart:
             return record if blocks is record.blocks else replace(record, blocks=blocks)
         if blocks is not None and numbers is not None:
-            blocks = numbers.of(record).runs(blocks)
+            numbering = numbers.of(record)
+            blocks = numbering.runs(blocks)
+            if unnamed and wanted is not None:
+                given = sum(count for _, count in blocks)
+                missing = block_count(record.prompt_tokens, wanted, new.whole_blocks) - given
+                blocks += [(numbering.counter.take(missing), missing)] if missing else []
         return replace(
             record,
             blocks=blocks,
@@ -120,7 +127,7 @@ def _mend(old: Info, new: Info, counter: Counter | None, apart: bool, which: int
 
 def _finer(blocks: Any, parts: int, count: int) -> list[Run]:
     """Blocks cut in so many parts each, of which the first `count` are filled."""
-    return first_blocks([(first * parts, length * parts) for first, length in blocks], count)
+    return beginning([(first * parts, length * parts) for first, length in blocks], count)
 
 
 def _timed(records: Iterator[Record], offset_ps: int, where: str) -> Iterator[tuple[int, Record]]:

@@ -100,7 +100,7 @@ def check_target(target: pathlib.Path, *sources: pathlib.Path) -> None:
 def target_format(target: pathlib.Path) -> str:
     """By the name: trace.mooncake.jsonl names its format, and what could be anything is Headway's own."""
     parts = target.name.lower().split(".")
-    named = [name for name, known in FORMATS.items() if known.write is not None and name in parts[1:]]
+    named = [name for name in FORMATS if name in parts[1:]]
     if len(named) == 1:
         return named[0]
     if not named and target.name.lower().endswith(OWN_SUFFIXES):

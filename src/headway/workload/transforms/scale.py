@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from headway import section
 from headway.types import HeadwayError
+from headway.workload.traces.blocks import beginning
 from headway.workload.traces.record import Info, Reader, Record
 from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
 from headway.workload.transforms.base import Transform, changed, factor, scaled
@@ -91,7 +92,7 @@ def _prompts(records: Iterator[Record], info: Info, by: Fraction, where: str) ->
             if by > 1:
                 blocks = _longer(blocks, record.prompt_tokens, tokens, info, numbers.of(record))
             else:
-                blocks = first_blocks(blocks, block_count(tokens, info.block_tokens, info.whole_blocks))
+                blocks = beginning(blocks, block_count(tokens, info.block_tokens, info.whole_blocks))
         yield replace(record, prompt_tokens=tokens, blocks=blocks, shared_prefix_tokens=shared)
 
 
@@ -99,21 +100,10 @@ def _longer(blocks: Any, before: int, tokens: int, info: Info, numbering: Number
     size = info.block_tokens
     assert size is not None
     wanted = block_count(tokens, size, info.whole_blocks)
-    kept = numbering.runs(first_blocks(blocks, before // size if tokens > before else wanted))
+    kept = numbering.runs(beginning(blocks, before // size if tokens > before else wanted))
     missing = wanted - sum(count for _, count in kept)
     return [*kept, (numbering.counter.take(missing), missing)] if missing > 0 else kept
 
 
 def block_count(tokens: int, size: int, whole: bool) -> int:
     return tokens // size if whole else -(-tokens // size)
-
-
-def first_blocks(blocks: Any, count: int) -> list[Run]:
-    """The first so many."""
-    found: list[Run] = []
-    for first, length in blocks:
-        if count <= 0:
-            break
-        found.append((first, min(length, count)))
-        count -= length
-    return found

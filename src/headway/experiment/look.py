@@ -1,0 +1,100 @@
+"""Looking at what would be simulated, and making one trace of another: the verbs of `headway workload` and `headway
+trace` as functions. Each gives the document that the command prints with `--json`."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from msgspec import to_builtins
+
+from headway.scenario import DEFAULT, Scenario, Source
+from headway.types import HeadwayError, Json
+from headway.workload import inspect as traces
+from headway.workload.preview import REQUESTS
+from headway.workload.preview import preview as look
+from headway.workload.traces import Options, Trace, open_trace
+from headway.workload.transforms import parse
+from headway.workload.transforms.rewrite import Count, rewrite
+
+Progress = Callable[[int], None]  # requests read so far
+
+CAPACITIES: Final = (1_000, 10_000, None)
+INSTANCES: Final = (1, 8)
+
+
+def preview(scenario: Source = DEFAULT, *, requests: int = REQUESTS, overrides: str | Iterable[str] = ()) -> Json:
+    """The figures of a scenario's first `requests`: rate over time, lengths, sessions, what could be reused. Nothing is
+    simulated; what waits for an answer comes as if answers came at once."""
+    if requests < 1:
+        raise HeadwayError(f"requests: look at one request at least, got {requests}.")
+    loaded = Scenario.load(scenario, overrides)
+    found = look(loaded.workload, loaded.seed.workload, loaded.cluster.shape().name, requests)
+    return {"scenario": loaded.name, **found}
+
+
+def inspect_trace(
+    path: str | pathlib.Path,
+    *,
+    format: str | None = None,
+    capacities: Sequence[int | None] = CAPACITIES,
+    instances: Sequence[int] = INSTANCES,
+    block_tokens: int | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    start: str | None = None,
+    duration: str | None = None,
+    progress: Progress | None = None,
+) -> Json:
+    """The figures of a trace file: its shape, its sessions, and what LRU caches of these `capacities` (in its own
+    blocks, None without limit) would reuse of it on so many `instances`. `seed`, `start` and `duration` are for a
+    format whose requests are drawn."""
+    for name, values in (("capacities", capacities), ("instances", instances)):
+        for value in values:
+            if value is not None and value < 1:
+                raise HeadwayError(f"{name}: must be at least 1, got {value}.")
+    source = pathlib.Path(path)
+    reader = open_trace(source, format, _options(block_tokens, limit, seed, start, duration), "--format")
+    reader.records = Count(progress).over(reader.records)
+    trace = Trace.load(reader)
+    if not len(trace):
+        raise HeadwayError(f"{source.name}: the file holds no requests.")
+    return traces.describe(trace, capacities, instances)
+
+
+def convert_trace(
+    source: str | pathlib.Path,
+    target: str | pathlib.Path,
+    *,
+    transforms: Sequence[Any] = (),
+    format: str | None = None,
+    to: str | None = None,
+    block_tokens: int | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    start: str | None = None,
+    duration: str | None = None,
+    progress: Progress | None = None,
+) -> Json:
+    """Write a trace anew, changed by `transforms` (as in a scenario: `[{"cap": {"max_turns": 8}}]`), in the format
+    `to` (told from the target's name otherwise), and tell how many requests there were and what was lost."""
+    done = rewrite(
+        pathlib.Path(source),
+        pathlib.Path(target),
+        parse(transforms, "transforms"),
+        read_format=format,
+        format=to,
+        options=_options(block_tokens, limit, seed, start, duration),
+        progress=progress,
+    )
+    return {"in": str(source), "out": str(target), **to_builtins(done)}
+
+
+def _options(
+    block_tokens: int | None, limit: int | None, seed: int, start: str | None, duration: str | None
+) -> Options:
+    for name, value in (("block_tokens", block_tokens), ("limit", limit)):
+        if value is not None and value < 1:
+            raise HeadwayError(f"{name}: must be at least 1, got {value}.")
+    return Options(block_tokens=block_tokens, limit=limit, seed=seed, start=start, duration=duration)
