@@ -216,7 +216,7 @@ def test_routing_moves_the_recency_of_every_index_and_looking_does_not():
 @pytest.mark.parametrize("name", [entry.name for entry in registry.entries("routing") if not entry.oracle])
 def test_counters_return_to_zero_under_every_policy(name):
     class Estimator:
-        def step_seconds(self, prefill_tokens, decodes, context):
+        def step_seconds(self, view, prefill_tokens, decodes, context):
             return 0.001 * (1 + prefill_tokens)
 
     rng = Random(5)

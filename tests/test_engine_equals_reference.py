@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import headway.policies  # noqa: F401  declares the built-in policies
 from headway import hashing, registry
 from headway.results.recorder import InstanceStats, Recorder
-from headway.sim.cluster import ClusterSetup, Simulation
+from headway.sim.cluster import Simulation
+from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.types import OUTCOMES, ClusterView, InstanceView, Path, Request, Route
 from headway.workload.traffic import Traffic
 from reference import ReferenceRun, open_loop, simulate
@@ -36,7 +37,7 @@ class Given:
 
 
 class NoEstimate:
-    def step_seconds(self, prefill_tokens: int, decodes: int, context: int) -> float:
+    def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
         return 0.0
 
 
@@ -52,12 +53,9 @@ def engine(scenario: Scenario, leap: bool | str, come: Traffic) -> tuple[Recorde
         for index in range(scenario.instances)
     ]
     setup = ClusterSetup(
-        views=views,
-        latency=scenario.latency,
+        engines=[EngineSetup(view, scenario.latency) for view in views],
         block_tokens=scenario.block_tokens,
         prefix_caching=scenario.prefix_caching,
-        idle_watts=0.0,
-        busy_watts=0.0,
         leap=leap,
         horizon_ps=scenario.horizon,
         warmup=scenario.warmup,

@@ -169,7 +169,7 @@ def test_nor_does_it_with_the_indexes_and_estimates_that_policies_ask_for() -> N
 
         def route(self, request: Request, cluster: ClusterView) -> Route:
             self.index.matches(request.path)
-            self.context.estimator.step_seconds(100, 3, 1000)
+            self.context.estimator.step_seconds(self.context.instances[0], 100, 3, 1000)
             return super().route(request, cluster)
 
     routing = Curious()

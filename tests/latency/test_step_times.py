@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headway.latency import FOREVER, Estimator, LatencyModel, Piecewise, build, read_gpu, read_model
+from headway.types import InstanceView
 
 MS = 10**9
 EIGHT_B = read_model("llama-3.1-8b", "model")
@@ -94,8 +95,9 @@ def test_names_of_models_may_be_written_in_any_case() -> None:
 
 def test_the_estimator_gives_one_step_in_seconds() -> None:
     model = made({"model": "fixed"})
-    estimator = Estimator(model)
-    assert estimator.step_seconds(100, 0, 0) == 0.01
-    assert estimator.step_seconds(0, 4, 400) == 0.01
-    assert estimator.step_seconds(100, 4, 400) == 0.02
-    assert estimator.step_seconds(0, 0, 0) == 0.0
+    estimator = Estimator([model])
+    view = InstanceView(0, "i0")
+    assert estimator.step_seconds(view, 100, 0, 0) == 0.01
+    assert estimator.step_seconds(view, 0, 4, 400) == 0.01
+    assert estimator.step_seconds(view, 100, 4, 400) == 0.02
+    assert estimator.step_seconds(view, 0, 0, 0) == 0.0

@@ -45,7 +45,7 @@ NAMES = [
 class Steps:
     """An estimator: a millisecond a prompt token, ten a decode, one a thousand tokens of context."""
 
-    def step_seconds(self, prefill_tokens: int, decodes: int, context: int) -> float:
+    def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
         return (prefill_tokens + 10 * decodes + context / 1000) / 1000
 
 

@@ -18,7 +18,7 @@ REQUEST = Request(0, 0, 64, Path((1,), (64,)))
 
 
 class Still:
-    def step_seconds(self, prefill_tokens: int, decodes: int, context: int) -> float:
+    def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
         return 0.0
 
 

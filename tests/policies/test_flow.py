@@ -19,7 +19,8 @@ from headway.latency.fixed import Fixed
 from headway.policies.context import Context
 from headway.policies.flow import NEVER, Bands
 from headway.results.recorder import COLUMNS, COMPLETED, IN_FLIGHT, REJECTED, TIMED_OUT, Recorder
-from headway.sim.cluster import ClusterSetup, Simulation
+from headway.sim.cluster import Simulation
+from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.types import ADMIT, ClusterView, Delay, HeadwayError, InstanceView, Path, Priority, Reject, Request, Route
 from headway.workload.traffic import OpenLoop, Planned
 
@@ -364,7 +365,8 @@ def run(
         InstanceView(index, f"i{index}", kv_blocks=blocks, max_batch_size=batch, max_batch_tokens=64)
         for index in range(instances)
     ]
-    setup = ClusterSetup(views, Fixed(PREFILL, DECODE), 4, True, 0.0, 0.0, leap, horizon, 0, jitter_seed=3)
+    engines = [EngineSetup(view, Fixed(PREFILL, DECODE)) for view in views]
+    setup = ClusterSetup(engines, 4, True, leap, horizon, 0, jitter_seed=3)
     by_class = {"realtime": 2.0, "standard": 1.0, "batch": 0.0}
     priority = registry.build("priority", {"name": "by-class", "scores": by_class}, "")
     made = registry.build("flow", flow, "policies.flow")

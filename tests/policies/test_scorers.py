@@ -21,7 +21,7 @@ EXACT = ("inflight", "inflight_tokens", "pending_prefill_tokens", "prefix_index"
 class Estimate:
     """A millisecond a prefill token and ten a decoding sequence."""
 
-    def step_seconds(self, prefill_tokens: int, decodes: int, context: int) -> float:
+    def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
         return prefill_tokens * 0.001 + decodes * 0.01
 
 

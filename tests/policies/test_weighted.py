@@ -34,7 +34,7 @@ class Always:
 
 
 class Steady:
-    def step_seconds(self, prefill_tokens: int, decodes: int, context: int) -> float:
+    def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
         return 0.01 + prefill_tokens * 0.0001 + decodes * 0.001
 
 

@@ -39,15 +39,13 @@ def facts(**changes: Any) -> RunFacts:
         "ended_ps": 10 * SECOND,
         "block_tokens": 16,
         "warmup": 0,
-        "gpus_per_instance": 1,
-        "usd_per_gpu_hour": 2.0,
         "policy_metrics": {},
     }
     return RunFacts(**{**given, **changes})
 
 
 def fleet(count: int, **figures: int) -> list[InstanceStats]:
-    return [InstanceStats(f"i{index}", kv_blocks=100, **figures) for index in range(count)]
+    return [InstanceStats(f"i{index}", kv_blocks=100, usd_per_gpu_hour=2.0, **figures) for index in range(count)]
 
 
 @st.composite

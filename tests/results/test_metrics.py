@@ -42,12 +42,10 @@ TARGETS = {"slo": Targets(200 * MS, 100 * MS)}
 
 
 def test_a_run_worked_out_by_hand() -> None:
-    instances = fleet(2, busy_ps=SECOND, requests=1, preemptions=2)
+    instances = fleet(2, busy_ps=SECOND, requests=1, preemptions=2, gpus=2)
     instances[0].requests = 3
     instances[0].peak_kv_blocks = 25
-    got = summarise(
-        record(REQUESTS), instances, facts(started_ps=SECOND, ended_ps=5 * SECOND, gpus_per_instance=2, **TARGETS)
-    )
+    got = summarise(record(REQUESTS), instances, facts(started_ps=SECOND, ended_ps=5 * SECOND, **TARGETS))
     assert got["requests"] == {
         "arrived": 4, "completed": 2, "rejected": 1, "timed_out": 0, "failed": 0, "in_flight": 1,
         "retried": 0, "not_issued": 0, "abandoned": 0,

@@ -51,7 +51,8 @@ def simulation(leap: bool | str, blocks: int = 64, batch: int = 4, patient: Pati
         "seed": 3,
     }
     prepared = prepare(Scenario.load(scenario), admission=patient)
-    return replace(prepared, setup=replace(prepared.setup, latency=Fixed(PREFILL, DECODE))).simulation()
+    engines = [replace(engine, latency=Fixed(PREFILL, DECODE)) for engine in prepared.setup.engines]
+    return replace(prepared, setup=replace(prepared.setup, engines=engines)).simulation()
 
 
 def run(requests: list[Planned], leap: bool | str, *given_: Any, **named: Any) -> Recorder:

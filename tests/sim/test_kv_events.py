@@ -17,8 +17,9 @@ from headway.latency.fixed import Fixed
 from headway.registry import Entry
 from headway.results.recorder import COLUMNS
 from headway.sim import cluster as cluster_module
-from headway.sim.cluster import ClusterSetup, Simulation
+from headway.sim.cluster import Simulation
 from headway.sim.instance import Instance
+from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.types import ClusterView, InstanceView, Path, Request, Route
 from headway.workload.traffic import OpenLoop, Planned
 from strategies import Affine
@@ -64,7 +65,8 @@ def run(case: Case, leap: bool | str, delay: int | None) -> tuple[Believer, Simu
     believer = Believer(case)
     limits = {"kv_blocks": case.blocks, "max_batch_size": case.batch, "max_batch_tokens": case.tokens}
     views = [InstanceView(index, f"i{index}", **limits) for index in range(case.instances)]
-    setup = ClusterSetup(views, case.latency, SIZE, True, 0.0, 0.0, leap, None, 0, 3, kv_event_delay=delay)
+    engines = [EngineSetup(view, case.latency) for view in views]
+    setup = ClusterSetup(engines, SIZE, True, leap, None, 0, 3, kv_event_delay=delay)
     always, none = registry.build("admission", "always", ""), registry.build("priority", "none", "")
     fcfs = registry.build("scheduler", "fcfs", "")
     simulation = Simulation(setup, always, none, believer, fcfs, Random, None)  # type: ignore[arg-type]

@@ -19,7 +19,8 @@ from headway.latency.base import Chunk, LatencyModel, Run
 from headway.latency.fixed import Fixed
 from headway.policies.queues import Ticket
 from headway.results.recorder import COLUMNS, COMPLETED, InstanceStats, Recorder
-from headway.sim.cluster import ClusterSetup, Simulation
+from headway.sim.cluster import Simulation
+from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.types import ADMIT, ClusterView, Delay, InstanceView, Path, Priority, Request
 from headway.workload.traffic import OpenLoop, Planned
 from reference import simulate
@@ -97,7 +98,8 @@ def run(
         for index in range(instances)
     ]
     model = Fixed(PREFILL, DECODE) if latency is None else latency
-    setup = ClusterSetup(views, model, block_tokens, caching, 0.0, 0.0, leap, None, 0, jitter_seed=3)
+    engines = [EngineSetup(view, model) for view in views]
+    setup = ClusterSetup(engines, block_tokens, caching, leap, None, 0, jitter_seed=3)
     priority = Given(scores if scores is not None else [0.0] * len(requests))
     made = registry.build("scheduler", scheduler, "") if isinstance(scheduler, (str, dict)) else scheduler
     routing = registry.build("routing", "round-robin", "")

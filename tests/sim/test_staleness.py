@@ -20,9 +20,10 @@ from headway.registry import REPORTED, Entry
 from headway.results.recorder import COLUMNS
 from headway.sim import cluster as cluster_module
 from headway.sim import signals as signals_module
-from headway.sim.cluster import ClusterSetup, Simulation
+from headway.sim.cluster import Simulation
 from headway.sim.instance import Instance
 from headway.sim.polling import Polling
+from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.types import ADMIT, ClusterView, Delay, InstanceView, Path, Request, Route
 from headway.workload.traffic import OpenLoop, Planned
 from strategies import Affine
@@ -98,7 +99,8 @@ def run(case: Case, leap: bool | str, polling: Polling | None) -> tuple[Logger, 
     logger = Logger(case)
     limits = {"kv_blocks": case.blocks, "max_batch_size": case.batch, "max_batch_tokens": case.tokens}
     views = [InstanceView(index, f"i{index}", **limits) for index in range(case.instances)]
-    setup = ClusterSetup(views, case.latency, 4, True, IDLE_WATTS, BUSY_WATTS, leap, None, 0, 3, polling)
+    engines = [EngineSetup(view, case.latency, IDLE_WATTS, BUSY_WATTS) for view in views]
+    setup = ClusterSetup(engines, 4, True, leap, None, 0, 3, polling)
     none, fcfs = registry.build("priority", "none", ""), registry.build("scheduler", "fcfs", "")
     simulation = Simulation(setup, Gate(logger), none, logger, fcfs, Random, None)  # type: ignore[arg-type]
     simulation.run(OpenLoop(case.requests))

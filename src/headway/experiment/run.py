@@ -15,8 +15,9 @@ from headway.latency import Estimator, capacity_score
 from headway.results.recorder import RunFacts
 from headway.results.result import Result
 from headway.scenario import DEFAULT, STAGES, Cluster, Scenario, Source
-from headway.sim.cluster import ClusterSetup, Simulation
+from headway.sim.cluster import Simulation
 from headway.sim.polling import Polling
+from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.streams import derive, stream
 from headway.types import HeadwayError, InstanceView, InvariantError, Json
 from headway.wording import one_line, shown
@@ -76,7 +77,7 @@ class Prepared(Struct, frozen=True):
 
     def simulation(self) -> Simulation:
         seed = derive(self.scenario.seed.simulation, "policies")  # no way from there to the workload's draws
-        estimator = Estimator(self.setup.latency)
+        estimator = Estimator(engine.latency for engine in self.setup.engines)
         return Simulation(self.setup, **self.policies, rng=partial(stream, seed), estimator=estimator)
 
 
@@ -154,14 +155,11 @@ def about(scenario: Scenario) -> Json:
 
 def cluster_setup(scenario: Scenario) -> ClusterSetup:
     """The instances of a scenario, all alike and all idle."""
-    cluster, card, signals = scenario.cluster, scenario.cluster.card(), scenario.signals
+    cluster, signals = scenario.cluster, scenario.signals
     return ClusterSetup(
-        views=views(cluster),
-        latency=cluster.latency_model(),
+        engines=engines(cluster),
         block_tokens=cluster.kv.block_tokens,
         prefix_caching=cluster.kv.prefix_caching,
-        idle_watts=card.idle_watts * cluster.tp,
-        busy_watts=card.busy_watts * cluster.tp,
         leap=scenario.leap,
         horizon_ps=scenario.horizon_ps,
         warmup=scenario.warmup,
@@ -171,20 +169,27 @@ def cluster_setup(scenario: Scenario) -> ClusterSetup:
     )
 
 
-def views(cluster: Cluster) -> list[InstanceView]:
-    """One view an instance, named instance-0, instance-1, ..."""
-    shape, blocks = cluster.shape(), cluster.kv_blocks()
-    capacity = capacity_score(shape, cluster.card(), cluster.tp)
+def engines(cluster: Cluster) -> list[EngineSetup]:
+    """The instances, named instance-0, instance-1, ..."""
+    shape, card, blocks, model = cluster.shape(), cluster.card(), cluster.kv_blocks(), cluster.latency_model()
+    capacity = capacity_score(shape, card, cluster.tp)
     return [
-        InstanceView(
-            index,
-            f"instance-{index}",
-            model=shape.name,
-            kv_blocks=blocks,
-            max_batch_size=cluster.max_batch_size,
-            max_batch_tokens=cluster.max_batch_tokens,
-            max_queue=cluster.max_queue,
-            capacity=capacity,
+        EngineSetup(
+            InstanceView(
+                index,
+                f"instance-{index}",
+                model=shape.name,
+                kv_blocks=blocks,
+                max_batch_size=cluster.max_batch_size,
+                max_batch_tokens=cluster.max_batch_tokens,
+                max_queue=cluster.max_queue,
+                capacity=capacity,
+            ),
+            model,
+            idle_watts=card.idle_watts * cluster.tp,
+            busy_watts=card.busy_watts * cluster.tp,
+            gpus=cluster.tp,
+            usd_per_gpu_hour=card.usd_per_hour,
         )
         for index in range(cluster.instances)
     ]
@@ -196,8 +201,6 @@ def run_facts(scenario: Scenario, simulation: Simulation) -> RunFacts:
         ended_ps=simulation.ended_ps,
         block_tokens=scenario.cluster.kv.block_tokens,
         warmup=scenario.warmup,
-        gpus_per_instance=scenario.cluster.tp,
-        usd_per_gpu_hour=scenario.cluster.card().usd_per_hour,
         policy_metrics=simulation.policy_metrics,
         slo=scenario.slo,
         tenant_slos=scenario.workload.slos(),

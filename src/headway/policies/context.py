@@ -13,9 +13,9 @@ Candidates = Sequence[InstanceView]  # what scorers, filters and pickers are han
 
 
 class Estimator(Protocol):
-    """Step times as a pure function, handed to policies that predict."""
+    """Step times of an instance as a pure function, handed to policies that predict."""
 
-    def step_seconds(self, prefill_tokens: int, decodes: int, context: int) -> float: ...
+    def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float: ...
 
 
 class Context:

@@ -224,5 +224,5 @@ class PredictedLatency(Prefixed):
         ahead = view.pending_prefill_tokens + max(1, request.prompt_tokens - self.believed_tokens(view))
         chunk = max(1, view.max_batch_tokens - decodes)
         steps, rest = divmod(ahead, chunk)
-        seconds = step_seconds(rest, decodes, context) if rest else 0.0
-        return seconds + steps * step_seconds(chunk, decodes, context) if steps else seconds
+        seconds = step_seconds(view, rest, decodes, context) if rest else 0.0
+        return seconds + steps * step_seconds(view, chunk, decodes, context) if steps else seconds

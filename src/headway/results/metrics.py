@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from itertools import compress, repeat
-from math import sqrt
+from math import fsum, sqrt
 from operator import floordiv, ge, sub
 from typing import Any
 
@@ -45,7 +45,7 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         "balance": _balance(recorder, len(instances), facts.warmup),
         # What clients gave up after a refusal was planned too: who sheds does not get an easier score.
         "slo": attainment(sample, counted + recorder.abandoned if counted else 0, window_ps),
-        "cost": _cost(recorder, instances, facts, length_ps),
+        "cost": _cost(recorder, instances, length_ps),
         "preemptions": sum(stats.preemptions for stats in instances),
         "policy_metrics": dict(facts.policy_metrics),
         **groups(recorder, sample, facts, window_ps),
@@ -114,13 +114,16 @@ def _balance(recorder: Recorder, instances: int, warmup: int) -> Json:
     }
 
 
-def _cost(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts, length_ps: int) -> Json:
+def _cost(recorder: Recorder, instances: list[InstanceStats], length_ps: int) -> Json:
     """Over the whole run, warm-up included: hardware is paid for whether its requests count or not."""
     completed = [code == COMPLETED for code in recorder.outcome]
     tokens = sum(compress(recorder.prompt_tokens, completed)) + sum(compress(recorder.output_tokens, completed))
-    busy_ps = sum(stats.busy_ps for stats in instances) * facts.gpus_per_instance
-    held_ps = len(instances) * facts.gpus_per_instance * length_ps
-    usd = held_ps / PS_PER_HOUR * facts.usd_per_gpu_hour
+    busy_ps = sum(stats.busy_ps * stats.gpus for stats in instances)
+    gpus: Counter[float] = Counter()  # by price, so that equal ones are counted before anything is rounded
+    for stats in instances:
+        gpus[stats.usd_per_gpu_hour] += stats.gpus
+    held_ps = gpus.total() * length_ps
+    usd = fsum(count * length_ps / PS_PER_HOUR * price for price, count in gpus.items())
     return {
         "gpu_seconds_per_request": ratio(busy_ps, completed.count(True) * PS_PER_SECOND),
         "gpu_held_seconds": held_ps / PS_PER_SECOND,

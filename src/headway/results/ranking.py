@@ -44,8 +44,6 @@ NOTHING: Final = RunFacts(
     ended_ps=0,
     block_tokens=1,
     warmup=0,
-    gpus_per_instance=1,
-    usd_per_gpu_hour=0.0,
     policy_metrics={},
 )
 

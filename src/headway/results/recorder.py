@@ -125,6 +125,8 @@ class InstanceStats(Struct):
     evicted_blocks: int = 0
     peak_kv_blocks: int = 0
     kv_blocks: int = 0
+    gpus: int = 1
+    usd_per_gpu_hour: float = 0.0
 
 
 class Targets(Struct, frozen=True):
@@ -142,8 +144,6 @@ class RunFacts(Struct):
     ended_ps: int  # last event, or the horizon
     block_tokens: int
     warmup: int
-    gpus_per_instance: int
-    usd_per_gpu_hour: float
     policy_metrics: dict[str, float]
     slo: Targets = Targets()
     tenant_slos: dict[str, Targets] = {}  # of the tenants that have their own, which hold instead

@@ -17,10 +17,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from msgspec import Struct
-
 from headway.control import QUEUED, ControlPlane, Flight
-from headway.latency.base import LatencyModel
 from headway.policies.context import Context, Estimator
 from headway.registry import declared
 from headway.results.recorder import COMPLETED, IN_FLIGHT, REJECTED, TIMED_OUT, InstanceStats, Recorder
@@ -28,10 +25,10 @@ from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.kv_events import KvEvents
 from headway.sim.leap import NEVER
-from headway.sim.polling import Polling
+from headway.sim.setup import ClusterSetup
 from headway.sim.signals import PolledSignals, Signals
 from headway.streams import stream
-from headway.types import OUTCOMES, HeadwayError, InstanceView, InvariantError, Reject, Request
+from headway.types import OUTCOMES, HeadwayError, InvariantError, Reject, Request
 from headway.workload.traffic import Planned, Traffic
 
 PROGRESS_EVERY = 1000  # arrivals
@@ -42,23 +39,6 @@ TOO_LONG = (
     "The run would go on beyond 106 days of simulated time, where the clock ends; "
     "shorten it with 'horizon', or look at the latency model's figures."
 )
-
-
-class ClusterSetup(Struct):
-    """A cluster ready to run: one view an instance, and what they have in common."""
-
-    views: list[InstanceView]
-    latency: LatencyModel
-    block_tokens: int
-    prefix_caching: bool
-    idle_watts: float  # an instance
-    busy_watts: float
-    leap: bool | str  # True, False or "random-cuts"
-    horizon_ps: int | None
-    warmup: int
-    jitter_seed: int = 0
-    polling: Polling | None = None  # None: the router reads what is true at the instant
-    kv_event_delay: int | None = None  # None: its prefix indexes hear of no eviction
 
 
 class Simulation:
@@ -91,28 +71,27 @@ class Simulation:
         self.timer = NEVER  # when a held request comes up again or has waited too long, or a client gives up
         self.instances = [
             Instance(
-                view,
-                setup.latency,
+                engine.view if setup.polling is None else copy(engine.view),
+                engine,
                 scheduler,
                 self.recorder,
                 block_tokens=setup.block_tokens,
                 caching=setup.prefix_caching,
                 walks=setup.leap is False,
-                cuts=stream(setup.jitter_seed, f"cuts.{view.index}") if setup.leap == "random-cuts" else None,
+                cuts=stream(setup.jitter_seed, f"cuts.{engine.view.index}") if setup.leap == "random-cuts" else None,
                 first_tokens=self.first_tokens,
                 finished=self.done,
             )
-            for view in (setup.views if setup.polling is None else map(copy, setup.views))
+            for engine in setup.engines
         ]
         stages = [admission, priority, routing, *([] if flow is None else [flow])]
         oracle = any(declared(policy).oracle for policy in stages)
         context = Context(setup.views, rng, estimator, setup.block_tokens, self.truth if oracle else None)
         self.control = ControlPlane(context, *stages)
-        watts = setup.idle_watts, setup.busy_watts
         if setup.polling is None:
-            self.signals = Signals(self.instances, stages, *watts)
+            self.signals = Signals(self.instances, stages)
         else:
-            self.signals = PolledSignals(self.instances, stages, *watts, setup.views, setup.polling)
+            self.signals = PolledSignals(self.instances, stages, setup.views, setup.polling)
         if setup.kv_event_delay is not None and self.control.indexes:
             delay = setup.kv_event_delay
             self.signals.hear(KvEvents(self.instances, self.control.indexes, setup.block_tokens, delay))

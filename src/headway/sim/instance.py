@@ -3,10 +3,6 @@
 A *run* is a stretch of steps with the same decoding set and the same chunk of prefill. It is planned to the first
 boundary at which anything can change, and an arrival that may enter cuts it. What happens inside a run (tokens,
 blocks, gaps) follows from its formula and is settled when it ends or when somebody looks.
-
-Every running request gets at least one token in each step, because one enters only while budget is left. Hence all
-decodes advance in lockstep. Nobody enters beside an unfinished prefill, also where the scheduler's limit on its chunks
-leaves budget unused; so only the newest running request can be in the middle of its prefill.
 """
 
 from __future__ import annotations
@@ -15,43 +11,34 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any
 
-from headway.latency.base import LatencyModel
-from headway.policies.queues import Ticket, queue_of
-from headway.results.recorder import InstanceStats, Recorder
-from headway.sim.batch import Batch
+from headway.policies.queues import Ticket
+from headway.results.recorder import Recorder
+from headway.sim.batching import Batching
 from headway.sim.busy import BusyWindow
-from headway.sim.gap_log import ENTRY, GapLog
-from headway.sim.job import WHOLE, Job
+from headway.sim.gap_log import ENTRY
+from headway.sim.job import Job
 from headway.sim.leap import NEVER, duration, steps_begun
 from headway.sim.polling import History
-from headway.types import HeadwayError, InstanceView
-from headway.wording import shown
+from headway.sim.setup import EngineSetup
+from headway.types import InstanceView
 
 
-class Instance(Batch):
+class Instance(Batching):
     __slots__ = (
         "arrived",
         "busy_from",
-        "chunk",
         "cuts",
         "ended",
-        "entered",
         "expiring",
         "finished",
         "first_tokens",
-        "gaps",
         "history",
+        "idle_watts",
         "log",
-        "max_batch_size",
-        "max_batch_tokens",
         "peak",
-        "queue",
-        "recorder",
-        "refused",
-        "stats",
+        "span_watts",
         "step_times",
         "tick",
-        "waiting",
         "walks",
         "windows",
     )
@@ -59,7 +46,7 @@ class Instance(Batch):
     def __init__(
         self,
         view: InstanceView,
-        latency: LatencyModel,
+        engine: EngineSetup,
         scheduler: Any,
         recorder: Recorder,
         *,
@@ -70,32 +57,26 @@ class Instance(Batch):
         first_tokens: list[Job],
         finished: list[Job],
     ) -> None:
-        super().__init__(view, block_tokens, caching)
-        self.step_times = latency.run
-        self.queue = queue_of(scheduler)
-        self.chunk = getattr(self.queue, "chunk", None)
+        super().__init__(view, scheduler, recorder, block_tokens=block_tokens, caching=caching)
+        self.stats.gpus = engine.gpus
+        self.stats.usd_per_gpu_hour = engine.usd_per_gpu_hour
+        self.step_times = engine.latency.run
+        self.idle_watts = engine.idle_watts
+        self.span_watts = engine.busy_watts - engine.idle_watts
         self.ended = getattr(self.queue, "ended", None)
-        self.max_batch_tokens = view.max_batch_tokens
-        self.max_batch_size = view.max_batch_size
         self.walks = walks  # plan single steps
         self.cuts = cuts  # cut runs at random places, to show that a cut leaves no trace
-        self.waiting: dict[Ticket, Job] = {}
         self.arrived = 0  # how many ever came
-        self.refused: Ticket | None = None  # the first in order that last was found to lack blocks
-        self.entered = 0  # how many ever entered, for their order
         self.expiring: list[Job] = []  # running requests whose clients have given up during the run
         # what it leaves
-        self.recorder = recorder
         self.first_tokens = first_tokens  # of runs ended at this instant, on any instance
         self.finished = finished
-        self.gaps = GapLog()
         self.log = self.gaps.runs.frombytes
         self.peak = 0  # most blocks held
         self.busy_from = -1  # when it last became busy; -1 when idle
         self.windows: tuple[BusyWindow, ...] = ()  # where somebody asks how busy it was
         self.tick = NEVER  # the first that has not been written down, where the signals are polled
         self.history: History
-        self.stats = InstanceStats(view.id, kv_blocks=view.kv_blocks)
 
     # --- the way of a request ----------------------------------------------------------------------------------
 
@@ -111,16 +92,6 @@ class Instance(Batch):
         if self.chunk is not None:
             self.limit(job)
         return self.end < 0 or self.cut_to_enter(now)
-
-    def limit(self, job: Job) -> None:
-        """The scheduler says how large a chunk may be, whenever a request begins to wait."""
-        assert self.chunk is not None
-        most = self.chunk(job.ticket)
-        if most is None:
-            most = WHOLE
-        elif type(most) is not int or most < 1:
-            raise self.wrong("chunk must return a number of tokens, at least 1, or None", most)
-        job.chunk = most
 
     def cut_to_enter(self, now: int) -> bool:
         """End the run at the next boundary if somebody might enter there: the first in order is not the one that was
@@ -214,117 +185,6 @@ class Instance(Batch):
             return False
         self.plan(now, again)
         return True
-
-    def schedule_partial(self) -> bool:
-        """Blocks for the decodes' next tokens and the next chunk of the unfinished prefill. False if somebody had to
-        be preempted for them."""
-        cache, job = self.cache, self.partial
-        assert job is not None
-        want = min(job.known - job.computed, self.max_batch_tokens - self.decodes, job.chunk)
-        blocks = -(-(job.computed + want) // self.block_tokens)
-        need = self.phases[self.steps % self.block_tokens] + blocks - job.blocks
-        enough = need <= cache.total - cache.held
-        if enough:
-            cache.take(need)
-            job.blocks = blocks
-        else:
-            self.make_room(blocks)
-        if job is self.partial:
-            self.chunks.append((job, want))
-        return enough
-
-    def make_room(self, partial_blocks: int) -> None:
-        """Blocks request by request in the scheduler's order; the last in it is preempted while they do not suffice."""
-        cache, size = self.cache, self.block_tokens
-        order = self.in_order()
-        done = 0
-        while done < len(order):
-            job = order[done]
-            if job is self.partial:
-                need = partial_blocks - job.blocks
-            else:
-                need = int((job.request.prompt_tokens + self.steps - job.decoding_from - 1) % size == 0)
-            while need > cache.total - cache.held:
-                victim = order.pop()
-                self.preempt(victim)
-                if victim is job:
-                    return
-            cache.take(need)
-            if job is self.partial:
-                job.blocks = partial_blocks
-            done += 1
-
-    def in_order(self) -> list[Job]:
-        """The running requests as the scheduler would keep them."""
-        jobs = {job.ticket: job for job in self.running}
-        order = self.queue.order(list(jobs))
-        try:
-            found = {jobs[ticket]: None for ticket in order}
-        except (KeyError, TypeError):
-            found = {}
-        if len(found) != len(jobs):
-            raise self.wrong("order must return the running requests, each once", order)
-        return list(found)
-
-    def wrong(self, right: str, answer: object) -> HeadwayError:
-        return HeadwayError(
-            f"policies.scheduler: {type(self.queue).__name__}.{right}, got {shown(answer)}, at {self.view.id}."
-        )
-
-    def admit(self, now: int) -> bool:
-        """Waiting requests enter in order while sequences, tokens and blocks allow. True if the first of those that
-        stay might enter at the next step although nothing else changes."""
-        cache, size, waiting, running = self.cache, self.block_tokens, self.waiting, self.running
-        queue = self.queue
-        budget = self.max_batch_tokens - self.decodes
-        if self.chunks:
-            job, want = self.chunks[0]
-            if job.computed + want < job.known:
-                return False
-            budget -= want
-        while waiting and budget > 0 and len(running) < self.max_batch_size:
-            ticket = queue.first()
-            try:
-                job = waiting[ticket]
-            except (KeyError, TypeError):
-                raise self.wrong("first must return one of those that wait at the instance", ticket) from None
-            known = job.known
-            hits = cache.match(job.runs, (known - 1) // size) if self.caching else 0
-            done = hits * size
-            want = known - done
-            if want > budget:
-                want = budget
-            if want > job.chunk:
-                want = job.chunk
-            blocks = -(-(done + want) // size)
-            room = cache.total - cache.held
-            if blocks > room and blocks - hits > room - cache.idle_in(job.runs, hits):
-                # As its hits are evicted it needs fewer blocks at once, but each eviction also takes a free one: it
-                # stays shut out for the run, unless one eviction can cost it several hits.
-                self.refused = ticket
-                return not cache.goes_tail_first(job.runs, hits)
-            queue.take()
-            del waiting[ticket]
-            if hits:
-                job.holds = cache.hold(job.runs, hits)
-            cache.take(blocks - hits)
-            job.computed = done
-            job.blocks = blocks
-            job.cached_to = hits
-            if not job.order:  # for the first time
-                self.recorder.started_ps[job.row] = now
-                self.recorder.cached_tokens[job.row] = done
-                self.stats.cached_tokens += done
-            if done > job.prefilled:
-                job.prefilled = done
-            job.order = self.entered = self.entered + 1
-            running[job] = job
-            self.chunks.append((job, want))
-            budget -= want
-            if done + want < known:
-                self.partial = job
-                break
-        return False
 
     def plan(self, now: int, once: bool) -> None:
         """How long the step lasts, and how many like it follow before anything can change."""
@@ -438,29 +298,6 @@ class Instance(Batch):
         if self.ended is not None:
             self.ended(job.ticket, job.generated, True)
         self.finished.append(job)
-
-    def preempt(self, job: Job) -> None:
-        """The request loses its blocks, goes back into the queue and will be computed again."""
-        if job is self.partial:
-            self.partial = None
-        else:
-            self.stop_decoding(job)
-            self.ending = [entry for entry in self.ending if entry[2] is not job]
-            heapify(self.ending)
-            self.gaps.close(job, self.start + duration(self.first, self.increment, self.length))
-        self.cache.release(job.holds, job.blocks)
-        del self.running[job]
-        job.rewind(self.block_tokens)
-        job.ticket.generated = job.generated
-        job.ticket.preemptions += 1
-        self.waiting[job.ticket] = job
-        self.queue.put_back(job.ticket)
-        if self.chunk is not None:
-            self.limit(job)
-        self.view.queued = len(self.waiting)
-        self.view.running = len(self.running)
-        self.recorder.preemptions[job.row] += 1
-        self.stats.preemptions += 1
 
     # --- resting, stopping, checking ---------------------------------------------------------------------------
 

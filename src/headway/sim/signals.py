@@ -28,7 +28,7 @@ WATTS_WINDOW = 30 * PS_PER_SECOND
 class Signals:
     """Fresh signals."""
 
-    def __init__(self, instances: list[Instance], policies: list[Any], idle_watts: float, busy_watts: float) -> None:
+    def __init__(self, instances: list[Instance], policies: list[Any]) -> None:
         wanted = [name for policy in policies for name in declared(policy).reported]
         self.instances = instances
         self.kv = "kv_used" in wanted
@@ -36,8 +36,6 @@ class Signals:
         self.vary = self.kv or self.power
         self.polled = False
         self.kv_events: KvEvents | None = None  # where the router's prefix indexes hear of evictions
-        self.idle_watts = idle_watts
-        self.span_watts = busy_watts - idle_watts
         self.origin = -1  # the first decision
         for instance in instances:
             instance.tells_kv = self.kv
@@ -73,7 +71,7 @@ class Signals:
             short, long = instance.windows
             view, busy_from = instance.view, instance.busy_from
             view.busy = short.share(origin, now, busy_from)
-            view.watts = self.idle_watts + self.span_watts * long.share(origin, now, busy_from)
+            view.watts = instance.idle_watts + instance.span_watts * long.share(origin, now, busy_from)
 
     def routed(self, now: int, index: int) -> None:
         """A request has come to an instance, and its queue says so."""
@@ -86,12 +84,10 @@ class PolledSignals(Signals):
         self,
         instances: list[Instance],
         policies: list[Any],
-        idle_watts: float,
-        busy_watts: float,
         views: list[InstanceView],
         polling: Polling,
     ) -> None:
-        super().__init__(instances, policies, idle_watts, busy_watts)
+        super().__init__(instances, policies)
         self.vary = self.polled = True
         self.views = views
         self.polling = polling
@@ -135,7 +131,8 @@ class PolledSignals(Signals):
                 short, long = self.windows[index]
                 done, busy_from = was.busy_ps, was.busy_from
                 view.busy = short.share_at(self.origin, tick, done, busy_from)
-                view.watts = self.idle_watts + self.span_watts * long.share_at(self.origin, tick, done, busy_from)
+                share = long.share_at(self.origin, tick, done, busy_from)
+                view.watts = instance.idle_watts + instance.span_watts * share
 
     def routed(self, now: int, index: int) -> None:
         """A request has come to an instance, and no tick up to this instant has seen it."""

@@ -68,8 +68,8 @@ class Deadline:
         decodes, context = self.decodes.get(view.index, 0), self.context.get(view.index, 0)
         most = max(1, view.max_batch_tokens - decodes)  # tokens of prompts in a step
         steps, rest = divmod(view.pending_prefill_tokens + tokens, most)
-        found = self.step_seconds(rest, decodes, context) if rest else 0.0
-        return found + steps * self.step_seconds(most, decodes, context) if steps else found
+        found = self.step_seconds(view, rest, decodes, context) if rest else 0.0
+        return found + steps * self.step_seconds(view, most, decodes, context) if steps else found
 
     def observe(self, event: Event) -> None:
         if isinstance(event, Routed):

@@ -1,0 +1,36 @@
+"""A cluster ready to run: its engines, each with what it is made of, and what they have in common."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from headway.latency.base import LatencyModel
+from headway.sim.polling import Polling
+from headway.types import InstanceView
+
+
+class EngineSetup(Struct):
+    """One instance: how the router sees it at first, and what drives it."""
+
+    view: InstanceView
+    latency: LatencyModel
+    idle_watts: float = 0.0
+    busy_watts: float = 0.0
+    gpus: int = 1
+    usd_per_gpu_hour: float = 0.0
+
+
+class ClusterSetup(Struct):
+    engines: list[EngineSetup]
+    block_tokens: int
+    prefix_caching: bool
+    leap: bool | str  # True, False or "random-cuts"
+    horizon_ps: int | None
+    warmup: int
+    jitter_seed: int = 0
+    polling: Polling | None = None  # None: the router reads what is true at the instant
+    kv_event_delay: int | None = None  # None: its prefix indexes hear of no eviction
+
+    @property
+    def views(self) -> list[InstanceView]:
+        return [engine.view for engine in self.engines]
