@@ -174,8 +174,21 @@ class Instance:
     """One engine: its running list, its queue, its blocks and the step it is in."""
 
     def __init__(
-        self, cache: Cache, max_batch_tokens: int, max_batch_size: int, latency: LatencyModel, scheduler: Fcfs
+        self,
+        cache: Cache,
+        max_batch_tokens: int,
+        max_batch_size: int,
+        latency: LatencyModel,
+        scheduler: Fcfs,
+        slots: int | None = None,
+        load: int = 0,
     ) -> None:
+        self.slots = slots  # for adapters; None: all are there
+        self.load = load
+        self.adapters: list[str] = []  # loaded, the one whose last request entered longest ago first
+        self.loads = 0
+        self.loads_now = 0  # in the step that begins
+        self.kept_waiting = 0  # steps that began without the first in the queue, for want of a slot
         self.cache = cache
         self.scheduler = scheduler
         self.max_batch_tokens = max_batch_tokens
@@ -200,6 +213,7 @@ class Instance:
 
     def begin(self, now: int) -> None:
         self.step = []
+        self.loads_now = 0
         budget, preempted = self.schedule_running()
         if not preempted:
             self.admit_waiting(now, budget)
@@ -213,7 +227,7 @@ class Instance:
         decodes = [entry.job for entry in self.step if entry.is_decode]
         context = sum(job.known for job in decodes)
         chunks = [(entry.want, entry.job.computed) for entry in self.step if not entry.is_decode]
-        duration = self.latency.run(len(decodes), context, chunks)[0]
+        duration = self.latency.run(len(decodes), context, chunks)[0] + self.loads_now * self.load
         assert duration >= 1
         self.began = now
         self.step_ends = now + duration
@@ -260,6 +274,9 @@ class Instance:
             if self.step and self.step[-1].job.computed + self.step[-1].want < self.step[-1].job.known:
                 break  # nobody enters beside an unfinished prefill
             job = self.scheduler.first(self.waiting)
+            if not self.has_slot(job.request.adapter):
+                self.kept_waiting += 1
+                break
             hits = self.cache.hits(job)
             hit_tokens = len(hits) * self.cache.size
             want = min(job.known - hit_tokens, budget)
@@ -268,6 +285,7 @@ class Instance:
             needed = self.cache.ceil(hit_tokens + want) - len(hits)
             if needed > self.cache.free() - len([block for block in hits if not block.holders]):
                 break
+            self.use(job.request.adapter)
             for block in hits:
                 self.cache.hold(job, block)
             for _ in range(needed):
@@ -282,6 +300,27 @@ class Instance:
             job.prefilled = max(job.prefilled, hit_tokens)
             self.step.append(Scheduled(job, want, False))
             budget -= want
+
+    def in_use(self) -> list[str]:
+        return [name for name in self.adapters if any(job.request.adapter == name for job in self.running)]
+
+    def has_slot(self, name: str | None) -> bool:
+        if self.slots is None or name is None or name in self.adapters:
+            return True
+        return len(self.in_use()) < self.slots
+
+    def use(self, name: str | None) -> None:
+        """The adapter is the one used last, and loaded in place of the idle one used first where it must be."""
+        if self.slots is None or name is None:
+            return
+        if name in self.adapters:
+            self.adapters.remove(name)
+        else:
+            self.loads += 1
+            self.loads_now += 1
+            if len(self.adapters) == self.slots:
+                self.adapters.remove(next(one for one in self.adapters if one not in self.in_use()))
+        self.adapters.append(name)
 
     def end(self, now: int) -> list[Job]:
         """Close the step; the requests that finished with it."""
@@ -322,6 +361,8 @@ class InstanceResult:
     prefill_tokens: int
     evicted_blocks: int
     peak_blocks: int
+    loads: int
+    kept_waiting: int
 
 
 @dataclass
@@ -350,10 +391,11 @@ def route(policy: str | Sequence[int], row: int, inflight: list[int]) -> int:
     return policy[row]
 
 
-def open_loop(requests: list[RequestTuple]) -> OpenLoop:
+def open_loop(requests: list[RequestTuple], adapters: Sequence[str | None] = ()) -> OpenLoop:
     """Requests known beforehand, in order of arrival; the row is the position in the list."""
+    named = [*adapters, *[None] * (len(requests) - len(adapters))]
     return OpenLoop(
-        Planned(Request(row, arrival, prompt, path), output, hashing.key(hashing.OUTPUT, row))
+        Planned(Request(row, arrival, prompt, path, adapter=named[row]), output, hashing.key(hashing.OUTPUT, row))
         for row, (arrival, path, prompt, output) in enumerate(requests)
     )
 
@@ -380,13 +422,17 @@ def simulate(
     traffic: Traffic | None = None,
     scheduler: Callable[[], Fcfs] = Fcfs,
     priority: Callable[[Request], float] = lambda request: 0.0,
+    adapters: Sequence[str | None] = (),
+    slots: int | None = None,
+    load: int = 0,
 ) -> ReferenceRun:
     """Run until everything has drained, or up to and with the horizon. Requests are given beforehand, or by traffic."""
+    limits = (max_batch_tokens, max_batch_size, latency)
     engines = [
-        Instance(Cache(blocks, block_tokens, prefix_caching), max_batch_tokens, max_batch_size, latency, scheduler())
+        Instance(Cache(blocks, block_tokens, prefix_caching), *limits, scheduler(), slots, load)
         for _ in range(instances)
     ]
-    traffic = open_loop(requests) if traffic is None else traffic
+    traffic = open_loop(requests, adapters) if traffic is None else traffic
     jobs: list[Job] = []
     inflight = [0] * instances
     while True:
@@ -434,6 +480,6 @@ def simulate(
         if engine.step:  # cut off by the horizon
             assert horizon is not None
             busy += horizon - engine.began
-        figures = (engine.steps, engine.prefill_tokens, engine.cache.evicted, engine.peak)
-        results.append(InstanceResult(routed, busy, *figures))
+        figures = (engine.steps, engine.prefill_tokens, engine.cache.evicted, engine.peak, engine.loads)
+        results.append(InstanceResult(routed, busy, *figures, engine.kept_waiting))
     return ReferenceRun(jobs, results, warmup)

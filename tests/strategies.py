@@ -63,6 +63,9 @@ class Scenario:
     prefix_caching: bool = True
     horizon: int | None = None
     warmup: int = 0
+    adapters: tuple[str | None, ...] = ()  # of the requests
+    slots: int | None = None
+    load: int = 0
 
 
 def latencies() -> SearchStrategy[LatencyModel]:
@@ -235,3 +238,16 @@ def stopped(draw: DrawFn, inner: SearchStrategy[Scenario]) -> Scenario:
     last, grid = scenario.requests[-1][0], period(scenario.latency)
     horizon = draw(st.one_of(st.integers(0, last + 40 * grid), st.integers(0, last // grid + 40).map(grid.__mul__)))
     return replace(scenario, horizon=horizon, warmup=draw(st.sampled_from([0, 0, 2])))
+
+
+@st.composite
+def adapted(draw: DrawFn, inner: SearchStrategy[Scenario]) -> Scenario:
+    """A scenario whose requests want adapters, mostly more of them than an instance has slots."""
+    scenario = draw(inner)
+    names = [None, *"abcde"[: draw(st.integers(1, 5))]]
+    return replace(
+        scenario,
+        adapters=tuple(draw(st.sampled_from(names)) for _ in scenario.requests),
+        slots=draw(st.sampled_from([1, 1, 2, 2, 3])),
+        load=draw(st.sampled_from([0, 1, 7, period(scenario.latency)])),
+    )

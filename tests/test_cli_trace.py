@@ -103,6 +103,7 @@ def test_every_transform_is_a_verb_and_they_follow_on_one_another(
         ("slice", "--requests", "2:8"),
         ("filter", "--min-prompt-tokens", "1000", "--max-output-tokens", "10"),
         ("anonymise", "--seed", "secret", "--keep-models"),
+        ("assign", "--tenant", "a", "--tenant", "b:2.5:batch"),
         ("cap", "--max-turns", "3"),
     ]
     at = source
@@ -112,6 +113,7 @@ def test_every_transform_is_a_verb_and_they_follow_on_one_another(
         assert code == 0, error
         at = then
     assert [record.prompt_tokens for record in records(at)] == [1024, 1280, 1536]
+    assert {(record.tenant, record.slo_class) for record in records(at)} <= {("a", None), ("b", "batch")}
     merged = tmp_path / "merged.jsonl"
     code, said, _ = trace(capsys, "merge", at, source, merged, "--offset", "1m", "--json")
     assert (code, json.loads(said)["written"]) == (0, 13)

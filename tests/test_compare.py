@@ -106,7 +106,7 @@ def test_a_mistake_in_an_object_is_told_and_its_cause_kept() -> None:
             raise LookupError("lost")
 
     with pytest.raises(
-        HeadwayError, match=r"test_compare\.py line \d+, in route: LookupError: lost, at request 0\."
+        HeadwayError, match=r"test_compare\.py line \d+, in Fails\.route: LookupError: lost, at request 0\."
     ) as e:
         headway.simulate(SCENARIO, routing=Fails())
     assert isinstance(e.value.__cause__, LookupError)
@@ -118,7 +118,7 @@ def test_a_mistake_in_a_library_is_told_at_the_line_that_called_it() -> None:
             return Route(yaml.safe_load("[")[request.id])
 
     with pytest.raises(
-        HeadwayError, match=r"^tests.test_compare\.py line \d+, in route: ParserError: .*, at request 0\."
+        HeadwayError, match=r"^tests.test_compare\.py line \d+, in Fails\.route: ParserError: .*, at request 0\."
     ):
         headway.simulate(SCENARIO, routing=Fails())
 
@@ -133,7 +133,7 @@ def test_the_request_of_a_mistake_is_the_one_in_hand_whatever_a_policy_calls_its
         def look(self, request_id: int) -> None:
             raise LookupError("lost")
 
-    with pytest.raises(HeadwayError, match=r"in look: LookupError: lost, at request 3\.$"):
+    with pytest.raises(HeadwayError, match=r"in Fails\.look: LookupError: lost, at request 3\.$"):
         headway.simulate(SCENARIO, routing=Fails())
 
 

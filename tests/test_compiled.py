@@ -27,6 +27,9 @@ for policy in registry.entries("routing"):
         assert result.summary()["requests"]["completed"] == 150 and sum(result.requests["preemptions"]) > 0, policy.name
         columns = repr({name: list(column) for name, column in result.requests.items()})
         print(policy.name, leap, blake2b(columns.encode()).hexdigest(), result.to_json())
+    changes.append("routers={count: 3, sync_interval: 50ms}")
+    print(policy.name, headway.simulate(overrides=changes, routing=policy.name).to_json())
+    changes.pop()
 """
 
 

@@ -286,7 +286,7 @@ def test_what_is_put_off_comes_up_again_by_time_and_then_by_request_unless_its_c
     assert control.next_ps == 10 and control.due(9) is None
     assert control.give_up(1) and not control.give_up(1)
     assert [control.due(10), control.due(10)] == [asked[3], None]
-    assert control.decide(10, asked[3]).view.id == "i0"
+    assert control.arrive(10, asked[3], again=True).view.id == "i0"
     assert control.next_ps == 12 and control.due(12) is asked[0]
     assert control.give_up(2) and control.next_ps == NEVER
     assert not control.give_up(3)  # it is on its way

@@ -28,15 +28,17 @@ import yaml
 import headway as package
 from conftest import ROOT, Run
 from headway import latency, registry
+from headway.experiment.compare import PER
 from headway.experiment.controls import CONTROLS
 from headway.experiment.run import about
 from headway.latency import NAMES, gpus, models
 from headway.overrides import policy_config
-from headway.results.groups import sessions
+from headway.results.groups import fairness, sessions
 from headway.results.recorder import Recorder
+from headway.results.sample import Sample
 from headway.results.table import COLUMNS
 from headway.scenario import Scenario
-from headway.types import OUTCOMES
+from headway.types import KEPT, OUTCOMES
 from headway.workload.traces import FORMATS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -44,11 +46,13 @@ SOURCE = ROOT / "src" / "headway"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(r"@?\.?([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:\.\*|\[\])?(?:\(.*\))?")
-VARIABLES = {"Result": "result", "ClusterView": "cluster"}  # what the pages call an object of a class
+# What the pages call an object of a class.
+VARIABLES = {"Result": "result", "ClusterView": "cluster", "InstanceView": "view", "Context": "context"}
 FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "from", "auto", "FewestTokens", "SpareMemory", "k_max"}
 TINY: dict[str, Any] = {
     "workload": {"requests": 5, "rate": "10/s", "prompt_tokens": 64, "output_tokens": 8},
-    "cluster": {"instances": 2, "latency": {"model": "fixed"}},
+    "cluster": {"instances": 2, "latency": {"model": "fixed"}, "adapters": {"slots": 2, "load_time": "50ms"}},
+    "routers": 2,
 }
 
 
@@ -183,7 +187,7 @@ def _wrapped(code: str) -> str:
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Every name there is, and every dotted path: `Class.attribute`, `module.name`, keys of summary and scenario."""
-    words = FOREIGN | set(COLUMNS) | set(OUTCOMES) | set(FORMATS) | set(NAMES)
+    words = FOREIGN | set(COLUMNS) | set(KEPT) | set(OUTCOMES) | set(FORMATS) | set(NAMES)
     words |= set(gpus().entries) | set(models().entries)
     words |= {name for entry in registry.entries() for name in (entry.name, entry.stage)}
     for info in pkgutil.walk_packages([str(SOURCE)], "headway."):
@@ -195,6 +199,8 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     words |= {file.name for file in folder.iterdir()}
     scenario = Scenario.load(TINY)
     words |= _paths({"sessions": sessions(Recorder(), 0)}) | {control.name for control in CONTROLS}
+    words |= _paths({"fairness": fairness(Recorder(), Sample([], [], [], [], [], [], {}, None), 0)})
+    words |= {f"per_{whom}" for whom in PER}
     return words | _paths(result.summary()) | _paths({"run": about(scenario)}) | _paths(scenario.resolved())
 
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 import headway.policies  # noqa: F401  declares the built-in policies
 from headway import hashing, registry
 from headway.results.recorder import InstanceStats, Recorder
-from headway.sim.cluster import Simulation
+from headway.sim.clock import Simulation
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.types import OUTCOMES, ClusterView, InstanceView, Path, Request, Route
 from headway.workload.traffic import Traffic
 from reference import ReferenceRun, open_loop, simulate
 from session_plans import plan, traffic
-from strategies import Affine, Scenario, coincidences, latencies, period, scenarios, stopped, twins
+from strategies import Affine, Scenario, adapted, coincidences, latencies, period, scenarios, stopped, twins
 
 LEAPS = (True, False, "random-cuts")
 
@@ -49,11 +49,12 @@ def engine(scenario: Scenario, leap: bool | str, come: Traffic) -> tuple[Recorde
             kv_blocks=scenario.blocks,
             max_batch_size=scenario.max_batch_size,
             max_batch_tokens=scenario.max_batch_tokens,
+            adapter_slots=scenario.slots,
         )
         for index in range(scenario.instances)
     ]
     setup = ClusterSetup(
-        engines=[EngineSetup(view, scenario.latency) for view in views],
+        engines=[EngineSetup(view, scenario.latency, adapter_load_ps=scenario.load) for view in views],
         block_tokens=scenario.block_tokens,
         prefix_caching=scenario.prefix_caching,
         leap=leap,
@@ -95,6 +96,7 @@ def found(recorder: Recorder, stats: list[InstanceStats]) -> dict[str, Any]:
         "prefill_tokens": [one.prefill_tokens for one in stats],
         "evicted_blocks": [one.evicted_blocks for one in stats],
         "peak_kv_blocks": [one.peak_kv_blocks for one in stats],
+        "adapter loads": [one.adapter_loads or 0 for one in stats],
         "preemptions by instance": [one.preemptions for one in stats],
         "output tokens by instance": [one.output_tokens for one in stats],
         "cached tokens by instance": [one.cached_tokens for one in stats],
@@ -129,6 +131,7 @@ def expected(run: ReferenceRun) -> dict[str, Any]:
         "prefill_tokens": [one.prefill_tokens for one in run.instances],
         "evicted_blocks": [one.evicted_blocks for one in run.instances],
         "peak_kv_blocks": [one.peak_blocks for one in run.instances],
+        "adapter loads": [one.loads for one in run.instances],
         "preemptions by instance": by_instance([job.preemptions for job in rows]),
         "output tokens by instance": by_instance([job.generated for job in rows]),
         "cached tokens by instance": by_instance([job.cached_tokens for job in rows]),
@@ -139,7 +142,7 @@ def check(scenario: Scenario, sessions: list[dict[str, Any]] | None = None) -> R
     """The requests of the scenario, or sessions."""
 
     def come() -> Traffic:
-        return open_loop(scenario.requests) if sessions is None else traffic(sessions)
+        return open_loop(scenario.requests, scenario.adapters) if sessions is None else traffic(sessions)
 
     done = simulate(**vars(scenario), traffic=come())
     right = expected(done)
@@ -300,6 +303,29 @@ def test_the_engine_gives_what_the_reference_gives_when_the_clock_stops(scenario
     check(scenario)
 
 
+def test_the_engine_gives_what_the_reference_gives_with_adapters() -> None:
+    seen: Counter[str] = Counter()
+
+    @fast
+    @given(adapted(st.one_of(scenarios(), coincidences(), twins(), stopped(scenarios()))))
+    def holds(scenario: Scenario) -> None:
+        done = check(scenario)
+        came = [job for job in done.rows if job.request.adapter is not None and job.started >= 0]
+        wanted = len({(job.instance, job.request.adapter) for job in came})
+        seen["scenarios"] += 1
+        seen["loaded again"] += sum(one.loads for one in done.instances) > wanted
+        seen["preempted"] += any(job.preemptions for job in came)
+        seen["kept waiting"] += any(one.kept_waiting for one in done.instances)
+
+    holds()
+    rare = {
+        what: seen[what]
+        for what in ("loaded again", "preempted", "kept waiting")
+        if seen[what] < 0.1 * seen["scenarios"]
+    }
+    assert not rare, f"seen too rarely: {rare} of {seen}"
+
+
 class Drawn:
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw = draw
@@ -359,7 +385,11 @@ def test_the_engine_gives_what_the_reference_gives_on_sessions() -> None:
 
 @pytest.mark.long
 @thorough
-@given(st.one_of(scenarios(), scenarios(), coincidences(), twins(), stopped(scenarios()), stopped(twins())))
+@given(
+    st.one_of(
+        scenarios(), scenarios(), coincidences(), twins(), stopped(scenarios()), stopped(twins()), adapted(scenarios())
+    )
+)
 def test_the_engine_gives_what_the_reference_gives_at_length(scenario: Scenario) -> None:
     check(scenario)
 

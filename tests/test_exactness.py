@@ -20,12 +20,14 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
+import control_draws
 import headway
 import session_plans
-from headway import ClusterView, Request, Route
+from deployment_draws import deployed
+from headway import ClusterView, Request, Route, registry
 from headway.experiment.run import prepare, run_facts
 from headway.registry import REPORTED, Entry
-from headway.types import ADMIT, Admit, Reject
+from headway.types import ADMIT, KEPT, Admit, Reject
 from session_plans import Draws, pick
 
 Json = dict[str, Any]
@@ -34,11 +36,23 @@ VIEW = (
     "inflight",
     "inflight_tokens",
     "pending_prefill_tokens",
+    "decode_tokens",
+    "routed",
+    "completed",
+    "output_tokens",
+    "recent_ttft",
+    "recent_tpot",
+    "tokens_per_second",
+    "estimated_wait",
     "observed_at",
     "queued",
     "running",
+    "adapters",
     "routed_since_report",
     "kv_used",
+    "free_blocks",
+    "free_sequences",
+    "hit_rate",
     "busy",
     "watts",
 )
@@ -49,7 +63,7 @@ class Witness:
     what it saw is part of the summary. Where it sends a request depends on what it saw."""
 
     def __init__(self) -> None:
-        self.entry = Entry("routing", "witness", Witness, (), REPORTED, oracle=True)
+        self.entry = Entry("routing", "witness", Witness, KEPT, REPORTED, oracle=True)
 
     def bind(self, context: Any) -> None:
         self.context = context
@@ -64,6 +78,9 @@ class Witness:
         self.decisions += 1
         views = [tuple(getattr(view, name) for name in VIEW) for view in cluster.instances]
         self.look(cluster.now_ps, request.id, views, self.context.truth(request))
+        tenant, totals = cluster.tenants[request.tenant], cluster.totals
+        self.look(tenant.requests, tenant.active, tenant.rate, tenant.slo_class, tenant.burst)
+        self.look(totals.inflight, totals.queued, totals.rate, totals.throughput)
         return Route(cluster.instances[self.seen % len(views)].id)
 
     def observe(self, event: Any) -> None:
@@ -147,6 +164,7 @@ SCORERS = (
     "load-balance",
     "active-requests",
     "session-affinity",
+    "adapter-affinity",
 )
 
 
@@ -231,19 +249,6 @@ def weighted(draws: Draws) -> Json:
     return {"name": "weighted", "scorers": scorers, "filters": [filters[at] for at in chosen], "picker": picker}
 
 
-def scheduler(draws: Draws) -> Any:
-    """Any of them, mostly with small chunks and with time counting for much."""
-    name = pick(draws, *SCHEDULERS)
-    found: Json = {"name": name, "chunk_tokens": pick(draws, None, 1, 5, 16, 64)}
-    if name == "fair":
-        found["quantum"] = pick(draws, 1, 20, 1024)
-    elif name == "slo-slack":
-        found["targets"] = {"standard": pick(draws, "1ms", "2s")}
-    else:
-        found["aging"] = pick(draws, 0, 10, 1000)
-    return found
-
-
 def lengths(draws: Draws, longest: int) -> Any:
     """A length distribution that never exceeds `longest`."""
     kind = pick(draws, "constant", "normal", "exponential", "lognormal", "empirical")
@@ -320,6 +325,20 @@ def talking(draws: Draws, even: bool) -> tuple[Load, Json]:
     return Load({"requests": 1, "rate": "1/s"}, longest), found
 
 
+def controlled(draws: Draws) -> Json:
+    """Every stage of the control plane, and clients of several classes who give up, try again, or wait for answers."""
+    prompt, output = pick(draws, 8, 40, 100), pick(draws, 2, 30, 60)
+    workload: Json = {
+        "requests": pick(draws, draws.between(2, 12), draws.between(20, 60), draws.between(20, 60)),
+        "tenants": control_draws.tenants(draws, prompt, output),
+    }
+    if pick(draws, False, False, True):
+        workload["duration"] = pick(draws, "20ms", "100ms")
+    found = scenario(draws, Load(workload, prompt + output), pick(draws, True, False))
+    found["policies"] |= control_draws.policies(draws)
+    return found
+
+
 def scenario(draws: Draws, load: Load, coinciding: bool) -> Json:
     """A scenario of any kind, or one in which arrivals fall on step ends and policies look into running steps."""
     kinds = ("looking",) if coinciding else ("looking", "looking", "plain", "believing", "routesim")
@@ -353,8 +372,21 @@ def scenario(draws: Draws, load: Load, coinciding: bool) -> Json:
         found["signals"] = polled
     if pick(draws, False, False, True):
         found.setdefault("signals", {})["kv_event_delay"] = pick(draws, "0s", "1ms", "23ms")
+    if pick(draws, False, False, True):
+        interval = pick(draws, None, "1ms", "7ms", "50ms", "137us")
+        spread = pick(draws, "requests", "sessions")
+        found["routers"] = {"count": pick(draws, 2, 3, 5), "sync_interval": interval, "spread": spread}
     if pick(draws, False, True):
-        found["policies"]["scheduler"] = scheduler(draws)
+        found["policies"]["scheduler"] = control_draws.policy(draws, "scheduler", *SCHEDULERS)
+    return found
+
+
+def with_adapters(draws: Draws, found: Json) -> Json:
+    """Some with more adapters than an instance has slots, so that the first in its queue waits for one."""
+    if pick(draws, False, True):
+        found["workload"]["adapters"] = ["base", *"abcde"[: draws.between(1, 5)]]
+        load_time = pick(draws, "0s", "1ms", "137us", "20ms")
+        found["cluster"]["adapters"] = {"slots": pick(draws, 1, 1, 2, 3), "load_time": load_time}
     return found
 
 
@@ -366,8 +398,11 @@ def scenarios(family: str, folder: Path) -> SearchStrategy[Json]:
             even = pick(draws, True, True, False)
             load, more = talking(draws, even)
             return {**scenario(draws, load, even), **more}
-        load = synthetic(draws) if kind == "synthetic" else traced(draws, folder)
-        return scenario(draws, load, kind == "coinciding")
+        if kind == "controlled":
+            return deployed(draws, with_adapters(draws, controlled(draws)))
+        if kind == "synthetic":
+            return deployed(draws, with_adapters(draws, scenario(draws, synthetic(draws), False)))
+        return deployed(draws, scenario(draws, traced(draws, folder), kind == "coinciding"))
 
     @st.composite
     def searched(draw: DrawFn) -> Json:
@@ -470,10 +505,18 @@ def traits(scenario: Json, result: headway.Result) -> list[str]:
         f"routing {routing if isinstance(routing, str) else routing['name']}": True,
         "polled signals": "poll_interval" in scenario.get("signals", {}),
         "reported evictions": "kv_event_delay" in scenario.get("signals", {}),
+        "several routers": "routers" in scenario,
+        "routers that exchange": scenario.get("routers", {}).get("sync_interval") is not None,
         f"scheduler {scenario['policies'].get('scheduler', {'name': 'fcfs'})['name']}": True,
     }
+    if "adapters" in summary:
+        pairs = zip(columns["instance"], columns["adapter"], columns["started_ps"], strict=True)
+        cold = {(index, name) for index, name, at in pairs if name and at >= 0}
+        facts |= {"adapters": True, "adapter loaded again": summary["adapters"]["loads"] > len(cold)}
     if "sessions" in scenario:
         facts |= session_traits(scenario, result)
+    if "flow" in scenario["policies"]:
+        facts |= control_traits(scenario, result)
     if isinstance(routing, dict) and routing["name"] == "weighted":
         facts |= {f"scorer {one['name']}": True for one in routing["scorers"]}
         facts |= {f"filter {one['name']}": True for one in routing["filters"]}
@@ -496,6 +539,40 @@ def session_traits(scenario: Json, result: headway.Result) -> dict[str, bool]:
     }
 
 
+def control_traits(scenario: Json, result: headway.Result) -> dict[str, bool]:
+    columns, flow = result.requests, scenario["policies"]["flow"]
+    arrived, admitted, routed = (columns[name] for name in ("arrival_ps", "admitted_ps", "routed_ps"))
+    ends = list(zip(columns["outcome"], admitted, routed, columns["started_ps"], strict=True))
+    figures = result.summary()["policy_metrics"]
+    senders = scenario["workload"]["tenants"].values()
+    facts = {f"{stage} {scenario['policies'][stage]['name']}": True for stage in control_draws.STAGES}
+    if flow["name"] == "bands":
+        facts |= {f"flow {key} {flow[key]}": True for key in ("by", "order", "fairness", "share", "saturation")}
+    return facts | {
+        "put off": any(at > came for at, came in zip(admitted, arrived, strict=True)),
+        "waited at the router": any(at > came >= 0 for at, came in zip(routed, admitted, strict=True)),
+        "time to live over": figures.get("flow_timed_out", 0) > 0,
+        "turned away from the queue": figures.get("flow_turned_away", 0) > 0,
+        "gave up before admission": any(out == "timed_out" and at < 0 for out, at, _, _ in ends),
+        "gave up at the router": any(out == "timed_out" and at >= 0 > on for out, at, on, _ in ends),
+        "gave up at an instance": any(out == "timed_out" and on >= 0 > began for out, _, on, began in ends),
+        "gave up while it ran": any(out == "timed_out" and began >= 0 for out, _, _, began in ends),
+        "sent again": result.summary()["requests"]["retried"] > 0,
+        "a closed loop": any("closed_loop" in one for one in senders),
+    }
+
+
+CONTROLLED = (
+    *(f"{stage} {name}" for stage, drawn in control_draws.STAGES.items() for name in drawn),
+    *(f"flow by {name}" for name in ("class", "score")),
+    *(f"flow order {name}" for name in ("fifo", "priority", "deadline")),
+    *(f"flow fairness {name}" for name in ("strict", "round-robin", "weighted")),
+    *(f"flow share {name}" for name in ("tokens", "requests")),
+    *(f"flow saturation {name}" for name in ("never", "utilization", "concurrency")),
+    *("put off", "waited at the router", "time to live over", "turned away from the queue", "sent again"),
+    *("gave up before admission", "gave up at the router", "gave up at an instance", "gave up while it ran"),
+    "a closed loop",
+)
 COMMON = ("preemption", "eviction", "prefill in several chunks", "prefix hit", "arrival on a step's end", "queueing")
 USUAL = ("rejection", "in flight at the horizon", "warm-up")
 TALKING = ("follow-up at the very instant", "sent again", "not issued", "a fixed number of users", "branches")
@@ -538,6 +615,9 @@ def demand(seen: Counter[str], names: tuple[str, ...], share: float) -> None:
         ("coinciding, scattered", 500),
         ("sessions, searched", 150),
         ("sessions, scattered", 500),
+        ("controlled, searched", 60),
+        ("controlled, scattered", 450),
+        pytest.param("controlled, scattered", 5000, marks=pytest.mark.long),
         pytest.param("synthetic, scattered", 5000, marks=pytest.mark.long),
         pytest.param("traced, scattered", 5000, marks=pytest.mark.long),
         pytest.param("coinciding, scattered", 5000, marks=pytest.mark.long),
@@ -546,10 +626,13 @@ def demand(seen: Counter[str], names: tuple[str, ...], share: float) -> None:
 )
 def test_leaping_walking_and_cutting_give_the_same_bytes(family: str, examples: int, tmp_path: Path) -> None:
     seen = promise(scenarios(family, tmp_path), examples, tmp_path / "runs")
-    if "scattered" in family:
+    if family == "controlled, scattered":
+        demand(seen, CONTROLLED, 0.015)
+        demand(seen, (*COMMON, "polled signals", "reported evictions", "adapter loaded again"), 0.03)
+    elif "scattered" in family:
         demand(seen, COMMON, 0.05)
         demand(seen, USUAL, 0.02)
-        demand(seen, ("polled signals", "reported evictions"), 0.2)
+        demand(seen, ("polled signals", "reported evictions", "several routers", "routers that exchange"), 0.2)
         demand(seen, ("scheduler fcfs",), 0.3)
         demand(seen, tuple(f"scheduler {name}" for name in SCHEDULERS), 0.05)
         demand(seen, tuple(f"routing {name}" for name in LOOKING), 0.03)
@@ -562,9 +645,15 @@ def test_leaping_walking_and_cutting_give_the_same_bytes(family: str, examples: 
         demand(seen, TALKING, 0.1)
         demand(seen, ("arrival on a step's end",), 0.25)
         demand(seen, ("cut off with turns to come",), 0.05)
-    elif "scattered" in family:
+    elif family in ("synthetic, scattered", "traced, scattered"):
+        demand(seen, ("adapter loaded again",) if family.startswith("synthetic") else (), 0.05)
         demand(seen, LATENCIES, 0.1)
         demand(seen, tuple(f"routing {name}" for name in (*PLAIN, *BELIEVING, *ROUTESIM)), 0.01)
+
+
+@pytest.mark.parametrize("stage", control_draws.STAGES)
+def test_every_policy_of_the_catalogue_is_drawn(stage: str) -> None:
+    assert sorted(control_draws.STAGES[stage]) == sorted(registry.names(stage))
 
 
 @pytest.mark.parametrize("name", dict.fromkeys([*PLAIN, *BELIEVING, *ROUTESIM, *LOOKING]))
@@ -663,6 +752,15 @@ def test_the_horizon_may_fall_on_a_step(horizon: int, tmp_path: Path) -> None:
     assert instance["peak_kv_utilization"] in (min(horizon, 44) / 50, min(horizon + 1, 44) / 50)
     assert result.requests["output_tokens"] == [min(5, max(0, horizon - 39))]
     assert result.requests["outcome"] == ["completed" if horizon >= 44 else "in_flight"]
+
+
+def test_what_routers_are_due_to_tell_each_other_by_the_horizon_is_told(tmp_path: Path) -> None:
+    """The second prompt is sent at 45 ms, and the other router hears of it at 49 ms, where at most a step ends."""
+    believing = {"name": "weighted", "scorers": [{"name": "prefix-affinity", "weight": 1, "block_tokens": 4}]}
+    scenario = small(tmp_path, rows((0, 40, 100), (45, 40, 100)), instances=2)
+    scenario |= {"policies": {"routing": believing}, "routers": {"count": 2, "sync_interval": "7ms"}, "horizon": "50ms"}
+    result = check(scenario, tmp_path / "runs")
+    assert result.summary()["policy_metrics"]["prefix_index_blocks"] == 2 * 2 * 10
 
 
 def test_the_horizon_may_come_before_anybody(tmp_path: Path) -> None:

@@ -87,8 +87,9 @@ def test_throughput_is_the_output_of_what_ended_in_the_window() -> None:
     state = RouterState(cluster)
     for number in range(3):
         state.routed(request(number))
-    state.finished(SECOND, request(0), 30)
-    state.finished(3 * SECOND, request(1), 70)
+    view = InstanceView(0, "i0")
+    state.finished(SECOND, request(0), view, 30, None)
+    state.finished(3 * SECOND, request(1), view, 70, None)
     cluster.now_ps = 3 * SECOND
     assert (cluster.totals.throughput, cluster.totals.inflight) == (10.0, 1)
     cluster.now_ps = 11 * SECOND
@@ -127,7 +128,7 @@ def test_a_request_counts_once_however_often_admission_is_asked() -> None:
     control.arrive(SECOND, request(0))
     held = control.due(SECOND + 5)
     assert held is not None
-    control.decide(SECOND + 5, held)
+    control.arrive(SECOND + 5, held, again=True)
     control.arrive(SECOND + 9, request(1))
     control.finished(SECOND + 11, 0, "completed", 3)
     control.arrive(SECOND + 12, request(2))

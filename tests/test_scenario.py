@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from conftest import ROOT
-from headway import overrides
+from headway import cluster_spec, overrides
 from headway import scenario as scenario_module
 from headway.latency import MODELS, gpus, models
 from headway.latency.hardware import GpuFigures
@@ -417,8 +417,9 @@ SECTIONS: dict[str, list[type[msgspec.Struct]]] = {
     "Arrivals": [arrivals.Arrival],
     "Shared prefixes": [prefixes.Prefix, prefixes.Popularity],
     "Traces": [TraceSpec],
-    "`cluster`": [scenario_module.Cluster],
-    "`kv`": [scenario_module.Kv],
+    "`cluster`": [cluster_spec.Cluster],
+    "`deployments`": [cluster_spec.Deployment],
+    "`kv`": [cluster_spec.Kv],
     "`latency`": [kind.keys for kind in MODELS.values()],
     "GPUs": [GpuFigures],
     "Models": [ModelFigures],

@@ -13,9 +13,10 @@ import pytest
 
 import headway
 import headway.policies  # (declares the policies)
-from headway import ADMIT, Admit, ClusterView, FirstToken, HeadwayError, Request, Route, Routed, registry
+from headway import ADMIT, Admit, ClusterView, FirstToken, HeadwayError, InstanceView, Request, Route, Routed, registry
+from headway.policies.flow import Bands
 from headway.policies.queues import Fifo
-from headway.router_state import Counted
+from headway.router_state import Counted, Served
 
 Json = dict[str, Any]
 SECRETS = ("Job", "Planned", "Recorder", "Instance", "Simulation", "Result", "Trace", "WorkloadSpec")
@@ -28,7 +29,10 @@ def within(thing: object) -> Iterator[object]:
     nobody's data and is left out; what a function closes over is not."""
     if isinstance(thing, (type, ModuleType, CodeType, str, bytes, int, float)):
         return
-    if isinstance(thing, Counted):  # how much the requests that have ended had generated is no secret
+    if isinstance(thing, Counted | Served):  # how much the requests that have ended had generated is no secret
+        return
+    if isinstance(thing, InstanceView):
+        yield from (getattr(thing, name, None) for name in InstanceView.__slots__ if name != "output_tokens")
         return
     if isinstance(thing, FunctionType):
         yield from (thing.__defaults__ or (), thing.__kwdefaults__, thing.__closure__ or (), thing.__dict__)
@@ -169,6 +173,10 @@ def test_nor_does_it_with_the_indexes_and_estimates_that_policies_ask_for() -> N
 
         def route(self, request: Request, cluster: ClusterView) -> Route:
             self.index.matches(request.path)
+            for view in cluster.instances:
+                asked = (view.recent_ttft, view.recent_tpot, view.tokens_per_second, view.hit_rate, view.free_blocks)
+                shadow = (self.index.utilization(view.index), list(self.index.eviction_order(view.index)))
+                self.search("view", view, view.estimated_wait, view.estimated_ttft(100), asked, shadow)
             self.context.estimator.step_seconds(self.context.instances[0], 100, 3, 1000)
             return super().route(request, cluster)
 
@@ -176,7 +184,7 @@ def test_nor_does_it_with_the_indexes_and_estimates_that_policies_ask_for() -> N
     for model in ("roofline", "linear", "piecewise"):
         cluster = {**scenario()["cluster"], "latency": {"model": model}}
         headway.simulate(scenario(cluster=cluster), routing=routing)
-    assert routing.calls["route"] == 36
+    assert routing.calls["route"] == 36 and routing.calls["view"] == 72
     assert not routing.found
 
 
@@ -244,10 +252,67 @@ def test_nothing_that_a_scheduler_is_handed_leads_to_the_true_length() -> None:
     assert not scheduler.probe.found
 
 
+def test_nothing_that_flow_control_is_handed_leads_to_the_true_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two requests at a time; of the others some are sent, some wait too long, some give up, some find no place."""
+    probe = Probe()
+
+    def watched(name: str, method: Any) -> Any:
+        def called(self: Any, *arguments: Any) -> Any:
+            answer = method(self, *arguments)
+            probe.search(name if answer is None else f"{name} some", self, *arguments, answer)
+            return answer
+
+        return called
+
+    for name in ("bind", "put", "take", "expired", "excess", "remove"):
+        monkeypatch.setattr(Bands, name, watched(name, getattr(Bands, name)))
+    flow = {"name": "bands", "saturation": "concurrency", "max_inflight": 1, "order": "priority"}
+    for limits in ({"ttl": "30s"}, {"capacity": 1}, {}):
+        given = scenario(policies={"priority": "shortest-prompt", "flow": {**flow, **limits}})
+        given["workload"] |= {"rate": "0.2/s", "timeout": "80s"}
+        headway.simulate(given)
+    assert set(probe.calls) >= {"bind", "put", *(f"{name} some" for name in ("take", "expired", "excess", "remove"))}
+    assert probe.visited > 50
+    assert not probe.found
+
+
 @pytest.mark.parametrize("name", registry.names("scheduler"))
 def test_no_scheduler_s_order_depends_on_lengths_that_nothing_has_shown_yet(name: str, tmp_path: Path) -> None:
     """Thirty prompts, of which one at a time is computed, chunk by chunk and token by token: while the first request
     is at it, whatever the others will generate, they line up alike."""
+    assert len(lined_up(tmp_path, {"scheduler": name})) == 1
+
+
+@pytest.mark.parametrize("name", registry.names("priority"))
+def test_no_priority_depends_on_lengths_that_nothing_has_shown_yet(name: str, tmp_path: Path) -> None:
+    assert len(lined_up(tmp_path, {"priority": name, "scheduler": {"name": "priority", "aging": 0}})) == 1
+    flow = {"name": "bands", "saturation": "concurrency", "max_inflight": 1, "order": "priority"}
+    assert len(lined_up(tmp_path, {"priority": name, "flow": flow})) == 1
+
+
+STRICT: dict[str, Json] = {  # where the defaults would let all of them in
+    "max-concurrency": {"max_queue": 10},
+    "tier-shed": {"keep": "realtime", "max_load": 9},
+    "saturation": {"sheddable": None},
+    "probabilistic": {"sheddable": None},
+    "tenant-fair": {"total": 10},
+    "deadline": {"targets": {"standard": "50ms"}},
+}
+
+
+@pytest.mark.parametrize("name", registry.names("admission"))
+def test_nobody_is_turned_away_by_lengths_that_nothing_has_shown_yet(name: str, tmp_path: Path) -> None:
+    spec: Json = {"name": name, **STRICT.get(name, {})}
+    if name == "all-of":
+        spec["policies"] = [{"name": one, **given} for one, given in STRICT.items()]
+    found = lined_up(tmp_path, {"admission": spec})
+    assert len(found) == 1
+    assert (len(next(iter(found))) < 30) == (name != "always")
+
+
+def lined_up(folder: Path, policies: Json) -> set[tuple[int, ...]]:
+    """The orders in which thirty requests start that come while the first is at it, for short and long outputs; those
+    that were turned away are not among them."""
     orders = set()
     for output in (1, 7, 3000):
         rows = [
@@ -255,17 +320,17 @@ def test_no_scheduler_s_order_depends_on_lengths_that_nothing_has_shown_yet(name
             for number in range(30)
         ]
         rows[0]["output_length"] = 50
-        file = tmp_path / f"{output}.jsonl"
+        file = folder / f"{output}.jsonl"
         file.write_text("".join(json.dumps({**row, "hash_ids": [number]}) + "\n" for number, row in enumerate(rows)))
         run = {
             "seed": 3,
             "workload": {"trace": {"format": "mooncake", "path": str(file)}},
             "cluster": {"instances": 1, "max_batch_size": 1, "latency": {"model": "fixed", "decode_tokens_per_s": 100}},
-            "policies": {"scheduler": name},
+            "policies": policies,
         }
         started = headway.simulate(run).requests["started_ps"]
-        orders.add(tuple(sorted(range(30), key=started.__getitem__)))
-    assert len(orders) == 1
+        orders.add(tuple(sorted([row for row in range(30) if started[row] >= 0], key=started.__getitem__)))
+    return orders
 
 
 @pytest.mark.parametrize("name", ["workload.output_tokens", "workload.prompt_tokens", "workload.arrivals"])

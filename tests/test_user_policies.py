@@ -105,10 +105,11 @@ def test_an_object_of_the_callers_own_is_checked_as_well():
 @pytest.mark.parametrize(
     ("value", "what"),
     [
-        ("5", "one a candidate in turn, got 5."),
-        ("'abc'", "got 'abc'."),
-        ("{1: 2}", "got {1: 2}."),
-        ("['x']", "got 'x'."),
+        ("5", "one a candidate in turn, got 5, at request 0."),
+        ("'abc'", "got 'abc', at request 0."),
+        ("{1: 2}", "got {1: 2}, at request 0."),
+        ("['x']", "got 'x', at request 0."),
+        ("[float('nan')]", "got nan, at request 0."),
     ],
 )
 def test_scores_that_are_no_list_of_numbers(tmp_path, value, what):

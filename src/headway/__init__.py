@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headway.experiment.look import convert_trace, inspect_trace, preview
     from headway.experiment.run import simulate
     from headway.policies.context import Context
+    from headway.policies.queues import Ticket
     from headway.registry import Bounds, policy
     from headway.results.result import Result
     from headway.scenario import Scenario
@@ -26,15 +27,20 @@ if TYPE_CHECKING:
         ADMIT,
         Admit,
         ClusterView,
+        Delay,
+        Event,
         Finished,
         FirstToken,
         HeadwayError,
         InstanceView,
         InvariantError,
+        Path,
+        Priority,
         Reject,
         Request,
         Route,
         Routed,
+        Scorecard,
     )
 
 __version__ = "0.1.0"
@@ -49,10 +55,13 @@ _HOMES = {
     "Result": "results.result",
     "Scenario": "scenario",
     "Context": "policies.context",
+    "Ticket": "policies.queues",
     "policy": "registry",
     "Bounds": "registry",
-    **dict.fromkeys(("ADMIT", "Admit", "ClusterView", "Finished", "FirstToken", "HeadwayError"), "types"),
-    **dict.fromkeys(("InstanceView", "InvariantError", "Reject", "Request", "Route", "Routed"), "types"),
+    **dict.fromkeys(("ADMIT", "Admit", "Delay", "Priority", "Reject", "Route", "Scorecard"), "types"),
+    **dict.fromkeys(("ClusterView", "InstanceView", "Path", "Request"), "types"),
+    **dict.fromkeys(("Event", "Finished", "FirstToken", "Routed"), "types"),
+    **dict.fromkeys(("HeadwayError", "InvariantError"), "types"),
 }
 
 __all__ = [
@@ -63,17 +72,23 @@ __all__ = [
     "Comparison",
     "Context",
     "Controls",
+    "Delay",
+    "Event",
     "Finished",
     "FirstToken",
     "HeadwayError",
     "InstanceView",
     "InvariantError",
+    "Path",
+    "Priority",
     "Reject",
     "Request",
     "Result",
     "Route",
     "Routed",
     "Scenario",
+    "Scorecard",
+    "Ticket",
     "__version__",
     "compare",
     "controls",

@@ -7,12 +7,15 @@ queue, the loop asks `pump` what becomes of it whenever something has happened, 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from copy import copy
 from heapq import heappop, heappush
-from math import isfinite
+from sys import float_info
 from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.model_groups import grouped
 from headway.policies.context import Context
 from headway.policies.flow import NEVER, NoFlow, Waiting
 from headway.registry import EVERYTHING, declared, figures
@@ -28,6 +31,7 @@ from headway.types import (
     Finished,
     FirstToken,
     HeadwayError,
+    Hints,
     InstanceView,
     Priority,
     Reject,
@@ -38,20 +42,26 @@ from headway.types import (
 from headway.wording import shown
 
 LONGEST_PS: Final = 1 << 62  # of a delay
+MOST_TOKENS: Final = 1 << 62  # that any prompt may be believed to have cached
+MOST_DELAYS: Final = 100_000  # of one request; who puts off more often would never let it in
+Explain = Callable[[Request, Route], None]  # is told every routing decision, with its scorecard
 
 
 class Flight:
-    """A request on its way: where it went and how much it matters there, its prompt tokens believed cached there, and
-    those believed uncached until the first token comes."""
+    """A request on its way: where it went, and what its instance is told of how much it matters."""
 
-    __slots__ = ("cached", "pending", "priority", "request", "view")
+    __slots__ = ("cached", "first_ps", "hints", "pending", "priority", "request", "view")
 
-    def __init__(self, request: Request, view: InstanceView, cached: int, pending: int, priority: float) -> None:
+    def __init__(
+        self, request: Request, view: InstanceView, cached: int, pending: int, priority: float, hints: Hints
+    ) -> None:
         self.request = request
         self.view = view
-        self.cached = cached
-        self.pending = pending
+        self.cached = cached  # prompt tokens believed cached there
+        self.pending = pending  # those believed uncached, until the first token comes
         self.priority = priority
+        self.hints = hints
+        self.first_ps = -1  # when the first token came
 
 
 class Queued:
@@ -75,44 +85,62 @@ Sent = tuple[Request, Flight | Reject | TimedOut]  # what became of a request th
 class ControlPlane:
     """Runs the policies in order and keeps the exact counters of each instance."""
 
-    def __init__(self, context: Context, admission: Any, priority: Any, routing: Any, flow: Any = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        admission: Any,
+        priority: Any,
+        routing: Any,
+        flow: Any = None,
+        *,
+        explain: Explain | None = None,
+    ) -> None:
         self.cluster = ClusterView(context.instances)
+        self.cluster.explain = explain is not None
+        self.explain = explain
         self.views = {view.id: view for view in context.instances}
         self.admission = admission
         self.priority = priority
         self.routing = routing
         self.flow = None if isinstance(flow, NoFlow) else flow
         self.stages = {"admission": admission, "priority": priority, "routing": routing}
+        self.groups, self.by_model = grouped(context.instances)
         if self.flow is not None:
             self.stages["flow"] = self.flow
-        for stage in self.stages.values():
+            for group in self.groups:  # a queue each, so that a model that is full holds up no other
+                group.flow = self.flow if group.number == 0 else copy(self.flow)
+        everyone = [*self.stages.values(), *(group.flow for group in self.groups[1:] if group.flow is not None)]
+        for stage in everyone:
             bind = getattr(stage, "bind", None)
             if bind is not None:
                 bind(context)
         self.indexes = context.indexes
-        self.observers = [stage.observe for stage in self.stages.values() if hasattr(stage, "observe")]
+        self.observers = [stage.observe for stage in everyone if hasattr(stage, "observe")]
         read = [signal for stage in self.stages.values() for signal in declared(stage).exact]
         kept = KEPT if EVERYTHING[0] in read else [name for name in KEPT if name in read]
         self.state = RouterState(self.cluster, kept) if kept else None
         self.flights: dict[int, Flight] = {}
-        self.held: list[tuple[int, int, Request]] = []  # heap of what admission put off: when to ask again, id
+        # heap of what admission put off: when to ask again, id, how often it was put off
+        self.held: list[tuple[int, int, int, Request]] = []
+        self.asked_again = (-1, 0)  # which request came up last, and how often it had been put off
         self.put_off: dict[int, int] = {}  # when to ask again by id, of those that have not been given up
         self.next_ps = NEVER  # when the first of them comes up again, or the first in the queue has waited too long
 
     # --- the way of a request ----------------------------------------------------------------------------------
 
-    def arrive(self, now_ps: int, request: Request) -> Flight | Reject | Queued | None:
-        """Decide on a request that comes: its flight, why it is turned away, QUEUED where it waits in the router's
-        queue, or None where admission puts it off."""
-        if self.state is not None:
+    def arrive(self, now_ps: int, request: Request, again: bool = False) -> Flight | Reject | Queued | None:
+        """Decide on a request that comes, or comes up `again` as it was put off: its flight, why it is turned away,
+        QUEUED where it waits in the router's queue, or None where admission puts it off."""
+        if self.state is not None and not again:
             self.state.arrived(now_ps, request)
-        return self.decide(now_ps, request)
-
-    def decide(self, now_ps: int, request: Request) -> Flight | Reject | Queued | None:
-        """The same for one that comes, or comes up again."""
         cluster = self.cluster
         cluster.now_ps = now_ps
         cluster.priority = NO_PRIORITY
+        if self.by_model is not None:
+            group = self.by_model.get(request.model)
+            if group is None:
+                return Reject(f"404: no instance serves model {shown(request.model)}")
+            cluster.instances, cluster.group = group.instances, group.number
         verdict = self.admission.admit(request, cluster)
         if verdict is not ADMIT and not isinstance(verdict, Admit):
             return self.not_admitted(now_ps, request, verdict)
@@ -121,15 +149,17 @@ class ControlPlane:
             check_priority(self.priority, priority, request)
             cluster.priority = priority
         if self.flow is not None:
-            self.flow.put(now_ps, request, priority)
+            self.groups[cluster.group].flow.put(now_ps, request, priority)
             if self.state is not None:
                 self.state.queued(request)
             return QUEUED
-        return self.route(now_ps, request, priority.score)
+        return self.route(now_ps, request, priority)
 
-    def route(self, now_ps: int, request: Request, priority: float) -> Flight | Reject:
+    def route(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject:
         decision = self.routing.route(request, self.cluster)
         if isinstance(decision, Route):
+            if self.explain is not None:
+                self.explain(request, decision)
             return self.dispatch(now_ps, request, decision, priority)
         if isinstance(decision, Reject) and isinstance(decision.reason, str):
             return decision
@@ -139,22 +169,28 @@ class ControlPlane:
     def not_admitted(self, now_ps: int, request: Request, verdict: object) -> Reject | None:
         if isinstance(verdict, Reject) and isinstance(verdict.reason, str):
             return verdict
-        right = "admit must return ADMIT, a Reject, or a Delay of at least 1 ps"
+        right = "admit must return ADMIT, a Reject, or a Delay of 1 ps to 2**62 ps"
         if not isinstance(verdict, Delay):
             raise wrong_answer("admission", self.admission, right, verdict, request)
         duration = verdict.duration_ps
         if type(duration) is not int or not 1 <= duration <= LONGEST_PS:
             raise wrong_answer("admission", self.admission, right, verdict, request)
-        heappush(self.held, (now_ps + duration, request.id, request))
+        times = self.asked_again[1] + 1 if self.asked_again[0] == request.id else 1
+        if times > MOST_DELAYS:
+            right = f"admit has put a request off {MOST_DELAYS:,} times; it must admit or reject it, or delay it longer"
+            raise wrong_answer("admission", self.admission, right, verdict, request)
+        heappush(self.held, (now_ps + duration, request.id, times, request))
         self.put_off[request.id] = now_ps + duration
         self.set_next()
         return None
 
     def due(self, now_ps: int) -> Request | None:
-        """The next request that was put off until now; the caller lets the plane `decide` again."""
-        if not self.held or self.held[0][0] != now_ps:
+        """The next request that was put off until now, or until earlier where the caller's clock is late; it is to
+        `arrive` again."""
+        if not self.held or self.held[0][0] > now_ps:
             return None
-        _, _, request = heappop(self.held)
+        _, _, times, request = heappop(self.held)
+        self.asked_again = (request.id, times)
         del self.put_off[request.id]
         self.set_next()
         return request
@@ -162,36 +198,39 @@ class ControlPlane:
     def pump(self, now_ps: int) -> Sent | None:
         """What becomes next of a request in the router's queue at this instant. The caller carries it out, so that the
         signals tell of it, and asks again until nothing more happens: first those that have waited too long go, then
-        requests are sent in the queue's order while it is open, and then what is beyond its capacity is turned away."""
-        flow = self.flow
-        assert flow is not None
+        requests are sent in the queue's order while it is open, and then what is beyond its capacity is turned away.
+        Where models have queues of their own, one after the other."""
         cluster = self.cluster
         cluster.now_ps = now_ps
-        entry: Waiting | None = flow.expired(now_ps)
-        answer: Flight | Reject | TimedOut
-        if entry is not None:
-            answer = TimedOut(entry.reason)
-        elif (entry := flow.take(cluster)) is not None:
-            cluster.priority = entry.priority
-            answer = self.route(now_ps, entry.request, entry.priority.score)
-        elif (entry := flow.excess()) is not None:
-            answer = Reject(entry.reason)
-        else:
-            self.set_next()
-            return None
-        if self.state is not None:
-            self.state.left(entry.request)
-        return entry.request, answer
+        for group in self.groups:
+            flow = group.flow
+            cluster.instances, cluster.group = group.instances, group.number
+            entry: Waiting | None = flow.expired(now_ps)
+            answer: Flight | Reject | TimedOut
+            if entry is not None:
+                answer = TimedOut(entry.reason)
+            elif (entry := flow.take(cluster)) is not None:
+                cluster.priority = entry.priority
+                answer = self.route(now_ps, entry.request, entry.priority)
+            elif (entry := flow.excess()) is not None:
+                answer = Reject(entry.reason)
+            else:
+                continue
+            if self.state is not None:
+                self.state.left(entry.request)
+            return entry.request, answer
+        self.set_next()
+        return None
 
     def set_next(self) -> None:
         held = self.held
         while held and self.put_off.get(held[0][1]) != held[0][0]:  # given up meanwhile
             heappop(held)
         self.next_ps = held[0][0] if held else NEVER
-        if self.flow is not None and self.flow.next_ps < self.next_ps:
-            self.next_ps = self.flow.next_ps
+        if self.flow is not None:
+            self.next_ps = min(self.next_ps, *(group.flow.next_ps for group in self.groups))
 
-    def dispatch(self, now_ps: int, request: Request, route: Route, priority: float) -> Flight:
+    def dispatch(self, now_ps: int, request: Request, route: Route, priority: Priority) -> Flight:
         try:
             view = self.views.get(route.target)
         except TypeError:  # not even hashable
@@ -202,22 +241,29 @@ class ControlPlane:
                 f"policies.routing: {name} routed to {shown(route.target)}, which is not an instance of this cluster, "
                 f"at request {request.id}."
             )
-        tokens, cached = request.prompt_tokens, route.cached_tokens
-        if type(cached) is not int or cached < 0:
+        if self.by_model is not None and request.model not in view.serves:
+            name = type(self.routing).__name__
+            raise HeadwayError(
+                f"policies.routing: {name} routed to {shown(route.target)}, which does not serve model "
+                f"{shown(request.model)}, at request {request.id}."
+            )
+        tokens, cached, score = request.prompt_tokens, route.cached_tokens, priority.score
+        if type(cached) is not int or not 0 <= cached <= MOST_TOKENS:
             right = "route must give cached_tokens as a whole number that is not negative"
             raise wrong_answer("routing", self.routing, right, cached, request)
         if route.priority is not None:
             if not is_number(route.priority):
                 right = "route must give priority as a finite number"
                 raise wrong_answer("routing", self.routing, right, route.priority, request)
-            priority = route.priority
+            score = route.priority
         pending = tokens - cached
         if pending < 0:
             pending = 0
         view.inflight += 1
         view.inflight_tokens += tokens
+        view.routed += 1
         view.pending_prefill_tokens += pending
-        flight = self.flights[request.id] = Flight(request, view, cached, pending, priority)
+        flight = self.flights[request.id] = Flight(request, view, cached, pending, score, priority.hints)
         if self.state is not None:
             self.state.routed(request)
         for index in self.indexes:
@@ -230,10 +276,15 @@ class ControlPlane:
 
     def first_token(self, now_ps: int, request_id: int) -> None:
         flight = self.flights[request_id]
-        flight.view.pending_prefill_tokens -= flight.pending
+        request, view = flight.request, flight.view
+        view.pending_prefill_tokens -= flight.pending
+        view.decode_tokens += request.prompt_tokens
         flight.pending = 0
+        flight.first_ps = now_ps
+        if self.state is not None:
+            self.state.first_token(now_ps, request, view)
         if self.observers:
-            self.tell(FirstToken(now_ps, flight.request, flight.view))
+            self.tell(FirstToken(now_ps, request, view))
 
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         flight = self.flights.pop(request_id)
@@ -241,8 +292,14 @@ class ControlPlane:
         view.inflight -= 1
         view.inflight_tokens -= request.prompt_tokens
         view.pending_prefill_tokens -= flight.pending
+        if flight.first_ps >= 0:
+            view.decode_tokens -= request.prompt_tokens
+        if outcome == "completed":
+            view.completed += 1
+        view.output_tokens += output_tokens
         if self.state is not None:
-            self.state.finished(now_ps, request, output_tokens)
+            decode_ps = now_ps - flight.first_ps if outcome == "completed" else None
+            self.state.finished(now_ps, request, view, output_tokens, decode_ps)
         if self.observers:
             self.tell(Finished(now_ps, request, view, outcome, output_tokens))
 
@@ -251,7 +308,11 @@ class ControlPlane:
         if self.put_off.pop(request_id, None) is not None:
             self.set_next()
             return True
-        entry = self.flow.remove(request_id) if self.flow is not None else None
+        entry = None
+        for group in self.groups if self.flow is not None else ():
+            entry = group.flow.remove(request_id)
+            if entry is not None:
+                break
         if entry is None:
             return False
         if self.state is not None:
@@ -265,10 +326,14 @@ class ControlPlane:
             observe(event)
 
     def metrics(self) -> dict[str, float]:
-        """What the policies report of themselves."""
+        """What the policies report of themselves; where models have queues of their own, each of these by its model."""
         found: dict[str, float] = {}
         for name, stage in self.stages.items():
-            if hasattr(stage, "metrics"):
+            if name == "flow" and len(self.groups) > 1:
+                for group in self.groups:
+                    own = figures(group.flow, "policies.flow") if hasattr(group.flow, "metrics") else {}
+                    found.update({f"{figure}:{group.name}": value for figure, value in own.items()})
+            elif hasattr(stage, "metrics"):
                 found.update(figures(stage, f"policies.{name}"))
         return found
 
@@ -277,10 +342,13 @@ def check_priority(policy: Any, priority: object, request: Request) -> None:
     right = "prioritise must return a Priority with a finite score"
     if not isinstance(priority, Priority) or not is_number(priority.score):
         raise wrong_answer("priority", policy, right, priority, request)
+    if priority.hints and not (isinstance(priority.hints, Mapping) and all(map(is_number, priority.hints.values()))):
+        right = "prioritise must give hints as a mapping of names to finite numbers"
+        raise wrong_answer("priority", policy, right, priority.hints, request)
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= float_info.max
 
 
 def wrong_answer(stage: str, policy: Any, right: str, answer: object, request: Request) -> HeadwayError:

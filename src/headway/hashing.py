@@ -20,4 +20,4 @@ def key(kind: int, number: int) -> int:
 def stable(*parts: str | int) -> int:
     """A 64-bit hash of plain values that is the same in every process and on every machine."""
     text = "\x1f".join(str(part) for part in parts)
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "little")

@@ -22,7 +22,7 @@ import msgspec
 
 from headway.hashing import stable
 from headway.types import HeadwayError
-from headway.wording import expected, one_line, shown, suggest
+from headway.wording import cut, expected, one_line, shown, suggest
 
 T = TypeVar("T", bound=type)
 
@@ -41,7 +41,7 @@ METHODS = {
 ARGUMENTS = {"admit": 2, "prioritise": 2, "route": 2, "score": 3, "keep": 3, "pick": 3, "queue": 0}
 OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}
 
-REPORTED = ("queued", "running", "kv_used", "busy", "watts")
+REPORTED = ("queued", "running", "adapters", "kv_used", "hit_rate", "busy", "watts")
 EVERYTHING = ("all",)  # of the exact signals
 
 
@@ -110,6 +110,10 @@ def policy(
                 f"{cls.__name__}: {stage!r} is no stage for a policy of one's own.{suggest(stage, METHODS)}"
             )
         reads = REPORTED if reported is None else tuple(reported)
+        for signal in reads:
+            if signal not in REPORTED:
+                told = suggest(str(signal), REPORTED)
+                raise HeadwayError(f"{cls.__name__}: instances report no signal {shown(signal)}.{told}")
         counts = tuple(exact) if exact is not None else EVERYTHING if reported is None else ()
         entry = Entry(stage, canonical(name), made, counts, reads, oracle)
         filed = not made.__module__.startswith(FROM_FILE)
@@ -186,7 +190,7 @@ def find(stage: str, name: str, where: str) -> Entry:
     entry = _ENTRIES.get((stage, canonical(name)))
     if entry is None:
         noun = f"{stage} policy" if stage in ("routing", "admission") else stage
-        raise HeadwayError(f"{where}: no {noun} is called {name!r}.{suggest(canonical(name), names(stage))}")
+        raise HeadwayError(f"{where}: no {noun} is called {shown(name)}.{suggest(cut(canonical(name)), names(stage))}")
     return entry
 
 
@@ -204,13 +208,17 @@ def load(stage: str, reference: str, where: str) -> Entry:
         return entry
     name, method = cls.__name__, METHODS[stage]
     if not callable(getattr(cls, method, None)):
-        raise HeadwayError(f"{where}: class {name!r} has no method {method!r}, as a {stage} policy needs.")
+        raise HeadwayError(f"{where}: class {name!r} has no method {method!r}, as {_a(stage)} policy needs.")
     if not dataclasses.is_dataclass(cls) and not any("__init__" in vars(base) for base in cls.__mro__[:-1]):
         try:
             cls = dataclasses.dataclass(eq=False, repr=False)(cls)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise HeadwayError(f"{where}: the fields of {name!r} are not right: {one_line(error)}.") from error
     return undeclared(stage, cls)
+
+
+def _a(stage: str) -> str:
+    return f"{'an' if stage[0] in 'aeiou' else 'a'} {stage}"
 
 
 def load_all(reference: str, where: str) -> list[Entry]:
@@ -261,7 +269,8 @@ def execute(file: str, where: str) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise HeadwayError(f"{where}: {file} could not be loaded: {one_line(error)}.") from error
+        told = one_line(error)
+        raise HeadwayError(f"{where}: {file} could not be loaded: {told}{'' if told.endswith('?') else '.'}") from error
     _FILES[path] = (text, module)
     return module
 
@@ -276,7 +285,7 @@ def split(spec: object, where: str) -> tuple[str, dict[str, Any]]:
         if isinstance(name, str):
             return name, rest
         raise HeadwayError(f"{where}: a mapping must say the policy's name, as in {{name: round-robin}}.")
-    raise HeadwayError(f"{where}: expected a name or a mapping with 'name', got {spec!r}.")
+    raise HeadwayError(f"{where}: expected a name or a mapping with 'name', got {shown(spec)}.")
 
 
 def build(stage: str, spec: object, where: str) -> Any:
@@ -296,13 +305,15 @@ def make(entry: Entry, given: dict[str, Any], where: str) -> Any:
     for key, value in given.items():
         parameter = known.get(key.replace("-", "_"))
         if parameter is None:
-            raise HeadwayError(f"{where}.{key}: {entry.name!r} has no such parameter.{suggest(key, known)}")
+            raise HeadwayError(f"{where}.{cut(key)}: {entry.name!r} has no such parameter.{suggest(cut(key), known)}")
         if parameter.name in values:
             raise HeadwayError(f"{where}.{key}: the parameter is given twice.")
         values[parameter.name] = check(value, parameter, f"{where}.{key}")
     try:
         made = entry.make(**values)
         if own_entry(made) is None:
+            if not hasattr(made, "__dict__") or _frozen(made):
+                raise HeadwayError(f"{entry.name!r} takes no attributes; leave __slots__, slots and frozen out.")
             made.entry = entry
     except HeadwayError as error:  # the policy knows what is wrong, but not always where it was given
         raise error if str(error).startswith("policies.") else HeadwayError(f"{where}: {error}") from None
@@ -314,6 +325,10 @@ def make(entry: Entry, given: dict[str, Any], where: str) -> Any:
         raise HeadwayError(f"{where}: {entry.name!r} could not be made: {one_line(error)}.") from error
     check_methods(entry.stage, made, where)
     return made
+
+
+def _frozen(made: Any) -> bool:
+    return dataclasses.is_dataclass(made) and type(made).__setattr__ is not object.__setattr__
 
 
 def outside(cls: type) -> bool:
@@ -331,7 +346,7 @@ def check_methods(stage: str, made: Any, where: str) -> None:
         if not hasattr(made, name):
             if name != needed:
                 continue
-            raise HeadwayError(f"{who} has no method {name!r}, as a {stage} policy needs.")
+            raise HeadwayError(f"{who} has no method {name!r}, as {_a(stage)} policy needs.")
         method = getattr(made, name)
         if not callable(method):
             raise HeadwayError(f"{who}.{name} must be a method, got {shown(method)}.")
@@ -361,8 +376,8 @@ def check(value: Any, parameter: Parameter, where: str) -> Any:
     try:
         converted = msgspec.convert(value, parameter.type)
     except (msgspec.ValidationError, TypeError):
-        raise HeadwayError(f"{where}: expected {expected(parameter.type)}, got {value!r}.") from None
+        raise HeadwayError(f"{where}: expected {expected(parameter.type)}, got {shown(value)}.") from None
     bounds = parameter.bounds
     if bounds and isinstance(converted, (int, float)) and not bounds.low <= converted <= bounds.high:
-        raise HeadwayError(f"{where}: must lie between {bounds.low:g} and {bounds.high:g}, got {value!r}.")
+        raise HeadwayError(f"{where}: must lie between {bounds.low:g} and {bounds.high:g}, got {shown(value)}.")
     return converted

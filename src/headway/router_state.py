@@ -1,4 +1,4 @@
-"""What a router remembers of its own past: per tenant and in total, over sliding windows of exact length.
+"""What a router remembers of its own past: per tenant, per instance and in total, over sliding windows of exact length.
 
 A window at `now` holds what came in (now - length, now]: whole picoseconds, no buckets. It is kept as the stamps
 themselves, and what has left it is dropped when something comes or somebody looks.
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Container, Iterator, Mapping
 from typing import Final
 
-from headway.types import KEPT, PS_PER_SECOND, ClusterView, Request
+from headway.types import KEPT, PS_PER_SECOND, ClusterView, InstanceView, Request
 
 WINDOW_PS: Final = 10 * PS_PER_SECOND
 SHORT_PS: Final = PS_PER_SECOND
@@ -42,6 +42,11 @@ class Window:
 
     def per_second(self, now_ps: int) -> float:
         return self.sum(now_ps) * PS_PER_SECOND / self.length_ps
+
+    def mean_seconds(self, now_ps: int) -> float | None:
+        """Of what came, in picoseconds each."""
+        total = self.sum(now_ps)
+        return total / (len(self.came) * PS_PER_SECOND) if self.came else None
 
 
 class Tenant:
@@ -141,16 +146,54 @@ class Counted:
         return f"Totals(inflight={self.inflight}, queued={self.queued}, rate={self.rate:g})"
 
 
-class RouterState:
-    """Keeps what a cluster's view shows of the past true; the control plane tells it what happens."""
+class Served:
+    """The `Recent` of one instance."""
 
-    __slots__ = ("tenants", "totals")
+    __slots__ = ("_cluster", "_output", "_tpots", "_ttfts")
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+        self._ttfts = Window(WINDOW_PS)
+        self._tpots = Window(WINDOW_PS)
+        self._output = Window(WINDOW_PS)
+
+    def first_token(self, now_ps: int, request: Request) -> None:
+        self._ttfts.add(now_ps, now_ps - request.arrival_ps)
+
+    def ended(self, now_ps: int, output_tokens: int, decode_ps: int | None) -> None:
+        self._output.add(now_ps, output_tokens)
+        if decode_ps is not None and output_tokens > 1:
+            self._tpots.add(now_ps, decode_ps // (output_tokens - 1))  # whole, so that the window's sum is exact
+
+    @property
+    def ttft(self) -> float | None:
+        return self._ttfts.mean_seconds(self._cluster.now_ps)
+
+    @property
+    def tpot(self) -> float | None:
+        return self._tpots.mean_seconds(self._cluster.now_ps)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self._output.per_second(self._cluster.now_ps)
+
+    def __repr__(self) -> str:
+        return f"Recent(ttft={self.ttft}, tpot={self.tpot}, tokens_per_second={self.tokens_per_second:g})"
+
+
+class RouterState:
+    """Keeps what the views of a cluster show of the past true; the control plane tells it what happens."""
+
+    __slots__ = ("served", "tenants", "totals")
 
     def __init__(self, cluster: ClusterView, shown: Container[str] = KEPT) -> None:
         self.tenants = Tenants(cluster)
         self.totals = Counted(cluster)
-        tenants, totals = (name in shown for name in KEPT)
-        cluster.keep(self.tenants if tenants else None, self.totals if totals else None)
+        self.served: dict[int, Served] = {}  # by the instance's index, where it is shown
+        cluster.keep(self.tenants if "tenants" in shown else None, self.totals if "totals" in shown else None)
+        if "recent" in shown:
+            for view in cluster.instances:
+                view._recent = self.served[view.index] = Served(cluster)
 
     def arrived(self, now_ps: int, request: Request) -> None:
         self.tenants.arrived(now_ps, request)
@@ -170,6 +213,15 @@ class RouterState:
         self.tenants[request.tenant].active += 1
         self.totals.inflight += 1
 
-    def finished(self, now_ps: int, request: Request, output_tokens: int) -> None:
+    def first_token(self, now_ps: int, request: Request, view: InstanceView) -> None:
+        if self.served:
+            self.served[view.index].first_token(now_ps, request)
+
+    def finished(
+        self, now_ps: int, request: Request, view: InstanceView, output_tokens: int, decode_ps: int | None
+    ) -> None:
+        """It has ended; `decode_ps` is the time from its first token to its last, where that has come."""
         self.tenants[request.tenant].active -= 1
         self.totals.ended(now_ps, output_tokens)
+        if self.served:
+            self.served[view.index].ended(now_ps, output_tokens, decode_ps)

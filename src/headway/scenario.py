@@ -12,9 +12,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 import headway.policies  # noqa: F401  (declares the policies)
-from headway import latency, overrides, references, registry
+from headway import overrides, references, registry
+from headway.cluster_spec import Cluster
 from headway.policies.profile import scorer_list
 from headway.results.recorder import Targets
+from headway.router_spec import RouterSpec, read_routers
 from headway.section import read
 from headway.types import HeadwayError, Json
 from headway.units import duration_ps, duration_text
@@ -24,12 +26,7 @@ from headway.workload.spec import WorkloadSpec
 DEFAULT: Final = "shared-prefix-2026-11"
 STAGES: Final = tuple(overrides.DEFAULT_POLICIES)
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Instances = Annotated[int, Meta(ge=1, le=100_000)]
-Gpus = Annotated[int, Meta(ge=1, le=1024)]
-BlockTokens = Annotated[int, Meta(ge=1, le=65_536)]
-Positive = Annotated[int, Meta(ge=1, le=10**9)]
 Count = Annotated[int, Meta(ge=0, le=10**12)]
-Share = Annotated[float, Meta(gt=0, le=1)]
 Leap = bool | Literal["random-cuts"]
 
 
@@ -39,55 +36,6 @@ class Seeds(Struct, frozen=True):
     workload: Seed = 0
     simulation: Seed = 0
     jitter: Seed = 0
-
-
-class Kv(Struct, frozen=True):
-    """The KV cache of one instance."""
-
-    block_tokens: BlockTokens = 16
-    gpu_blocks: Positive | Literal["auto"] = "auto"  # auto: what the GPU's memory leaves beside the weights
-    utilization: Share = 0.9  # share of the GPU's memory that the engine may take
-    prefix_caching: bool = True
-
-
-class Cluster(Struct, frozen=True):
-    """Equal instances of one model on one kind of GPU. Model and GPU are names in the tables, or their figures."""
-
-    instances: Instances = 8
-    model: Any = "llama-3.1-8b"
-    gpu: Any = "h100"
-    tp: Gpus = 1
-    max_batch_tokens: Positive = 2048
-    max_batch_size: Positive = 256
-    max_queue: Positive = 256  # a scale for load scores only; no request is turned away for it
-    kv: Kv = Kv()
-    latency: Any = None
-
-    def shape(self) -> latency.ModelShape:
-        return latency.read_model(self.model, "cluster.model")
-
-    def card(self) -> latency.Gpu:
-        return latency.read_gpu(self.gpu, "cluster.gpu")
-
-    def latency_section(self) -> Json:
-        return {"model": "roofline"} if self.latency is None else self.latency
-
-    def latency_model(self) -> latency.LatencyModel:
-        return latency.build(self.latency_section(), self.shape(), self.card(), self.tp, "cluster.latency")
-
-    def kv_blocks(self) -> int:
-        """KV blocks of an instance."""
-        if self.kv.gpu_blocks != "auto":
-            return self.kv.gpu_blocks
-        return latency.kv_blocks(
-            self.shape(), self.card(), self.tp, self.kv.block_tokens, self.kv.utilization, "cluster.kv"
-        )
-
-    def resolved(self) -> Json:
-        found: Json = msgspec.to_builtins(self)
-        found["kv"]["gpu_blocks"] = self.kv_blocks()
-        found["latency"] = latency.explicit(self.latency_section())
-        return found
 
 
 class Policies(Struct, frozen=True):
@@ -161,6 +109,7 @@ class _Keys(Struct):
     policies: Any = msgspec.field(default_factory=dict)
     slo: Any = msgspec.field(default_factory=dict)
     signals: Any = msgspec.field(default_factory=dict)
+    routers: Any = 1
     leap: Leap = True
     warmup: Count = 0
     horizon: Any = None
@@ -179,6 +128,7 @@ class Scenario(Struct, frozen=True):
     warmup: int
     horizon_ps: int | None
     signals: Signals = Signals()
+    routers: RouterSpec = RouterSpec()
 
     @classmethod
     def load(cls, source: Source = DEFAULT, overrides: str | Iterable[str] = ()) -> Scenario:
@@ -202,6 +152,8 @@ class Scenario(Struct, frozen=True):
         }
         if self.signals != Signals():
             found["signals"] = self.signals.resolved()
+        if self.routers != RouterSpec():
+            found["routers"] = self.routers.resolved()
         return _absolute(found)
 
     def key(self) -> str:
@@ -279,19 +231,35 @@ def validate(data: Mapping[str, Any]) -> Scenario:
         name=_unicode(keys.name or "scenario"),
         seed=_seeds(keys.seed),
         workload=read(WorkloadSpec, keys.workload, "workload"),
-        cluster=_cluster(keys.cluster),
+        cluster=Cluster.read(keys.cluster),
         policies=read(Policies, _given(keys.policies), "policies"),
         slo=Targets(*(_duration(getattr(slo, name), f"slo.{name}") for name in _SloKeys.__struct_fields__)),
         leap=keys.leap,
         warmup=keys.warmup,
         horizon_ps=_duration(keys.horizon, "horizon"),
         signals=_signals(keys.signals),
+        routers=read_routers(keys.routers),
     )
-    scenario.cluster.latency_model()
-    scenario.cluster.kv_blocks()
+    _check_models(scenario)
     for stage in STAGES:
         scenario.policies.build(stage)
     return scenario
+
+
+def _check_models(scenario: Scenario) -> None:
+    """Where instances serve certain models, every synthetic request must want one of them."""
+    served = scenario.cluster.served()
+    if served is None:
+        return
+    default = scenario.cluster.default_model()
+    for tenant in scenario.workload.senders():
+        place = tenant.places["models"]
+        for model in tenant.models:
+            if not (model.name or default):
+                wrong = "is missing; the cluster serves several models, so say which, as in"
+                raise HeadwayError(f"{place}: {wrong} {{{served[0]}: 1}}. Known: {', '.join(served)}.")
+            if model.name and model.name not in served:
+                raise HeadwayError(f"{place}: no deployment serves {shown(model.name)}.{suggest(model.name, served)}")
 
 
 def _given(section: Any) -> Any:
@@ -307,13 +275,6 @@ def _seeds(value: Any) -> Seeds:
             raise HeadwayError(f"seed: must fit into 64 bits, got {shown(value)}.")
         return Seeds(value, value, value)
     raise HeadwayError(f"seed: expected an integer or {{workload: 1, simulation: 2, jitter: 3}}, got {shown(value)}.")
-
-
-def _cluster(value: Any) -> Cluster:
-    section = dict(value) if isinstance(value, dict) else _given(value)
-    if isinstance(section, dict) and "kv" in section:
-        section["kv"] = read(Kv, _given(section["kv"]), "cluster.kv")
-    return read(Cluster, section, "cluster")
 
 
 def _signals(value: Any) -> Signals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ def read(kind: type[S], data: object, where: str) -> S:
     """A struct from a mapping. Fields typed `Any` are taken as they are, for the owner of the section to read."""
     if not isinstance(data, dict):
         raise HeadwayError(f"{where}: expected a mapping, got {shown(data)}.")
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    fields = fields_of(kind)
     values: dict[str, Any] = {}
     for key, value in data.items():
         name = cut(str(key))
@@ -32,3 +33,9 @@ def read(kind: type[S], data: object, where: str) -> S:
     if missing:
         raise HeadwayError(f"{where or 'scenario'}: {listed(missing)} {'is' if len(missing) == 1 else 'are'} missing.")
     return kind(**values)
+
+
+@cache
+def fields_of(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """By name; to read the annotations takes longer than to read a section."""
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import Any, Final, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
+
+from headway.errors import HeadwayError as HeadwayError
+from headway.errors import InvariantError as InvariantError
+from headway.errors import UndeclaredSignal as UndeclaredSignal
+from headway.instance_view import Estimator as Estimator
+from headway.instance_view import InstanceView as InstanceView
 
 PS_PER_SECOND: Final = 1_000_000_000_000
 
@@ -78,109 +84,14 @@ class Request(Struct, frozen=True, gc=False):
         return self.arrival_ps / PS_PER_SECOND
 
 
-# What an instance reports that varies between events, by the view's attribute: it is worked out before a policy looks,
-# and only for the policies that say that they read it.
-VARYING: Final = {"kv_used": "kv_used", "kv_utilization": "kv_used", "busy": "busy", "watts": "watts"}
-
-
-class InstanceView:
-    """One instance as the router sees it. Long-lived and plain: whoever owns the truth writes the values before a
-    policy looks, so a view leads nowhere but to itself. A varying signal that no policy of the run declares is deleted
-    from the views (`del view.kv_used`), so that a value nobody keeps true is told and never served."""
-
-    __slots__ = (
-        "busy",
-        "capacity",
-        "id",
-        "index",
-        "inflight",
-        "inflight_tokens",
-        "kv_blocks",
-        "kv_used",
-        "max_batch_size",
-        "max_batch_tokens",
-        "max_queue",
-        "model",
-        "observed_at",
-        "pending_prefill_tokens",
-        "pool",
-        "queued",
-        "role",
-        "routed_since_report",
-        "running",
-        "state",
-        "watts",
-    )
-
-    def __init__(
-        self,
-        index: int,
-        id: str,
-        *,
-        model: str = "",
-        pool: str = "default",
-        kv_blocks: int = 1,
-        max_batch_size: int = 256,
-        max_batch_tokens: int = 2048,
-        max_queue: int = 256,
-        capacity: float = 1.0,
-    ) -> None:
-        # identity
-        self.index = index
-        self.id = id
-        self.pool = pool
-        self.model = model
-        self.role = "both"
-        self.state = "ready"
-        # exact: counted by this router itself
-        self.inflight = 0  # requests routed here and not yet ended, each once
-        self.inflight_tokens = 0  # their prompt tokens
-        self.pending_prefill_tokens = 0  # prompt tokens believed uncached, of those without a first token
-        # reported by the instance, all at once
-        self.observed_at: int | None = None  # when it said so, in ps; None where the signals are as of now
-        self.queued = 0
-        self.running = 0
-        self.routed_since_report = 0  # requests that came to it then or later; counted by this router, so exact
-        self.kv_used = 0  # blocks that some request holds
-        self.busy = 0.0  # share of the last 5 s with work (the simulator's stand-in for SM utilisation)
-        self.watts = 0.0  # mean over the last 30 s
-        # static
-        self.kv_blocks = kv_blocks
-        self.max_batch_size = max_batch_size
-        self.max_batch_tokens = max_batch_tokens
-        self.max_queue = max_queue
-        self.capacity = capacity  # static figure in [0, 1] from TP, dtype, memory and free model slots
-
-    @property
-    def effective_load(self) -> int:
-        """Each outstanding request once: reported queue and batch, and what was routed since that report."""
-        return self.queued + self.running + self.routed_since_report
-
-    @property
-    def kv_utilization(self) -> float:
-        return self.kv_used / self.kv_blocks
-
-    if not TYPE_CHECKING:  # which would take any name for an attribute
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Called only for what is not there."""
-            signal = VARYING.get(name)
-            if signal is None:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            raise UndeclaredSignal(
-                f"policies: the signal {signal!r} was read, and no policy of this run declares it; write "
-                f'reported=("{signal}",) in the @policy line of the one that reads it, or leave "reported" out there.'
-            )
-
-    def __repr__(self) -> str:
-        return f"InstanceView({self.id}, inflight={self.inflight}, queued={self.queued}, running={self.running})"
+Hints = Mapping[str, float]
 
 
 class Priority(Struct, frozen=True, gc=False):
     """How much a request matters, higher is more, and hints for whoever schedules it."""
 
     score: float = 0.0
-    hints: Mapping[str, float] = MappingProxyType({})
+    hints: Hints = MappingProxyType({})
 
 
 NO_PRIORITY: Final = Priority()
@@ -232,19 +143,21 @@ class Totals(Protocol):
 
 
 # What a router keeps of its own past, only for the policies that say that they read it.
-KEPT: Final = ("tenants", "totals")
+KEPT: Final = ("tenants", "totals", "recent")
 
 
 class ClusterView:
     """What a policy sees of the cluster at one decision. `tenants` and `totals` are there where a policy of the run
     declares that it reads them, or declares nothing."""
 
-    __slots__ = ("_tenants", "_totals", "instances", "now_ps", "priority")
+    __slots__ = ("_tenants", "_totals", "explain", "group", "instances", "now_ps", "priority")
 
     def __init__(self, instances: Sequence[InstanceView]) -> None:
         self.instances = tuple(instances)  # those that can serve this request, in order of index
+        self.group = 0  # number of that set of instances, for who keeps a count of each; one model has one
         self.now_ps = 0
         self.priority = NO_PRIORITY  # of the request that is being routed
+        self.explain = False  # whether somebody reads the scorecards of routes
         self._tenants: Mapping[str, TenantView] | None = None
         self._totals: Totals | None = None
 
@@ -291,11 +204,25 @@ class Delay(Struct, frozen=True, gc=False):
     duration_ps: int
 
 
+class Scorecard(Struct, frozen=True):
+    """How a routing decision came about. A policy writes one where `ClusterView.explain` asks for it."""
+
+    candidates: list[str]  # ids of the instances at first
+    picked: str  # id
+    removed: dict[str, list[str]] = field(default_factory=dict)  # by filter, in turn: ids that it would not keep
+    passed_over: list[str] = field(default_factory=list)  # filters that would have left nobody, and so left all
+    left: list[str] = field(default_factory=list)  # ids that were scored
+    scores: dict[str, list[float]] = field(default_factory=dict)  # by scorer, for those that were left
+    totals: list[float] = field(default_factory=list)  # by which it was picked
+    lowest_wins: bool = False  # of the totals; else the highest
+
+
 class Route(Struct, frozen=True, gc=False):
     target: str  # an instance's id
     reason: str = ""
     cached_tokens: int = 0  # prompt tokens the policy believes cached on the target
     priority: float | None = None  # for the instance's scheduler; None leaves the priority stage's score
+    scorecard: Scorecard | None = None
 
 
 ADMIT: Final = Admit()
@@ -326,19 +253,6 @@ class Finished(Struct, frozen=True, gc=False):
 Event = Routed | FirstToken | Finished
 
 OUTCOMES: Final = ("completed", "rejected", "timed_out", "failed", "in_flight")
-
-
-class HeadwayError(Exception):
-    """A mistake of the user's, told in one sentence: what is wrong, where, what would be right."""
-
-
-class UndeclaredSignal(HeadwayError, AttributeError):
-    """A signal was read that nobody declared. To Python it is an attribute that is not there, so that `hasattr`, copies
-    and pickles of a view work as ever."""
-
-
-class InvariantError(Exception):
-    """One of our own promises broke; the run must not be believed."""
 
 
 Json = dict[str, Any]

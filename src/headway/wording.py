@@ -17,13 +17,17 @@ LIMITS: Final = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le",
 
 
 def cut(text: str, longest: int = LONGEST) -> str:
-    """Text short enough for a sentence."""
+    """Text short enough for a sentence, on one line."""
+    text = " ".join(text.splitlines())
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def one_line(error: object, kind: bool = True) -> str:
     """The text of an exception, or any other, for the end of a sentence; `kind` says an exception's class first."""
-    text = cut(" ".join(str(error).split()).rstrip("."), LONGEST_ERROR)
+    try:
+        text = cut(" ".join(str(error).split()).rstrip("."), LONGEST_ERROR)
+    except Exception:  # of a user's own, that cannot even say what is wrong
+        text = ""
     if not kind or not isinstance(error, BaseException) or isinstance(error, HeadwayError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -34,7 +38,13 @@ def shown(value: object) -> str:
     try:
         return cut(" ".join(repr(value).splitlines()))
     except ValueError:  # an integer of more digits than Python writes
-        return "a number of thousands of digits"
+        return "a number of thousands of digits" if isinstance(value, int) else unwritable(value)
+    except Exception:
+        return unwritable(value)
+
+
+def unwritable(value: object) -> str:
+    return f"a {type(value).__name__} that cannot be written"
 
 
 def limit_text(limit: float) -> str:
@@ -66,6 +76,8 @@ def expected(kind: Any) -> str:
         return " or ".join(expected(part) for part in inner if part is not NoneType)
     if origin in (list, tuple):
         return f"a list of {PLURALS.get(inner[0], 'values')}"
+    if origin is dict:
+        return f"a mapping of names to {PLURALS.get(inner[1], 'values')}"
     return WORDS.get(kind, "a value")
 
 

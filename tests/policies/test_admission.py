@@ -98,13 +98,14 @@ def test_the_first_sentence_fits_a_line_and_the_rest_says_what_is_read(entry):
 
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.name != "all-of"], ids=lambda entry: entry.name)
 def test_the_signals_that_are_read_are_those_declared(entry):
-    signals = {*registry.REPORTED, "inflight", "inflight_tokens", "pending_prefill_tokens"}
+    signals = {*registry.REPORTED, "inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens"}
     seen: set[str] = set()
     instances = []
     for index in range(3):
         view = object.__new__(Watched)
         object.__setattr__(view, "seen", seen)
         InstanceView.__init__(view, index, f"i{index}")
+        view.running = 1  # so that an estimate looks at what is decoded
         instances.append(view)
     bench = Bench(entry.name, instances)
     seen.clear()
@@ -382,21 +383,13 @@ def test_what_cannot_have_its_first_token_in_time_is_turned_away():
 
 
 def test_decodes_take_their_time_and_their_place_in_every_step():
-    instances = views(1)
-    instances[0].max_batch_tokens = 102
-    bench = Bench({"name": "deadline", "targets": {"standard": "1s"}}, instances)
-    first, second = bench.request(1000), bench.request(2000)
-    assert bench.policy.seconds(instances[0], 250) == pytest.approx(0.25)
-    for request in (first, second):
-        bench.tell(Routed, request)
-        bench.tell(FirstToken, request)
-    # 100 tokens a step, two decodes of 10 ms, 3 ms for a context of 3000 tokens: three steps for 250 tokens
-    assert bench.policy.seconds(instances[0], 250) == pytest.approx(0.25 + 3 * (0.02 + 0.003))
-    bench.tell(Finished, first)
-    third = bench.request(10)
-    bench.tell(Routed, third)
-    bench.tell(Finished, third)  # without a first token
-    assert bench.policy.seconds(instances[0], 101) == pytest.approx(0.101 + 0.01 + 0.002)
+    instances = views(1, max_batch_tokens=[102], inflight_tokens=[3050], pending_prefill_tokens=[50])
+    bench = Bench({"name": "deadline", "targets": {"standard": "319ms"}}, instances)
+    assert bench.ask(bench.request(269)) is ADMIT and bench.ask(bench.request(270)) is not ADMIT
+    instances[0].running = 2
+    # 100 tokens a step, two decodes of 10 ms, 3 ms for a context of 3000 tokens: three steps for 50 + 200 tokens
+    assert bench.ask(bench.request(200)) is ADMIT  # 250 + 3 * 23 ms
+    assert bench.ask(bench.request(201)) is not ADMIT
 
 
 # --- several as one ---------------------------------------------------------------------------------------------------
@@ -413,7 +406,7 @@ def test_the_first_that_does_not_admit_decides_and_the_rest_are_not_asked():
 def test_what_all_of_them_read_is_declared_and_every_default_is_written_out():
     nested = {"name": "all-of", "policies": ["deadline", {"name": "all-of", "policies": ["tier-shed", "saturation"]}]}
     policy = Bench(nested).policy
-    assert policy.entry.exact == ("pending_prefill_tokens",)
+    assert policy.entry.exact == ("inflight_tokens", "pending_prefill_tokens")
     assert policy.entry.reported == ("queued", "running", "kv_used")
     assert policy.policies[1]["policies"][1] == {
         "name": "saturation",
@@ -571,7 +564,7 @@ class Answers:
         (Delay(float("nan")), r"Answers\.admit must return .*, got Delay\(duration_ps=nan\), at request 3\."),  # type: ignore[arg-type]
         (float("nan"), r"Answers\.admit must return .*, got nan, at request 3\."),
         (Reject(7), r"Answers\.admit must return .*, got Reject\(reason=7\), at request 3\."),  # type: ignore[arg-type]
-        (ValueError("odd"), r"line \d+, in admit: ValueError: odd, at request 3\."),
+        (ValueError("odd"), r"line \d+, in Answers\.admit: ValueError: odd, at request 3\."),
     ],
 )
 def test_a_wrong_answer_ends_the_run_with_name_request_and_value(answer, told):
@@ -596,7 +589,7 @@ class Odd:
 @pytest.mark.parametrize(
     ("slo_class", "told"),
     [
-        ("batch", r"odd\.py line 10, in admit: KeyError: 'batch', at request 3\."),
+        ("batch", r"odd\.py line 10, in Odd\.admit: KeyError: 'batch', at request 3\."),
         ("standard", r"policies\[1\]: Odd\.admit must return .*, got Delay\(duration_ps=0\), at request 3\."),
     ],
 )

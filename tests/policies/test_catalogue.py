@@ -86,6 +86,7 @@ class Watched(InstanceView):
 @pytest.mark.parametrize("entry", OWN, ids=label)
 def test_a_routing_policy_reads_the_signals_it_declares_and_no_others(entry):
     signals = {*registry.REPORTED, "inflight", "inflight_tokens", "pending_prefill_tokens", "routed_since_report"}
+    signals |= {"decode_tokens", "routed", "completed", "output_tokens", "recent"}
     instances = []
     seen: set[str] = set()
     for index in range(4):
@@ -105,16 +106,19 @@ def test_a_routing_policy_reads_the_signals_it_declares_and_no_others(entry):
 
 def test_a_view_tells_what_was_not_declared_and_can_still_be_copied():
     view = views(1)[0]
-    for signal in ("kv_used", "busy", "watts"):
+    for signal in ("kv_used", "busy", "watts", "hit_rate"):
         delattr(view, signal)
         with pytest.raises(HeadwayError, match=rf"^policies: the signal '{signal}' was read, and no policy .*"):
             getattr(view, signal)
         assert not hasattr(view, signal)
     with pytest.raises(HeadwayError, match="the signal 'kv_used' was read"):
         _ = view.kv_utilization
+    with pytest.raises(HeadwayError, match="the signal 'recent' was read"):
+        _ = view.recent_ttft
     with pytest.raises(AttributeError, match="'InstanceView' object has no attribute 'kv_use'") as error:
         _ = view.kv_use
     assert not isinstance(error.value, HeadwayError)
+    assert not hasattr(view, "free_blocks") and not hasattr(view, "tokens_per_second")
     for other in (copy.copy(view), copy.deepcopy(view), pickle.loads(pickle.dumps(view))):
         assert repr(other) == repr(view) and other.id == "i0" and not hasattr(other, "watts")
 

@@ -19,7 +19,7 @@ from headway.latency.fixed import Fixed
 from headway.policies.context import Context
 from headway.policies.flow import NEVER, Bands
 from headway.results.recorder import COLUMNS, COMPLETED, IN_FLIGHT, REJECTED, TIMED_OUT, Recorder
-from headway.sim.cluster import Simulation
+from headway.sim.clock import Simulation
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.types import ADMIT, ClusterView, Delay, HeadwayError, InstanceView, Path, Priority, Reject, Request, Route
 from headway.workload.traffic import OpenLoop, Planned
@@ -176,6 +176,11 @@ def test_saturation_by_concurrency_counts_what_this_router_sent() -> None:
     views[1].inflight = 1
     assert flow.saturated(cluster)
     assert not bands(saturation="never").saturated(cluster)
+    by_tokens = bands(saturation="concurrency", max_inflight_tokens=500)
+    views[0].inflight_tokens = 999
+    assert not by_tokens.saturated(cluster)
+    views[1].inflight_tokens = 1
+    assert by_tokens.saturated(cluster)
 
 
 def test_only_what_the_saturation_signal_reads_is_declared() -> None:
@@ -285,11 +290,11 @@ def test_beyond_the_capacity_the_newest_are_turned_away() -> None:
         control.arrive(0, ask(number, slo_class=name))
     assert pumped(control, 0) == [
         (4, "sent"),
-        (3, Reject("the router's queue is full: 2 wait in the band batch")),
-        (2, Reject("the router's queue is full: 2 wait in the band batch")),
+        (3, Reject("429: the router's queue is full: 2 wait in the band batch")),
+        (2, Reject("429: the router's queue is full: 2 wait in the band batch")),
     ]
     control.arrive(1, ask(6))
-    assert pumped(control, 1) == [(6, Reject("the router's queue is full: 3 wait"))]
+    assert pumped(control, 1) == [(6, Reject("429: the router's queue is full: 3 wait"))]
 
 
 def test_a_client_that_gives_up_is_found_in_the_queue_and_among_those_put_off() -> None:
@@ -425,6 +430,7 @@ def flows(draw: st.DrawFn) -> Json:
         "max_queue": draw(st.integers(1, 3)),
         "max_kv": draw(st.sampled_from([0.1, 0.3, 0.5, 0.8])),
         "max_inflight": draw(st.integers(1, 4)),
+        "max_inflight_tokens": draw(st.none() | st.integers(1, 150)),
     }
 
 
@@ -499,7 +505,7 @@ def test_requests_of_one_instant_are_sent_by_band_before_any_is_turned_away(leap
     recorder = run([planned(row, 0, 10, 2, slo_class=name) for row, name in enumerate(kinds)], flow, leap)
     assert list(recorder.outcome) == [COMPLETED, REJECTED, COMPLETED, COMPLETED]
     assert recorder.routed_ps[0] > 0 and recorder.routed_ps[2] == recorder.routed_ps[3] == 0
-    assert recorder.reasons == {1: "the router's queue is full: 1 wait"}
+    assert recorder.reasons == {1: "429: the router's queue is full: 1 wait"}
 
 
 def test_no_flow_control_and_a_queue_that_never_fills_decide_alike() -> None:

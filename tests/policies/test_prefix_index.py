@@ -49,9 +49,18 @@ class BlockLRU:
             if len(held) > self.capacity:
                 held.popitem(last=False)
 
+    def eviction_order(self, instance: int) -> list[Block]:
+        return list(self.held[instance])
+
     def remove(self, instance: int, key: int, end: int) -> None:
         for block in [block for block in self.held[instance] if block[0] == key and block[1] >= end]:
             del self.held[instance][block]
+
+
+def blocks(index: PrefixIndex, instance: int) -> list[Block]:
+    """What the index expects to be evicted, block by block."""
+    order = index.eviction_order(instance)
+    return [(key, number) for key, first, end in order for number in reversed(range(first, end))]
 
 
 @st.composite
@@ -93,6 +102,7 @@ def test_the_index_is_exactly_a_per_block_lru(history: tuple[int, int, int, list
         index.touch(instance, path)
         plain.touch(instance, path)
         assert [index.size(i) for i in range(instances)] == [len(held) for held in plain.held]
+        assert [blocks(index, i) for i in range(instances)] == [plain.eviction_order(i) for i in range(instances)]
         for other in paths:
             assert index.matches(other) == plain.matches(other)
 
@@ -118,6 +128,7 @@ def test_what_an_instance_says_it_has_evicted_is_believed(
             index.remove(*removed)
             plain.remove(*removed)
         assert [index.size(i) for i in range(instances)] == [len(held) for held in plain.held]
+        assert [blocks(index, i) for i in range(instances)] == [plain.eviction_order(i) for i in range(instances)]
         for other in paths:
             assert index.matches(other) == plain.matches(other)
 
@@ -135,6 +146,8 @@ def test_prompts_that_stop_inside_a_shared_prefix_split_and_merge_its_run(length
             probe = Path((7,), (end,))
             assert index.matches(probe) == plain.matches(probe)
         assert index.size(0) == len(plain.held[0]) <= capacity
+        assert blocks(index, 0) == plain.eviction_order(0)
+        assert index.utilization(0) == len(plain.held[0]) / capacity
 
 
 def test_one_walk_gives_the_match_of_every_instance() -> None:
@@ -192,3 +205,28 @@ def test_the_cost_of_a_touch_does_not_grow_with_the_length_of_its_runs() -> None
         index.touch(0, Path((1, 100 + number), (1_000_000, 2_000_000)))
     assert index.size(0) == 10_000_000
     assert len(index._pieces[0]) <= 11
+
+
+def test_what_goes_next_is_the_tail_of_what_was_routed_longest_ago() -> None:
+    index = PrefixIndex(2, 10, 16)
+    system, chat, other = Path((1,), (48,)), Path((1, 2), (48, 96)), Path((3,), (64,))
+    index.touch(0, chat)
+    index.touch(0, other)
+    assert index.utilization(0) == 1.0 and index.utilization(1) == 0.0
+    assert list(index.eviction_order(0)) == [(2, 3, 6), (1, 0, 3), (3, 0, 4)]
+    index.touch(0, system)
+    assert list(index.eviction_order(0)) == [(2, 3, 6), (3, 0, 4), (1, 0, 3)]
+    index.touch(0, Path((4,), (32,)))  # two blocks too many: the chat loses its last two
+    assert list(index.eviction_order(0)) == [(2, 3, 4), (3, 0, 4), (1, 0, 3), (4, 0, 2)]
+    index.remove(0, 3, 1)  # the instance says so
+    assert list(index.eviction_order(0)) == [(2, 3, 4), (3, 0, 1), (1, 0, 3), (4, 0, 2)]
+    assert index.utilization(0) == 0.7 and not list(index.eviction_order(1))
+
+
+def test_a_front_that_was_cut_short_goes_by_what_is_left_of_it() -> None:
+    index = PrefixIndex(1, 20, 1)
+    index.touch(0, Path((1,), (12,)))
+    index.touch(0, Path((1,), (4,)))
+    assert list(index.eviction_order(0)) == [(1, 4, 12), (1, 0, 4)]
+    index.remove(0, 1, 2)
+    assert list(index.eviction_order(0)) == [(1, 0, 2)] and index.size(0) == 2

@@ -219,7 +219,7 @@ class Answers:
             r"Answers\.prioritise must return .* finite score, got Priority\(score=inf.* request 4\.",
         ),
         (7.0, r"Answers\.prioritise must return .* finite score, got 7\.0, at request 4\."),
-        (ValueError("odd"), r"line \d+, in prioritise: ValueError: odd, at request 0\."),
+        (ValueError("odd"), r"line \d+, in Answers\.prioritise: ValueError: odd, at request 0\."),
     ],
 )
 def test_a_wrong_answer_ends_the_run_with_name_request_and_value(answer, told):

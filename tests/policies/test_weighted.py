@@ -123,7 +123,7 @@ def test_a_scorer_takes_parameters_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("return [5, 1, -3, float('nan')]", [1.0, 1.0, 0.0, 0.0]),
+        ("return [5, 1, -3, 0.5]", [1.0, 1.0, 0.0, 0.5]),
         ("return [float('inf'), float('-inf'), 0.25, True]", [1.0, 0.0, 0.25, 1.0]),
     ],
 )
@@ -154,6 +154,12 @@ def test_missing_scores_count_zero(tmp_path: FilePath, body: str, expected: list
 def test_a_score_that_is_no_number_is_an_error_that_names_the_scorer(tmp_path: FilePath) -> None:
     policy = weighted([{"name": user_scorer(tmp_path, "Odd", "return {'i0': 1.0}"), "weight": 1}])
     with pytest.raises(HeadwayError, match=r"policies.routing.scorers.Odd: scores must be numbers from 0 to 1"):
+        drive(policy, shared_prefix_requests(1))
+
+
+def test_a_score_that_is_nan_is_an_error_and_not_taken_for_a_low_one(tmp_path: FilePath) -> None:
+    policy = weighted([{"name": user_scorer(tmp_path, "Odd", "return [0.5, float('nan')]"), "weight": 1}])
+    with pytest.raises(HeadwayError, match=r"^policies\.routing\.scorers\.Odd: scores .*, got nan, at request 0\.$"):
         drive(policy, shared_prefix_requests(1))
 
 

@@ -11,7 +11,7 @@ from headway.types import OUTCOMES, Path, Request
 
 MS = 10**9
 SECOND = 10**12
-WORDS = ("tenant", "kind", "model", "session", "turn")
+WORDS = ("tenant", "slo_class", "kind", "model", "session", "turn")
 
 
 def record(rows: list[dict[str, Any]]) -> Recorder:

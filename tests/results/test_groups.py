@@ -30,7 +30,8 @@ def summary(made: list[Json], **changes: Any) -> Json:
 
 
 def test_a_run_of_one_tenant_and_one_kind_without_sessions_has_no_groups() -> None:
-    assert not {"tenants", "kinds", "sessions"} & set(summary([done(0), done(1)]))
+    assert not {"tenants", "classes", "kinds", "sessions", "fairness"} & set(summary([done(0), done(1)]))
+    assert "classes" not in summary([done(0, slo_class="batch"), done(1, slo_class="batch")])
 
 
 def test_each_tenant_has_its_own_figures() -> None:
@@ -51,6 +52,55 @@ def test_each_tenant_has_its_own_figures() -> None:
     assert (zoo["cache"]["token_hit_ratio"], acme["cache"]["token_hit_ratio"]) == (0.1, 0)
     assert zoo["throughput"]["requests_per_s"] == pytest.approx(0.2)
     assert zoo["slo"]["goodput_ratio"] == pytest.approx(2 / 3)
+
+
+def test_each_class_has_its_own_figures_and_only_those_that_came_are_classes() -> None:
+    made = [
+        done(0, wait=10, slo_class="realtime"),
+        done(1, wait=20, slo_class="batch"),
+        lost(2, slo_class="batch"),
+        done(3, wait=40, slo_class="batch"),
+    ]
+    batch, realtime = summary(made)["classes"]  # nobody is standard
+    assert (batch["id"], realtime["id"]) == ("batch", "realtime")
+    assert (batch["requests"]["arrived"], batch["requests"]["rejected"]) == (3, 1)
+    assert (batch["latency"]["ttft"]["mean"], realtime["latency"]["ttft"]["mean"]) == (30, 10)
+    assert batch["slo"]["goodput_ratio"] == pytest.approx(2 / 3)
+    both = summary([*made, done(4)])["classes"]
+    assert [one["id"] for one in both] == ["batch", "realtime", "standard"]
+
+
+def test_fairness_is_jains_index_of_what_tenants_got() -> None:
+    """a: 2 of 2 good, 100 + 100 tokens; b: 1 of 4 good, 40 tokens; c: 0 of 1."""
+    a = {"tenant": "a", "prompt_tokens": 90, "output_tokens": 10}
+    b = {"tenant": "b", "prompt_tokens": 15, "output_tokens": 5}
+    made = [
+        done(0, **a),
+        done(1, **a),
+        done(2, wait=10, **b),
+        done(3, wait=99, **b),
+        lost(4, tenant="b"),
+        {"arrival_ps": 5 * MS, "outcome": "timed_out", "tenant": "b"},
+        lost(6, tenant="c"),
+    ]
+    got = summary(made, slo=Targets(ttft_ps=50 * MS))["fairness"]
+    assert got["jain_tokens"] == pytest.approx(240**2 / (3 * (200**2 + 40**2)))
+    assert got["jain_goodput"] == pytest.approx((1 + 0.25 + 0) ** 2 / (3 * (1 + 0.25**2)))
+    without = summary(made)["fairness"]  # every completed request is good
+    assert without["jain_goodput"] == pytest.approx((1 + 0.5 + 0) ** 2 / (3 * (1 + 0.5**2)))
+
+
+def test_equal_tenants_are_served_fairly_one_alone_is_not_and_nobody_is_no_sample() -> None:
+    thirds = [done(0, tenant=name) for name in "abc"] + [lost(1, tenant=name) for name in "abcabc"]
+    assert summary(thirds)["fairness"] == {"jain_tokens": 1.0, "jain_goodput": 1.0}
+    assert summary([done(0, tenant="a"), lost(1, tenant="b")])["fairness"] == {"jain_tokens": 0.5, "jain_goodput": 0.5}
+    nobody = summary([lost(0, tenant="a"), lost(1, tenant="b")])["fairness"]
+    assert nobody == {"jain_tokens": None, "jain_goodput": None}
+
+
+def test_a_tenant_whose_requests_are_all_warm_up_is_no_sample_of_fairness() -> None:
+    made = [lost(0, tenant="early"), done(1, tenant="a"), done(2, tenant="b"), lost(3, tenant="b")]
+    assert summary(made, warmup=1)["fairness"]["jain_goodput"] == pytest.approx(1.5**2 / (2 * 1.25))
 
 
 def test_a_tenants_own_targets_hold_for_it_instead_of_the_runs() -> None:
@@ -116,9 +166,10 @@ def test_a_group_has_the_figures_of_a_run_of_its_requests_alone(
     for row in made:
         row["tenant"] = data.draw(st.sampled_from(["a", "b", "c"]))
         row["kind"] = data.draw(st.sampled_from(["chat", "agentic"]))
+        row["slo_class"] = data.draw(st.sampled_from(["standard", "batch"]))
     given = {"slo": Targets(SECOND // 2), "tenant_slos": {"b": Targets(e2e_ps=SECOND)}, "ended_ps": 20 * SECOND}
     got = summary(made, warmup=warmup, **given)
-    for group, column in (("tenants", "tenant"), ("kinds", "kind")):
+    for group, column in (("tenants", "tenant"), ("classes", "slo_class"), ("kinds", "kind")):
         names = sorted({row[column] for row in made})
         assert [one["id"] for one in got.get(group, [])] == (names if len(names) > 1 else [])
         for one in got.get(group, []):

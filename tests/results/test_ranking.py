@@ -74,7 +74,7 @@ def test_a_run_without_the_figure_comes_last() -> None:
     [
         ("latency.ttft.p98", "'latency.ttft.p98'. Did you mean 'latency.ttft.p99'?"),
         ("latency.ttft", "'latency.ttft'. Did you mean 'latency.ttft."),
-        ("jain", "'jain'. Known: balance.jain."),
+        ("jain", "'jain'. Known: balance.jain, fairness.jain_goodput, fairness.jain_tokens."),
         ("policy_metrics.spills", "docs/metrics.md has them all."),
         ("requests.arrived", "'requests.arrived'. Did you mean"),
         ("", "''. One is 'latency.ttft.p99'"),

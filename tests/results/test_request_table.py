@@ -38,7 +38,9 @@ def test_there_is_one_list_of_columns() -> None:
 def test_rows_are_plain_mappings() -> None:
     rejected = list(Table.of(record(ROWS)).rows())[1]
     assert rejected == {
-        "request": 1, "tenant": "default", "session": "", "turn": 0, "kind": "completion", "model": "",
+        "request": 1, "tenant": "default", "slo_class": "standard", "session": "", "turn": 0,
+        "kind": "completion", "model": "",
+        "adapter": "",
         "arrival_ps": 5, "admitted_ps": -1, "routed_ps": -1, "enqueued_ps": -1,
         "started_ps": -1, "first_token_ps": -1, "finished_ps": -1, "instance": -1,
         "outcome": "rejected", "reason": "too long", "prompt_tokens": 7, "output_tokens": 0, "cached_tokens": 0,

@@ -23,6 +23,13 @@ def test_possible_runs_pass(made: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"admitted_ps": 9, "routed_ps": 12, "enqueued_ps": 13},  # before it arrived
+        {"admitted_ps": 13, "routed_ps": 12, "enqueued_ps": 14},  # routed before it was admitted
+        {"admitted_ps": 11, "routed_ps": 14, "enqueued_ps": 13},  # at its instance before it was sent there
+        {"admitted_ps": 11, "routed_ps": 12, "enqueued_ps": 21},  # started before it came to the instance
+        {"admitted_ps": -1},
+        {"routed_ps": -1},
+        {"enqueued_ps": -1},
         {"started_ps": 9},
         {"first_token_ps": 19},
         {"finished_ps": 29},
@@ -33,6 +40,11 @@ def test_possible_runs_pass(made: list[dict[str, Any]]) -> None:
         {"instance": -1},
         {"instance": 2},
         {"outcome": "in_flight"},
+        {"outcome": "timed_out", "admitted_ps": 9},
+        {"outcome": "timed_out", "admitted_ps": 13, "routed_ps": 12, "enqueued_ps": 14},
+        {"outcome": "timed_out", "admitted_ps": 11, "routed_ps": 14, "enqueued_ps": 13},
+        {"outcome": "timed_out", "enqueued_ps": 41},
+        {"outcome": "rejected", "admitted_ps": 41, "routed_ps": -1, "enqueued_ps": -1},
         {"outcome": "failed", "instance": -1},
         {"outcome": "timed_out", "started_ps": -1},
         {"outcome": "timed_out", "finished_ps": 25},
@@ -43,6 +55,11 @@ def test_an_impossible_request_is_refused(wrong: dict[str, Any]) -> None:
     verify(record([DONE]), fleet(2), facts())
     with pytest.raises(InvariantError, match="Request 1 is impossible"):
         verify(record([DONE, {**DONE, **wrong}]), fleet(2), facts())
+
+
+def test_a_request_that_came_before_the_run_began_is_refused() -> None:
+    with pytest.raises(InvariantError, match="Request 0 is impossible"):
+        verify(record([DONE]), fleet(1), facts(started_ps=11))
 
 
 def test_requests_out_of_order_or_without_an_outcome_are_refused() -> None:

@@ -17,7 +17,7 @@ from headway.latency.fixed import Fixed
 from headway.registry import Entry
 from headway.results.recorder import COLUMNS
 from headway.sim import cluster as cluster_module
-from headway.sim.cluster import Simulation
+from headway.sim.clock import Simulation
 from headway.sim.instance import Instance
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.types import ClusterView, InstanceView, Path, Request, Route

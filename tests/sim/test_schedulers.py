@@ -19,7 +19,7 @@ from headway.latency.base import Chunk, LatencyModel, Run
 from headway.latency.fixed import Fixed
 from headway.policies.queues import Ticket
 from headway.results.recorder import COLUMNS, COMPLETED, InstanceStats, Recorder
-from headway.sim.cluster import Simulation
+from headway.sim.clock import Simulation
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.types import ADMIT, ClusterView, Delay, InstanceView, Path, Priority, Request
 from headway.workload.traffic import OpenLoop, Planned
@@ -313,6 +313,64 @@ def test_time_counts_so_that_nobody_is_passed_for_ever(spec: Json, passed_by: in
     assert order.index(1) - 1 == pytest.approx(passed_by, abs=2)
 
 
+def test_a_queue_that_most_give_up_keeps_no_more_than_twice_what_waits() -> None:
+    queue = registry.build("scheduler", {"name": "shortest-prefill", "aging": 0}, "").queue()
+    tickets = [Ticket(planned(row, 0, 1 + row % 100, 1).request, 0.0, row, row) for row in range(1000)]
+    for ticket in tickets:
+        queue.add(ticket)
+    left = sorted(tickets[::100], key=lambda ticket: (ticket.request.prompt_tokens, ticket.number))
+    for ticket in reversed(tickets):
+        if ticket not in left:
+            queue.remove(ticket)
+    assert len(queue.heap) <= 2 * len(left) + 20
+    for ticket in left:
+        assert queue.first() is ticket
+        queue.take()
+
+
+PASSED_BY = {  # ten a second come that rank before the first of them, for so long as its rank takes to make up for
+    "fcfs": 0,
+    "priority": 10 * 1 / 0.01,
+    "sjf": 10 * 200 / 10,
+    "shortest-prefill": 10 * 1000 / 100,
+    "slo-slack": 10 * (60 - 0.5),
+    "fair": 1024 // 10,  # what the others' turns cost, 8 tokens in and 2 out
+}
+
+
+@pytest.mark.parametrize("name", registry.names("scheduler"))
+def test_at_its_defaults_a_scheduler_serves_the_lowest_under_endless_load_of_higher_rank(name: str) -> None:
+    """Ten requests a second, of which eight can be served. All of them rank before the one by every scheduler's key:
+    it is of a lower priority and class, may generate more, and has a longer prompt."""
+    second = 10**12
+    rare = {"max_tokens": 202, "tenant": "rare", "slo_class": "batch"}
+    usual = {"max_tokens": 2, "tenant": "usual", "slo_class": "realtime"}
+    requests = [planned(0, 0, 8, 2, **usual), planned(1, 1, 1008, 2, **rare)]
+    requests += [planned(row, (row - 1) * second // 10, 8, 2, **usual) for row in range(2, 1500)]
+    scores = [1.0, 0.0, *[1.0] * 1498]
+    order = entries(requests, name, scores=scores, caching=False, latency=Fixed(second // 100, second // 20))
+    assert order.index(1) - 1 <= PASSED_BY[name] + 2
+    assert name in ("fcfs", "fair") or order.index(1) - 1 >= PASSED_BY[name] - 2
+
+
+@pytest.mark.parametrize("name", registry.names("scheduler"))
+def test_at_its_defaults_a_scheduler_lets_the_lowest_end_though_it_yields_its_blocks_to_others(name: str) -> None:
+    """The one needs most of the memory, and those that come while it runs take it away from it, while they rank before
+    it; from then on it is not the one that yields."""
+    second = 10**12
+    rare = {"max_tokens": 262, "tenant": "rare", "slo_class": "batch"}
+    usual = {"max_tokens": 12, "tenant": "usual", "slo_class": "realtime"}
+    requests = [planned(0, 0, 8, 12, group=1, **usual), planned(1, 1, 40, 60, group=2, **rare)]
+    requests += [planned(row, row * second // 10, 8, 12, group=row, **usual) for row in range(2, 2000)]
+    scores = [0.2, 0.0, *[0.2] * 1998]
+    latency = Fixed(second // 1000, second // 50)
+    recorder, _ = run(requests, name, scores=scores, batch=3, blocks=27, latency=latency)
+    ranked_s = {"priority": 0.2 / 0.01, "sjf": 250 / 10, "slo-slack": 60 - 0.5}.get(name, 0.0)
+    assert recorder.outcome[1] == COMPLETED
+    assert ranked_s <= recorder.finished_ps[1] / second < ranked_s + 2
+    assert recorder.preemptions[1] >= ranked_s
+
+
 # --- exact -------------------------------------------------------------------------------------------------------
 
 
@@ -507,7 +565,7 @@ def test_what_a_scheduler_must_not_answer_is_told() -> None:
         def queue(self) -> Wrong:
             return Wrong(**self.answers)
 
-    place = r", at instance-0\.$"
+    place = r", at request 0 on instance-0\.$"
     for answers, sentence in (
         ({"first": None}, r"^policies.scheduler: Wrong.first must return one of those that wait .*, got None" + place),
         ({"first": 7}, r"first must return one of those that wait at the instance, got 7" + place),

@@ -20,7 +20,7 @@ from headway.registry import REPORTED, Entry
 from headway.results.recorder import COLUMNS
 from headway.sim import cluster as cluster_module
 from headway.sim import signals as signals_module
-from headway.sim.cluster import Simulation
+from headway.sim.clock import Simulation
 from headway.sim.instance import Instance
 from headway.sim.polling import Polling
 from headway.sim.setup import ClusterSetup, EngineSetup
@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
 def fields(view: InstanceView) -> Fields:
     exact = (view.inflight, view.inflight_tokens, view.pending_prefill_tokens)
-    reported = (view.queued, view.running, view.kv_used, view.busy, view.watts)
+    reported = (view.queued, view.running, view.kv_used, view.busy, view.watts, view.hit_rate)
     return (*exact, view.observed_at, view.routed_since_report, *reported)
 
 
@@ -169,6 +169,7 @@ class State(NamedTuple):
     running: int
     kv_used: int
     busy_from: int
+    hit_rate: float
 
 
 class Watched(Instance):
@@ -176,10 +177,10 @@ class Watched(Instance):
 
     def note(self, now: int, before: bool) -> None:
         told = (self.view.queued, self.view.running, self.view.kv_used)
-        STATES.setdefault(self.view.index, []).append(State(now, before, *told, self.busy_from))
+        STATES.setdefault(self.view.index, []).append(State(now, before, *told, self.busy_from, self.view.hit_rate))
 
-    def enqueue(self, job: Any, now: int) -> bool:
-        begins = super().enqueue(job, now)
+    def enqueue(self, job: Any, now: int, *how: Any) -> bool:
+        begins = super().enqueue(job, now, *how)
         self.note(now, False)
         return begins
 
@@ -202,7 +203,7 @@ STATES: dict[int, list[State]] = {}
 
 
 def seen_at(states: list[State], tick: int) -> State:
-    idle = State(0, True, 0, 0, 0, -1)
+    idle = State(0, True, 0, 0, 0, -1, 0.0)
     return [idle, *(state for state in states if state.at < tick or (state.at == tick and state.before))][-1]
 
 
@@ -237,7 +238,7 @@ def test_a_view_shows_what_a_poller_would_have_written_down(case: Case, leaps: b
             watts = IDLE_WATTS + (BUSY_WATTS - IDLE_WATTS) * busy_share(states, origin, tick, WATTS_WINDOW)
             since = sum(count for (to, at), count in came.items() if to == index and at >= tick)
             assert view[:3] == exact[index][:3]
-            assert view[3:] == (tick, since, state.queued, state.running, state.kv_used, busy, watts)
+            assert view[3:] == (tick, since, state.queued, state.running, state.kv_used, busy, watts, state.hit_rate)
         if what == "Routed" and recorder.enqueued_ps[row] >= 0:
             came[recorder.instance[row], now] += 1
     assert list(recorder.finished_ps) == list(simulation.recorder.finished_ps)

@@ -387,6 +387,41 @@ def test_bursts_at_any_instant_are_no_grid_and_whole_seconds_with_gaps_are_one()
     assert find_grid(seconds) == S
 
 
+# --- assign ----------------------------------------------------------------------------------------------------------
+
+
+def test_assigned_tenants_have_their_shares_and_their_classes() -> None:
+    records = [Record(100, 10, number * S, tenant="old", slo_class="standard") for number in range(4000)]
+    tenants = {"search": 3, "crawler": {"weight": 1, "slo_class": "batch"}}
+    found = run(records, {"assign": {"tenants": tenants}})
+    assert {(one.tenant, one.slo_class) for one in found} == {("search", "standard"), ("crawler", "batch")}
+    assert 900 < sum(one.tenant == "crawler" for one in found) < 1100
+    assert [one.at_ps for one in found] == [one.at_ps for one in records]
+    assert run(records, {"assign": {"tenants": tenants}}) == found
+    assert run(records, {"assign": {"tenants": tenants, "seed": 1}}) != found
+
+
+def test_the_requests_of_a_session_go_to_one_tenant() -> None:
+    records = [one for session in "abcdefgh" for one in turns(5, session)]
+    found = run(records, {"assign": {"tenants": {"x": 1, "y": 1}}}, sessions=True)
+    whose = {(one.session, one.tenant) for one in found}
+    assert len(whose) == 8 and {tenant for _, tenant in whose} == {"x", "y"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"assign\.tenants: there is none"),
+        ({"a": 0}, r"assign\.tenants\.a\.weight: 0 is not a factor"),
+        ({"a": {"weigth": 1}}, r"assign\.tenants\.a"),
+        ({"a": [1]}, r"assign\.tenants\.a: expected a weight"),
+    ],
+)
+def test_tenants_that_cannot_be_assigned_are_told(given: Any, message: str) -> None:
+    with pytest.raises(HeadwayError, match=message):
+        parse([{"assign": {"tenants": given}}], "transforms")
+
+
 # --- anonymise -------------------------------------------------------------------------------------------------------
 
 
@@ -486,7 +521,8 @@ def test_every_transform_reads_as_it_is_asked_and_not_before() -> None:
     steps = [{"scale": {"rate": 2, "prompt_tokens": 3}}, {"filter": {"tenant": "x"}}, {"dequantise": {"grid": "1s"}},
              {"slice": {"requests": [5, 10]}}, "anonymise"]  # fmt: skip
     assert len(list(apply(Reader(Info("made"), endless()), parse(steps, "")).records)) == 5
-    assert set(TRANSFORMS) == {"cap", "scale", "slice", "merge", "filter", "dequantise", "anonymise", "starts"}
+    known = {"cap", "scale", "slice", "merge", "filter", "dequantise", "anonymise", "starts", "assign"}
+    assert set(TRANSFORMS) == known
 
 
 def test_a_scenario_transforms_the_trace_that_it_replays(stored: Any) -> None:

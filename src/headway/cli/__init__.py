@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -125,28 +125,34 @@ def compare(
     *,
     policies: Annotated[
         str | None,
-        Parameter(help="Routing policies, separated by commas; mappings such as {name: weighted, scorers: {...}} too."),
+        Parameter(help="Policies, separated by commas; mappings such as {name: weighted, scorers: {...}} too."),
     ] = None,
+    stage: Annotated[
+        str, Parameter(help="Whose policies are compared: admission, priority, flow, routing or scheduler.")
+    ] = "routing",
     by: Annotated[
         str | None, Parameter(help="Rank by this figure of the JSON document, as in latency.ttft.p99.")
+    ] = None,
+    per: Annotated[
+        Literal["tenant", "class"] | None, Parameter(help="Print the figures of each tenant or SLO class as well.")
     ] = None,
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Simulate a scenario under every routing policy, on all cores, and print them best first."""
+    """Simulate a scenario under every policy of a stage, on all cores, and print them best first."""
     from headway.experiment.compare import compare as compare_policies
     from headway.report import terminal
     from headway.report.progress import CompareProgress
 
     given = choice.routing()
-    if policies is not None and given:
+    if policies is not None and given and stage == "routing":
         raise HeadwayError(
             f"--policies: says what is compared, and so does {next(iter(given))}; leave one of them out."
         )
     loaded = choice.load(scenario)
     with CompareProgress() as progress:
-        comparison = compare_policies(loaded, policies, by=by, progress=progress)
-    return comparison.summary() if as_json else Page([terminal.comparison_report(comparison)])
+        comparison = compare_policies(loaded, policies, stage=stage, by=by, progress=progress)
+    return comparison.summary(per) if as_json else Page([terminal.comparison_report(comparison, per)])
 
 
 @app.command

@@ -337,6 +337,27 @@ def starts(
     return files.rewrite(source, target, [{"starts": {"rate": rate, "seed": seed}}])
 
 
+@trace.command
+def assign(
+    source: In,
+    target: Out,
+    /,
+    *,
+    tenant: Annotated[
+        list[str], Parameter(negative="", help="A tenant, as in crawler:1:batch: name, weight, class; repeat for more.")
+    ],
+    seed: Annotated[int, Parameter(help="Of the lots.")] = 0,
+    files: Files = AS_THEY_ARE,
+) -> Page | Json:
+    """Give each session, or request without one, to one of these tenants by lot."""
+    tenants = {}
+    for text in tenant:
+        name, _, rest = text.partition(":")
+        weight, _, slo_class = rest.partition(":")
+        tenants[name] = _given(weight=weight or None, slo_class=slo_class or None)
+    return files.rewrite(source, target, [{"assign": {"tenants": tenants, "seed": seed}}])
+
+
 def _range(text: str | None, where: str) -> list[int] | None:
     if text is None:
         return None

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from headway import registry
+from headway.policies.queues import Ticket
 from headway.types import Finished, FirstToken, HeadwayError, Request, Routed
 from headway.wording import one_line
 
@@ -27,10 +28,23 @@ def told(error: BaseException, policies: Iterable[Any]) -> HeadwayError | None:
     if not theirs:
         return None
     frame, line = steps[theirs[-1]]
-    request = next(filter(None, (_request(ours) for ours, _ in reversed(steps[: theirs[0]]))), None)
+    asked, _ = steps[theirs[0]]
+    in_hand = [_request(ours) for ours, _ in reversed(steps[: theirs[0]])]
+    request = next(filter(None, (*in_hand, _request(asked))), None)
     at = "" if request is None else f", at request {request.id}"
-    place = f"{_shown(frame.f_code.co_filename)} line {line}, in {frame.f_code.co_name}"
+    place = f"{_shown(frame.f_code.co_filename)} line {line}, in {_function(frame)}"
+    if _owner(frame) != _owner(asked):
+        place += f", called from {_function(asked)}"
     return HeadwayError(f"{place}: {one_line(error)}{at}.")
+
+
+def _owner(frame: FrameType) -> str:
+    """The class of the object whose method this is, empty where it is none's."""
+    return type(frame.f_locals["self"]).__name__ if "self" in frame.f_locals else ""
+
+
+def _function(frame: FrameType) -> str:
+    return ".".join(filter(None, (_owner(frame), frame.f_code.co_name)))
 
 
 def _theirs(frame: FrameType, modules: set[str]) -> bool:
@@ -45,11 +59,11 @@ def _theirs(frame: FrameType, modules: set[str]) -> bool:
 
 
 def _request(frame: FrameType) -> Request | None:
-    """The request that a function of ours has in its hands, itself or in an event."""
+    """The request that a function has in its hands, itself, in an event or as a ticket."""
     for value in frame.f_locals.values():
         if isinstance(value, Request):
             return value
-        if isinstance(value, Routed | FirstToken | Finished):
+        if isinstance(value, Routed | FirstToken | Finished | Ticket):
             return value.request
     return None
 

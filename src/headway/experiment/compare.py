@@ -1,11 +1,11 @@
-"""One scenario under many routing policies, on all cores."""
+"""One scenario under many policies of a stage, on all cores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -13,13 +13,16 @@ from headway import registry
 from headway.experiment.contenders import WHERE, Contender, contenders
 from headway.experiment.run import simulate
 from headway.experiment.verdict import verdict
-from headway.experiment.workers import available, end, pool_of
+from headway.experiment.workers import available, end, pool_of, uninterrupted
+from headway.overrides import DEFAULT_POLICIES
 from headway.results.ranking import figure, rank
 from headway.scenario import DEFAULT, Scenario, Source
 from headway.types import HeadwayError, Json
-from headway.wording import listed
+from headway.wording import listed, shown, suggest
 
 Progress = Callable[[int, int], None]  # policies done so far, policies in all
+PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # who the best is measured against, by stage
+PER: Final = {"tenant": "tenants", "class": "classes"}  # whom a comparison can tell apart: a summary's section
 
 
 class Comparison(Struct, frozen=True):
@@ -30,21 +33,33 @@ class Comparison(Struct, frozen=True):
     verdict: str
     oracles: tuple[str, ...] = ()  # those that read the truth: a bound, never the best unless all are
     by: str | None = None  # the figure they are ranked by, where one was asked for
+    stage: str = "routing"
 
     @property
     def best(self) -> str:
         return next((name for name, _ in self.ranked if name not in self.oracles), self.ranked[0][0])
 
-    def summary(self) -> Json:
+    def per(self, whom: str) -> list[Json]:
+        """A row for each policy and tenant, or class, best policy first: their own figures. Empty where there is only
+        one of them."""
+        section = PER.get(whom)
+        if section is None:
+            raise HeadwayError(f"per: there are no figures per {shown(whom)}.{suggest(whom, PER)}")
+        return [{"policy": name, **group} for name, summary in self.ranked for group in summary.get(section, [])]
+
+    def summary(self, per: str | None = None) -> Json:
         """The document that `headway compare --json` prints."""
+        rows = {} if per is None else {f"per_{per}": self.per(per)}
         return {
             "scenario": self.scenario["name"],
+            "stage": self.stage,
             "by": self.by,
             "policies": [
                 {"name": name, "oracle": name in self.oracles, "summary": summary} for name, summary in self.ranked
             ],
             "best": self.best,
             "verdict": self.verdict,
+            **rows,
         }
 
     def __getitem__(self, name: str) -> Json:
@@ -63,12 +78,14 @@ def compare(
     scenario: Source = DEFAULT,
     policies: Any = None,
     *,
+    stage: str = "routing",
     by: str | None = None,
     overrides: str | Iterable[str] = (),
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Run a scenario under each routing policy (all of them unless `policies` says which) and rank what came out.
+    """Run a scenario under each policy of a stage (all of them unless `policies` says which) and rank what came out.
+    Stages are admission, priority, flow, routing and scheduler; the scenario's policies hold for the others.
 
     Best is, where the scenario has an SLO, the largest share of requests within it, then the lowest p99 of TTFT;
     without one the fewest requests lost, then the lowest mean of E2E. `by` names a figure of the summary to rank by
@@ -81,15 +98,16 @@ def compare(
     chosen = None if by is None else figure(by)
     loaded = Scenario.load(scenario, overrides)
     resolved = loaded.resolved()
-    found = contenders(loaded, policies)
+    found = contenders(loaded, policies, stage)
     summaries = run_all([(resolved, one) for one in found], workers, progress)
     ranked = rank(zip((one.name for one in found), summaries, strict=True), chosen)
     oracles = tuple(one.name for one in found if one.oracle)
-    return Comparison(resolved, ranked, verdict(ranked, resolved, oracles, chosen), oracles, chosen)
+    said = verdict(ranked, resolved, oracles, chosen, PLAIN[stage])
+    return Comparison(resolved, ranked, said, oracles, chosen, stage)
 
 
-def _summary(resolved: Json, spec: Any) -> Json:
-    return simulate(resolved, routing=spec).summary()
+def _summary(resolved: Json, stage: str, spec: Any) -> Json:
+    return simulate(resolved, **{stage: spec}).summary()
 
 
 def run_all(
@@ -115,7 +133,8 @@ def run_all(
         with pool_of(min(workers, len(away))) as pool:
             try:
                 sent = [(position, *tasks[position]) for position in away]
-                futures = {pool.submit(_summary, resolved, one.spec): position for position, resolved, one in sent}
+                with uninterrupted():
+                    futures = {pool.submit(_summary, base, one.stage, one.spec): place for place, base, one in sent}
                 for future in as_completed(futures):
                     finish(futures[future], future.result())
             except BrokenProcessPool:
@@ -127,7 +146,7 @@ def run_all(
                 raise
     for position in here:
         resolved, one = tasks[position]
-        finish(position, _summary(resolved, one.spec))
+        finish(position, _summary(resolved, one.stage, one.spec))
     return [done[position] for position in range(len(tasks))]
 
 

@@ -12,8 +12,9 @@ from headway import references, registry
 from headway.experiment.run import own_policy
 from headway.overrides import parse_yaml
 from headway.policies.profile import scorer_list
-from headway.scenario import Scenario
+from headway.scenario import STAGES, Scenario
 from headway.types import HeadwayError, Json
+from headway.wording import shown, suggest
 
 WHERE = "policies"
 
@@ -24,25 +25,28 @@ class Contender(Struct, frozen=True):
     name: str
     spec: Any  # a name or a mapping, or a class or an object of the caller's own
     oracle: bool
+    stage: str = "routing"
 
 
-def contenders(scenario: Scenario, policies: Any = None) -> list[Contender]:
-    """All routing policies, or those given. Where one is named without parameters, the scenario's for it hold."""
-    own = scenario.policies.routing
-    own_name, _ = registry.split(own, "policies.routing")
+def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing") -> list[Contender]:
+    """All policies of a stage, or those given. Where one is named without parameters, the scenario's for it hold."""
+    if stage not in STAGES:
+        raise HeadwayError(f"stage: no stage of policies is called {shown(stage)}.{suggest(stage, STAGES)}")
+    own = getattr(scenario.policies, stage)
+    own_name, _ = registry.split(own, f"policies.{stage}")
     if policies is None:
-        names: list[Any] = list(registry.names("routing"))
+        names: list[Any] = list(registry.names(stage))
         chosen = names if registry.canonical(own_name) in names else [own, *names]
     else:
         chosen = references.absolute(each(policies))
     if not chosen:
-        known = ", ".join(registry.names("routing"))
-        raise HeadwayError(f"{WHERE}: name at least one routing policy. Known: {known}.")
+        known = ", ".join(registry.names(stage))
+        raise HeadwayError(f"{WHERE}: name at least one {stage} policy. Known: {known}.")
     found: list[Contender] = []
     for spec in chosen:
-        one = _named(spec, own) if isinstance(spec, str | Mapping) else _own(spec)
+        one = _named(stage, spec, own) if isinstance(spec, str | Mapping) else _own(stage, spec)
         name = _distinct(one.name, [other.name for other in found])
-        found.append(Contender(name, one.spec, one.oracle))
+        found.append(Contender(name, one.spec, one.oracle, stage))
     return found
 
 
@@ -56,19 +60,19 @@ def each(policies: Any) -> list[Any]:
     return list(policies)
 
 
-def _named(spec: str | Mapping[str, Any], own: Any) -> Contender:
+def _named(stage: str, spec: str | Mapping[str, Any], own: Any) -> Contender:
     name, parameters = registry.split(dict(spec) if isinstance(spec, Mapping) else spec, WHERE)
     chosen: Any = {"name": name, **parameters} if parameters else name
-    own_name, own_parameters = registry.split(own, "policies.routing")
+    own_name, own_parameters = registry.split(own, f"policies.{stage}")
     if not parameters and registry.canonical(name) == registry.canonical(own_name):
         chosen = own
-        parameters = _changed(registry.find("routing", name, WHERE), own_parameters)
-    made = registry.build("routing", chosen, WHERE)  # first, since it tells best what is wrong
+        parameters = _changed(registry.find(stage, name, WHERE), own_parameters)
+    made = registry.build(stage, chosen, WHERE)  # first, since it tells best what is wrong
     return Contender(label(name, parameters), chosen, registry.declared(made).oracle)
 
 
-def _own(given: Any) -> Contender:
-    made = own_policy("routing", given, WHERE)
+def _own(stage: str, given: Any) -> Contender:
+    made = own_policy(stage, given, WHERE)
     entry = registry.own_entry(made)
     if entry is not None:
         parameters = {parameter.name: getattr(made, parameter.name) for parameter in entry.parameters}
@@ -101,11 +105,11 @@ def _short(name: str) -> str:
     return f"{PurePath(file).name}:{attribute}"
 
 
-def routing_label(spec: Json) -> str:
-    """The label of a resolved routing policy: what is not as in the catalogue, and a weighted one's scorers always."""
-    name, parameters = registry.split(spec, "policies.routing")
+def stage_label(stage: str, spec: Json) -> str:
+    """The label of a resolved policy: what is not as in the catalogue, and a weighted one's scorers always."""
+    name, parameters = registry.split(spec, f"policies.{stage}")
     try:
-        shown = _changed(registry.find("routing", name, WHERE), parameters)
+        shown = _changed(registry.find(stage, name, WHERE), parameters)
     except HeadwayError:  # a policy of the caller's program
         return label(name, parameters)
     scorers = {"scorers": parameters["scorers"]} if "scorers" in parameters else {}
@@ -117,7 +121,11 @@ def _brief(key: str, value: Any) -> list[str]:
         return [_part("scorer", item) for item in scorer_list(value, f"{WHERE}.scorers")]
     if key == "filters" and isinstance(value, list | tuple):
         return [_part("filter", item) for item in value]
-    return [f"picker={_part('picker', value)}" if key == "picker" else f"{key}={value}"]
+    if key == "picker":
+        return [f"picker={_part('picker', value)}"]
+    if isinstance(value, Mapping):
+        value = " ".join(f"{name}:{inner}" for name, inner in value.items())
+    return [f"{key}={value}"]
 
 
 def _part(stage: str, spec: Any) -> str:

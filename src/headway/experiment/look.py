@@ -30,7 +30,7 @@ def preview(scenario: Source = DEFAULT, *, requests: int = REQUESTS, overrides: 
     if requests < 1:
         raise HeadwayError(f"requests: look at one request at least, got {requests}.")
     loaded = Scenario.load(scenario, overrides)
-    found = look(loaded.workload, loaded.seed.workload, loaded.cluster.shape().name, requests)
+    found = look(loaded.workload, loaded.seed.workload, loaded.cluster.default_model(), requests)
     return {"scenario": loaded.name, **found}
 
 

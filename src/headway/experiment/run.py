@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -10,19 +11,22 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from headway import __version__, registry
+from headway.control import Explain
 from headway.experiment.blame import told
-from headway.latency import Estimator, capacity_score
+from headway.experiment.engines import engines
+from headway.latency import Estimator
 from headway.results.recorder import RunFacts
 from headway.results.result import Result
-from headway.scenario import DEFAULT, STAGES, Cluster, Scenario, Source
-from headway.sim.cluster import Simulation
+from headway.scenario import DEFAULT, STAGES, Scenario, Source
+from headway.sim.clock import Simulation
 from headway.sim.polling import Polling
-from headway.sim.setup import ClusterSetup, EngineSetup
+from headway.sim.setup import ClusterSetup, RouterSetup
 from headway.streams import derive, stream
-from headway.types import HeadwayError, InstanceView, InvariantError, Json
+from headway.types import HeadwayError, InvariantError, Json
 from headway.wording import one_line, shown
 from headway.workload.traffic import Traffic
 
+ROUTER_STAGES = ("admission", "priority", "routing", "flow")
 Progress = Callable[[int, int], None]  # requests arrived so far, simulated picoseconds so far
 
 
@@ -36,11 +40,14 @@ def simulate(
     routing: Any = None,
     scheduler: Any = None,
     progress: Progress | None = None,
+    explain: Explain | None = None,
 ) -> Result:
     """Run a scenario (a path, a preset's name, a mapping or a `Scenario`) and give its result.
 
     `overrides` are `key.path=value` changes. A stage's policy may be given by name or as a mapping with `name` and
     parameters, all but flow control also as a class or an object of the caller's own; the scenario's is used otherwise.
+    `explain` is called with each request that is routed and its `Route`, which then has a scorecard where the policy
+    writes one; the result is the same.
     """
     prepared = prepare(
         Scenario.load(scenario, overrides),
@@ -51,7 +58,7 @@ def simulate(
         scheduler=scheduler,
     )
     try:
-        simulation, traffic = prepared.simulation(), prepared.traffic()
+        simulation, traffic = prepared.simulation(explain), prepared.traffic()
         recorder = simulation.run(traffic, progress)
     except (HeadwayError, InvariantError, KeyboardInterrupt):
         raise
@@ -70,15 +77,19 @@ class Prepared(Struct, frozen=True):
     resolved: Json
     policies: dict[str, Any]  # by stage
     setup: ClusterSetup
+    further: list[list[Any]] = []  # the policies of the routers after the first, each by stage
 
     def traffic(self) -> Traffic:
         """The workload, from its beginning."""
-        return self.scenario.workload.plan(self.scenario.seed.workload, self.scenario.cluster.shape().name)
+        return self.scenario.workload.plan(self.scenario.seed.workload, self.scenario.cluster.default_model())
 
-    def simulation(self) -> Simulation:
+    def simulation(self, explain: Explain | None = None) -> Simulation:
         seed = derive(self.scenario.seed.simulation, "policies")  # no way from there to the workload's draws
         estimator = Estimator(engine.latency for engine in self.setup.engines)
-        return Simulation(self.setup, **self.policies, rng=partial(stream, seed), estimator=estimator)
+        streams = partial(stream, seed)
+        return Simulation(
+            self.setup, **self.policies, rng=streams, estimator=estimator, explain=explain, further=self.further
+        )
 
 
 def prepare(
@@ -102,7 +113,25 @@ def prepare(
         else:
             policies[stage] = own_policy(stage, given[stage], stage)
             resolved["policies"][stage] = described(policies[stage])
-    return Prepared(scenario, resolved, policies, cluster_setup(scenario))
+    own = {stage: spec for stage, spec in given.items() if stage not in named and spec is not None}
+    further = [router_policies(scenario, own) for _ in range(scenario.routers.count - 1)]
+    return Prepared(scenario, resolved, policies, cluster_setup(scenario), further)
+
+
+def router_policies(scenario: Scenario, own: Mapping[str, Any]) -> list[Any]:
+    """The policies of one router more, in the order of its stages: an object of the caller's own is copied."""
+    objects = {stage: given for stage, given in own.items() if stage in ROUTER_STAGES and not isinstance(given, type)}
+    try:
+        found = deepcopy(objects)  # at once, so that what they share stays shared
+    except Exception as error:
+        listed = ", ".join(objects)
+        text = f"a copy for each router could not be made: {one_line(error)}; give classes, or one router."
+        raise HeadwayError(f"{listed}: {text}") from error
+    for stage in ROUTER_STAGES:
+        if stage not in found:
+            made = own_policy(stage, own[stage], stage) if stage in own else scenario.policies.build(stage)
+            found[stage] = made
+    return [found[stage] for stage in ROUTER_STAGES]
 
 
 def _plain(spec: str | Mapping[str, Any]) -> str | Json:
@@ -154,7 +183,7 @@ def about(scenario: Scenario) -> Json:
 
 
 def cluster_setup(scenario: Scenario) -> ClusterSetup:
-    """The instances of a scenario, all alike and all idle."""
+    """The instances of a scenario, all idle, and what they have in common."""
     cluster, signals = scenario.cluster, scenario.signals
     return ClusterSetup(
         engines=engines(cluster),
@@ -166,33 +195,16 @@ def cluster_setup(scenario: Scenario) -> ClusterSetup:
         jitter_seed=scenario.seed.jitter,
         polling=Polling(signals.poll_interval_ps, signals.poll_delay_ps) if signals.poll_interval_ps else None,
         kv_event_delay=signals.kv_event_delay_ps,
+        routers=router_setup(scenario),
     )
 
 
-def engines(cluster: Cluster) -> list[EngineSetup]:
-    """The instances, named instance-0, instance-1, ..."""
-    shape, card, blocks, model = cluster.shape(), cluster.card(), cluster.kv_blocks(), cluster.latency_model()
-    capacity = capacity_score(shape, card, cluster.tp)
-    return [
-        EngineSetup(
-            InstanceView(
-                index,
-                f"instance-{index}",
-                model=shape.name,
-                kv_blocks=blocks,
-                max_batch_size=cluster.max_batch_size,
-                max_batch_tokens=cluster.max_batch_tokens,
-                max_queue=cluster.max_queue,
-                capacity=capacity,
-            ),
-            model,
-            idle_watts=card.idle_watts * cluster.tp,
-            busy_watts=card.busy_watts * cluster.tp,
-            gpus=cluster.tp,
-            usd_per_gpu_hour=card.usd_per_hour,
-        )
-        for index in range(cluster.instances)
-    ]
+def router_setup(scenario: Scenario) -> RouterSetup | None:
+    routers = scenario.routers
+    if routers.count == 1:
+        return None
+    seed = derive(scenario.seed.simulation, "routers")
+    return RouterSetup(routers.count, routers.sync_interval_ps, routers.spread == "sessions", seed)
 
 
 def run_facts(scenario: Scenario, simulation: Simulation) -> RunFacts:
@@ -204,5 +216,7 @@ def run_facts(scenario: Scenario, simulation: Simulation) -> RunFacts:
         policy_metrics=simulation.policy_metrics,
         slo=scenario.slo,
         tenant_slos=scenario.workload.slos(),
+        deployed=scenario.cluster.deployments is not None,
         predicts=bool(simulation.control.indexes),
+        routers=[] if simulation.routers is None else simulation.routers.counts(),
     )

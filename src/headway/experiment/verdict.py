@@ -16,8 +16,15 @@ ENOUGH = 0.5  # below this share within the SLO nobody serves the workload
 SHOWN = 4  # names of level policies; the rest are counted
 
 
-def verdict(ranked: Sequence[Named], scenario: Json, oracles: Collection[str] = (), by: str | None = None) -> str:
-    """Who won, by what, and against whom; or that several are level, or that nobody meets the SLO."""
+def verdict(
+    ranked: Sequence[Named],
+    scenario: Json,
+    oracles: Collection[str] = (),
+    by: str | None = None,
+    plain: str = "round-robin",
+) -> str:
+    """Who won, by what, and against whom, the plainest policy if it ran; or that several are level, or that nobody
+    meets the SLO."""
     fair = [pair for pair in ranked if pair[0] not in oracles] or list(ranked)
     (best, summary), *others = fair
     nothing = note(summary, scenario["warmup"])
@@ -27,8 +34,8 @@ def verdict(ranked: Sequence[Named], scenario: Json, oracles: Collection[str] = 
     level = [pair for pair in others if _level(summary, pair[1], slo, by)]
     rest = [pair for pair in others if pair not in level]
     figures = _reason([summary, *(found for _, found in level)], slo, by)
-    # The plainest policy of the field is the one to measure against; failing that, the next one down.
-    against = next((pair for pair in rest if pair[0] == "round-robin"), rest[0] if rest else None)
+    # The plainest policy is the one to measure against; failing that, the next one down.
+    against = next((pair for pair in rest if pair[0] == plain), rest[0] if rest else None)
     beside = "" if against is None else f" ({against[0]}: {_reason([against[1]], slo, by)})"
     who = _names([best, *(name for name, _ in level)])
     if slo and by is None and _share(summary) < ENOUGH:

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.context import BaseContext, SpawnContext, SpawnProcess
 from pathlib import Path
@@ -32,11 +33,25 @@ def pool_of(size: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(size, _context(), initializer=_begin, initargs=(os.getpid(),))
 
 
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until workers have been started: amid a fork Python would lose it, and the worker would tell of it.
+    They begin with it put off as well."""
+    masks = hasattr(signal, "pthread_sigmask")
+    if masks:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        if masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def end(pool: ProcessPoolExecutor) -> None:
     """End a pool at once: nobody waits for what its workers are still at."""
     for process in list((getattr(pool, "_processes", None) or {}).values()):
         process.kill()
-    pool.shutdown(wait=False, cancel_futures=True)
+    pool.shutdown(cancel_futures=True)  # and waits for its thread, which must not close its pipes as we leave
 
 
 def _begin(parent: int) -> None:
@@ -45,6 +60,8 @@ def _begin(parent: int) -> None:
     sys.stdout = sys.stderr
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

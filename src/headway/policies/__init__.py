@@ -1,6 +1,7 @@
 """The policies. Importing the package files every built-in one in the registry."""
 
 from headway.policies import (
+    adapters,
     admission,
     b3,
     basic,
@@ -15,6 +16,7 @@ from headway.policies import (
 )
 
 __all__ = [
+    "adapters",
     "admission",
     "b3",
     "basic",

@@ -15,6 +15,7 @@ from typing import Annotated
 from headway.policies.basic import least_loaded
 from headway.policies.belief import Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
+from headway.policies.scorecards import scored
 from headway.policies.sessions import MaxSessions, Sessions
 from headway.registry import Bounds, policy
 from headway.types import ClusterView, InstanceView, Request, Route
@@ -24,21 +25,27 @@ LRU_BLOCKS = 976
 
 
 class Rotation:
-    """Finds the lowest key; equals take turns, by a counter that advances on ties only."""
+    """Finds the lowest key; equals take turns, by a counter that advances on ties only. Each group of instances has
+    its own."""
 
-    __slots__ = ("ties",)
+    __slots__ = ("turns",)
 
     def __init__(self) -> None:
-        self.ties = 0
+        self.turns: dict[int, int] = {}
 
-    def lowest(self, keys: Sequence[tuple[int, ...]]) -> int:
+    @property
+    def ties(self) -> int:
+        return sum(self.turns.values())
+
+    def lowest(self, keys: Sequence[tuple[int, ...]], group: int) -> int:
         best = min(keys)
         place = keys.index(best)
         tied = keys.count(best)
         if tied > 1:
-            for _ in range(self.ties % tied):
+            turn = self.turns.get(group, 0)
+            for _ in range(turn % tied):
                 place = keys.index(best, place + 1)
-            self.ties += 1
+            self.turns[group] = turn + 1
         return place
 
 
@@ -66,7 +73,8 @@ class LMetric(Believer):
             for view in instances
         ]
         view = instances[scores.index(min(scores))]
-        return Route(view.id, "", hits[view.index] * size)
+        card = scored(instances, scores, view, lowest_wins=True) if cluster.explain else None
+        return Route(view.id, "", hits[view.index] * size, None, card)
 
 
 @policy("routing", "load-only", exact=["inflight"], reported=())
@@ -152,7 +160,7 @@ class Unified(Believer):
             uncached = tokens - hits[view.index] * size
             requests = view.inflight
             keys.append(((view.pending_prefill_tokens + uncached) * requests, uncached, requests))
-        view = instances[self.rotation.lowest(keys)]
+        view = instances[self.rotation.lowest(keys, cluster.group)]
         if session is not None:
             self.sessions.bind(session, view)
         return Route(view.id, "lmetric", hits[view.index] * size)
@@ -206,5 +214,5 @@ class LeastPrefillWork(Believer):
         tokens = request.prompt_tokens
         hits = self.matches(request.path)
         keys = [(view.pending_prefill_tokens + tokens - hits[view.index] * size, view.inflight) for view in instances]
-        view = instances[self.rotation.lowest(keys)]
+        view = instances[self.rotation.lowest(keys, cluster.group)]
         return Route(view.id, "", hits[view.index] * size)

@@ -20,16 +20,17 @@ def least_loaded(instances: Sequence[InstanceView]) -> InstanceView:
 class RoundRobin:
     """Sends requests to the instances in turn.
 
-    The n-th request goes to candidate n mod N, whatever its size and whatever the load. It reads no signal.
+    The n-th request goes to candidate n mod N, whatever its size and whatever the load; each model has a count of its
+    own. It reads no signal.
     """
 
     def bind(self, context: Context) -> None:
-        self.count = 0
+        self.counts: dict[int, int] = {}
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
-        instances = cluster.instances
-        count = self.count
-        self.count = count + 1
+        instances, counts = cluster.instances, self.counts
+        count = counts.get(cluster.group, 0)
+        counts[cluster.group] = count + 1
         return Route(instances[count % len(instances)].id)
 
 

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Protocol
 
 from headway.policies.prefix_index import PrefixIndex
+from headway.types import Estimator as Estimator
 from headway.types import HeadwayError, InstanceView, Request
 
 Candidates = Sequence[InstanceView]  # what scorers, filters and pickers are handed; not theirs to change
-
-
-class Estimator(Protocol):
-    """Step times of an instance as a pure function, handed to policies that predict."""
-
-    def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float: ...
 
 
 class Context:
@@ -35,6 +29,8 @@ class Context:
         self.block_tokens = block_tokens  # the engines' own block size
         self._truth = truth
         self._indexes: dict[tuple[int, int], PrefixIndex] = {}
+        for view in self.instances:
+            view._estimator = estimator
 
     def prefix_index(self, block_tokens: int, capacity: int) -> PrefixIndex:
         """The router's belief of what each instance has cached; one index for all who ask with equal figures."""

@@ -30,7 +30,7 @@ CLASSES: Final = ("realtime", "standard", "batch", "best-effort")
 READS: Final = {  # by saturation signal: what is exact, what is reported
     "never": ((), ()),
     "utilization": (("inflight",), ("queued", "kv_used")),
-    "concurrency": (("inflight",), ()),
+    "concurrency": (("inflight", "inflight_tokens"), ()),
 }
 Capacity = Annotated[int | None, Bounds(1, 1e9, log=True)]
 Rank = Callable[["Waiting", "Lane"], int]
@@ -122,9 +122,10 @@ class Bands:
     or deadline (earliest first, none last). Ties: who came into the queue first.
 
     The cluster is saturated (`saturation`): never; utilization, when every instance has `max_queue` requests waiting or
-    its KV cache used to `max_kv`, as reported; concurrency, when requests in flight, which this router counts itself,
-    reach `max_inflight` an instance. Between two reports utilization lets all through that waits, concurrency does
-    not. With nothing in flight the cluster is never saturated, so that no old report can hold the queue for good.
+    its KV cache used to `max_kv`, as reported; concurrency, when what is in flight, which this router counts itself,
+    reaches `max_inflight` requests an instance or, if given, `max_inflight_tokens` prompt tokens an instance. Between
+    two reports utilization lets all through that waits, concurrency does not. With nothing in flight the cluster is
+    never saturated, so that no old report can hold the queue for good.
 
     The queue is looked through when a request comes, gets its first token or ends, and when something was due. At one
     instant those that have waited for `ttl` time out first, then requests are sent, and what then waits beyond
@@ -138,13 +139,14 @@ class Bands:
     fairness: Literal["strict", "round-robin", "weighted"] = "strict"
     weights: dict[str, float] = dataclasses.field(default_factory=dict)
     share: Literal["tokens", "requests"] = "tokens"
-    ttl: str | None = None
+    ttl: str | int | float | None = None
     band_capacity: Capacity = None
     capacity: Capacity = None
     saturation: Literal["never", "utilization", "concurrency"] = "utilization"
     max_queue: Annotated[int, Bounds(1, 100_000, log=True)] = 5
     max_kv: Annotated[float, Bounds(0.01, 1)] = 0.8
     max_inflight: Annotated[int, Bounds(1, 100_000, log=True)] = 100
+    max_inflight_tokens: Annotated[int | None, Bounds(1, 1e9, log=True)] = None
 
     def __post_init__(self) -> None:
         exact, reported = READS[self.saturation]
@@ -252,7 +254,11 @@ class Bands:
             full = all(view.queued >= most or view.kv_used >= share * view.kv_blocks for view in instances)
             return full and any(view.inflight for view in instances)
         if self.saturation == "concurrency":
-            return sum([view.inflight for view in instances]) >= len(instances) * self.max_inflight
+            if sum([view.inflight for view in instances]) >= len(instances) * self.max_inflight:
+                return True
+            most_tokens = self.max_inflight_tokens
+            if most_tokens is not None:
+                return sum([view.inflight_tokens for view in instances]) >= len(instances) * most_tokens
         return False
 
     @property
@@ -288,12 +294,12 @@ class Bands:
             for band in self.bands:
                 if len(band.members) > limit:
                     entry = next(reversed(band.members.values()))
-                    entry.reason = f"the router's queue is full: {limit} wait in the band {band.name}"
+                    entry.reason = f"429: the router's queue is full: {limit} wait in the band {band.name}"
                     return entry
         limit = self.capacity
         if limit is not None and len(self.waiting) > limit:
             entry = next(reversed(self.waiting.values()))
-            entry.reason = f"the router's queue is full: {limit} wait"
+            entry.reason = f"429: the router's queue is full: {limit} wait"
             return entry
         return None
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from headway.hashing import ROOT
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
+from headway.policies.scorecards import scored
 from headway.registry import Bounds, policy
 from headway.types import ClusterView, HeadwayError, InstanceView, Path, Request, Route
 
@@ -74,7 +75,8 @@ class KvAware(Believer):
         floor = best - self.epsilon - ROUNDING
         band = [view for view, score in zip(instances, scores, strict=True) if score >= floor]
         view = band[0] if len(band) == 1 else self.pick(band, prefix_key(request.path, runs, wanted))
-        return Route(view.id, "", hits[view.index] * size)
+        card = scored(instances, scores, view) if cluster.explain else None
+        return Route(view.id, "", hits[view.index] * size, None, card)
 
     def scores(self, instances: Sequence[InstanceView], hits: list[int], wanted: int) -> list[float]:
         kv, load, power, capacity = self.kv, self.load, self.power, self.capacity

@@ -15,6 +15,7 @@ what they have evicted, a run may be gone whose continuation is still held; then
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from headway.types import Path
 
@@ -46,6 +47,20 @@ class PrefixIndex:
     def size(self, instance: int) -> int:
         """How many blocks the instance is believed to hold."""
         return self._sizes[instance]
+
+    def utilization(self, instance: int) -> float:
+        """The same as a share of the capacity."""
+        return self._sizes[instance] / self.capacity
+
+    def eviction_order(self, instance: int) -> Iterator[tuple[int, int, int]]:
+        """What the instance is believed to hold, as (key, first block, end block) stretches of runs, the next to go
+        first; each goes from its end on."""
+        for name, first in self._pieces[instance].items():
+            if isinstance(name, tuple):
+                key, end = name
+                yield key, first, min(end, self._holders[key][instance])  # less after a removal
+            else:
+                yield name, first, self._holders[name][instance]
 
     def matches(self, path: Path) -> list[int]:
         """Leading blocks of the prompt that each instance is believed to hold, by instance index, in one walk."""

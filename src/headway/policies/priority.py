@@ -27,7 +27,7 @@ from headway.types import (
     Request,
     Routed,
 )
-from headway.wording import shown
+from headway.wording import cut, shown
 
 SCORES: Final = {"realtime": 2.0, "standard": 1.0, "batch": 0.0, "best-effort": -1.0}
 HIGHEST: Final = 1e6
@@ -38,7 +38,7 @@ Score = Annotated[float, Bounds(-HIGHEST, HIGHEST)]
 def check_scores(given: dict[str, float], where: str) -> None:
     for name, score in given.items():
         if not (isfinite(score) and abs(score) <= HIGHEST):
-            raise HeadwayError(f"{where}.{name}: must lie between -1e6 and 1e6, got {shown(score)}.")
+            raise HeadwayError(f"{where}.{cut(name)}: must lie between -1e6 and 1e6, got {shown(score)}.")
 
 
 @policy("priority", "none", reported=())
@@ -78,7 +78,7 @@ class SloDeadline:
     """
 
     targets: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT by class
-    other: str = "1h"
+    other: str | int | float = "1h"
 
     def __post_init__(self) -> None:
         self.target_ps = class_targets(self.targets, "targets")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
@@ -62,6 +62,7 @@ class Queue(Protocol):
         the last yields first. The order must be the same each time, or nobody is sure to get on."""
 
 
+SLACK: Final = 16  # entries of those that have gone which a queue keeps in any case
 METHODS: Final = ("add", "put_back", "first", "take", "remove", "order")
 
 
@@ -119,6 +120,10 @@ class Ranked:
 
     def remove(self, ticket: Ticket) -> None:
         self.removed.add(ticket)
+        if 2 * len(self.removed) > len(self.heap) + SLACK:
+            self.heap = [item for item in self.heap if item[2] not in self.removed]
+            heapify(self.heap)
+            self.removed.clear()
 
     def order(self, running: list[Ticket]) -> list[Ticket]:
         return sorted(running, key=lambda ticket: ticket.rank)

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
+from headway.policies.scorecards import scored
 from headway.policies.sessions import MaxSessions, Sessions
 from headway.registry import Bounds, policy
 from headway.types import PS_PER_SECOND, ClusterView, InstanceView, Request, Route
@@ -69,7 +70,8 @@ class PrefixAware(Believer):
             has_prefix = hits[view.index] >= wanted and load < max_load
             scores.append(weight + rest * (1.0 - load) if has_prefix else rest * (1.0 - load))
         view = instances[scores.index(max(scores))]
-        return Route(view.id, "", hits[view.index] * size)
+        card = scored(instances, scores, view) if cluster.explain else None
+        return Route(view.id, "", hits[view.index] * size, None, card)
 
 
 @policy("routing", "prefix-overlap", exact=["prefix_index", "routed_since_report"], reported=["queued", "running"])
@@ -108,7 +110,8 @@ class PrefixOverlap(Believer):
             cache = 0.0 if load > max_load else hits[view.index] / total
             scores.append(weight * cache + rest * (1.0 - load))
         view = instances[scores.index(max(scores))]
-        return Route(view.id, "", hits[view.index] * size)
+        card = scored(instances, scores, view) if cluster.explain else None
+        return Route(view.id, "", hits[view.index] * size, None, card)
 
 
 @policy("routing", "session-affinity", exact=["routed_since_report"], reported=["queued", "running"])
@@ -167,4 +170,5 @@ class CostEscalation:
         view = instances[offers.index(min(offers))]
         charge = self.base + self.queue_weight * view.queued + self.kv_weight * (view.kv_used / view.kv_blocks)
         costs[view.index] += int(charge * 1e9 + 0.5)
-        return Route(view.id)
+        card = scored(instances, offers, view, lowest_wins=True) if cluster.explain else None
+        return Route(view.id, scorecard=card)

@@ -99,7 +99,7 @@ class SloSlack:
     """
 
     targets: dict[str, Any] = field(default_factory=lambda: dict(TTFT))
-    other: str = "1h"
+    other: str | int | float = "1h"
     chunk_tokens: ChunkTokens = None
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ only. `bind(context)` and `observe(event)` are optional. The scorers here keep t
 from __future__ import annotations
 
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
-from headway.policies.context import Candidates, Context, Estimator
+from headway.policies.context import Candidates, Context
 from headway.policies.sessions import MaxSessions, Sessions
 from headway.registry import policy
 from headway.types import ClusterView, Event, InstanceView, Request, Routed
@@ -198,17 +198,14 @@ class PredictedLatency(Prefixed):
     """Lowest predicted time to first token among the candidates / the instance's own. Exact: pending prefill and the
     router's index; reported: the running sequences.
 
-    The prefill ahead is pending_prefill_tokens plus the prompt's tokens not believed cached (at least one). It is done
-    in steps of max_batch_tokens, of which each running sequence takes one token to decode, over the prompt tokens in
-    flight that are no longer pending; the times of these steps, by the latency estimator, add up to the prediction.
+    It is the view's `estimated_ttft` for the prompt's tokens not believed cached (at least one): the prefill ahead is
+    these and pending_prefill_tokens. It is done in steps of max_batch_tokens, of which each running sequence takes one
+    token to decode, over the prompt tokens in flight that are no longer pending; the times of these steps, by the
+    latency estimator, add up to the prediction.
     """
 
     block_tokens: BlockTokens = BLOCK_TOKENS
     lru_blocks: LruBlocks = LRU_BLOCKS
-
-    def bind(self, context: Context) -> None:
-        super().bind(context)
-        self._estimator: Estimator = context.estimator
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         self._matched = self.matches(request.path)
@@ -218,11 +215,4 @@ class PredictedLatency(Prefixed):
 
     def predict(self, request: Request, view: InstanceView) -> float:
         """Seconds until the first token, were the request routed to this instance."""
-        step_seconds = self._estimator.step_seconds
-        decodes = view.running
-        context = max(0, view.inflight_tokens - view.pending_prefill_tokens) if decodes else 0
-        ahead = view.pending_prefill_tokens + max(1, request.prompt_tokens - self.believed_tokens(view))
-        chunk = max(1, view.max_batch_tokens - decodes)
-        steps, rest = divmod(ahead, chunk)
-        seconds = step_seconds(view, rest, decodes, context) if rest else 0.0
-        return seconds + steps * step_seconds(view, chunk, decodes, context) if steps else seconds
+        return view.estimated_ttft(max(1, request.prompt_tokens - self.believed_tokens(view)))

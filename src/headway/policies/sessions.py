@@ -13,27 +13,33 @@ MaxSessions = Annotated[int, Bounds(1, 100_000_000, log=True)]
 
 
 class Sessions:
-    """Which instance each session is bound to. Beyond the limit the session not seen for longest is forgotten."""
+    """Which instance each session is bound to, of each model that it goes to. Beyond the limit the session not seen for
+    longest is forgotten."""
 
     __slots__ = ("bound", "limit")
 
     def __init__(self, limit: int) -> None:
-        self.bound: OrderedDict[str, int] = OrderedDict()
+        self.bound: OrderedDict[str, tuple[InstanceView, ...]] = OrderedDict()  # the latest first
         self.limit = limit
 
     def find(self, session: str, instances: Sequence[InstanceView]) -> InstanceView | None:
         """The session's instance, where it is bound and its instance can serve."""
-        index = self.bound.get(session)
-        if index is None:
+        homes = self.bound.get(session)
+        if homes is None:
             return None
         self.bound.move_to_end(session)
-        if index < len(instances) and instances[index].index == index:
-            return instances[index]
-        return next((view for view in instances if view.index == index), None)
+        for home in homes:
+            index = home.index
+            if index < len(instances) and instances[index] is home:
+                return home
+            if any(view is home for view in instances):
+                return home
+        return None
 
     def bind(self, session: str, view: InstanceView) -> None:
         bound = self.bound
-        bound[session] = view.index
+        homes = bound.get(session, ())
+        bound[session] = (view, *(home for home in homes if home.model != view.model)) if homes else (view,)
         bound.move_to_end(session)
         if len(bound) > self.limit:
             bound.popitem(last=False)

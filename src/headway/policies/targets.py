@@ -7,15 +7,15 @@ from typing import Any, Final
 
 from headway.types import HeadwayError
 from headway.units import duration_ps
-from headway.wording import shown
+from headway.wording import cut, shown
 
 TTFT: Final = {"realtime": "500ms", "standard": "2s", "batch": "60s"}
 
 
 def class_targets(given: Mapping[str, Any], where: str) -> dict[str, int]:
     """Durations by class in picoseconds, each longer than nothing."""
-    found = {name: duration_ps(value, f"{where}.{name}") for name, value in given.items()}
+    found = {name: duration_ps(value, f"{where}.{cut(name)}") for name, value in given.items()}
     for name, target in found.items():
         if target <= 0:
-            raise HeadwayError(f"{where}.{name}: must be longer than nothing, got {shown(given[name])}.")
+            raise HeadwayError(f"{where}.{cut(name)}: must be longer than nothing, got {shown(given[name])}.")
     return found

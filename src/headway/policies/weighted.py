@@ -17,6 +17,7 @@ from headway.policies import scorers as _scorers  # noqa: F401  (registers the s
 from headway.policies.context import Candidates, Context
 from headway.policies.filters import highest
 from headway.policies.profile import DEFAULT, PLACE, read_scorers
+from headway.policies.scorecards import Cuts, apart
 from headway.registry import REPORTED, Entry, policy
 from headway.types import ClusterView, Event, HeadwayError, InstanceView, Request, Route
 from headway.wording import shown
@@ -32,8 +33,8 @@ class Weighted:
 
     `scorers` is a mapping {prefix-affinity: 3, queue-depth: 2}, a list [{name: prefix-affinity, weight: 3, lru_blocks:
     31250}] or the text "prefix-affinity:3,queue-depth:2". Only the ratios of weights count, and not their order. A
-    value outside [0, 1] is clamped, a missing one or NaN counts 0. A filter that would drop every candidate is passed
-    over, so filters never lose a request.
+    value outside [0, 1] is clamped, a missing one counts 0, NaN is an error. A filter that would drop every candidate
+    is passed over, so filters never lose a request.
     """
 
     scorers: str | dict[str, Any] | list[Any] = DEFAULT
@@ -53,6 +54,8 @@ class Weighted:
         self._combine = combiner([float(weight) for weight in self.weights])
         self._score = [score_of(scorer) for scorer in self._scorers]
         self._keep = [keep_of(part) for part in self._filters]
+        self._scorer_names = apart([part_name(part) for part in self._scorers])
+        self._filter_names = apart([part_name(part) for part in self._filters])
         self._pick = None if part_name(self._picker) == "max-score" else partial(picked, self._picker)
         tells = [scorer.believed_tokens for scorer in self._scorers if hasattr(scorer, "believed_tokens")]
         self._believed: Callable[[InstanceView], int] | None = tells[0] if tells else None
@@ -79,14 +82,23 @@ class Weighted:
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         candidates = cluster.instances
-        for keep in self._keep:
-            candidates = tuple(keep(request, candidates, cluster)) or candidates
-        totals = self._combine([score(request, candidates, cluster) for score in self._score])
+        cuts = Cuts(candidates) if cluster.explain else None
+        for at, keep in enumerate(self._keep):
+            kept = tuple(keep(request, candidates, cluster))
+            if cuts is not None:
+                cuts.note(self._filter_names[at], candidates, kept)
+            candidates = kept or candidates
+        scores = [score(request, candidates, cluster) for score in self._score]
+        totals = self._combine(scores)
         if self._pick is None:
             view = candidates[highest(totals)]
         else:
-            view = candidates[self._pick(candidates, totals, cluster)]
-        return Route(view.id, "", self._believed(view) if self._believed is not None else 0)
+            view = candidates[self._pick(request, candidates, totals, cluster)]
+        cached = self._believed(view) if self._believed is not None else 0
+        if cuts is None:
+            return Route(view.id, "", cached)
+        named = dict(zip(self._scorer_names, map(list, scores), strict=True))
+        return Route(view.id, "", cached, None, cuts.card(candidates, named, totals, view))
 
     def metrics(self) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -132,17 +144,17 @@ def score_of(scorer: Any) -> Score:
 
 
 def clamped(scorer: Any, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
-    """A value in [0, 1] for every candidate, whatever the scorer returned: missing and NaN count 0."""
+    """A value in [0, 1] for every candidate: what lies outside is clamped, and what is missing counts 0."""
     values = scorer.score(request, candidates, cluster)
-    right = "scores must be numbers from 0 to 1, one a candidate in turn"
+    where, right = f"{PLACE}.{part_name(scorer)}", "scores must be numbers from 0 to 1, one a candidate in turn"
     if values is None:
         values = []
     elif isinstance(values, str | dict | set | frozenset) or not hasattr(values, "__iter__"):
-        raise HeadwayError(f"{PLACE}.{part_name(scorer)}: {right}, got {shown(values)}.")
+        raise HeadwayError(f"{where}: {right}, got {shown(values)}, at request {request.id}.")
     held = []
     for value in list(values)[: len(candidates)]:
-        if value is not None and not isinstance(value, (int, float)):
-            raise HeadwayError(f"{PLACE}.{part_name(scorer)}: {right}, got {shown(value)}.")
+        if value is not None and (not isinstance(value, (int, float)) or value != value):
+            raise HeadwayError(f"{where}: {right}, got {shown(value)}, at request {request.id}.")
         # Compared before it is a float, which a whole number may be too large for.
         held.append((1.0 if value >= 1 else float(value)) if value is not None and value > 0 else 0.0)
     return held + [0.0] * (len(candidates) - len(held))
@@ -155,16 +167,18 @@ def keep_of(part: Any) -> Keep:
         given = part.keep(request, candidates, cluster)
         if not isinstance(given, list | tuple) or not all(isinstance(view, InstanceView) for view in given):
             place = f"policies.routing.filters.{part_name(part)}"
-            raise HeadwayError(f"{place}: keep must return a list of candidates, got {shown(given)}.")
+            right = "keep must return a list of candidates"
+            raise HeadwayError(f"{place}: {right}, got {shown(given)}, at request {request.id}.")
         kept = {view.index for view in given}
         return [view for view in candidates if view.index in kept]
 
     return part.keep if getattr(part, "trusted", False) else keep
 
 
-def picked(picker: Any, candidates: Candidates, totals: list[float], cluster: ClusterView) -> int:
+def picked(picker: Any, request: Request, candidates: Candidates, totals: list[float], cluster: ClusterView) -> int:
     at = picker.pick(candidates, totals, cluster)
     if not isinstance(at, int) or not 0 <= at < len(candidates):
         place = f"policies.routing.picker.{part_name(picker)}"
-        raise HeadwayError(f"{place}: pick must return a position from 0 to {len(candidates) - 1}, got {shown(at)}.")
+        right = f"pick must return a position from 0 to {len(candidates) - 1}"
+        raise HeadwayError(f"{place}: {right}, got {shown(at)}, at request {request.id}.")
     return at

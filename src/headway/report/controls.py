@@ -40,7 +40,7 @@ FIGURES: tuple[Figure, ...] = (
 
 def report(found: Controls) -> RenderableType:
     ran = [control for control in CONTROLS if control.name in found.summaries]
-    parts: list[RenderableType] = [title(found.scenario, policy=False), "", _matrix(ran), "", _figures(found, ran), ""]
+    parts: list[RenderableType] = [title(found.scenario, "routing"), "", _matrix(ran), "", _figures(found, ran), ""]
     told = facts((control.name, control.isolates) for control in ran[1:])
     parts += [Text(f"Less {BASE}, which isolates:"), told, "", _differences(found, ran[1:])]
     if found.missing is not None:

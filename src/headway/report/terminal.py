@@ -11,10 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.experiment.compare import Comparison
-from headway.experiment.contenders import routing_label
+from headway.experiment.contenders import stage_label
 from headway.experiment.notes import note
 from headway.experiment.verdict import has_slo, written
+from headway.overrides import DEFAULT_POLICIES
 from headway.results import ranking
+
+Column = tuple[str, str, Callable[[float | None], str]]  # a figure's path, its heading, how it is written
 
 LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"), ("queue wait", "queue_wait"))
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -51,21 +54,33 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     return made
 
 
-def title(scenario: Mapping[str, Any], policy: bool = True) -> RenderableType:
-    """What was run: the cluster, how its step times are made and, of a single run, who routed."""
+def title(scenario: Mapping[str, Any], but: str = "") -> RenderableType:
+    """What was run: the cluster, how its step times are made and who decided, `but` for the stage that is compared."""
     cluster = scenario["cluster"]
-    model, gpu = (
-        each if isinstance(each, str) else each.get("name", "custom") for each in (cluster["model"], cluster["gpu"])
-    )
-    count, tp = cluster["instances"], cluster["tp"]
-    size = (
-        f"{count:,} instance{'s' if count > 1 else ''} of {model}, "
-        f"{'each ' if count > 1 else ''}on {tp} × {gpu} ({count * tp:,} GPU{'s' if count * tp > 1 else ''})"
-    )
-    how = f"step times: {cluster['latency']['model']}"
-    if policy:
-        how += f"; routing: {routing_label(scenario['policies']['routing'])}"
+    deployments = cluster.get("deployments")
+    pools = [cluster] if deployments is None else list(deployments.values())
+    gpus = sum(pool["instances"] * pool["tp"] for pool in pools)
+    size = f"{'; '.join(map(_pool, pools))} ({gpus:,} GPU{'s' if gpus > 1 else ''})"
+    how = f"step times: {', '.join(dict.fromkeys(pool['latency']['model'] for pool in pools))}"
+    for stage, spec in scenario["policies"].items():
+        label = stage_label(stage, spec)
+        if stage != but and (stage == "routing" or label != DEFAULT_POLICIES[stage]):
+            how += f"; {stage}: {label}"
+    if "routers" in scenario:
+        how += f"; {scenario['routers']['count']} routers"
+    if scenario.get("signals", {}).get("poll_interval"):
+        how += f"; polled every {scenario['signals']['poll_interval']}"
     return Group(Text(f"{scenario['name']}: {size}", style="bold"), Text(how))
+
+
+def _pool(pool: Mapping[str, Any]) -> str:
+    """Equal instances, in words."""
+    model, gpu = (
+        each if isinstance(each, str) else each.get("name", "custom") for each in (pool["model"], pool["gpu"])
+    )
+    count = pool["instances"]
+    many = count > 1
+    return f"{count:,} instance{'s' * many} of {model}, {'each ' * many}on {pool['tp']} × {gpu}"
 
 
 def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:
@@ -82,14 +97,14 @@ def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> Rende
     if has_slo({**scenario, "slo": {}}):  # a tenant has its own: no one target is everybody's
         targets = dict.fromkeys(targets)
     parts += [latencies, "", facts(run_facts(summary, targets)), ""]
-    for name in ("tenants", "kinds"):
+    for name in ("tenants", "classes", "kinds", "models"):
         if name in summary:
             parts += [groups(name, summary[name], has_slo(scenario)), ""]
     return Group(*parts)
 
 
 def groups(name: str, found: Sequence[Mapping[str, Any]], slo: bool) -> RenderableType:
-    """The tenants or kinds with the most requests, a line each."""
+    """The tenants, classes, kinds or models with the most requests, a line each."""
     shown = sorted(found, key=lambda one: -one["requests"]["arrived"])[:GROUPS_AT_MOST]
     served = "goodput\nshare" if slo else "served\nshare"
     headings = ("requests\n", "TTFT ms\nmean", "\np99", "TPOT ms\np99", "E2E ms\nmean", served, "cache\nhits")
@@ -153,6 +168,14 @@ def run_facts(summary: Mapping[str, Any], targets: Mapping[str, Any]) -> list[tu
     )
     rows.append(("preemptions", number(summary["preemptions"], 0)))
     rows.append(("balance", f"Jain {number(balance['jain'], 3)}, coefficient of variation {number(balance['cv'], 3)}"))
+    if "adapters" in summary:
+        found = summary["adapters"]
+        loads = f"{number(found['loads'], 0)} loads, {number(found['load_s'])} s of steps"
+        rows.append(("adapters", f"{number(found['requests'], 0)} requests with one, {loads}"))
+    if "fairness" in summary:
+        even = summary["fairness"]
+        tokens, goodput = number(even["jain_tokens"], 3), number(even["jain_goodput"], 3)
+        rows.append(("fairness", f"Jain {tokens} of tenants' tokens, {goodput} of their goodput shares"))
     rows.append(
         (
             "cost",
@@ -175,12 +198,13 @@ def _sessions(found: Mapping[str, Any]) -> str:
 class _Ranking:
     """One row a policy. In a narrow terminal the last figures go, since without its policy no figure says anything."""
 
-    def __init__(self, found: Comparison) -> None:
+    def __init__(self, found: Comparison, fairness: bool = False) -> None:
         self.found = found
+        self.fairness = fairness
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.update(max_width=10_000)
-        shown = _columns(self.found)
+        shown = _columns(self.found, self.fairness)
         while len(shown) > 1:
             narrowest = _ranking(self.found, shown, NAME_AT_LEAST)
             if Measurement.get(console, wide, narrowest).maximum <= options.max_width:
@@ -189,17 +213,12 @@ class _Ranking:
         yield _ranking(self.found, shown, NAME_AT_MOST)
 
 
-Column = tuple[str, str, Callable[[float | None], str]]  # a figure's path, its heading, how it is written
-
-
-def _columns(found: Comparison) -> list[Column]:
+def _columns(found: Comparison, fairness: bool) -> list[Column]:
     """The figures of a comparison, the one that it is ranked by among them."""
+    even: Column = ("fairness.jain_goodput", "tenants'\nJain", lambda share: number(share, 3))
     usual: list[Column] = [
-        ("latency.ttft.mean", "TTFT ms\nmean", number),
-        ("latency.ttft.p99", "\np99", number),
-        ("latency.tpot.p99", "TPOT ms\np99", number),
-        ("latency.e2e.mean", "E2E ms\nmean", number),
-        ("slo.goodput_ratio", "goodput\nshare" if has_slo(found.scenario) else "served\nshare", percent),
+        *figures([summary for _, summary in found.ranked], has_slo(found.scenario)),
+        *([even] if fairness else []),
         ("cache.token_hit_ratio", "cache\nhits", percent),
         ("balance.jain", "Jain\nindex", lambda share: number(share, 3)),
     ]
@@ -209,19 +228,60 @@ def _columns(found: Comparison) -> list[Column]:
     return [(found.by, f"{section}\n{name}", lambda it: GAP if it is None else written(it)), *usual]
 
 
+def figures(summaries: Iterable[Mapping[str, Any]], slo: bool) -> list[Column]:
+    """The figures of runs, or of groups of requests; how many were lost where any were."""
+    outcomes = [summary["requests"] for summary in summaries]
+    lost = [name for name in ("rejected", "timed_out", "failed") if any(counts[name] for counts in outcomes)]
+    return [
+        ("latency.ttft.mean", "TTFT ms\nmean", number),
+        ("latency.ttft.p99", "\np99", number),
+        ("latency.tpot.p99", "TPOT ms\np99", number),
+        ("latency.e2e.mean", "E2E ms\nmean", number),
+        ("slo.goodput_ratio", "goodput\nshare" if slo else "served\nshare", percent),
+        *((f"requests.{name}", name.replace("_", "\n") if "_" in name else f"\n{name}", _count) for name in lost),
+    ]
+
+
+def _count(value: float | None) -> str:
+    return number(value, 0)
+
+
 def _ranking(found: Comparison, shown: list[Column], name_width: int) -> Table:
-    made = table("", "policy", *(heading for _, heading, _ in shown), gap=1)
+    kind = "policy" if found.stage == "routing" else found.stage
+    made = table("", kind, *(heading for _, heading, _ in shown), gap=1)
     names = made.columns[1]
     names.justify, names.max_width = "left", name_width
     names.no_wrap, names.overflow = False, "fold"  # parameters may be all that tells two policies apart
     for name, summary in found.ranked:
         best = name == found.best
-        figures = [write(ranking.value(summary, path)) for path, _, write in shown]
+        row = [write(ranking.value(summary, path)) for path, _, write in shown]
         label = Text(f"{name} (oracle)" if name in found.oracles else name)
-        made.add_row("▸" if best else "", label, *figures, style="bold" if best else None)
+        made.add_row("▸" if best else "", label, *row, style="bold" if best else None)
     return made
 
 
-def comparison_report(found: Comparison) -> RenderableType:
-    """One row a policy, best first, the winner marked."""
-    return Group(title(found.scenario, policy=False), "", _Ranking(found), "", Text(found.verdict))
+def comparison_report(found: Comparison, per: str | None = None) -> RenderableType:
+    """One row a policy, best first, the winner marked; below, where asked for, one for each policy and tenant or
+    class."""
+    ranking = _Ranking(found, fairness=per == "tenant" and bool(found.per(per)))
+    parts: list[RenderableType] = [title(found.scenario, found.stage), "", ranking, ""]
+    if per is not None:
+        parts += [_per(found, per), ""]
+    return Group(*parts, Text(found.verdict))
+
+
+def _per(found: Comparison, whom: str) -> RenderableType:
+    rows = found.per(whom)
+    if not rows:
+        return Text(f"All requests are of one {whom}: there is nothing to tell apart.")
+    shown = figures(rows, has_slo(found.scenario))
+    made = table("policy" if found.stage == "routing" else found.stage, whom, *(head for _, head, _ in shown), gap=1)
+    for column in made.columns[:2]:
+        column.justify, column.max_width, column.overflow = "left", NAME_AT_MOST - 10, "fold"
+        column.no_wrap = False
+    before = None
+    for row in rows:
+        name = "" if row["policy"] == before else row["policy"]
+        before = row["policy"]
+        made.add_row(Text(name), Text(row["id"]), *(write(ranking.value(row, path)) for path, _, write in shown))
+    return made

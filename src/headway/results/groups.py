@@ -1,4 +1,4 @@
-"""The same figures for each tenant and each kind of request, and those of whole sessions.
+"""The same figures for each tenant, class and kind of request, how evenly tenants are served, and those of sessions.
 
 A run with one tenant has nothing to tell apart, so none of this is computed for it. The columns are gone through once,
 however many groups there are.
@@ -7,6 +7,7 @@ however many groups there are.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import compress
 
 from headway.results.percentiles import spread_of
@@ -14,22 +15,34 @@ from headway.results.recorder import COMPLETED, Recorder, RunFacts
 from headway.results.sample import Sample, attainment, chosen, latency, ratio, throughput
 from headway.types import OUTCOMES, Json
 
-GROUPS = {"tenant": "tenants", "kind": "kinds"}  # a column, and what the summary calls its groups
+GROUPS = {
+    "tenant": "tenants",
+    "slo_class": "classes",
+    "kind": "kinds",
+}  # a column, and what the summary calls its groups
+WHOLE = 1 << 60  # a share of one, as a whole number
 
 
 def groups(recorder: Recorder, sample: Sample, facts: RunFacts, window_ps: int | None) -> Json:
-    """`tenants` and `kinds`, each only where there are several, and `sessions` where there are any."""
+    """`tenants`, `classes` and `kinds`, each only where there are several, `fairness` where there are several tenants,
+    `models` where they have deployments, and `sessions` where there are any."""
     found: Json = {}
     for column, name in GROUPS.items():
         if len(recorder.names[column]) > 1:
-            found[name] = _each(recorder, column, sample, facts, window_ps)
+            several = _each(recorder, column, sample, facts, window_ps)
+            if len(several) > 1:
+                found[name] = several
+    if facts.deployed:
+        found["models"] = _each(recorder, "model", sample, facts, window_ps)
+    if "tenants" in found:
+        found["fairness"] = fairness(recorder, sample, facts.warmup)
     if recorder.names["session"]:
         found["sessions"] = sessions(recorder, facts.warmup)
     return found
 
 
 def _each(recorder: Recorder, column: str, sample: Sample, facts: RunFacts, window_ps: int | None) -> list[Json]:
-    """One object a group, in order of its name."""
+    """One object a group that any request is of, in order of its name."""
     codes, names, warmup = getattr(recorder, column), recorder.names[column], facts.warmup
     ends = Counter(zip(codes, recorder.outcome, strict=True))
     counted = Counter(codes[warmup:])
@@ -52,6 +65,8 @@ def _each(recorder: Recorder, column: str, sample: Sample, facts: RunFacts, wind
     for name, code in sorted(names.items()):
         part = sample.part(positions[code])
         outcomes = {outcome: ends[code, number] for number, outcome in enumerate(OUTCOMES)}
+        if not any(outcomes.values()):
+            continue
         found.append(
             {
                 "id": name,
@@ -63,6 +78,27 @@ def _each(recorder: Recorder, column: str, sample: Sample, facts: RunFacts, wind
             }
         )
     return found
+
+
+def fairness(recorder: Recorder, sample: Sample, warmup: int) -> Json:
+    """How evenly the tenants of the requests that count were served: Jain's index of their tokens, and of their shares
+    of requests that met every target."""
+    codes = recorder.tenant[warmup:]
+    planned = Counter(codes)
+    tokens, good = Counter(dict.fromkeys(planned, 0)), Counter(dict.fromkeys(planned, 0))
+    for position, code in enumerate(compress(codes, chosen(recorder, warmup))):
+        tokens[code] += sample.prompt_tokens[position] + sample.output_tokens[position]
+        good[code] += sample.good is None or sample.good[position]
+    return {
+        "jain_tokens": jain(list(tokens.values())),
+        "jain_goodput": jain([good[code] * WHOLE // count for code, count in planned.items()]),
+    }
+
+
+def jain(shares: Sequence[int]) -> float | None:
+    """(Σx)² / (n·Σx²): 1 where all are equal, 1/n where one has all; None where nobody has anything."""
+    total = sum(shares)
+    return ratio(total * total, len(shares) * sum(share * share for share in shares))
 
 
 def sessions(recorder: Recorder, warmup: int) -> Json:

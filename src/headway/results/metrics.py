@@ -13,7 +13,7 @@ from operator import floordiv, ge, sub
 from typing import Any
 
 from headway.results.gaps import GapCounts
-from headway.results.groups import groups
+from headway.results.groups import groups, jain
 from headway.results.percentiles import Spread, ranks, spread
 from headway.results.recorder import COMPLETED, InstanceStats, Recorder, RunFacts
 from headway.results.sample import attainment, completed, latency, ratio, throughput
@@ -48,6 +48,8 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         "cost": _cost(recorder, instances, length_ps),
         "preemptions": sum(stats.preemptions for stats in instances),
         "policy_metrics": dict(facts.policy_metrics),
+        **_routers(facts),
+        **_adapters(recorder, instances),
         **groups(recorder, sample, facts, window_ps),
         "instances": _instances(instances, length_ps),
     }
@@ -102,6 +104,10 @@ def _shadow(recorder: Recorder, facts: RunFacts) -> Json:
     }
 
 
+def _routers(facts: RunFacts) -> Json:
+    return {"routers": {"count": len(facts.routers), "requests": facts.routers}} if facts.routers else {}
+
+
 def _balance(recorder: Recorder, instances: int, warmup: int) -> Json:
     """Over the numbers of requests routed to each instance: standard deviation over mean, and Jain's fairness."""
     routed = Counter(recorder.instance[warmup:])
@@ -110,7 +116,7 @@ def _balance(recorder: Recorder, instances: int, warmup: int) -> Json:
     squares = sum(count * count for count in counts)
     return {
         "cv": sqrt(instances * squares - total * total) / total if total else None,
-        "jain": ratio(total * total, instances * squares),
+        "jain": jain(counts),
     }
 
 
@@ -131,11 +137,22 @@ def _cost(recorder: Recorder, instances: list[InstanceStats], length_ps: int) ->
     }
 
 
+def _adapters(recorder: Recorder, instances: list[InstanceStats]) -> Json:
+    """Over the whole run, where an instance has slots for adapters."""
+    loads = [stats.adapter_loads for stats in instances if stats.adapter_loads is not None]
+    if not loads:
+        return {}
+    load_ps = sum(stats.adapter_load_ps for stats in instances)
+    asked = len(recorder) - recorder.adapter.count(-1)
+    return {"adapters": {"loads": sum(loads), "load_s": load_ps / PS_PER_SECOND, "requests": asked}}
+
+
 def _instances(instances: list[InstanceStats], length_ps: int) -> list[dict[str, Any]]:
     routed = sum(stats.requests for stats in instances)
     return [
         {
             "id": stats.id,
+            **({} if stats.pool is None else {"pool": stats.pool, "model": stats.model}),
             "requests": stats.requests,
             "share": ratio(stats.requests, routed),
             "busy_s": stats.busy_ps / PS_PER_SECOND,
@@ -148,6 +165,7 @@ def _instances(instances: list[InstanceStats], length_ps: int) -> list[dict[str,
             "evicted_blocks": stats.evicted_blocks,
             "peak_kv_utilization": ratio(stats.peak_kv_blocks, stats.kv_blocks),
             "kv_blocks": stats.kv_blocks,
+            **({} if stats.adapter_loads is None else {"adapter_loads": stats.adapter_loads}),
         }
         for stats in instances
     ]

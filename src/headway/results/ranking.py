@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Final, Literal
 
-from headway.results.groups import sessions
+from headway.results.groups import fairness, sessions
 from headway.results.metrics import summarise
 from headway.results.recorder import Recorder, RunFacts
+from headway.results.sample import completed
 from headway.types import HeadwayError, Json
 from headway.wording import shown, suggest
 
@@ -34,6 +35,7 @@ BEST: Final[dict[str, Best]] = {
     "balance.jain": "high",
     "slo": "high",
     "cost": "low",
+    "fairness": "high",
     "sessions.completed": "high",
     "sessions.duration": "low",
 }
@@ -65,7 +67,8 @@ def figure(path: str) -> str:
     there; what is none is told, before anything has been run."""
     wanted = path.strip().replace("-", "_")
     nothing = Recorder()
-    every = summarise(nothing, [], NOTHING) | {"sessions": sessions(nothing, 0)}
+    some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed(nothing, NOTHING), 0)}
+    every = summarise(nothing, [], NOTHING) | some
     known = [name for name in paths(every) if direction(name)]
     if wanted in known:
         return wanted
@@ -87,10 +90,10 @@ def direction(path: str) -> Best | None:
 
 
 def value(summary: Json, path: str) -> float | None:
-    """The number at a dotted path of a summary; None where the run had no sample, or no sessions."""
+    """The number at a dotted path of a summary; None where the run had no sample, no sessions, or one tenant."""
     found: Any = summary
     for part in path.split("."):
-        if part == "sessions" and part not in found:
+        if part in ("sessions", "fairness") and part not in found:
             return None
         found = found[part]
     return None if found is None else float(found)

@@ -16,10 +16,12 @@ IN_FLIGHT = OUTCOMES.index("in_flight")
 # The columns kept as numbers: the type of each, and what a row holds before anything is known.
 COLUMNS: Final = {
     "tenant": ("i", 0),
+    "slo_class": ("i", 0),
     "session": ("i", -1),
     "turn": ("i", 0),
     "kind": ("i", 0),
     "model": ("i", 0),
+    "adapter": ("i", -1),
     "arrival_ps": ("q", 0),
     "admitted_ps": ("q", -1),
     "routed_ps": ("q", -1),
@@ -35,7 +37,8 @@ COLUMNS: Final = {
     "predicted_tokens": ("q", 0),
     "preemptions": ("i", 0),
 }
-NAMED: Final = ("tenant", "session", "kind", "model")
+NAMED: Final = ("tenant", "slo_class", "session", "kind", "model", "adapter")
+USUAL_CLASS: Final = "standard"  # number 0 in its column
 
 
 class Recorder:
@@ -45,10 +48,12 @@ class Recorder:
     __slots__ = (*COLUMNS, "abandoned", "gaps", "names", "not_issued", "reasons", "retried", "rows", "rows_ahead")
 
     tenant: array[int]  # like the next, an index into `names`
+    slo_class: array[int]
     session: array[int]
     turn: array[int]
     kind: array[int]
     model: array[int]
+    adapter: array[int]
     arrival_ps: array[int]
     admitted_ps: array[int]
     routed_ps: array[int]
@@ -72,6 +77,7 @@ class Recorder:
             setattr(self, name, array(kind))
         # Of the columns that are words: the words, each with its number.
         self.names: dict[str, dict[str, int]] = {name: {} for name in NAMED}
+        self.names["slo_class"][USUAL_CLASS] = 0
         self.retried = 0  # requests that repeat one that did not succeed
         self.not_issued = 0  # turns that sessions planned and never sent
         self.abandoned = 0  # those among them for want of an earlier turn that succeeded
@@ -92,6 +98,12 @@ class Recorder:
         self.tenant[row] = tenants.setdefault(request.tenant, len(tenants))
         self.kind[row] = kinds.setdefault(request.kind, len(kinds))
         self.model[row] = models.setdefault(request.model, len(models))
+        if request.slo_class != USUAL_CLASS:
+            classes = names["slo_class"]
+            self.slo_class[row] = classes.setdefault(request.slo_class, len(classes))
+        if request.adapter is not None:
+            adapters = names["adapter"]
+            self.adapter[row] = adapters.setdefault(request.adapter, len(adapters))
         if request.session is not None:
             sessions = names["session"]
             self.session[row] = sessions.setdefault(request.session, len(sessions))
@@ -115,6 +127,8 @@ class InstanceStats(Struct):
     """What one instance did over a whole run."""
 
     id: str
+    pool: str | None = None  # its deployment, where there are any
+    model: str = ""
     requests: int = 0  # routed here
     busy_ps: int = 0
     steps: int = 0
@@ -127,6 +141,8 @@ class InstanceStats(Struct):
     kv_blocks: int = 0
     gpus: int = 1
     usd_per_gpu_hour: float = 0.0
+    adapter_loads: int | None = None  # None where they are always there
+    adapter_load_ps: int = 0  # by which those made steps longer
 
 
 class Targets(Struct, frozen=True):
@@ -147,4 +163,6 @@ class RunFacts(Struct):
     policy_metrics: dict[str, float]
     slo: Targets = Targets()
     tenant_slos: dict[str, Targets] = {}  # of the tenants that have their own, which hold instead
+    deployed: bool = False  # requests go to the deployments of their models
     predicts: bool = False  # a policy keeps an index of what it believes cached
+    routers: list[int] = []  # requests that came to each, where there are several

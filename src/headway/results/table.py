@@ -19,10 +19,12 @@ class Row(Struct, forbid_unknown_fields=True):
 
     request: int
     tenant: str
+    slo_class: str
     session: str
     turn: int
     kind: str
     model: str
+    adapter: str
     arrival_ps: int
     admitted_ps: int
     routed_ps: int

@@ -1,5 +1,5 @@
-"""Who computes in the next step of an instance: blocks for those that run, entries while sequences, tokens and blocks
-allow, and who yields where blocks do not suffice.
+"""Who computes in the next step of an instance: blocks for those that run, entries while sequences, tokens, blocks and
+adapters allow, and who yields where blocks do not suffice.
 
 Every running request gets at least one token in each step, because one enters only while budget is left. Hence all
 decodes advance in lockstep. Nobody enters beside an unfinished prefill, also where the scheduler's limit on its chunks
@@ -13,8 +13,10 @@ from typing import Any
 
 from headway.policies.queues import Ticket, queue_of
 from headway.results.recorder import InstanceStats, Recorder
+from headway.sim.adapters import Adapters
 from headway.sim.batch import Batch
 from headway.sim.gap_log import GapLog
+from headway.sim.hits import HitRate
 from headway.sim.job import WHOLE, Job
 from headway.sim.leap import duration
 from headway.types import HeadwayError, InstanceView
@@ -23,9 +25,11 @@ from headway.wording import shown
 
 class Batching(Batch):
     __slots__ = (
+        "adapters",
         "chunk",
         "entered",
         "gaps",
+        "hits",
         "max_batch_size",
         "max_batch_tokens",
         "queue",
@@ -44,12 +48,14 @@ class Batching(Batch):
         self.max_batch_tokens = view.max_batch_tokens
         self.max_batch_size = view.max_batch_size
         self.waiting: dict[Ticket, Job] = {}
-        self.refused: Ticket | None = None  # the first in order that last was found to lack blocks
+        self.refused: Ticket | None = None  # the first in order that last was found to lack blocks or a slot
+        self.adapters: Adapters | None = None  # where their number is limited
         self.entered = 0  # how many ever entered, for their order
         # what it leaves
         self.recorder = recorder
         self.gaps = GapLog()
-        self.stats = InstanceStats(view.id, kv_blocks=view.kv_blocks)
+        self.hits: HitRate | None = None  # where somebody asks for it
+        self.stats = InstanceStats(view.id, view.pool if view.serves else None, view.model, kv_blocks=view.kv_blocks)
 
     def limit(self, job: Job) -> None:
         """The scheduler says how large a chunk may be, whenever a request begins to wait."""
@@ -58,7 +64,7 @@ class Batching(Batch):
         if most is None:
             most = WHOLE
         elif type(most) is not int or most < 1:
-            raise self.wrong("chunk must return a number of tokens, at least 1, or None", most)
+            raise self.wrong("chunk must return a number of tokens, at least 1, or None", most, job.ticket)
         job.chunk = most
 
     def schedule_partial(self) -> bool:
@@ -105,18 +111,18 @@ class Batching(Batch):
         jobs = {job.ticket: job for job in self.running}
         order = self.queue.order(list(jobs))
         try:
-            found = {jobs[ticket]: None for ticket in order}
+            found = [jobs[ticket] for ticket in order]
         except (KeyError, TypeError):
-            found = {}
-        if len(found) != len(jobs):
-            raise self.wrong("order must return the running requests, each once", order)
-        return list(found)
+            found = []
+        if len(found) != len(jobs) or len(dict.fromkeys(found)) != len(jobs):
+            raise self.wrong("order must return the running requests, each once", order, next(iter(jobs)))
+        return found
 
     def admit(self, now: int) -> bool:
-        """Waiting requests enter in order while sequences, tokens and blocks allow. True if the first of those that
-        stay might enter at the next step although nothing else changes."""
+        """Waiting requests enter in order while sequences, tokens, blocks and adapters allow. True if the first of
+        those that stay might enter at the next step although nothing else changes."""
         cache, size, waiting, running = self.cache, self.block_tokens, self.waiting, self.running
-        queue = self.queue
+        queue, adapters = self.queue, self.adapters
         budget = self.max_batch_tokens - self.decodes
         if self.chunks:
             job, want = self.chunks[0]
@@ -128,7 +134,12 @@ class Batching(Batch):
             try:
                 job = waiting[ticket]
             except (KeyError, TypeError):
-                raise self.wrong("first must return one of those that wait at the instance", ticket) from None
+                right = "first must return one of those that wait at the instance"
+                raise self.wrong(right, ticket, next(iter(waiting))) from None
+            adapter = None if adapters is None else job.request.adapter
+            if adapters is not None and adapter is not None and not adapters.has_room(adapter):
+                self.refused = ticket
+                return False
             known = job.known
             hits = cache.match(job.runs, (known - 1) // size) if self.caching else 0
             done = hits * size
@@ -146,6 +157,8 @@ class Batching(Batch):
                 return not cache.goes_tail_first(job.runs, hits)
             queue.take()
             del waiting[ticket]
+            if adapters is not None and adapter is not None and adapters.enter(adapter):
+                self.view.adapters = adapters.names()
             if hits:
                 job.holds = cache.hold(job.runs, hits)
             cache.take(blocks - hits)
@@ -156,6 +169,9 @@ class Batching(Batch):
                 self.recorder.started_ps[job.row] = now
                 self.recorder.cached_tokens[job.row] = done
                 self.stats.cached_tokens += done
+                if self.hits is not None:
+                    self.hits.add(done, job.request.prompt_tokens)
+                    self.view.hit_rate = self.hits.share()
             if done > job.prefilled:
                 job.prefilled = done
             job.order = self.entered = self.entered + 1
@@ -167,6 +183,13 @@ class Batching(Batch):
                 break
         return False
 
+    def release(self, job: Job) -> None:
+        """A request leaves the batch, with what it holds."""
+        self.cache.release(job.holds, job.blocks)
+        del self.running[job]
+        if self.adapters is not None and job.request.adapter is not None:
+            self.adapters.leave(job.request.adapter)
+
     def preempt(self, job: Job) -> None:
         """The request loses its blocks, goes back into the queue and will be computed again."""
         if job is self.partial:
@@ -176,8 +199,7 @@ class Batching(Batch):
             self.ending = [entry for entry in self.ending if entry[2] is not job]
             heapify(self.ending)
             self.gaps.close(job, self.start + duration(self.first, self.increment, self.length))
-        self.cache.release(job.holds, job.blocks)
-        del self.running[job]
+        self.release(job)
         job.rewind(self.block_tokens)
         job.ticket.generated = job.generated
         job.ticket.preemptions += 1
@@ -190,7 +212,7 @@ class Batching(Batch):
         self.recorder.preemptions[job.row] += 1
         self.stats.preemptions += 1
 
-    def wrong(self, right: str, answer: object) -> HeadwayError:
-        return HeadwayError(
-            f"policies.scheduler: {type(self.queue).__name__}.{right}, got {shown(answer)}, at {self.view.id}."
-        )
+    def wrong(self, right: str, answer: object, ticket: Ticket) -> HeadwayError:
+        """What is wrong with a scheduler's answer, and a request that it is about."""
+        place = f"at request {ticket.request.id} on {self.view.id}"
+        return HeadwayError(f"policies.scheduler: {type(self.queue).__name__}.{right}, got {shown(answer)}, {place}.")

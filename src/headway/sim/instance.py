@@ -13,6 +13,7 @@ from typing import Any
 
 from headway.policies.queues import Ticket
 from headway.results.recorder import Recorder
+from headway.sim.adapters import Adapters
 from headway.sim.batching import Batching
 from headway.sim.busy import BusyWindow
 from headway.sim.gap_log import ENTRY
@@ -20,7 +21,7 @@ from headway.sim.job import Job
 from headway.sim.leap import NEVER, duration, steps_begun
 from headway.sim.polling import History
 from headway.sim.setup import EngineSetup
-from headway.types import InstanceView
+from headway.types import Hints, InstanceView
 
 
 class Instance(Batching):
@@ -60,6 +61,8 @@ class Instance(Batching):
         super().__init__(view, scheduler, recorder, block_tokens=block_tokens, caching=caching)
         self.stats.gpus = engine.gpus
         self.stats.usd_per_gpu_hour = engine.usd_per_gpu_hour
+        if view.adapter_slots is not None:
+            self.adapters = Adapters(view.adapter_slots, engine.adapter_load_ps)
         self.step_times = engine.latency.run
         self.idle_watts = engine.idle_watts
         self.span_watts = engine.busy_watts - engine.idle_watts
@@ -80,12 +83,12 @@ class Instance(Batching):
 
     # --- the way of a request ----------------------------------------------------------------------------------
 
-    def enqueue(self, job: Job, now: int) -> bool:
+    def enqueue(self, job: Job, now: int, priority: float, hints: Hints) -> bool:
         """A request arrives. True if a step can begin at this instant."""
         if now >= self.tick:
             self.history.record(self, now)
         self.arrived += 1
-        ticket = job.ticket = Ticket(job.request, job.priority, now, self.arrived, job.hints)
+        ticket = job.ticket = Ticket(job.request, priority, now, self.arrived, hints)
         self.waiting[ticket] = job
         self.queue.add(ticket)
         self.view.queued = len(self.waiting)
@@ -95,7 +98,8 @@ class Instance(Batching):
 
     def cut_to_enter(self, now: int) -> bool:
         """End the run at the next boundary if somebody might enter there: the first in order is not the one that was
-        found to lack blocks. Where nobody can enter before something else changes, that ends the run anyhow."""
+        found to lack blocks or a slot for its adapter. Where nobody can enter before something else changes, that ends
+        the run anyhow."""
         if self.partial is not None or len(self.running) >= self.max_batch_size:
             return False
         if self.refused is not None and (not self.waiting or self.queue.first() is self.refused):
@@ -145,8 +149,7 @@ class Instance(Batching):
             job.generated -= wasted
         elif job is self.partial:
             self.partial = None
-        self.cache.release(job.holds, job.blocks)
-        del self.running[job]
+        self.release(job)
         self.view.running = len(self.running)
         if self.ended is not None:
             self.ended(job.ticket, job.generated, False)
@@ -197,6 +200,9 @@ class Instance(Batching):
                 # A prefill that uses up the budget and does not end repeats; nothing else can enter meanwhile.
                 steps = min(steps, (job.known - job.computed - 1) // want)
             else:
+                steps = 1
+            if self.adapters is not None and self.adapters.loading_ps:
+                first += self.adapters.take_loading()
                 steps = 1
         else:
             first, increment, steps = self.step_times(decodes, self.context, ())
@@ -291,8 +297,7 @@ class Instance(Batching):
     def leave(self, job: Job) -> None:
         """The last token has come."""
         self.stop_decoding(job)
-        self.cache.release(job.holds, job.blocks)
-        del self.running[job]
+        self.release(job)
         self.view.running = len(self.running)
         self.stats.output_tokens += job.generated
         if self.ended is not None:
@@ -339,3 +344,5 @@ class Instance(Batching):
                 blocks = -(-tokens // self.block_tokens)
             private += blocks - sum(end - start for _, start, end in job.holds)
         self.cache.check(private)
+        if self.adapters is not None:
+            self.adapters.check([job.request.adapter for job in self.running if job.request.adapter is not None])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headway.policies.queues import Ticket
 from headway.sim.kv_cache import Hold, Runs
-from headway.types import NO_PRIORITY, Request
+from headway.types import Request
 
 WHOLE = 1 << 60  # tokens, more than any prompt has
 
@@ -20,7 +20,6 @@ class Job:
         "ends_at_step",
         "expired",
         "generated",
-        "hints",
         "holds",
         "known",
         "log_from",
@@ -28,7 +27,6 @@ class Job:
         "output_key",
         "output_tokens",
         "prefilled",
-        "priority",
         "request",
         "row",
         "runs",
@@ -53,8 +51,6 @@ class Job:
         self.output_tokens = output_tokens
         self.output_key = output_key  # what it generates is called
         self.counted = counted  # in the statistics, i.e. not a warm-up request
-        self.priority = 0.0  # higher is more urgent
-        self.hints = NO_PRIORITY.hints  # for the scheduler
         self.chunk = WHOLE  # most prompt tokens in one step, by the scheduler
         self.expired = False  # its client has given up
         self.prefilled = 0  # prompt tokens computed or found cached, once and for all

@@ -33,6 +33,7 @@ class Moment:
     """An instance as it was, for the ticks up to `last`: until then only its run went on."""
 
     __slots__ = (
+        "adapters",
         "busy_from",
         "busy_ps",
         "chunk",
@@ -40,6 +41,7 @@ class Moment:
         "decodes",
         "first",
         "held",
+        "hit_rate",
         "increment",
         "last",
         "length",
@@ -57,9 +59,11 @@ class Moment:
         self.last = last
         self.queued = instance.view.queued
         self.running = instance.view.running
+        self.adapters = instance.view.adapters
         self.busy_from = instance.busy_from
         self.busy_ps = instance.stats.busy_ps  # in the busy times that had ended
         self.held = instance.cache.held
+        self.hit_rate = 0.0 if instance.hits is None else instance.hits.share()
         self.length = 0  # steps of the run; 0 between runs
         if kv and instance.end >= 0:
             self.copy_run(instance)

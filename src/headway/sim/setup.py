@@ -18,6 +18,16 @@ class EngineSetup(Struct):
     busy_watts: float = 0.0
     gpus: int = 1
     usd_per_gpu_hour: float = 0.0
+    adapter_load_ps: int = 0  # where the view has slots for adapters
+
+
+class RouterSetup(Struct):
+    """Several routers before the cluster."""
+
+    count: int
+    sync: int | None = None  # ps from one exchange of what they have counted to the next; None: there is none
+    sessions: bool = False  # each session has its router; else each request
+    seed: int = 0  # of who goes to which
 
 
 class ClusterSetup(Struct):
@@ -30,6 +40,7 @@ class ClusterSetup(Struct):
     jitter_seed: int = 0
     polling: Polling | None = None  # None: the router reads what is true at the instant
     kv_event_delay: int | None = None  # None: its prefix indexes hear of no eviction
+    routers: RouterSetup | None = None  # None: one
 
     @property
     def views(self) -> list[InstanceView]:

@@ -16,6 +16,7 @@ from typing import Any
 from headway.registry import declared
 from headway.sim.batch import report_kv
 from headway.sim.busy import BusyWindow, PastWindow
+from headway.sim.hits import HitRate
 from headway.sim.instance import Instance
 from headway.sim.kv_events import KvEvents
 from headway.sim.polling import History, Polling
@@ -31,8 +32,10 @@ class Signals:
     def __init__(self, instances: list[Instance], policies: list[Any]) -> None:
         wanted = [name for policy in policies for name in declared(policy).reported]
         self.instances = instances
+        self.views = [instance.view for instance in instances]  # where the values are written
         self.kv = "kv_used" in wanted
         self.power = "busy" in wanted or "watts" in wanted
+        self.hits = "hit_rate" in wanted
         self.vary = self.kv or self.power
         self.polled = False
         self.kv_events: KvEvents | None = None  # where the router's prefix indexes hear of evictions
@@ -41,6 +44,8 @@ class Signals:
             instance.tells_kv = self.kv
             if self.power:
                 instance.windows = (BusyWindow(BUSY_WINDOW), BusyWindow(WATTS_WINDOW))
+            if self.hits:
+                instance.hits = HitRate()
             self.strip(instance.view)
 
     def strip(self, view: InstanceView) -> None:
@@ -48,6 +53,8 @@ class Signals:
             del view.kv_used
         if not self.power:
             del view.busy, view.watts
+        if not self.hits:
+            del view.hit_rate
 
     def hear(self, kv_events: KvEvents) -> None:
         self.kv_events = kv_events
@@ -73,8 +80,8 @@ class Signals:
             view.busy = short.share(origin, now, busy_from)
             view.watts = instance.idle_watts + instance.span_watts * long.share(origin, now, busy_from)
 
-    def routed(self, now: int, index: int) -> None:
-        """A request has come to an instance, and its queue says so."""
+    def routed(self, now: int, view: InstanceView) -> None:
+        """A router sent a request to an instance, whose queue says so."""
 
 
 class PolledSignals(Signals):
@@ -125,8 +132,11 @@ class PolledSignals(Signals):
             view.observed_at = tick
             view.queued = was.queued
             view.running = was.running
+            view.adapters = was.adapters
             if self.kv:
                 view.kv_used = was.kv_used(tick)
+            if self.hits:
+                view.hit_rate = was.hit_rate
             if self.power:
                 short, long = self.windows[index]
                 done, busy_from = was.busy_ps, was.busy_from
@@ -134,8 +144,7 @@ class PolledSignals(Signals):
                 share = long.share_at(self.origin, tick, done, busy_from)
                 view.watts = instance.idle_watts + instance.span_watts * share
 
-    def routed(self, now: int, index: int) -> None:
-        """A request has come to an instance, and no tick up to this instant has seen it."""
-        view = self.views[index]
+    def routed(self, now: int, view: InstanceView) -> None:
+        """A router, whose view this is, sent a request to an instance; no tick up to this instant has seen it."""
         view.routed_since_report += 1
         self.recent.append((now, view))

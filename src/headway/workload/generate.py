@@ -91,6 +91,7 @@ class Habits:
                 recipes.append(Recipe(kind, lengths, tenant.correlations.session, places[place], own))
             self.models.append((name, recipes, _chooser([kind.weight for kind in one.kinds], f"workload.{label}kind")))
         self.model = _chooser([one.weight for one in tenant.models], "workload.model")
+        self.adapter = _chooser([one.weight for one in tenant.adapters], "workload.adapter")
         self.beginnings: Beginnings | None = None
         if tenant.prefix is not None:
             self.beginnings = Beginnings(tenant.prefix, tenant.seed(seed), tenant.base, seed, places["prefix"])
@@ -111,6 +112,8 @@ class Author:
             for name, recipes, choose in habits.models
         ]
         self._model = habits.model(seed)
+        self._adapters = [one.adapter for one in tenant.adapters]
+        self._adapter = habits.adapter(seed)
         self._beginning: Callable[[], tuple[int, int]] = lambda: (0, 0)
         if habits.beginnings is not None:
             self._beginning = habits.beginnings.sampler(seed, tenant.correlations.prefix)
@@ -121,7 +124,8 @@ class Author:
         steps, beginning = planner.draw(mark), self._beginning()
         first = self._next
         self._next += len(steps) * self._stride
-        return Script(planner.kind, model, steps, (0, 0) if mark.unique else beginning, first, self._stride)
+        prefix = (0, 0) if mark.unique else beginning
+        return Script(planner.kind, model, steps, prefix, first, self._stride, self._adapters[self._adapter()])
 
 
 Chooser = Callable[[int], Callable[[], int]]  # by seed

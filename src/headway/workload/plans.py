@@ -16,6 +16,7 @@ from msgspec import Struct
 from headway import hashing
 from headway.streams import stream
 from headway.workload import durations, shapes
+from headway.workload.adapters import salted
 from headway.workload.contexts import Context
 from headway.workload.correlations import Evolution
 from headway.workload.kinds import (
@@ -243,6 +244,7 @@ class Script(Struct, frozen=True, gc=False):
     prefix: tuple[int, int]  # key and tokens of the group's
     first: int  # number of the first step's contents
     stride: int = 1
+    adapter: str | None = None
 
     def context(self) -> Context:
         if isinstance(self.kind, Completion):
@@ -278,6 +280,8 @@ class Turns(Sequence[Turn]):
         output_key = hashing.key(hashing.OUTPUT, number)
         path = context.prompt(step.new_tokens, hashing.key(hashing.PROMPT, number))
         context.answered(output_key, step.output_tokens, step.hidden_tokens)
+        if script.adapter is not None:
+            path, output_key = salted(path, output_key, script.adapter)
         return Turn(
             path.tokens,
             step.output_tokens,
@@ -288,4 +292,5 @@ class Turns(Sequence[Turn]):
             str(script.kind.__struct_config__.tag),
             step.max_tokens,
             context.prefix_tokens,
+            script.adapter,
         )

@@ -27,6 +27,7 @@ class Turn(Struct, gc=False):
     kind: str = "completion"
     max_tokens: int | None = None
     shared_prefix_tokens: int = 0
+    adapter: str | None = None
 
 
 Numbered = tuple[int, Turn]  # a turn and its number in the session

@@ -44,6 +44,7 @@ class WorkloadSpec(Struct):
     kind: Any = None  # completion unless said
     kinds: Any = None
     models: Any = None
+    adapters: Any = None
     priority: str | None = None  # the SLO class
     slo: Any = None
     behaviour: Any = None

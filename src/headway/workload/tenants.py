@@ -15,7 +15,7 @@ from headway.streams import derive
 from headway.types import HeadwayError, Json
 from headway.units import duration_text, rate
 from headway.wording import shown, suggest
-from headway.workload import arrivals, behaviour, clients, correlations, kinds, prefixes, profiles, shapes
+from headway.workload import adapters, arrivals, behaviour, clients, correlations, kinds, prefixes, profiles, shapes
 from headway.workload.correlations import Correlations
 from headway.workload.traffic import Retry
 
@@ -46,6 +46,7 @@ class Keys(Struct):
     kind: Any = None
     kinds: Any = None
     models: Any = None
+    adapters: Any = None
     priority: str | None = None
     slo: Any = None
     behaviour: Any = None
@@ -89,6 +90,7 @@ class Tenant(Struct):
     max_tokens: Any
     prefix: prefixes.Prefix | None
     models: tuple[kinds.Model, ...]
+    adapters: tuple[adapters.Share, ...]
     kinds: tuple[kinds.AnyKind, ...]
     priority: str
     slo: clients.Slo
@@ -113,6 +115,7 @@ class Tenant(Struct):
             len(self.models) == len(self.kinds) == 1
             and self.kinds[0] == kinds.Completion(weight=self.kinds[0].weight)
             and not self.models[0].name
+            and self.adapters == adapters.NONE
             and isinstance(self.behaviour, behaviour.Normal)
             and self.correlations == Correlations()
             and self.closed_loop is None
@@ -139,6 +142,8 @@ class Tenant(Struct):
         found |= kinds.explicit_mix(self.kinds)
         if self.models[0].name:
             found["models"] = kinds.explicit_models(self.models)
+        if self.adapters != adapters.NONE:
+            found["adapters"] = adapters.explicit(self.adapters)
         found["priority"] = self.priority
         if self.slo != clients.Slo():
             found["slo"] = clients.explicit_slo(self.slo)
@@ -250,6 +255,7 @@ def _tenant(name: str, keys: Json, places: dict[str, str], share: Fraction | Non
         profile=profiles.parse(get("profile", "constant"), place["profile"]),
         prefix=None if get("prefix") is None else prefixes.parse(keys["prefix"], place["prefix"]),
         models=kinds.models(get("models"), ours, place["models"], turns),
+        adapters=adapters.parse(get("adapters"), place["adapters"]),
         kinds=ours,
         priority=clients.priority(get("priority", "standard"), place["priority"]),
         slo=clients.slo(get("slo", {}), place["slo"]),

@@ -9,6 +9,7 @@ from typing import Final
 
 from headway import hashing
 from headway.types import HeadwayError, Path, Request
+from headway.workload.adapters import salted
 from headway.workload.sessions import Numbered, Turn
 from headway.workload.trace_spec import PLACE
 from headway.workload.traces.record import Record
@@ -39,6 +40,7 @@ def planned(number: int, at_ps: int, turn: Turn, said: Labels | Record, name: st
         name,
         place,
         turn.max_tokens,
+        adapter=turn.adapter,
         shared_prefix_tokens=turn.shared_prefix_tokens,
         kind=turn.kind,
     )
@@ -96,16 +98,20 @@ class Maker:
         if self._limits is not None:
             limit = self._limits.of(row)
             output_tokens = min(output_tokens, limit)
+        output_key, adapter = hashing.key(hashing.OUTPUT, row), said.adapter
+        if adapter is not None:
+            path, output_key = salted(path, output_key, adapter)
         return Turn(
             prompt_tokens,
             max(1, output_tokens),  # some traces have answers of nothing, but an engine makes one token at the least
             path,
-            hashing.key(hashing.OUTPUT, row),
+            output_key,
             delay_ps,
             said.model or self._model,
             said.kind or KIND,
             limit,
             said.shared_prefix_tokens,
+            adapter,
         )
 
 

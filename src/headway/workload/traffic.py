@@ -192,6 +192,7 @@ class Sessions:
             number,
             turn.max_tokens,
             None if timeout_ps is None else at_ps + timeout_ps,
+            turn.adapter,
             shared_prefix_tokens=turn.shared_prefix_tokens,
             kind=turn.kind,
         )

@@ -70,7 +70,7 @@ class AllOf:
                 return verdict
             if isinstance(verdict, Delay) and type(verdict.duration_ps) is int and verdict.duration_ps >= 1:
                 return verdict
-            right = "admit must return ADMIT, a Reject, or a Delay of at least 1 ps"
+            right = "admit must return ADMIT, a Reject, or a Delay of 1 ps to 2**62 ps"
             who = f"{PLACE}[{at}]: {type(part).__name__}"
             raise HeadwayError(f"{who}.{right}, got {shown(verdict)}, at request {request.id}.")
         return ADMIT

@@ -21,7 +21,8 @@ class MaxConcurrency:
 
     A hard cap and no buffer: nothing waits. A permit is one request in flight of a (model, role): it is taken when the
     request is routed, so what routing refuses never holds one, and given back when it has ended, however that was.
-    Where the candidates have several roles, each of them needs a free permit. What waits in a queue of the router's
+    Where the candidates have several roles or models, each of them needs a free permit. A model has one limit, whatever
+    names it is called by; instances that serve any name have one for each name. What waits in a queue of the router's
     (flow control) has been admitted and holds none yet. It reads no signal: it counts what it is told was routed and
     has ended.
     """
@@ -30,17 +31,22 @@ class MaxConcurrency:
 
     def bind(self, context: Context) -> None:
         self.taken: dict[tuple[str, str], int] = {}
-        self.roles = tuple(dict.fromkeys(view.role for view in context.instances))
+        self.kinds: dict[int, list[tuple[str | None, str]]] = {}  # of each group of candidates: models and roles
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
-        for role in self.roles:
-            if self.taken.get((request.model, role), 0) >= self.max_queue:
+        kinds = self.kinds.get(cluster.group)
+        if kinds is None:
+            found = ((view.model if view.serves else None, view.role) for view in cluster.instances)
+            kinds = self.kinds[cluster.group] = list(dict.fromkeys(found))
+        for model, role in kinds:
+            if self.taken.get((request.model if model is None else model, role), 0) >= self.max_queue:
                 return FULL
         return ADMIT
 
     def observe(self, event: Event) -> None:
         if isinstance(event, Routed | Finished):
-            key = (event.request.model, event.instance.role)
+            view = event.instance
+            key = (view.model if view.serves else event.request.model, view.role)
             self.taken[key] = self.taken.get(key, 0) + (1 if isinstance(event, Routed) else -1)
 
 

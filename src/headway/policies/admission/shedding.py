@@ -8,6 +8,7 @@ from typing import Annotated
 from headway.policies.context import Context
 from headway.registry import Bounds, policy
 from headway.types import ADMIT, Admit, ClusterView, HeadwayError, InstanceView, Reject, Request
+from headway.wording import cut, shown
 
 CLASSES = ("realtime", "standard", "batch", "best-effort")
 SHEDDABLE = ("batch", "best-effort")
@@ -35,8 +36,8 @@ class TierShed:
 
     def __post_init__(self) -> None:
         if self.keep not in self.classes:
-            known = ", ".join(self.classes) or "none"
-            raise HeadwayError(f"tier-shed: keep {self.keep!r} is not one of the classes; they are: {known}.")
+            known = cut(", ".join(self.classes)) or "none"
+            raise HeadwayError(f"tier-shed: keep {shown(self.keep)} is not one of the classes; they are: {known}.")
         self.kept = frozenset(self.classes[: self.classes.index(self.keep) + 1])
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:

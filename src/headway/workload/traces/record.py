@@ -38,6 +38,11 @@ class Record(Struct):
     shared_prefix_tokens: int = 0
     extra: dict[str, Any] = field(default_factory=dict)  # what else was known of it: measured times, statuses
 
+    @property
+    def adapter(self) -> str | None:
+        found = self.extra.get("adapter")
+        return found if isinstance(found, str) and found else None
+
 
 class Info(Struct):
     """What is known of a trace beside its requests."""

@@ -38,6 +38,7 @@ class Labels(Struct, frozen=True):
     kind: str | None = None
     max_tokens: int | None = None
     shared_prefix_tokens: int = 0
+    adapter: str | None = None
 
 
 class Trace:
@@ -112,9 +113,10 @@ class Trace:
         self.session.append(self._number(record.session, self._session_of, self.sessions))
         self.system.append(self._number(_system(record), self._system_of, self.systems))
         said = (record.model, record.tenant, record.slo_class, record.kind, record.max_tokens)
-        label = self._label_of.setdefault((*said, record.shared_prefix_tokens), len(self.labels))
+        rest = (record.shared_prefix_tokens, record.adapter)
+        label = self._label_of.setdefault((*said, *rest), len(self.labels))
         if label == len(self.labels):
-            self.labels.append(Labels(*said, record.shared_prefix_tokens))
+            self.labels.append(Labels(*said, *rest))
         self.label.append(label)
         if record.after:
             self.after[row] = self._rows(record, whole)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from headway.types import HeadwayError
 from headway.wording import cut, shown, suggest
 from headway.workload.traces.record import Reader, Record
-from headway.workload.transforms import anonymise, cap, dequantise, filter, merge, scale, slice, starts
+from headway.workload.transforms import anonymise, assign, cap, dequantise, filter, merge, scale, slice, starts
 from headway.workload.transforms.base import Transform, changed
 
 __all__ = ["TRANSFORMS", "Transform", "apply", "make", "parse"]
@@ -26,6 +26,7 @@ TRANSFORMS: Final[dict[str, Callable[[object, str], Transform]]] = {
     "dequantise": dequantise.transform,
     "anonymise": anonymise.transform,
     "starts": starts.transform,
+    "assign": assign.transform,
 }
 NESTED: Final = ".merge.transforms"
 DEEPEST: Final = 4  # each transform reads from the one before, so that too many would exhaust the stack

@@ -25,7 +25,7 @@ class Spec(Struct, frozen=True):
 
 
 def transform(data: object, where: str) -> Transform:
-    """Sessions, requests, tenants and models called by numbers in order of appearance, or, with a `seed`, by
+    """Sessions, requests, tenants, models and adapters called by numbers in order of appearance, or, with a `seed`, by
     pseudonyms that are the same in every file made with that seed; who knows the seed can test a guess, so it is to be
     kept like a password. Block ids are given anew in order of appearance. Whatever else the source said of requests
     and of itself is dropped, but for the lengths of tool and system prompts. Times, lengths, kinds, SLO classes, waits
@@ -45,7 +45,8 @@ def transform(data: object, where: str) -> Transform:
 def _anonymise(reader: Reader, name: Name, keep_models: bool) -> Iterator[Record]:
     numbers = Numbers(reader.info.scope)
     for record in reader.records:
-        model = record.model
+        model, adapter = record.model, record.adapter
+        kept = {key: record.extra[key] for key in LENGTHS if isinstance(record.extra.get(key), int)}
         yield replace(
             record,
             blocks=None if record.blocks is None else numbers.of(record).runs(record.blocks),
@@ -54,7 +55,7 @@ def _anonymise(reader: Reader, name: Name, keep_models: bool) -> Iterator[Record
             after=tuple(name("request", one) for one in record.after),
             tenant=None if record.tenant is None else name("tenant", record.tenant),
             model=model if keep_models or model is None else name("model", model),
-            extra={key: record.extra[key] for key in LENGTHS if isinstance(record.extra.get(key), int)},
+            extra=kept | ({} if adapter is None else {"adapter": name("adapter", adapter)}),
         )
 
 

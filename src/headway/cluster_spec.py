@@ -1,0 +1,192 @@
+"""The `cluster:` section: equal instances of one model, or deployments, each of its own model, GPU and limits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from headway import latency
+from headway.section import read
+from headway.types import HeadwayError, Json
+from headway.units import duration_ps, duration_text
+from headway.wording import cut, shown
+
+MOST_INSTANCES: Final = 100_000
+LONGEST_NAME: Final = 100
+Instances = Annotated[int, Meta(ge=1, le=MOST_INSTANCES)]
+Gpus = Annotated[int, Meta(ge=1, le=1024)]
+BlockTokens = Annotated[int, Meta(ge=1, le=65_536)]
+Positive = Annotated[int, Meta(ge=1, le=10**9)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+COMMON: Final = ("block_tokens", "prefix_caching")  # keys of `kv` that hold for the whole cluster
+
+
+class Kv(Struct, frozen=True):
+    """The KV cache of one instance."""
+
+    block_tokens: BlockTokens = 16
+    gpu_blocks: Positive | Literal["auto"] = "auto"  # auto: what the GPU's memory leaves beside the weights
+    utilization: Share = 0.9  # share of the GPU's memory that the engine may take
+    prefix_caching: bool = True
+
+
+class Adapters(Struct, frozen=True):
+    """The adapters that an instance can hold at a time, and how long one takes to load."""
+
+    slots: int
+    load_ps: int
+
+    @classmethod
+    def read(cls, section: Any, where: str) -> Adapters:
+        keys = read(_AdapterKeys, section, where)
+        return cls(keys.slots, duration_ps(keys.load_time, f"{where}.load_time"))
+
+    def explicit(self) -> Json:
+        return {"slots": self.slots, "load_time": duration_text(self.load_ps)}
+
+
+class _AdapterKeys(Struct):
+    slots: Positive
+    load_time: Any
+
+
+class Engines(Struct, frozen=True):
+    """Equal instances of one model on one kind of GPU. Model and GPU are names in the tables, or their figures."""
+
+    instances: Instances = 8
+    model: Any = "llama-3.1-8b"
+    gpu: Any = "h100"
+    tp: Gpus = 1
+    max_batch_tokens: Positive = 2048
+    max_batch_size: Positive = 256
+    max_queue: Positive = 256  # a scale for load scores only; no request is turned away for it
+    kv: Kv = Kv()
+    adapters: Adapters | None = None  # None: all are there, always
+    latency: Any = None
+
+    def shape(self, where: str = "cluster") -> latency.ModelShape:
+        return latency.read_model(self.model, f"{where}.model")
+
+    def card(self, where: str = "cluster") -> latency.Gpu:
+        return latency.read_gpu(self.gpu, f"{where}.gpu")
+
+    def latency_section(self) -> Json:
+        return {"model": "roofline"} if self.latency is None else self.latency
+
+    def latency_model(self, where: str = "cluster") -> latency.LatencyModel:
+        section, place = self.latency_section(), f"{where}.latency"
+        return latency.build(section, self.shape(where), self.card(where), self.tp, place)
+
+    def kv_blocks(self, where: str = "cluster") -> int:
+        """KV blocks of an instance."""
+        if self.kv.gpu_blocks != "auto":
+            return self.kv.gpu_blocks
+        size, share = self.kv.block_tokens, self.kv.utilization
+        return latency.kv_blocks(self.shape(where), self.card(where), self.tp, size, share, f"{where}.kv")
+
+    def explicit(self) -> Json:
+        found: Json = msgspec.to_builtins({name: getattr(self, name) for name in Engines.__struct_fields__})
+        found["kv"]["gpu_blocks"] = self.kv_blocks()
+        found["latency"] = latency.explicit(self.latency_section())
+        del found["adapters"]
+        return found if self.adapters is None else found | {"adapters": self.adapters.explicit()}
+
+
+class Deployment(Engines, frozen=True):
+    """A pool of instances of one model: its requests, and those that call it by a further name, go there alone."""
+
+    serves: tuple[str, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        """What clients may call its model by; a name in the table has others, and that which is written will do."""
+        written = (self.model,) if isinstance(self.model, str) else ()
+        return tuple(dict.fromkeys((self.shape().name, *written, *self.serves)))
+
+    def explicit(self) -> Json:
+        found = super().explicit()
+        for name in COMMON:
+            del found["kv"][name]
+        return found | {"serves": list(self.serves)}
+
+
+class Cluster(Engines, frozen=True):
+    """The section itself. Where it has deployments, its other keys are what these do not give."""
+
+    deployments: dict[str, Deployment] | None = None
+
+    @classmethod
+    def read(cls, section: Any) -> Cluster:
+        """Strictly; the first mistake is told with its place."""
+        keys = _keys(section, "cluster", Kv())
+        given = keys.pop("deployments", None) if isinstance(keys, dict) else None
+        cluster = read(cls, keys, "cluster")
+        cluster.latency_model()
+        if given is None:
+            cluster.kv_blocks()
+            return cluster
+        return msgspec.structs.replace(cluster, deployments=_deployments(given, cluster))
+
+    def default_model(self) -> str:
+        """Whose a request is that names none; empty where there are several to choose from."""
+        if self.deployments is None:
+            return str(self.shape().name)
+        models: list[str] = list(dict.fromkeys(one.shape().name for one in self.deployments.values()))
+        return models[0] if len(models) == 1 else ""
+
+    def served(self) -> list[str] | None:
+        """The names of models that requests may ask for; None where any will do."""
+        if self.deployments is None:
+            return None
+        return list(dict.fromkeys(name for one in self.deployments.values() for name in one.names()))
+
+    def resolved(self) -> Json:
+        if self.deployments is None:
+            return self.explicit()
+        common = {name: getattr(self.kv, name) for name in COMMON}
+        return {"kv": common, "deployments": {name: one.explicit() for name, one in self.deployments.items()}}
+
+
+def _keys(section: Any, where: str, kv: Kv) -> Any:
+    """The section with its own parts on adapters and the KV cache read, the latter on top of what holds where it says
+    nothing."""
+    keys = dict(section) if isinstance(section, dict) else {} if section is None else section
+    if isinstance(keys, dict) and "kv" in keys:
+        given = {} if keys["kv"] is None else keys["kv"]
+        keys["kv"] = read(Kv, {**msgspec.to_builtins(kv), **given} if isinstance(given, dict) else given, f"{where}.kv")
+    if isinstance(keys, dict) and keys.get("adapters") is not None:
+        keys["adapters"] = Adapters.read(keys["adapters"], f"{where}.adapters")
+    return keys
+
+
+def _deployments(given: Any, cluster: Cluster) -> dict[str, Deployment]:
+    place = "cluster.deployments"
+    if not isinstance(given, dict) or not given:
+        raise HeadwayError(f"{place}: expected a mapping of names to deployments, got {shown(given)}.")
+    inherited = {name: getattr(cluster, name) for name in Engines.__struct_fields__}
+    found: dict[str, Deployment] = {}
+    shapes: dict[str, tuple[str, latency.ModelShape]] = {}  # each by its name, with who brought it
+    for name, section in given.items():
+        if not isinstance(name, str) or not name or len(name) > LONGEST_NAME:
+            raise HeadwayError(f"{place}: {shown(name)} is not a deployment's name; it is a short text, as in chat.")
+        where = f"{place}.{cut(name)}"
+        keys = _keys(section, where, cluster.kv)
+        own = read(Deployment, keys, where)
+        one = Deployment(**inherited | {key: getattr(own, key) for key in keys})
+        for key in COMMON:
+            if getattr(one.kv, key) != getattr(cluster.kv, key):
+                raise HeadwayError(f"{where}.kv.{key}: is one for the whole cluster; give it as cluster.kv.{key}.")
+        one.latency_model(where)
+        one.kv_blocks(where)
+        other, shape = shapes.setdefault(one.shape().name, (name, one.shape()))
+        if shape != one.shape():
+            wrong = f"{shown(shape.name)} is also the model of the deployment {shown(other)}, with other figures"
+            right = "give it a 'name' of its own, and with 'serves' any name that both answer to"
+            raise HeadwayError(f"{where}.model: {wrong}; {right}.")
+        if not all(one.serves):
+            raise HeadwayError(f"{where}.serves: expected names that are not empty, got {shown(list(one.serves))}.")
+        found[name] = one
+    if sum(one.instances for one in found.values()) > MOST_INSTANCES:
+        raise HeadwayError(f"{place}: the deployments may have {MOST_INSTANCES:,} instances together at most.")
+    return found

@@ -1,0 +1,50 @@
+"""Scorecards: how a routing decision came about, for those who want to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headway.policies.context import Candidates
+from headway.types import InstanceView, Scorecard
+
+
+class Cuts:
+    """What filters made of the candidates, one after the other."""
+
+    def __init__(self, candidates: Candidates) -> None:
+        self.candidates = ids(candidates)
+        self.removed: dict[str, list[str]] = {}
+        self.passed_over: list[str] = []
+
+    def note(self, name: str, before: Candidates, kept: Candidates) -> None:
+        """A filter was shown some and kept so many of them; one that keeps nobody is passed over."""
+        staying = {view.index for view in kept}
+        self.removed[name] = [view.id for view in before if view.index not in staying]
+        if not staying:
+            self.passed_over.append(name)
+
+    def card(
+        self, left: Candidates, scores: dict[str, list[float]], totals: list[float], picked: InstanceView
+    ) -> Scorecard:
+        return Scorecard(self.candidates, picked.id, self.removed, self.passed_over, ids(left), scores, totals)
+
+
+def scored(
+    candidates: Candidates, totals: Sequence[float], picked: InstanceView, *, lowest_wins: bool = False
+) -> Scorecard:
+    """Of a policy that has one score for each candidate."""
+    names, values = ids(candidates), list(totals)
+    return Scorecard(names, picked.id, left=names, scores={"score": values}, totals=values, lowest_wins=lowest_wins)
+
+
+def ids(views: Candidates) -> list[str]:
+    return [view.id for view in views]
+
+
+def apart(names: Sequence[str]) -> list[str]:
+    """The names, numbered from the second of each on: queue-depth, queue-depth#2."""
+    found: list[str] = []
+    for at, name in enumerate(names):
+        number = names[:at].count(name) + 1
+        found.append(name if number == 1 else f"{name}#{number}")
+    return found

@@ -1,0 +1,210 @@
+"""Several routers before one cluster: to the event loop they are one control plane, and each request has its router.
+
+Each is a control plane of its own: own counts on views of its own, own policies, prefix indexes, queue, requests put
+off and random streams. Where they exchange what they know, each takes over at every multiple T of the interval what the
+others had counted by the events before T: its views then show its own count as it is and the others' as of T, and its
+prefix indexes learn where the others have sent prompts. Nothing is scheduled: that is done before the first instant at
+or after T at which anything happens, and until then nothing has changed. Only where requests wait in a router's queue
+is the exchange an instant of its own: what a router hears may open its queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import isfinite
+from random import Random
+
+from headway.control import QUEUED, ControlPlane, Flight, Queued, Sent
+from headway.hashing import stable
+from headway.policies.prefix_index import PrefixIndex
+from headway.registry import REPORTED
+from headway.sim.leap import NEVER
+from headway.sim.setup import RouterSetup
+from headway.sim.signals import Signals
+from headway.types import HeadwayError, InstanceView, Path, Reject, Request
+from headway.wording import shown
+
+SYNCED = ("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens")
+
+
+def streams(rng: Callable[[str], Random], router: int) -> Callable[[str], Random]:
+    """The random streams of a router; the first has those that it would have alone."""
+    return partial(named, rng, router) if router else rng
+
+
+def named(rng: Callable[[str], Random], router: int, name: str) -> Random:
+    return rng(f"router-{router}.{name}")
+
+
+class Routers:
+    """What the event loop asks of a control plane, done by the router whose request it is."""
+
+    def __init__(self, setup: RouterSetup, planes: list[ControlPlane], signals: Signals) -> None:
+        self.setup = setup
+        self.planes = planes
+        self.cluster = planes[0].cluster  # of the router that has looked last
+        self.flow = planes[0].flow  # all of them have one, or none
+        self.observers = planes[0].observers
+        self.indexes: list[PrefixIndex] = [index for plane in planes for index in plane.indexes]
+        self.views: list[list[InstanceView]] = [list(plane.views.values()) for plane in planes]
+        self.home: list[int] = []  # the router of each request
+        self.waiting = 0  # requests in the routers' queues
+        self.asked = 0  # the router whose queue is being looked through
+        # What is reported stands on a board; a router copies it to its views before it looks.
+        self.signals = signals
+        self.board = signals.views
+        self.reported = ("observed_at", *[name for name in REPORTED if hasattr(self.board[0], name)])
+        self.told: list[int | None] = [-1] * len(planes)  # the report that each has copied
+        # What the others had counted by the last exchange: by name, router and instance.
+        self.foreign: dict[str, list[list[int]]] = {name: [[0] * len(views) for views in self.views] for name in SYNCED}
+        self.changed = False  # whether any of them has counted anything since
+        self.touches: list[tuple[int, int, Path]] = []  # router, instance and prompt, since then
+        self.sync_at = NEVER if setup.sync is None else setup.sync
+
+    # --- which router ------------------------------------------------------------------------------------------
+
+    def choose(self, request: Request) -> int:
+        """By a hash, so that it is nobody's draw."""
+        if self.setup.sessions and request.session is not None:
+            drawn = stable(self.setup.seed, request.tenant, request.session)
+        else:
+            drawn = stable(self.setup.seed, request.id)
+        return drawn % len(self.planes)
+
+    def counts(self) -> list[int]:
+        """How many requests came to each router."""
+        found = [0] * len(self.planes)
+        for router in self.home:
+            found[router] += 1
+        return found
+
+    def looking(self, router: int) -> ControlPlane:
+        """A router that is about to look, with what is reported on its views."""
+        plane = self.planes[router]
+        self.cluster = plane.cluster
+        at = self.board[0].observed_at
+        if at is None or at != self.told[router]:  # without a date they are as of now
+            self.told[router] = at
+            for source, view in zip(self.board, self.views[router], strict=True):
+                for name in self.reported:
+                    setattr(view, name, getattr(source, name))
+        return plane
+
+    # --- the way of a request ----------------------------------------------------------------------------------
+
+    def arrive(self, now_ps: int, request: Request, again: bool = False) -> Flight | Reject | Queued | None:
+        if not again:
+            self.home.append(self.choose(request))
+        router = self.home[request.id]
+        answer = self.looking(router).arrive(now_ps, request, again)
+        if isinstance(answer, Flight):
+            self.sent(router, answer)
+        elif answer is QUEUED:
+            self.waiting += 1
+        return answer
+
+    def due(self, now_ps: int) -> Request | None:
+        """By request, whichever router put it off."""
+        found: ControlPlane | None = None
+        for plane in self.planes:
+            held = plane.held
+            if held and held[0][0] == now_ps and (found is None or held[0][1] < found.held[0][1]):
+                found = plane
+        return None if found is None else found.due(now_ps)
+
+    def pump(self, now_ps: int) -> Sent | None:
+        """By router, then in the order of its queue."""
+        while self.asked < len(self.planes):
+            router = self.asked
+            found = self.looking(router).pump(now_ps)
+            if found is not None:
+                self.waiting -= 1
+                if isinstance(found[1], Flight):
+                    self.sent(router, found[1])
+                return found
+            self.asked += 1
+        self.asked = 0
+        return None
+
+    def sent(self, router: int, flight: Flight) -> None:
+        self.changed = True
+        if self.setup.sync is not None and self.indexes:
+            self.touches.append((router, flight.view.index, flight.request.path))
+
+    @property
+    def next_ps(self) -> int:
+        found = self.sync_at if self.waiting and self.changed else NEVER
+        for plane in self.planes:
+            if plane.next_ps < found:
+                found = plane.next_ps
+        return found
+
+    # --- what happened -----------------------------------------------------------------------------------------
+
+    def first_token(self, now_ps: int, request_id: int) -> None:
+        self.changed = True
+        self.hearing(request_id).first_token(now_ps, request_id)
+
+    def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
+        self.changed = True
+        self.hearing(request_id).finished(now_ps, request_id, outcome, output_tokens)
+
+    def hearing(self, request_id: int) -> ControlPlane:
+        """The router of a request, whose policies may look when they hear of it."""
+        router = self.home[request_id]
+        return self.looking(router) if self.observers else self.planes[router]
+
+    def give_up(self, request_id: int) -> bool:
+        plane = self.planes[self.home[request_id]]
+        waits = request_id not in plane.put_off
+        gone = plane.give_up(request_id)
+        if gone and waits:
+            self.waiting -= 1
+        return gone
+
+    def metrics(self) -> dict[str, float]:
+        """What the policies report of themselves, added up in order of the routers."""
+        found: dict[str, float] = {}
+        for plane in self.planes:
+            for name, value in plane.metrics().items():
+                found[name] = found.get(name, 0.0) + value
+                if not isfinite(found[name]):
+                    raise HeadwayError(f"policies: {shown(name)}, added up over the routers, is too large for a number.")
+        return found
+
+    # --- what they tell each other -----------------------------------------------------------------------------
+
+    def sync(self, now_ps: int) -> None:
+        """The exchange that is due by this instant, at which nothing has been counted yet. Of several the first: by
+        the others nothing had changed."""
+        assert self.setup.sync is not None
+        tick = self.sync_at
+        self.sync_at = now_ps // self.setup.sync * self.setup.sync + self.setup.sync
+        if not self.changed:
+            return
+        self.changed = False
+        self.exchange_touches(tick)
+        for name, foreign in self.foreign.items():
+            own = [
+                [getattr(view, name) - count for view, count in zip(views, counts, strict=True)]
+                for views, counts in zip(self.views, foreign, strict=True)
+            ]
+            totals = [sum(counts) for counts in zip(*own, strict=True)]
+            for router, views in enumerate(self.views):
+                for view, total in zip(views, totals, strict=True):
+                    setattr(view, name, total)
+                foreign[router] = [total - count for total, count in zip(totals, own[router], strict=True)]
+
+    def exchange_touches(self, tick: int) -> None:
+        """The indexes learn of what was sent, after the evictions that they hear of by then."""
+        if not self.touches:
+            return
+        if self.signals.kv_events is not None:
+            self.signals.kv_events.tell(tick)
+        for router, plane in enumerate(self.planes):
+            for whose, instance, path in self.touches:
+                if whose != router:
+                    for index in plane.indexes:
+                        index.touch(instance, path)
+        self.touches.clear()

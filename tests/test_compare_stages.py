@@ -1,0 +1,175 @@
+"""Policies of any stage are compared by the same rules, and the figures of each tenant and class can be had beside."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import headway
+from headway import HeadwayError, registry
+from headway.cli import status
+from headway.scenario import STAGES
+
+SCENARIO: dict[str, Any] = {
+    "seed": 5,
+    "workload": {
+        "requests": 120,
+        "rate": "60/s",
+        "prompt_tokens": 400,
+        "output_tokens": 20,
+        "tenants": {"shop": {"priority": "realtime"}, "crawler": {"weight": 2, "priority": "batch"}},
+    },
+    "cluster": {"instances": 2, "max_batch_size": 4, "latency": {"model": "fixed"}},
+    "policies": {"routing": "least-loaded"},
+    "slo": {"ttft": "500ms"},
+}
+
+
+class Nobody:
+    def admit(self, request: headway.Request, cluster: headway.ClusterView) -> headway.Reject:
+        return headway.Reject("closed")
+
+
+def test_admission_policies_are_compared_under_labels_of_their_own() -> None:
+    found = headway.compare(SCENARIO, "always, never, {name: token-bucket, rate: 5}", stage="admission", workers=1)
+    assert found.stage == found.summary()["stage"] == "admission"
+    assert [name for name, _ in found.ranked] == [found.best, *(name for name, _ in found.ranked[1:])]
+    assert {name for name, _ in found.ranked} == {"always", "never", "token-bucket(rate=5)"}
+    assert found["never"]["requests"]["rejected"] == 120
+    assert found["token-bucket"]["requests"]["rejected"] > 0
+    assert found.ranked[-1][0] == "never"
+    shares = [summary["slo"]["goodput_ratio"] for _, summary in found.ranked]
+    assert shares == sorted(shares, reverse=True)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_all_policies_of_a_stage_run_where_none_are_named(stage: str) -> None:
+    found = headway.compare(SCENARIO, stage=stage, workers=1, overrides="workload.requests=20")
+    assert [name.partition("(")[0] for name, _ in sorted(found.ranked)] == sorted(registry.names(stage))
+    for _, summary in found.ranked:
+        assert summary["requests"]["arrived"] == 20
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_comparison_gives_what_running_alone_gives(stage: str) -> None:
+    name = registry.names(stage)[-1]
+    found = headway.compare(SCENARIO, [registry.names(stage)[0], name], stage=stage, workers=2)
+    assert found[name] == headway.simulate(SCENARIO, **{stage: name}).summary()
+
+
+def test_the_scenarios_parameters_hold_for_a_policy_that_is_named_alone() -> None:
+    given = {**SCENARIO, "policies": {"admission": {"name": "token-bucket", "rate": 7.0}, "routing": "random"}}
+    found = headway.compare(given, "always,token-bucket", stage="admission", workers=1)
+    assert {name for name, _ in found.ranked} == {"always", "token-bucket(rate=7.0)"}
+    assert found["token-bucket"] == headway.simulate(given).summary()
+
+
+def test_classes_and_objects_of_the_callers_own_are_compared() -> None:
+    found = headway.compare(SCENARIO, ["always", Nobody, Nobody()], stage="admission")
+    assert [name for name, _ in found.ranked] == ["always", "Nobody", "Nobody#2"]
+
+
+def test_the_plainest_policy_of_the_stage_is_the_one_to_measure_against() -> None:
+    few = "{name: token-bucket, rate: 0.1, burst: 1}"
+    found = headway.compare(
+        SCENARIO, f"{few}, {{name: token-bucket, rate: 15}}, always", stage="admission", by="latency.ttft.mean"
+    )
+    assert "(always: latency.ttft.mean " in found.verdict
+
+
+@pytest.mark.parametrize(
+    ("stage", "policies", "message"),
+    [
+        ("admision", None, "stage: no stage of policies is called 'admision'. Did you mean 'admission'?"),
+        ("admission", "allways", "policies: no admission policy is called 'allways'. Did you mean 'always'?"),
+        ("admission", "round-robin", "no admission policy is called 'round-robin'"),
+        ("scheduler", [], "policies: name at least one scheduler policy. Known: fcfs"),
+        ("flow", [object()], "policies: a flow is given by its name"),
+        ("priority", [Nobody], "or a class or object with the method 'prioritise'"),
+        ("admission", "{name: token-bucket, rat: 5}", "policies.rat: 'token-bucket' has no such parameter."),
+    ],
+)
+def test_what_cannot_be_compared_is_told_before_anything_runs(stage: str, policies: Any, message: str) -> None:
+    with pytest.raises(HeadwayError) as caught:
+        headway.compare(SCENARIO, policies, stage=stage)
+    assert message in str(caught.value)
+
+
+# --- per tenant, per class --------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_row_for_each_policy_and_tenant_or_class() -> None:
+    found = headway.compare(SCENARIO, "always,never", stage="admission", workers=1)
+    rows = found.per("tenant")
+    assert [(row["policy"], row["id"]) for row in rows] == [
+        ("always", "crawler"), ("always", "shop"), ("never", "crawler"), ("never", "shop"),
+    ]  # fmt: skip
+    assert rows[2]["requests"]["rejected"] == rows[0]["requests"]["completed"]
+    assert [(row["policy"], row["id"]) for row in found.per("class")][:2] == [
+        ("always", "batch"),
+        ("always", "realtime"),
+    ]
+    assert found.summary("class")["per_class"] == found.per("class")
+    assert "per_class" not in found.summary()
+    with pytest.raises(HeadwayError, match=r"^per: there are no figures per 'tenants'\. Did you mean 'tenant'\?"):
+        found.per("tenants")
+
+
+@pytest.fixture
+def scenario(tmp_path: Any) -> str:
+    file = tmp_path / "small.yaml"
+    file.write_text(json.dumps(SCENARIO))  # which is YAML too
+    return str(file)
+
+
+def test_the_table_shows_what_was_lost_only_where_something_was(scenario: str, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    words = ["compare", scenario, "--stage", "admission", "--policies"]
+    assert status([*words, "always,never", "--per", "tenant"]) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 100
+    assert said.count("rejected") == 2 and "timed" not in said  # in the ranking and per tenant
+    assert "tenants'" in said and "routing: least-loaded" in said
+    lines = [line.split() for line in said.splitlines()]
+    never = next(line for line in lines if line[:1] == ["never"] and "crawler" not in line)
+    assert "120" in never and "0.0" in never
+    assert any(line[:2] == ["never", "crawler"] for line in lines)
+    assert status([*words, "always,{name: always}"]) == 0
+    assert "rejected" not in capsys.readouterr().out
+
+
+def test_clients_that_give_up_are_a_column(scenario: str, capsys: Any) -> None:
+    words = ["compare", scenario, "--policies", "random,round-robin", "--set", "workload.timeout=300ms", "--json"]
+    assert status(words) == 0
+    lost = [one["summary"]["requests"]["timed_out"] for one in json.loads(capsys.readouterr().out)["policies"]]
+    assert all(lost)
+    assert status(words[:-1]) == 0
+    said = capsys.readouterr().out
+    assert "timed" in said and "rejected" not in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_one_tenant_alone_is_nothing_to_tell_apart(scenario: str, capsys: Any) -> None:
+    words = ["compare", "--set", "workload.requests=30", "--policies", "random,round-robin", "--per", "tenant"]
+    assert status(words) == 0
+    assert "All requests are of one tenant: there is nothing to tell apart." in capsys.readouterr().out
+    assert status([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["per_tenant"] == []
+
+
+def test_a_routing_policy_beside_a_comparison_of_another_stage_holds_for_all(scenario: str, capsys: Any) -> None:
+    words = [
+        "compare",
+        scenario,
+        "--stage",
+        "admission",
+        "--policies",
+        "always",
+        "--routing-policy",
+        "random",
+        "--json",
+    ]
+    assert status(words) == 0
+    assert json.loads(capsys.readouterr().out)["stage"] == "admission"
