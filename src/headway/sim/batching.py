@@ -136,8 +136,7 @@ class Batching(Batch):
             except (KeyError, TypeError):
                 right = "first must return one of those that wait at the instance"
                 raise self.wrong(right, ticket, next(iter(waiting))) from None
-            adapter = None if adapters is None else job.request.adapter
-            if adapters is not None and adapter is not None and not adapters.has_room(adapter):
+            if adapters is not None and not adapters.has_room(job.request.adapter):
                 self.refused = ticket
                 return False
             known = job.known
@@ -157,7 +156,7 @@ class Batching(Batch):
                 return not cache.goes_tail_first(job.runs, hits)
             queue.take()
             del waiting[ticket]
-            if adapters is not None and adapter is not None and adapters.enter(adapter):
+            if adapters is not None and adapters.enter(job.request.adapter):
                 self.view.adapters = adapters.names()
             if hits:
                 job.holds = cache.hold(job.runs, hits)
@@ -187,7 +186,7 @@ class Batching(Batch):
         """A request leaves the batch, with what it holds."""
         self.cache.release(job.holds, job.blocks)
         del self.running[job]
-        if self.adapters is not None and job.request.adapter is not None:
+        if self.adapters is not None:
             self.adapters.leave(job.request.adapter)
 
     def preempt(self, job: Job) -> None:

@@ -30,7 +30,6 @@ INDEX_BITS = 20  # a heap entry is time and instance in one integer
 
 
 class Cluster:
-
     def __init__(
         self,
         setup: ClusterSetup,
@@ -260,6 +259,7 @@ class Cluster:
             if (adapters := instance.adapters) is not None:
                 instance.stats.adapter_loads = adapters.loaded
                 instance.stats.adapter_load_ps = adapters.loaded * adapters.load_ps
+        self.control.check()
         self.policy_metrics = self.control.metrics()
 
     @property
