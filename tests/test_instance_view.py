@@ -115,6 +115,13 @@ def test_means_are_over_what_happened_in_the_last_ten_seconds_there() -> None:
     assert recent(control, 17 * SECOND) == (None, None, 0.0)
 
 
+def test_an_answer_that_came_all_at_once_says_nothing_of_the_time_per_token() -> None:
+    control = plane("recent")
+    control.arrive(0, request(0, 100))
+    control.finished(3 * SECOND, 0, "completed", 20)
+    assert recent(control, 3 * SECOND) == (None, None, 2.0)
+
+
 def test_the_windows_are_there_for_those_who_declare_them_or_nothing_and_refused_to_others() -> None:
     for exact in ((), ("tenants",), ("totals", "inflight")):
         view = plane(*exact).cluster.instances[0]

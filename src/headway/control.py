@@ -286,7 +286,8 @@ class ControlPlane:
             view.completed += 1
         view.output_tokens += output_tokens
         if self.state is not None:
-            decode_ps = now_ps - flight.first_ps if outcome == "completed" else None
+            streamed = outcome == "completed" and flight.first_ps >= 0  # an answer may also come all at once
+            decode_ps = now_ps - flight.first_ps if streamed else None
             self.state.finished(now_ps, request, view, output_tokens, decode_ps)
         if self.observers:
             self.tell(Finished(now_ps, request, view, outcome, output_tokens))
