@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
 from headway import latency
+from headway.kv_spec import Kv, Positive, read_kv
 from headway.section import read
 from headway.types import HeadwayError, Json
 from headway.units import duration_ps, duration_text
@@ -17,19 +18,7 @@ MOST_INSTANCES: Final = 100_000
 LONGEST_NAME: Final = 100
 Instances = Annotated[int, Meta(ge=1, le=MOST_INSTANCES)]
 Gpus = Annotated[int, Meta(ge=1, le=1024)]
-BlockTokens = Annotated[int, Meta(ge=1, le=65_536)]
-Positive = Annotated[int, Meta(ge=1, le=10**9)]
-Share = Annotated[float, Meta(gt=0, le=1)]
 COMMON: Final = ("block_tokens", "prefix_caching")  # keys of `kv` that hold for the whole cluster
-
-
-class Kv(Struct, frozen=True):
-    """The KV cache of one instance."""
-
-    block_tokens: BlockTokens = 16
-    gpu_blocks: Positive | Literal["auto"] = "auto"  # auto: what the GPU's memory leaves beside the weights
-    utilization: Share = 0.9  # share of the GPU's memory that the engine may take
-    prefix_caching: bool = True
 
 
 class Adapters(Struct, frozen=True):
@@ -88,7 +77,7 @@ class Engines(Struct, frozen=True):
 
     def explicit(self) -> Json:
         found: Json = msgspec.to_builtins({name: getattr(self, name) for name in Engines.__struct_fields__})
-        found["kv"]["gpu_blocks"] = self.kv_blocks()
+        found["kv"] = self.kv.explicit() | {"gpu_blocks": self.kv_blocks()}
         found["latency"] = latency.explicit(self.latency_section())
         del found["adapters"]
         return found if self.adapters is None else found | {"adapters": self.adapters.explicit()}
@@ -154,7 +143,8 @@ def _keys(section: Any, where: str, kv: Kv) -> Any:
     keys = dict(section) if isinstance(section, dict) else {} if section is None else section
     if isinstance(keys, dict) and "kv" in keys:
         given = {} if keys["kv"] is None else keys["kv"]
-        keys["kv"] = read(Kv, {**msgspec.to_builtins(kv), **given} if isinstance(given, dict) else given, f"{where}.kv")
+        inherited = {name: getattr(kv, name) for name in Kv.__struct_fields__}
+        keys["kv"] = read_kv({**inherited, **given} if isinstance(given, dict) else given, f"{where}.kv")
     if isinstance(keys, dict) and keys.get("adapters") is not None:
         keys["adapters"] = Adapters.read(keys["adapters"], f"{where}.adapters")
     return keys

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from headway.cluster_spec import Cluster, Engines
+from headway.kv_spec import TierSpec
 from headway.latency import capacity_score
-from headway.sim.setup import EngineSetup
+from headway.sim.setup import EngineSetup, TierSetup
 from headway.types import InstanceView
 
 
@@ -42,6 +43,14 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
             gpus=spec.tp,
             usd_per_gpu_hour=card.usd_per_hour,
             adapter_load_ps=0 if spec.adapters is None else spec.adapters.load_ps,
+            tiers=None if spec.kv.tiers is None else [_tier(name, tier) for name, tier in spec.kv.tiers.items()],
+            offload=spec.kv.offload,
+            offload_level=spec.kv.offload_level,
+            block_bytes=shape.kv_bytes_per_token * spec.kv.block_tokens,
         )
         for number in range(spec.instances)
     ]
+
+
+def _tier(name: str, spec: TierSpec) -> TierSetup:
+    return TierSetup(name, spec.blocks, spec.bandwidth, spec.latency_ps, spec.shared)

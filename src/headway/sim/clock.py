@@ -40,6 +40,7 @@ class Simulation(Cluster):
         stirred = False  # something has happened after which the router looks through its queue
         listens = self.listens = traffic.listens
         follows = listens or queues  # whether what happens at an instant may bring on more at the same
+        loads = bool(self.links.links)
         arrival = traffic.next_ps
         self.started_ps = self.now = min(0 if arrival == NEVER else arrival, horizon)
         while True:
@@ -104,8 +105,10 @@ class Simulation(Cluster):
                     if instance.end < 0 and instance.begin(now):
                         heappush(ends, instance.end << INDEX_BITS | index)
                 begins.clear()
+                if loads:
+                    self.set_timer()
         self.ended_ps = self.now
-        if arrival != NEVER or self.held or any(instance.running for instance in instances):
+        if arrival != NEVER or self.held or any(instance.running or instance.queued() for instance in instances):
             if self.setup.horizon_ps is None:
                 raise HeadwayError(TOO_LONG)
             if routers is not None and horizon >= routers.sync_at:

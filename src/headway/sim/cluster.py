@@ -18,9 +18,12 @@ from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.kv_events import KvEvents
 from headway.sim.leap import NEVER
+from headway.sim.link import Links
+from headway.sim.load import Load
 from headway.sim.routers import Routers, streams
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.sim.signals import PolledSignals, Signals
+from headway.sim.tiers import Tier
 from headway.streams import stream
 from headway.types import OUTCOMES, InvariantError, Reject, Request
 from headway.workload.traffic import Planned, Traffic
@@ -30,7 +33,6 @@ INDEX_BITS = 20  # a heap entry is time and instance in one integer
 
 
 class Cluster:
-
     def __init__(
         self,
         setup: ClusterSetup,
@@ -59,6 +61,8 @@ class Cluster:
         self.held: dict[int, Planned] = {}  # those that admission put off, or that wait in the router's queue
         self.deadlines = Deadlines(self.recorder)
         self.timer = NEVER  # when a held request comes up again or has waited too long, or a client gives up
+        self.links = Links()
+        self.shared: dict[tuple[str, str], Tier] = {}  # stores by pool and name
         self.instances = [self.instance(engine, scheduler) for engine in setup.engines]
         stages = [admission, priority, routing, *([] if flow is None else [flow])]
         if setup.polling is None:
@@ -93,7 +97,23 @@ class Cluster:
             cuts=stream(setup.jitter_seed, f"cuts.{engine.view.index}") if setup.leap == "random-cuts" else None,
             first_tokens=self.first_tokens,
             finished=self.done,
+            links=self.links,
+            tiers=self.tiers(engine),
         )
+
+    def tiers(self, engine: EngineSetup) -> list[Tier] | None:
+        """The stores below an instance's GPU."""
+        if engine.tiers is None:
+            return None
+        found = []
+        for spec in engine.tiers:
+            tier = self.shared.get((engine.view.pool, spec.name)) if spec.shared else None
+            if tier is None:
+                tier = Tier(spec.name, spec.blocks, self.links.add(spec.bandwidth, spec.latency_ps), spec.shared)
+                if spec.shared:
+                    self.shared[(engine.view.pool, spec.name)] = tier
+            found.append(tier)
+        return found
 
     def arrive(self, now: int, planned: Planned, again: bool = False) -> None:
         """A request comes, or comes up again: what the router decides of it, and its way to the instance."""
@@ -165,6 +185,9 @@ class Cluster:
 
     def ring(self, now: int) -> None:
         """What was held back comes up again, and clients whose deadline this is give up, each by request."""
+        if self.links.next_ps == now:
+            for load in self.links.arrived(now):
+                self.loaded(now, load)
         while (request := self.control.due(now)) is not None:
             self.arrive(now, self.held.pop(request.id), again=True)
         while self.deadlines.next_ps() == now:
@@ -173,6 +196,16 @@ class Cluster:
                 self.signals.refresh(now)
             self.give_up(now, row)
         self.set_timer()
+
+    def loaded(self, now: int, load: Load) -> None:
+        """The blocks that a request waited for have come, unless it has given up."""
+        instance = self.instances[load.instance]
+        if load.job in instance.loading:
+            before = instance.end
+            if instance.loaded(load.job, now):
+                self.begins.append(load.instance)
+            elif instance.end != before:  # the run was cut
+                heappush(self.ends, instance.end << INDEX_BITS | load.instance)
 
     def give_up(self, now: int, row: int) -> None:
         """A client does not wait any longer; a last token that comes at this instant is in time."""
@@ -192,7 +225,7 @@ class Cluster:
             heappush(self.ends, instance.end << INDEX_BITS | index)
 
     def set_timer(self) -> None:
-        self.timer = min(self.control.next_ps, self.deadlines.next_ps())
+        self.timer = min(self.control.next_ps, self.links.next_ps, self.deadlines.next_ps())
 
     def turn_away(self, now: int, request: Request, outcome: int, reason: str = "") -> None:
         """A request ends that never came to an instance."""

@@ -19,8 +19,10 @@ from headway.sim.busy import BusyWindow
 from headway.sim.gap_log import ENTRY
 from headway.sim.job import Job
 from headway.sim.leap import NEVER, duration, steps_begun
+from headway.sim.link import Links
 from headway.sim.polling import History
 from headway.sim.setup import EngineSetup
+from headway.sim.tiers import Tier, Tiers
 from headway.types import Hints, InstanceView
 
 
@@ -57,12 +59,16 @@ class Instance(Batching):
         cuts: Random | None,
         first_tokens: list[Job],
         finished: list[Job],
+        links: Links,
+        tiers: list[Tier] | None,
     ) -> None:
         super().__init__(view, scheduler, recorder, block_tokens=block_tokens, caching=caching)
         self.stats.gpus = engine.gpus
         self.stats.usd_per_gpu_hour = engine.usd_per_gpu_hour
         if view.adapter_slots is not None:
             self.adapters = Adapters(view.adapter_slots, engine.adapter_load_ps)
+        if tiers is not None:
+            self.tiers = Tiers(view.index, self.cache, tiers, links, engine)
         self.step_times = engine.latency.run
         self.idle_watts = engine.idle_watts
         self.span_watts = engine.busy_watts - engine.idle_watts
@@ -91,7 +97,7 @@ class Instance(Batching):
         ticket = job.ticket = Ticket(job.request, priority, now, self.arrived, hints)
         self.waiting[ticket] = job
         self.queue.add(ticket)
-        self.view.queued = len(self.waiting)
+        self.view.queued = self.queued()
         if self.chunk is not None:
             self.limit(job)
         return self.end < 0 or self.cut_to_enter(now)
@@ -102,7 +108,7 @@ class Instance(Batching):
         the run anyhow."""
         if self.partial is not None or len(self.running) >= self.max_batch_size:
             return False
-        if self.refused is not None and (not self.waiting or self.queue.first() is self.refused):
+        if not self.ready and self.refused is not None and (not self.waiting or self.queue.first() is self.refused):
             return False
         return self.cut(now)
 
@@ -124,11 +130,14 @@ class Instance(Batching):
             self.history.record(self, now)
         if job not in self.running:
             job.expired = True
-            self.queue.remove(job.ticket)
-            del self.waiting[job.ticket]
-            self.view.queued = len(self.waiting)
+            if job.ticket in self.waiting:
+                self.queue.remove(job.ticket)
+                del self.waiting[job.ticket]
+            else:
+                self.forget_load(job, now)
+            self.view.queued = self.queued()
             self.finish_expired(job)
-            return self.end >= 0 and self.cut_to_enter(now)
+            return self.cut_to_enter(now) if self.end >= 0 else self.queued() > 0
         if self.end >= 0 and not self.cut(now):
             job.expired = True
             self.expiring.append(job)
@@ -138,6 +147,23 @@ class Instance(Batching):
         if self.tells_kv:
             self.view.kv_used = self.cache.held
         return True
+
+    def forget_load(self, job: Job, now: int) -> None:
+        """What a request waits for, or has loaded, is not wanted any more; what is on its way comes for nobody."""
+        self.settle(now)
+        held = self.cache.held
+        self.unload(job)
+        if self.tells_kv:
+            self.view.kv_used -= held - self.cache.held
+        self.settle_stores(now)
+
+    def loaded(self, job: Job, now: int) -> bool:
+        """The blocks that a request waits for have come. True if a step can begin at this instant."""
+        if now >= self.tick:
+            self.history.record(self, now)
+        self.settle(now)
+        self.arrive(job, now)
+        return self.end < 0 or self.cut_to_enter(now)
 
     def drop(self, job: Job, wasted: int = 0) -> None:
         """A running request ends before its last token; those of the steps that have ended count, or all but some."""
@@ -166,25 +192,30 @@ class Instance(Batching):
             self.history.record(self, now)
         self.chunks = []
         self.cache.now = now
+        self.settle_stores(now)
         again = False
         if self.partial is not None:
             again = not self.schedule_partial()
-        elif self.running:
-            if need := self.phases[self.steps % self.block_tokens]:
-                if need <= self.cache.total - self.cache.held:
-                    self.cache.take(need)
-                else:
-                    again = True
-                    self.make_room(0)
-        elif self.waiting and self.busy_from < 0:
-            self.busy_from = now
-        if self.waiting and not again:
+        elif self.running and (need := self.phases[self.steps % self.block_tokens]):
+            if need <= self.cache.total - self.cache.held:
+                self.cache.take(need)
+            else:
+                again = True
+                self.make_room(0)
+        # Who had to yield does not come back at once, unless nobody is left: those that are ready hold blocks too.
+        if (self.waiting or self.ready) and not (again and self.running):
             again = self.admit(now)
             view = self.view
-            view.queued = len(self.waiting)
+            view.queued = self.queued()
             view.running = len(self.running)
-        if not self.running:
+        self.settle_stores(now)
+        if self.running:
+            if self.busy_from < 0:
+                self.busy_from = now
+        else:
             self.rest(now)
+            if self.tells_kv:
+                self.view.kv_used = self.cache.held
             return False
         self.plan(now, again)
         return True
@@ -274,6 +305,9 @@ class Instance(Batching):
             return
         if job is self.partial:
             self.partial = None
+        if self.cache.stored is not None:
+            self.cache.stored.extend(reversed(job.holds))
+            self.stirred = True
         job.generated += 1
         if job.generated == 1:
             self.recorder.first_token_ps[job.row] = now
@@ -324,7 +358,7 @@ class Instance(Batching):
             self.taken = 1
             for job, want in self.chunks:
                 self.count_prefill(job, job.computed + want * (begun - 1))
-        for job in [*self.running, *self.waiting.values()]:
+        for job in [*self.running, *self.loading, *self.ready, *self.waiting.values()]:
             if job.ends_at_step >= 0:
                 job.generated = self.steps - job.decoding_from
                 self.gaps.close(job, now)
@@ -343,6 +377,8 @@ class Instance(Batching):
                 tokens = job.request.prompt_tokens + self.steps - job.decoding_from - 1 + begun
                 blocks = -(-tokens // self.block_tokens)
             private += blocks - sum(end - start for _, start, end in job.holds)
+        for job in [*self.loading, *self.ready]:
+            private += job.blocks - sum(end - start for _, start, end in job.holds)
         self.cache.check(private)
         if self.adapters is not None:
             self.adapters.check([job.request.adapter for job in self.running if job.request.adapter is not None])

@@ -30,6 +30,7 @@ class Job:
         "request",
         "row",
         "runs",
+        "started",
         "ticket",
     )
 
@@ -53,6 +54,7 @@ class Job:
         self.counted = counted  # in the statistics, i.e. not a warm-up request
         self.chunk = WHOLE  # most prompt tokens in one step, by the scheduler
         self.expired = False  # its client has given up
+        self.started = False  # its turn at the instance has come
         self.prefilled = 0  # prompt tokens computed or found cached, once and for all
         self.generated = 0  # as of the last scheduling change
         self.holds: list[Hold] = []  # those of its blocks that are shared content

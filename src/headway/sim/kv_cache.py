@@ -23,7 +23,7 @@ Eviction = tuple[int, int, int]  # when, key, first block
 
 
 class KvCache:
-    __slots__ = ("evicted", "held", "idle", "log", "lru", "now", "pieces", "releases", "total")
+    __slots__ = ("evicted", "held", "idle", "log", "lru", "now", "pieces", "releases", "spilt", "stored", "total")
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -33,6 +33,8 @@ class KvCache:
         self.releases = 0
         self.log: list[Eviction] | None = None  # where somebody wants to know
         self.now = 0  # for the log
+        self.spilt: list[Hold] | None = None  # what was evicted, where it goes into another store
+        self.stored: list[Hold] | None = None  # what was computed or used last, where it is copied
         self.pieces: dict[int, Piece] = {}  # first piece by key
         self.lru: OrderedDict[Piece, int] = OrderedDict()  # how many were released before, itself included
 
@@ -170,9 +172,10 @@ class KvCache:
         self.held += count
         over = self.held + self.idle - self.total
         if over > 0:
-            self._evict(over)
+            self.evict(over)
 
-    def _evict(self, count: int) -> None:
+    def evict(self, count: int) -> None:
+        """The least recently released blocks become empty."""
         self.idle -= count
         self.evicted += count
         lru = self.lru
@@ -183,11 +186,15 @@ class KvCache:
                 piece.end -= count
                 if self.log is not None:
                     self.log.append((self.now, piece.key, piece.end))
+                if self.spilt is not None:
+                    self.spilt.append((piece.key, piece.end, piece.end + count))
                 return
             count -= size
             del lru[piece]
             if self.log is not None:
                 self.log.append((self.now, piece.key, piece.start))
+            if self.spilt is not None:
+                self.spilt.append((piece.key, piece.start, piece.end))
             if piece.next is None and self.pieces[piece.key] is piece:
                 del self.pieces[piece.key]
             else:
@@ -197,6 +204,8 @@ class KvCache:
         """A request gives up its `blocks`, tail first: what it alone held of cached content becomes idle, its private
         blocks become empty."""
         pieces = self.pieces
+        if self.stored is not None:
+            self.stored.extend(reversed(holds))
         private = blocks
         idle = 0
         for key, start, end in reversed(holds):

@@ -170,7 +170,9 @@ class Routers:
             for name, value in plane.metrics().items():
                 found[name] = found.get(name, 0.0) + value
                 if not isfinite(found[name]):
-                    raise HeadwayError(f"policies: {shown(name)}, added up over the routers, is too large for a number.")
+                    raise HeadwayError(
+                        f"policies: {shown(name)}, added up over the routers, is too large for a number."
+                    )
         return found
 
     # --- what they tell each other -----------------------------------------------------------------------------

@@ -9,6 +9,16 @@ from headway.sim.polling import Polling
 from headway.types import InstanceView
 
 
+class TierSetup(Struct):
+    """A store of KV blocks below the GPU's, and the link to it."""
+
+    name: str
+    blocks: int
+    bandwidth: int  # bytes a second
+    latency_ps: int
+    shared: bool = False  # by the instances of a pool
+
+
 class EngineSetup(Struct):
     """One instance: how the router sees it at first, and what drives it."""
 
@@ -19,6 +29,10 @@ class EngineSetup(Struct):
     gpus: int = 1
     usd_per_gpu_hour: float = 0.0
     adapter_load_ps: int = 0  # where the view has slots for adapters
+    tiers: list[TierSetup] | None = None  # the fastest first
+    offload: str = "lazy"  # or eager, threshold
+    offload_level: float = 1.0  # of the GPU's blocks, where it is threshold
+    block_bytes: int = 0
 
 
 class RouterSetup(Struct):

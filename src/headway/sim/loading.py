@@ -1,0 +1,69 @@
+"""Requests of an instance whose blocks are on their way to it: they hold their place in memory and wait.
+
+A request whose prompt lies in a store below the GPU's does not compute it again. When its turn comes it takes blocks
+for what is to be loaded and leaves the queue; the others go on meanwhile. Once all has arrived it is ready, and enters
+the batch before anybody who waits.
+"""
+
+from __future__ import annotations
+
+from headway.policies.queues import Ticket
+from headway.sim.batch import Batch
+from headway.sim.job import Job
+from headway.sim.tiers import Tiers
+from headway.types import InstanceView
+
+
+class Loading(Batch):
+    __slots__ = ("loading", "ready", "refused", "stirred", "tiers")
+
+    def __init__(self, view: InstanceView, block_tokens: int, caching: bool) -> None:
+        super().__init__(view, block_tokens, caching)
+        self.tiers: Tiers | None = None  # where there are any
+        self.loading: dict[Job, tuple[int, int]] = {}  # the blocks that each of them waits for
+        self.ready: list[Job] = []  # those whose blocks have come, in that order
+        self.refused: Ticket | None = None  # the first in order that last was found to lack blocks or a slot
+        self.stirred = False  # a scheduling change since the stores were settled
+
+    def load(self, job: Job, hits: int, end: int, now: int) -> None:
+        """A request's blocks up to `end` are to be loaded, but for those that are here."""
+        assert self.tiers is not None
+        if hits:
+            job.holds = self.cache.hold(job.runs, hits)
+        self.cache.take(end - hits)
+        job.computed = hits * self.block_tokens
+        job.blocks = end
+        job.cached_to = hits
+        self.loading[job] = (hits, end)
+        self.stirred = True
+        self.tiers.load(now, job, hits, end)
+
+    def arrive(self, job: Job, now: int) -> None:
+        """What a request waited for is here."""
+        assert self.tiers is not None
+        start, end = self.loading.pop(job)
+        job.computed = end * self.block_tokens
+        self.offer(job, end)
+        self.tiers.loaded(now, job.runs, start, end)
+        self.ready.append(job)
+        self.stir()
+
+    def unload(self, job: Job) -> None:
+        """A request that waits for blocks, or is ready, gives up its own."""
+        if job in self.loading:
+            del self.loading[job]
+        else:
+            self.ready.remove(job)
+        self.cache.release(job.holds, job.blocks)
+        self.stir()
+
+    def stir(self) -> None:
+        """A change after which somebody may enter who could not."""
+        self.stirred = True
+        self.refused = None
+
+    def settle_stores(self, now: int) -> None:
+        if self.stirred:
+            self.stirred = False
+            if self.tiers is not None:
+                self.tiers.settle(now)
