@@ -163,6 +163,7 @@ class Instance(Batching):
             self.history.record(self, now)
         self.settle(now)
         self.arrive(job, now)
+        self.settle_stores(now)
         return self.end < 0 or self.cut_to_enter(now)
 
     def drop(self, job: Job, wasted: int = 0) -> None:
