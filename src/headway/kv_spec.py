@@ -51,12 +51,13 @@ class Kv(Struct, frozen=True):
     prefix_caching: bool = True
     tiers: Any = None  # stores below the GPU's, by name
     offload: Literal["lazy", "eager", "threshold"] = "lazy"
+    preemption: Literal["recompute", "swap"] = "recompute"
     offload_level: Share = 0.9  # of the GPU's blocks: above it, threshold moves content down
 
     def explicit(self) -> Json:
         found: Json = msgspec.to_builtins(self)
         if self.tiers is None:
-            for name in ("tiers", "offload", "offload_level"):
+            for name in ("tiers", "offload", "offload_level", "preemption"):
                 del found[name]
         else:
             found["tiers"] = {name: tier.explicit() for name, tier in self.tiers.items()}
@@ -65,6 +66,8 @@ class Kv(Struct, frozen=True):
 
 def read_kv(section: Any, where: str) -> Kv:
     kv = read(Kv, section, where)
+    if kv.preemption == "swap" and (not isinstance(kv.tiers, dict) or "cpu" not in kv.tiers):
+        raise HeadwayError(f"{where}.preemption: to swap takes a CPU tier; give 'tiers' with 'cpu'.")
     if kv.tiers is None:
         return kv
     if not isinstance(kv.tiers, dict):

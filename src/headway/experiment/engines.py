@@ -46,6 +46,7 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
             tiers=None if spec.kv.tiers is None else [_tier(name, tier) for name, tier in spec.kv.tiers.items()],
             offload=spec.kv.offload,
             offload_level=spec.kv.offload_level,
+            swaps=spec.kv.preemption == "swap",
             block_bytes=shape.kv_bytes_per_token * spec.kv.block_tokens,
         )
         for number in range(spec.instances)

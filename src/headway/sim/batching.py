@@ -8,13 +8,13 @@ leaves budget unused; so only the newest running request can be in the middle of
 
 from __future__ import annotations
 
-from heapq import heapify
+from heapq import heapify, heappush
 from typing import Any
 
 from headway.policies.queues import Ticket, queue_of
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.adapters import Adapters
-from headway.sim.gap_log import GapLog
+from headway.sim.gap_log import GAP_FIELDS, GapLog
 from headway.sim.hits import HitRate
 from headway.sim.job import WHOLE, Job
 from headway.sim.leap import duration
@@ -34,6 +34,7 @@ class Batching(Loading):
         "max_batch_tokens",
         "queue",
         "recorder",
+        "resuming",
         "stats",
         "waiting",
     )
@@ -49,6 +50,7 @@ class Batching(Loading):
         self.waiting: dict[Ticket, Job] = {}
         self.adapters: Adapters | None = None  # where their number is limited
         self.entered = 0  # how many ever entered, for their order
+        self.resuming: list[Job] = []  # those that go on to decode with the step that has begun
         # what it leaves
         self.recorder = recorder
         self.gaps = GapLog()
@@ -148,7 +150,9 @@ class Batching(Loading):
                 return False
             known = job.known
             hits = cache.match(job.runs, (known - 1) // size) if self.caching else 0
-            if tiers is not None and (end := tiers.match(job.runs, hits, (known - 1) // size)) > hits:
+            if tiers is not None and (end := tiers.reach(job, hits, (known - 1) // size)) > hits:
+                if job.swapped:
+                    hits = 0
                 room = cache.total - cache.held
                 if end > room and end - hits > room - cache.idle_in(job.runs, hits):
                     self.refused = ticket
@@ -209,6 +213,17 @@ class Batching(Loading):
         self.chunks.append((job, want))
         self.stirred = True
 
+    def resume(self, job: Job) -> None:
+        """It goes on to decode in the next step, which is a run of its own: the gap before its token is longer."""
+        job.resumes = False
+        job.order = self.entered = self.entered + 1
+        self.running[job] = job
+        job.log_from = len(self.gaps.runs) + GAP_FIELDS
+        self.start_decoding(job)
+        heappush(self.ending, (job.ends_at_step, job.order, job))
+        self.resuming.append(job)
+        self.stirred = True
+
     def admit_ready(self, budget: int) -> int:
         """Those whose blocks have come enter before others. The tokens that are left in the step; none if one of them
         has to wait."""
@@ -216,7 +231,7 @@ class Batching(Loading):
         while self.ready and budget > 0:
             job = self.ready[0]
             adapter = None if adapters is None else job.request.adapter
-            want = min(job.known - job.computed, budget, job.chunk)
+            want = 1 if job.resumes else min(job.known - job.computed, budget, job.chunk)
             need = -(-(job.computed + want) // self.block_tokens) - job.blocks
             full = len(self.running) >= self.max_batch_size
             if full or (adapters is not None and adapter is not None and not adapters.has_room(adapter)):
@@ -228,8 +243,11 @@ class Batching(Loading):
                 self.view.adapters = adapters.names()
             cache.take(need)
             job.blocks += need
-            self.enter(job, want)
             budget -= want
+            if job.resumes:
+                self.resume(job)
+                continue
+            self.enter(job, want)
             if job.computed + want < job.known:
                 self.partial = job
                 return 0
@@ -241,12 +259,15 @@ class Batching(Loading):
         cache = self.cache
         while not self.running and len(self.ready) > 1 and need > cache.total - cache.held:
             job = self.ready[-1]
-            self.unload(job)
+            self.unload(job, cache.now)
             self.wait_again(job)
         return need <= cache.total - cache.held
 
     def wait_again(self, job: Job) -> None:
-        job.rewind(self.block_tokens)
+        if job.swapped:
+            job.suspend(self.block_tokens)
+        else:
+            job.rewind(self.block_tokens)
         self.waiting[job.ticket] = job
         self.queue.put_back(job.ticket)
         if self.chunk is not None:
@@ -261,7 +282,7 @@ class Batching(Loading):
             self.adapters.leave(job.request.adapter)
 
     def preempt(self, job: Job) -> None:
-        """The request loses its blocks, goes back into the queue and will be computed again."""
+        """The request loses its blocks, goes back into the queue and will be computed again, or loaded."""
         if job is self.partial:
             self.partial = None
         else:
@@ -269,6 +290,7 @@ class Batching(Loading):
             self.ending = [entry for entry in self.ending if entry[2] is not job]
             heapify(self.ending)
             self.gaps.close(job, self.start + duration(self.first, self.increment, self.length))
+            self.swap_out(job)
         self.release(job)
         job.ticket.generated = job.generated
         job.ticket.preemptions += 1

@@ -133,6 +133,8 @@ class Instance(Batching):
             if job.ticket in self.waiting:
                 self.queue.remove(job.ticket)
                 del self.waiting[job.ticket]
+                if job.swapped and self.tiers is not None:
+                    self.tiers.end_swap(now, job)
             else:
                 self.forget_load(job, now)
             self.view.queued = self.queued()
@@ -152,7 +154,7 @@ class Instance(Batching):
         """What a request waits for, or has loaded, is not wanted any more; what is on its way comes for nobody."""
         self.settle(now)
         held = self.cache.held
-        self.unload(job)
+        self.unload(job, now)
         if self.tells_kv:
             self.view.kv_used -= held - self.cache.held
         self.settle_stores(now)
@@ -238,7 +240,7 @@ class Instance(Batching):
                 steps = 1
         else:
             first, increment, steps = self.step_times(decodes, self.context, ())
-        if once or self.walks:
+        if once or self.walks or self.resuming:
             steps = 1
         elif steps > 1:
             if decodes and (left := self.ending[0][0] - self.steps) < steps:
@@ -272,12 +274,20 @@ class Instance(Batching):
         self.steps += length
         if decodes := self.decodes:
             self.context += decodes * length
-            self.log(ENTRY(self.first, self.increment, length, self.counted))
+            counted = self.counted
+            if self.resuming:
+                counted -= sum([job.counted for job in self.resuming])
+            self.log(ENTRY(self.first, self.increment, length, counted))
             if length > 1 and self.partial is not None:  # earlier steps' blocks come before what ends now
                 job, want = self.chunks[0]
                 self.offer(job, (job.computed + want * (length - 1)) // self.block_tokens)
         if self.expiring:
             self.drop_decodes()
+        if self.resuming:
+            for job in self.resuming:
+                if job in self.running:
+                    self.gaps.resume(job, now)
+            self.resuming.clear()
         ending, steps = self.ending, self.steps
         while ending and ending[0][0] == steps:
             self.leave(heappop(ending)[2])

@@ -31,27 +31,41 @@ class Loading(Batch):
         if hits:
             job.holds = self.cache.hold(job.runs, hits)
         self.cache.take(end - hits)
-        job.computed = hits * self.block_tokens
         job.blocks = end
-        job.cached_to = hits
         self.loading[job] = (hits, end)
         self.stirred = True
+        if job.swapped:
+            self.tiers.swap_in(now, job)
+            return
+        job.computed = hits * self.block_tokens
+        job.cached_to = hits
         self.tiers.load(now, job, hits, end)
+
+    def swap_out(self, job: Job) -> None:
+        """A decode that has to yield keeps what it has computed in the store below, if that has room."""
+        if self.tiers is not None and self.tiers.swap_out(self.cache.now, job):
+            job.swapped = job.blocks
 
     def arrive(self, job: Job, now: int) -> None:
         """What a request waited for is here."""
         assert self.tiers is not None
         start, end = self.loading.pop(job)
+        self.ready.append(job)
+        self.stir()
+        if job.swapped:
+            self.tiers.end_swap(now, job)
+            job.resumes = True
+            return
         job.computed = end * self.block_tokens
         self.offer(job, end)
         self.tiers.loaded(now, job.runs, start, end)
-        self.ready.append(job)
-        self.stir()
 
-    def unload(self, job: Job) -> None:
+    def unload(self, job: Job, now: int) -> None:
         """A request that waits for blocks, or is ready, gives up its own."""
         if job in self.loading:
             del self.loading[job]
+            if job.swapped and self.tiers is not None:
+                self.tiers.end_swap(now, job)
         else:
             self.ready.remove(job)
         self.cache.release(job.holds, job.blocks)

@@ -33,6 +33,7 @@ class EngineSetup(Struct):
     offload: str = "lazy"  # or eager, threshold
     offload_level: float = 1.0  # of the GPU's blocks, where it is threshold
     block_bytes: int = 0
+    swaps: bool = False  # a request that has to yield keeps its blocks in the first of the tiers
 
 
 class RouterSetup(Struct):

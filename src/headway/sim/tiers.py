@@ -26,7 +26,7 @@ THRASH_PS = PS_PER_SECOND  # what is loaded so soon after it was stored away nee
 class Tier:
     """One store of one instance, or of several (`shared`), and the link to it."""
 
-    __slots__ = ("filled", "link", "loaded", "name", "peak", "shared", "since", "store", "stored", "thrashed")
+    __slots__ = ("filled", "link", "loaded", "name", "peak", "shared", "since", "store", "stored", "swapped", "thrashed")
 
     def __init__(self, name: str, blocks: int, link: int, shared: bool) -> None:
         self.name = name
@@ -37,18 +37,19 @@ class Tier:
         self.stored = 0  # that came down
         self.loaded = 0  # that went up
         self.thrashed = 0  # that went up within THRASH_PS after they had come down
+        self.swapped = 0  # of requests that had to yield, at present
         self.peak = 0
         self.filled = 0  # blocks x ps
         self.since = 0
 
     def settle(self, now: int) -> None:
         """Before the store changes."""
-        self.filled += self.store.used * (now - self.since)
+        self.filled += (self.store.used + self.swapped) * (now - self.since)
         self.since = now
 
 
 class Tiers:
-    __slots__ = ("block_bytes", "cache", "eager", "instance", "level", "links", "tiers")
+    __slots__ = ("block_bytes", "cache", "eager", "instance", "level", "links", "swaps", "tiers")
 
     def __init__(self, instance: int, cache: KvCache, tiers: list[Tier], links: Links, engine: EngineSetup) -> None:
         self.instance = instance
@@ -57,6 +58,7 @@ class Tiers:
         self.links = links
         self.block_bytes = engine.block_bytes
         self.eager = engine.offload == "eager"
+        self.swaps = engine.swaps
         self.level = cache.total  # blocks that the GPU keeps
         if engine.offload == "threshold":
             self.level = int(engine.offload_level * cache.total)
@@ -73,6 +75,10 @@ class Tiers:
         for _, _, at in self.places(runs, start, limit):  # noqa: B007
             pass
         return at
+
+    def reach(self, job: Job, hits: int, limit: int) -> int:
+        """Where the blocks end that a request whose turn has come can load."""
+        return job.swapped or self.match(job.runs, hits, limit)
 
     def places(self, runs: Runs, start: int, limit: int) -> Iterable[tuple[Tier, int, int]]:
         """Where the blocks from `start` on lie: tier, first and end block; each in the fastest that has it."""
@@ -107,6 +113,34 @@ class Tiers:
                 tier.settle(now)
                 for key, first, last in stretches(runs, start, end):
                     tier.store.discard(key, first, last)
+
+    # --- who had to yield ----------------------------------------------------------------------------------------
+
+    def swap_out(self, now: int, job: Job) -> bool:
+        """The blocks of a request that has to yield come down as they are, if the first store can hold them."""
+        tier = self.tiers[0]
+        if not self.swaps or job.blocks > tier.store.blocks:
+            return False
+        tier.settle(now)
+        tier.store.blocks -= job.blocks
+        tier.swapped += job.blocks
+        self.put(self.tiers[1:], now, tier.store.overflow())
+        self.links.start(now, tier.link, job.blocks * self.block_bytes, None)
+        return True
+
+    def swap_in(self, now: int, job: Job) -> None:
+        """They begin to move up again."""
+        load = Load(self.instance, job, 0, job.swapped)
+        load.left = 1
+        self.links.start(now, self.tiers[0].link, job.swapped * self.block_bytes, load)
+
+    def end_swap(self, now: int, job: Job) -> None:
+        """They have arrived, or nobody wants them any more."""
+        tier = self.tiers[0]
+        tier.settle(now)
+        tier.store.blocks += job.swapped
+        tier.swapped -= job.swapped
+        job.swapped = 0
 
     # --- down ------------------------------------------------------------------------------------------------
 
