@@ -20,8 +20,9 @@ from headway.types import OUTCOMES, ClusterView, InstanceView, Path, Request, Ro
 from headway.workload.traffic import Traffic
 from reference import ReferenceRun, open_loop, simulate
 from session_plans import plan, traffic
-from strategies import Affine, Scenario, adapted, coincidences, latencies, period, scenarios, stopped, twins
+from strategies import Affine, Scenario, adapted, coincidences, latencies, period, scenarios, stopped, tiered, twins
 
+LATER = 10**17  # than anything that happens
 LEAPS = (True, False, "random-cuts")
 
 
@@ -41,7 +42,7 @@ class NoEstimate:
         return 0.0
 
 
-def engine(scenario: Scenario, leap: bool | str, come: Traffic) -> tuple[Recorder, list[InstanceStats]]:
+def engine(scenario: Scenario, leap: bool | str, come: Traffic) -> Simulation:
     views = [
         InstanceView(
             index,
@@ -54,7 +55,18 @@ def engine(scenario: Scenario, leap: bool | str, come: Traffic) -> tuple[Recorde
         for index in range(scenario.instances)
     ]
     setup = ClusterSetup(
-        engines=[EngineSetup(view, scenario.latency, adapter_load_ps=scenario.load) for view in views],
+        engines=[
+            EngineSetup(
+                view,
+                scenario.latency,
+                adapter_load_ps=scenario.load,
+                tiers=list(scenario.tiers) or None,
+                offload=scenario.offload,
+                offload_level=scenario.offload_level,
+                block_bytes=scenario.block_bytes,
+            )
+            for view in views
+        ],
         block_tokens=scenario.block_tokens,
         prefix_caching=scenario.prefix_caching,
         leap=leap,
@@ -68,10 +80,12 @@ def engine(scenario: Scenario, leap: bool | str, come: Traffic) -> tuple[Recorde
     simulation = Simulation(
         setup, admission, registry.build("priority", "none", ""), routing, scheduler, Random, NoEstimate()
     )
-    return simulation.run(come), simulation.stats
+    simulation.run(come)
+    return simulation
 
 
-def found(recorder: Recorder, stats: list[InstanceStats]) -> dict[str, Any]:
+def found(simulation: Simulation) -> dict[str, Any]:
+    recorder, stats = simulation.recorder, simulation.stats
     gaps: Counter[int] = Counter()
     entries = iter(recorder.gaps)
     for first, increment, steps, weight in zip(entries, entries, entries, entries, strict=True):
@@ -100,6 +114,42 @@ def found(recorder: Recorder, stats: list[InstanceStats]) -> dict[str, Any]:
         "preemptions by instance": [one.preemptions for one in stats],
         "output tokens by instance": [one.output_tokens for one in stats],
         "cached tokens by instance": [one.cached_tokens for one in stats],
+        **stores_found(simulation),
+    }
+
+
+def stores_found(simulation: Simulation) -> dict[str, Any]:
+    """Each store below the GPU of each instance at the end, the links long after it."""
+    found: dict[str, Any] = {"contents": [], "counts": [], "links": []}
+    for instance in simulation.instances:
+        for tier in [] if instance.tiers is None else instance.tiers.tiers:
+            store, link = tier.store, simulation.links.links[tier.link]
+            store.check()
+            tier.settle(LATER)
+            link._settle(LATER)
+            content = [(part.key, part.ranges) for part in store.recency]
+            found["contents"].append(
+                [(key, block) for key, ranges in content for start, end in ranges[::-1] for block in blocks(start, end)]
+            )
+            found["counts"].append((tier.stored, tier.loaded, tier.thrashed, tier.peak, tier.filled))
+            found["links"].append((link.moved_bytes, link.busy_ps))
+    return found
+
+
+def blocks(start: int, end: int) -> list[int]:
+    """The tail first."""
+    return list(range(start, end))[::-1]
+
+
+def stores_expected(run: ReferenceRun) -> dict[str, Any]:
+    stores = [store for one in run.instances for store in one.stores]
+    for store in stores:
+        store.go_to(LATER)
+        store.link.go_to(LATER)
+    return {
+        "contents": [store.content for store in stores],
+        "counts": [(one.stored, one.loaded, one.thrashed, one.peak, one.filled) for one in stores],
+        "links": [(one.link.moved, one.link.busy) for one in stores],
     }
 
 
@@ -135,6 +185,7 @@ def expected(run: ReferenceRun) -> dict[str, Any]:
         "preemptions by instance": by_instance([job.preemptions for job in rows]),
         "output tokens by instance": by_instance([job.generated for job in rows]),
         "cached tokens by instance": by_instance([job.cached_tokens for job in rows]),
+        **stores_expected(run),
     }
 
 
@@ -142,12 +193,12 @@ def check(scenario: Scenario, sessions: list[dict[str, Any]] | None = None) -> R
     """The requests of the scenario, or sessions."""
 
     def come() -> Traffic:
-        return open_loop(scenario.requests, scenario.adapters) if sessions is None else traffic(sessions)
+        return open_loop(scenario.requests, scenario.adapters, scenario.patience) if sessions is None else traffic(sessions)
 
     done = simulate(**vars(scenario), traffic=come())
     right = expected(done)
     for leap in LEAPS:
-        got = found(*engine(scenario, leap, come()))
+        got = found(engine(scenario, leap, come()))
         wrong = {name: (got[name], value) for name, value in right.items() if got[name] != value}
         assert not wrong, f"leap {leap}: (engine, reference) differ in {wrong}"
     return done
@@ -324,6 +375,24 @@ def test_the_engine_gives_what_the_reference_gives_with_adapters() -> None:
         if seen[what] < 0.1 * seen["scenarios"]
     }
     assert not rare, f"seen too rarely: {rare} of {seen}"
+
+
+def test_the_engine_gives_what_the_reference_gives_with_stores_below_the_gpu() -> None:
+    seen: Counter[str] = Counter()
+
+    @fast
+    @given(tiered(st.one_of(scenarios(), twins(), stopped(scenarios()), adapted(twins()))))
+    def holds(scenario: Scenario) -> None:
+        done = check(scenario)
+        stores = [store for one in done.instances for store in one.stores]
+        seen["scenarios"] += 1
+        seen["loaded"] += any(store.loaded for store in stores)
+        seen["stored"] += any(store.stored for store in stores)
+        for one in done.instances:
+            seen.update({what: 1 for what, times in one.seen.items() if times})
+
+    holds()
+    print(seen)
 
 
 class Drawn:

@@ -50,7 +50,7 @@ Explain = Callable[[Request, Route], None]  # is told every routing decision, wi
 class Flight:
     """A request on its way: where it went, and what its instance is told of how much it matters."""
 
-    __slots__ = ("cached", "first_ps", "hints", "pending", "priority", "request", "view")
+    __slots__ = ("cached", "first_ps", "hints", "pending", "prefill", "priority", "request", "view")
 
     def __init__(
         self, request: Request, view: InstanceView, cached: int, pending: int, priority: float, hints: Hints
@@ -62,6 +62,7 @@ class Flight:
         self.priority = priority
         self.hints = hints
         self.first_ps = -1  # when the first token came
+        self.prefill: InstanceView | None = None  # where the prompt is computed, if elsewhere, until it is
 
 
 class Queued:
@@ -231,22 +232,7 @@ class ControlPlane:
             self.next_ps = min(self.next_ps, *(group.flow.next_ps for group in self.groups))
 
     def dispatch(self, now_ps: int, request: Request, route: Route, priority: Priority) -> Flight:
-        try:
-            view = self.views.get(route.target)
-        except TypeError:  # not even hashable
-            view = None
-        if view is None:
-            name = type(self.routing).__name__
-            raise HeadwayError(
-                f"policies.routing: {name} routed to {shown(route.target)}, which is not an instance of this cluster, "
-                f"at request {request.id}."
-            )
-        if self.by_model is not None and request.model not in view.serves:
-            name = type(self.routing).__name__
-            raise HeadwayError(
-                f"policies.routing: {name} routed to {shown(route.target)}, which does not serve model "
-                f"{shown(request.model)}, at request {request.id}."
-            )
+        view = self.checked(route.target, request)
         tokens, cached, score = request.prompt_tokens, route.cached_tokens, priority.score
         if type(cached) is not int or not 0 <= cached <= MOST_TOKENS:
             right = "route must give cached_tokens as a whole number that is not negative"
@@ -259,11 +245,14 @@ class ControlPlane:
         pending = tokens - cached
         if pending < 0:
             pending = 0
+        flight = self.flights[request.id] = Flight(request, view, cached, pending, score, priority.hints)
+        if route.prefill is None:
+            view.pending_prefill_tokens += pending
+        else:
+            self.dispatch_prefill(flight, route.prefill)
         view.inflight += 1
         view.inflight_tokens += tokens
         view.routed += 1
-        view.pending_prefill_tokens += pending
-        flight = self.flights[request.id] = Flight(request, view, cached, pending, score, priority.hints)
         if self.state is not None:
             self.state.routed(request)
         for index in self.indexes:
@@ -272,12 +261,46 @@ class ControlPlane:
             self.tell(Routed(now_ps, request, view))
         return flight
 
+    def checked(self, target: str, request: Request) -> InstanceView:
+        """An instance that the routing policy has named, which must be one that can serve the request."""
+        try:
+            view = self.views.get(target)
+        except TypeError:  # not even hashable
+            view = None
+        name = type(self.routing).__name__
+        if view is None:
+            raise HeadwayError(
+                f"policies.routing: {name} routed to {shown(target)}, which is not an instance of this cluster, "
+                f"at request {request.id}."
+            )
+        if self.by_model is not None and request.model not in view.serves:
+            raise HeadwayError(
+                f"policies.routing: {name} routed to {shown(target)}, which does not serve model "
+                f"{shown(request.model)}, at request {request.id}."
+            )
+        return view
+
+    def dispatch_prefill(self, flight: Flight, target: str) -> None:
+        """The prompt is computed on another instance than that which generates."""
+        request = flight.request
+        view = self.checked(target, request)
+        if view.role != "prefill" or flight.view.role != "decode":
+            right = "route must give 'prefill' an instance of that role, and the target one of role 'decode'"
+            raise wrong_answer("routing", self.routing, right, (target, flight.view.id), request)
+        view.inflight += 1
+        view.inflight_tokens += request.prompt_tokens
+        view.routed += 1
+        view.pending_prefill_tokens += flight.pending
+        flight.prefill = view
+        for index in self.indexes:
+            index.touch(view.index, request.path)
+
     # --- what happened -----------------------------------------------------------------------------------------
 
     def first_token(self, now_ps: int, request_id: int) -> None:
         flight = self.flights[request_id]
         request, view = flight.request, flight.view
-        view.pending_prefill_tokens -= flight.pending
+        (flight.prefill or view).pending_prefill_tokens -= flight.pending
         view.decode_tokens += request.prompt_tokens
         flight.pending = 0
         flight.first_ps = now_ps
@@ -286,12 +309,29 @@ class ControlPlane:
         if self.observers:
             self.tell(FirstToken(now_ps, request, view))
 
+    def handed(self, now_ps: int, request_id: int) -> Flight:
+        """A request's prompt has been computed on one instance, and it goes on to the other."""
+        flight = self.flights[request_id]
+        assert flight.prefill is not None
+        self.leave_prefill(flight, flight.prefill)
+        return flight
+
+    def leave_prefill(self, flight: Flight, view: InstanceView) -> None:
+        view.inflight -= 1
+        view.inflight_tokens -= flight.request.prompt_tokens
+        view.pending_prefill_tokens -= flight.pending
+        flight.pending = 0
+        flight.prefill = None
+
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         flight = self.flights.pop(request_id)
         request, view = flight.request, flight.view
         view.inflight -= 1
         view.inflight_tokens -= request.prompt_tokens
-        view.pending_prefill_tokens -= flight.pending
+        if flight.prefill is None:
+            view.pending_prefill_tokens -= flight.pending
+        else:
+            self.leave_prefill(flight, flight.prefill)
         if flight.first_ps >= 0:
             view.decode_tokens -= request.prompt_tokens
         if outcome == "completed":

@@ -223,6 +223,7 @@ class Route(Struct, frozen=True, gc=False):
     cached_tokens: int = 0  # prompt tokens the policy believes cached on the target
     priority: float | None = None  # for the instance's scheduler; None leaves the priority stage's score
     scorecard: Scorecard | None = None
+    prefill: str | None = None  # the instance that computes the prompt, where that is not the target
 
 
 ADMIT: Final = Admit()

@@ -104,7 +104,7 @@ class Batch:
         self.phases[phase + size] -= 1
         end = computed // size
         if end > job.cached_to and self.caching:
-            self.cache.add(job.output_key, job.cached_to, end, job.holds)
+            self.cache.add(job.output_key, job.cached_to, end, job.holds, job.ticket.priority)
 
     def chunk_blocks(self, steps: int) -> int:
         """Blocks of the unfinished prefill once `steps` steps of the run have begun."""
@@ -165,9 +165,9 @@ class Batch:
         for run, stop in job.runs:
             if stop > start:
                 if stop >= end:
-                    self.cache.add(run, start, end, job.holds)
+                    self.cache.add(run, start, end, job.holds, job.ticket.priority)
                     return
-                self.cache.add(run, start, stop, job.holds)
+                self.cache.add(run, start, stop, job.holds, job.ticket.priority)
                 start = stop
 
     def repeats(self, job: Job, want: int) -> bool:

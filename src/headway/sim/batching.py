@@ -18,6 +18,7 @@ from headway.sim.gap_log import GAP_FIELDS, GapLog
 from headway.sim.hits import HitRate
 from headway.sim.job import WHOLE, Job
 from headway.sim.leap import duration
+from headway.sim.link import Links
 from headway.sim.loading import Loading
 from headway.types import HeadwayError, InstanceView
 from headway.wording import shown
@@ -40,9 +41,9 @@ class Batching(Loading):
     )
 
     def __init__(
-        self, view: InstanceView, scheduler: Any, recorder: Recorder, *, block_tokens: int, caching: bool
+        self, view: InstanceView, scheduler: Any, recorder: Recorder, links: Links, *, block_tokens: int, caching: bool
     ) -> None:
-        super().__init__(view, block_tokens, caching)
+        super().__init__(view, links, block_tokens, caching)
         self.queue = queue_of(scheduler)
         self.chunk = getattr(self.queue, "chunk", None)
         self.max_batch_tokens = view.max_batch_tokens
@@ -126,7 +127,7 @@ class Batching(Loading):
         """Waiting requests enter in order while sequences, tokens, blocks and adapters allow. True if the first of
         those that stay might enter at the next step although nothing else changes."""
         cache, size, waiting, running = self.cache, self.block_tokens, self.waiting, self.running
-        queue, adapters, tiers = self.queue, self.adapters, self.tiers
+        queue, adapters, loads = self.queue, self.adapters, self.loads
         budget = self.max_batch_tokens - self.decodes
         if self.chunks:
             job, want = self.chunks[0]
@@ -137,7 +138,7 @@ class Batching(Loading):
             budget = self.admit_ready(budget)
         while waiting and budget > 0 and len(running) + len(self.loading) < self.max_batch_size:
             ticket = queue.first()
-            if tiers is not None and ticket is self.refused:  # nothing has changed since
+            if loads and ticket is self.refused:  # nothing has changed since
                 return False
             try:
                 job = waiting[ticket]
@@ -150,7 +151,7 @@ class Batching(Loading):
                 return False
             known = job.known
             hits = cache.match(job.runs, (known - 1) // size) if self.caching else 0
-            if tiers is not None and (end := tiers.reach(job, hits, (known - 1) // size)) > hits:
+            if loads and (end := self.reach(job, hits)) > hits:
                 if job.swapped:
                     hits = 0
                 room = cache.total - cache.held
@@ -174,13 +175,13 @@ class Batching(Loading):
                 # As its hits are evicted it needs fewer blocks at once, but each eviction also takes a free one: it
                 # stays shut out for the run, unless one eviction can cost it several hits.
                 self.refused = ticket
-                return tiers is None and not cache.goes_tail_first(job.runs, hits)
+                return not loads and not cache.goes_tail_first(job.runs, hits)
             queue.take()
             del waiting[ticket]
             if adapters is not None and adapter is not None and adapters.enter(adapter):
                 self.view.adapters = adapters.names()
             if hits:
-                job.holds = cache.hold(job.runs, hits)
+                job.holds = cache.hold(job.runs, hits, job.ticket.priority)
             cache.take(blocks - hits)
             job.computed = done
             job.blocks = blocks

@@ -73,6 +73,8 @@ class Simulation(Cluster):
                 for job in first_tokens:
                     first_token(now, job.row)
                 first_tokens.clear()
+            if self.handed:
+                self.pass_on(now)
             # (b) arrivals, what was held back until now, clients that give up; then what the router hears of endings,
             # what it sends from its queue, and what follows from them at once
             while True:

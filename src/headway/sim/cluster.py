@@ -15,6 +15,7 @@ from headway.registry import declared
 from headway.results.recorder import COMPLETED, IN_FLIGHT, REJECTED, TIMED_OUT, InstanceStats, Recorder
 from headway.sim.deadlines import Deadlines
 from headway.sim.instance import Instance
+from headway.sim.handover import Handover
 from headway.sim.job import Job
 from headway.sim.kv_events import KvEvents
 from headway.sim.leap import NEVER
@@ -56,12 +57,14 @@ class Cluster:
         self.ended_ps = 0
         self.first_tokens: list[Job] = []  # requests that got it at this instant
         self.done: list[Job] = []  # requests that ended at this instant
+        self.handed: list[Job] = []  # requests whose prompts were computed at this instant, and that go on elsewhere
         self.listens = False  # whether the traffic goes by what becomes of its requests
         self.refused: list[Request] = []  # those that ended and never came to an instance, until it has heard
         self.held: dict[int, Planned] = {}  # those that admission put off, or that wait in the router's queue
         self.deadlines = Deadlines(self.recorder)
         self.timer = NEVER  # when a held request comes up again or has waited too long, or a client gives up
         self.links = Links()
+        self.outgoing: dict[int, int] = {}  # the link of each instance that computes prompts for others
         self.shared: dict[tuple[str, str], Tier] = {}  # stores by pool and name
         self.instances = [self.instance(engine, scheduler) for engine in setup.engines]
         stages = [admission, priority, routing, *([] if flow is None else [flow])]
@@ -86,6 +89,9 @@ class Cluster:
 
     def instance(self, engine: EngineSetup, scheduler: Any) -> Instance:
         setup = self.setup
+        if engine.transfer is not None:
+            transfer = engine.transfer
+            self.outgoing[engine.view.index] = self.links.add(transfer.bandwidth, transfer.latency_ps)
         return Instance(
             engine.view if setup.polling is None else copy(engine.view),
             engine,
@@ -97,6 +103,7 @@ class Cluster:
             cuts=stream(setup.jitter_seed, f"cuts.{engine.view.index}") if setup.leap == "random-cuts" else None,
             first_tokens=self.first_tokens,
             finished=self.done,
+            handed=self.handed,
             links=self.links,
             tiers=self.tiers(engine),
         )
@@ -164,16 +171,19 @@ class Cluster:
         recorder.predicted_tokens[row] = flight.cached
         size = self.block_tokens
         job = Job(request, planned.output_tokens, planned.output_key, size, row >= self.warmup)
-        if request.deadline_ps is not None:
-            self.deadlines.jobs[row] = job
         instance = self.instances[index]
-        instance.stats.requests += 1
         tokens = request.prompt_tokens + planned.output_tokens - 1
-        if tokens > instance.cache.total * size:
-            needed = -(-tokens // size)
-            self.end(now, row, REJECTED, f"needs {needed} KV blocks, {flight.view.id} has {instance.cache.total}")
+        if flight.prefill is not None:
+            job, instance = self.split(job, flight.prefill.index, index)
+        if request.deadline_ps is not None:
+            self.deadlines.jobs[row] = (instance.view.index, job)
+        instance.stats.requests += 1
+        if self.never_fits(now, row, tokens, self.instances[index]) or (
+            flight.prefill is not None and self.never_fits(now, row, request.prompt_tokens, instance)
+        ):
             self.done.append(job)
             return
+        index = instance.view.index
         recorder.enqueued_ps[row] = now
         if self.signals.polled:
             self.signals.routed(now, flight.view)
@@ -182,6 +192,51 @@ class Cluster:
             self.begins.append(index)
         elif instance.end != before:  # the run was cut
             heappush(self.ends, instance.end << INDEX_BITS | index)
+
+    def never_fits(self, now: int, row: int, tokens: int, instance: Instance) -> bool:
+        """Whether a request that has to hold so many tokens at a time is turned away for that."""
+        needed = -(-tokens // self.block_tokens)
+        if needed <= instance.cache.total:
+            return False
+        self.end(now, row, REJECTED, f"needs {needed} KV blocks, {instance.view.id} has {instance.cache.total}")
+        return True
+
+    def split(self, job: Job, prefill: int, decode: int) -> tuple[Job, Instance]:
+        """A request whose prompt one instance computes, and that goes on to another: what it is at the first of them."""
+        instance = self.instances[prefill]
+        transfer = instance.transfer
+        assert transfer is not None
+        source = Job(job.request, 1, job.output_key, self.block_tokens, job.counted)
+        if job.output_tokens > 1 or not transfer.first_token:
+            link = self.outgoing[prefill]
+            source.handover = job.awaits = Handover(source, job, prefill, decode, link, transfer)
+            job.started = True
+            job.prefilled = job.request.prompt_tokens
+            job.generated = int(transfer.first_token)
+        return source, instance
+
+    def pass_on(self, now: int) -> None:
+        """Requests whose prompts have been computed go on to the instances that generate, by request."""
+        self.handed.sort(key=by_row)
+        for source in self.handed:
+            handover = source.handover
+            assert handover is not None
+            target, row = handover.target, source.row
+            if row in self.deadlines.jobs:
+                self.deadlines.jobs[row] = (handover.decode, target)
+            flight = self.control.handed(now, row)
+            instance = self.instances[handover.decode]
+            instance.gaps.last_token_ps[row] = now
+            before = instance.end
+            self.moved(handover.decode, before, instance.enqueue(target, now, flight.priority, flight.hints))
+        self.handed.clear()
+
+    def moved(self, index: int, before: int, begins: bool) -> None:
+        """An instance has heard of something: it can begin a step now, or its run, which ended at `before`, was cut."""
+        if begins:
+            self.begins.append(index)
+        elif (end := self.instances[index].end) != before:
+            heappush(self.ends, end << INDEX_BITS | index)
 
     def ring(self, now: int) -> None:
         """What was held back comes up again, and clients whose deadline this is give up, each by request."""
@@ -199,30 +254,34 @@ class Cluster:
 
     def loaded(self, now: int, load: Load) -> None:
         """The blocks that a request waited for have come, unless it has given up."""
-        instance = self.instances[load.instance]
+        instance, handover = self.instances[load.instance], load.job.awaits
         if load.job in instance.loading:
             before = instance.end
-            if instance.loaded(load.job, now):
-                self.begins.append(load.instance)
-            elif instance.end != before:  # the run was cut
-                heappush(self.ends, instance.end << INDEX_BITS | load.instance)
+            self.moved(load.instance, before, instance.loaded(load.job, now))
+            if handover is not None:
+                self.let_go(now, handover)
+
+    def let_go(self, now: int, handover: Handover) -> None:
+        """The instance that has computed a prompt for another need not keep it."""
+        instance = self.instances[handover.prefill]
+        before = instance.end
+        self.moved(handover.prefill, before, instance.let_go(handover.source, now))
 
     def give_up(self, now: int, row: int) -> None:
         """A client does not wait any longer; a last token that comes at this instant is in time."""
-        job = self.deadlines.jobs.get(row)
-        if job is None:
+        found = self.deadlines.jobs.get(row)
+        if found is None:
             self.control.give_up(row)
             self.turn_away(now, self.held.pop(row).request, TIMED_OUT)
             return
+        index, job = found
         if job.generated == job.output_tokens:
             return
-        index = self.recorder.instance[row]
         instance = self.instances[index]
         before = instance.end
-        if instance.expire(job, now):
-            self.begins.append(index)
-        elif instance.end != before:  # the run was cut
-            heappush(self.ends, instance.end << INDEX_BITS | index)
+        self.moved(index, before, instance.expire(job, now))
+        if job.awaits is not None:
+            self.let_go(now, job.awaits)
 
     def set_timer(self) -> None:
         self.timer = min(self.control.next_ps, self.links.next_ps, self.deadlines.next_ps())

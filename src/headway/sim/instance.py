@@ -21,6 +21,7 @@ from headway.sim.job import Job
 from headway.sim.leap import NEVER, duration, steps_begun
 from headway.sim.link import Links
 from headway.sim.polling import History
+from headway.sim.ranked_cache import RankedCache
 from headway.sim.setup import EngineSetup
 from headway.sim.tiers import Tier, Tiers
 from headway.types import Hints, InstanceView
@@ -35,13 +36,15 @@ class Instance(Batching):
         "expiring",
         "finished",
         "first_tokens",
+        "handed",
+        "handing",
         "history",
         "idle_watts",
         "log",
-        "peak",
         "span_watts",
         "step_times",
         "tick",
+        "transfer",
         "walks",
         "windows",
     )
@@ -59,16 +62,22 @@ class Instance(Batching):
         cuts: Random | None,
         first_tokens: list[Job],
         finished: list[Job],
+        handed: list[Job],
         links: Links,
         tiers: list[Tier] | None,
     ) -> None:
-        super().__init__(view, scheduler, recorder, block_tokens=block_tokens, caching=caching)
+        super().__init__(view, scheduler, recorder, links, block_tokens=block_tokens, caching=caching)
         self.stats.gpus = engine.gpus
         self.stats.usd_per_gpu_hour = engine.usd_per_gpu_hour
         if view.adapter_slots is not None:
             self.adapters = Adapters(view.adapter_slots, engine.adapter_load_ps)
+        if engine.eviction != "lru":
+            self.cache = RankedCache(view.kv_blocks, engine.eviction == "lfu")
         if tiers is not None:
             self.tiers = Tiers(view.index, self.cache, tiers, links, engine)
+        self.loads = tiers is not None or view.role == "decode"
+        self.transfer = engine.transfer
+        self.handing: dict[Job, None] = {}  # prompts computed for others that have not got them yet
         self.step_times = engine.latency.run
         self.idle_watts = engine.idle_watts
         self.span_watts = engine.busy_watts - engine.idle_watts
@@ -80,8 +89,8 @@ class Instance(Batching):
         # what it leaves
         self.first_tokens = first_tokens  # of runs ended at this instant, on any instance
         self.finished = finished
+        self.handed = handed  # requests whose prompts are computed and go on elsewhere
         self.log = self.gaps.runs.frombytes
-        self.peak = 0  # most blocks held
         self.busy_from = -1  # when it last became busy; -1 when idle
         self.windows: tuple[BusyWindow, ...] = ()  # where somebody asks how busy it was
         self.tick = NEVER  # the first that has not been written down, where the signals are polled
@@ -154,6 +163,7 @@ class Instance(Batching):
         """What a request waits for, or has loaded, is not wanted any more; what is on its way comes for nobody."""
         self.settle(now)
         held = self.cache.held
+        self.peak = max(self.peak, held)
         self.unload(job, now)
         if self.tells_kv:
             self.view.kv_used -= held - self.cache.held
@@ -317,8 +327,11 @@ class Instance(Batching):
         if job is self.partial:
             self.partial = None
         if self.cache.stored is not None:
-            self.cache.stored.extend(reversed(job.holds))
+            self.cache.note(job.holds)
             self.stirred = True
+        if job.handover is not None:
+            self.hand_over(job, now)
+            return
         job.generated += 1
         if job.generated == 1:
             self.recorder.first_token_ps[job.row] = now
@@ -331,6 +344,40 @@ class Instance(Batching):
             self.leave(job)
         else:
             heappush(self.ending, (job.ends_at_step, job.order, job))
+
+    def hand_over(self, job: Job, now: int) -> None:
+        """The prompt is computed; the request goes on elsewhere, and its blocks stay here until they are there."""
+        assert job.handover is not None
+        if job.handover.transfer.first_token:
+            self.recorder.first_token_ps[job.row] = now
+            self.first_tokens.append(job)
+        del self.running[job]
+        self.view.running = len(self.running)
+        self.stir()
+        if self.adapters is not None and job.request.adapter is not None:
+            self.adapters.leave(job.request.adapter)
+        if self.ended is not None:
+            self.ended(job.ticket, 0, True)
+        self.handing[job] = None
+        self.handed.append(job)
+
+    def let_go(self, job: Job, now: int) -> bool:
+        """What was computed for another instance is there, or is not wanted any more. True if a step can begin at this
+        instant."""
+        if now >= self.tick:
+            self.history.record(self, now)
+        self.settle(now)
+        held = self.cache.held
+        self.peak = max(self.peak, held)
+        del self.handing[job]
+        self.cache.release(job.holds, job.blocks)
+        if self.transfer is not None and not self.transfer.keeps_copy:
+            self.cache.forget(job.holds)
+        if self.tells_kv:
+            self.view.kv_used -= held - self.cache.held
+        self.stir()
+        self.settle_stores(now)
+        return self.cut_to_enter(now) if self.end >= 0 else self.queued() > 0
 
     def count_prefill(self, job: Job, computed: int) -> None:
         """Prompt tokens are counted the first time they are computed."""
@@ -388,7 +435,7 @@ class Instance(Batching):
                 tokens = job.request.prompt_tokens + self.steps - job.decoding_from - 1 + begun
                 blocks = -(-tokens // self.block_tokens)
             private += blocks - sum(end - start for _, start, end in job.holds)
-        for job in [*self.loading, *self.ready]:
+        for job in [*self.loading, *self.ready, *self.handing]:
             private += job.blocks - sum(end - start for _, start, end in job.holds)
         self.cache.check(private)
         if self.adapters is not None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headway.policies.queues import Ticket
 from headway.sim.kv_cache import Hold, Runs
 from headway.types import Request
+
+if TYPE_CHECKING:
+    from headway.sim.handover import Handover
 
 WHOLE = 1 << 60  # tokens, more than any prompt has
 
 
 class Job:
     __slots__ = (
+        "awaits",
         "blocks",
         "cached_to",
         "chunk",
@@ -20,6 +26,7 @@ class Job:
         "ends_at_step",
         "expired",
         "generated",
+        "handover",
         "holds",
         "known",
         "log_from",
@@ -58,6 +65,8 @@ class Job:
         self.expired = False  # its client has given up
         self.started = False  # its turn at the instance has come
         self.resumes = False  # once its blocks have come, it goes on to decode
+        self.handover: Handover | None = None  # where its prompt is computed for another instance
+        self.awaits: Handover | None = None  # where its blocks come from another instance, until they are here
         self.swapped = 0  # blocks of it that wait in a store below the GPU's
         self.prefilled = 0  # prompt tokens computed or found cached, once and for all
         self.generated = 0  # as of the last scheduling change

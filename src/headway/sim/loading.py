@@ -9,37 +9,63 @@ from __future__ import annotations
 
 from headway.policies.queues import Ticket
 from headway.sim.batch import Batch
+from headway.sim.handover import Handover
 from headway.sim.job import Job
+from headway.sim.link import Links
+from headway.sim.load import Load
 from headway.sim.tiers import Tiers
 from headway.types import InstanceView
 
 
 class Loading(Batch):
-    __slots__ = ("loading", "ready", "refused", "stirred", "tiers")
+    __slots__ = ("links", "loading", "loads", "peak", "ready", "refused", "stirred", "tiers")
 
-    def __init__(self, view: InstanceView, block_tokens: int, caching: bool) -> None:
+    def __init__(self, view: InstanceView, links: Links, block_tokens: int, caching: bool) -> None:
         super().__init__(view, block_tokens, caching)
+        self.links = links
+        self.peak = 0  # most blocks held
+        self.loads = False  # whether blocks come from elsewhere
         self.tiers: Tiers | None = None  # where there are any
         self.loading: dict[Job, tuple[int, int]] = {}  # the blocks that each of them waits for
         self.ready: list[Job] = []  # those whose blocks have come, in that order
         self.refused: Ticket | None = None  # the first in order that last was found to lack blocks or a slot
         self.stirred = False  # a scheduling change since the stores were settled
 
+    def reach(self, job: Job, hits: int) -> int:
+        """Where the blocks end that a request whose turn has come can load."""
+        if job.awaits is not None:
+            return -(-job.known // self.block_tokens)
+        if job.swapped:
+            return job.swapped
+        return hits if self.tiers is None else self.tiers.match(job.runs, hits, (job.known - 1) // self.block_tokens)
+
     def load(self, job: Job, hits: int, end: int, now: int) -> None:
         """A request's blocks up to `end` are to be loaded, but for those that are here."""
-        assert self.tiers is not None
         if hits:
-            job.holds = self.cache.hold(job.runs, hits)
+            job.holds = self.cache.hold(job.runs, hits, job.ticket.priority)
         self.cache.take(end - hits)
+        self.peak = max(self.peak, self.cache.held)
         job.blocks = end
         self.loading[job] = (hits, end)
         self.stirred = True
         if job.swapped:
+            assert self.tiers is not None
             self.tiers.swap_in(now, job)
             return
         job.computed = hits * self.block_tokens
         job.cached_to = hits
-        self.tiers.load(now, job, hits, end)
+        if job.awaits is not None:
+            self.fetch(job.awaits, job, hits, end, now)
+        else:
+            assert self.tiers is not None
+            self.tiers.load(now, job, hits, end)
+
+    def fetch(self, handover: Handover, job: Job, hits: int, end: int, now: int) -> None:
+        """The blocks come from the instance that has computed the prompt."""
+        load = Load(self.view.index, job, hits, end)
+        load.left = 1
+        amount = handover.amount(job.known - hits * self.block_tokens)
+        self.links.start(now, handover.link, amount, load)
 
     def swap_out(self, job: Job) -> None:
         """A decode that has to yield keeps what it has computed in the store below, if that has room."""
@@ -48,22 +74,30 @@ class Loading(Batch):
 
     def arrive(self, job: Job, now: int) -> None:
         """What a request waited for is here."""
-        assert self.tiers is not None
         start, end = self.loading.pop(job)
         self.ready.append(job)
         self.stir()
+        if job.awaits is not None:
+            self.offer(job, job.known // self.block_tokens)
+            job.resumes = job.awaits.transfer.first_token
+            job.computed = job.known if job.resumes else job.known - 1
+            job.awaits = None
+            return
+        assert self.tiers is not None
         if job.swapped:
             self.tiers.end_swap(now, job)
             job.resumes = True
             return
         job.computed = end * self.block_tokens
         self.offer(job, end)
-        self.tiers.loaded(now, job.runs, start, end)
+        self.tiers.loaded(now, job, start, end)
 
     def unload(self, job: Job, now: int) -> None:
         """A request that waits for blocks, or is ready, gives up its own."""
         if job in self.loading:
             del self.loading[job]
+            if self.tiers is not None:
+                self.tiers.began.pop(job, None)
             if job.swapped and self.tiers is not None:
                 self.tiers.end_swap(now, job)
         else:

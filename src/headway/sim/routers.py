@@ -146,6 +146,10 @@ class Routers:
         self.changed = True
         self.hearing(request_id).first_token(now_ps, request_id)
 
+    def handed(self, now_ps: int, request_id: int) -> Flight:
+        self.changed = True
+        return self.planes[self.home[request_id]].handed(now_ps, request_id)
+
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         self.changed = True
         self.hearing(request_id).finished(now_ps, request_id, outcome, output_tokens)

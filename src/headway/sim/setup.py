@@ -19,6 +19,17 @@ class TierSetup(Struct):
     shared: bool = False  # by the instances of a pool
 
 
+class TransferSetup(Struct):
+    """How KV blocks go from an instance that computes prompts to those that generate."""
+
+    bandwidth: int  # bytes a second, of all transfers from the instance together
+    latency_ps: int
+    token_bytes: int
+    grain_tokens: int  # what is moved is a multiple of these
+    first_token: bool = True  # it is delivered when the prompt is computed; else by the instance that decodes
+    keeps_copy: bool = False  # the prefix cache keeps what was moved
+
+
 class EngineSetup(Struct):
     """One instance: how the router sees it at first, and what drives it."""
 
@@ -33,6 +44,8 @@ class EngineSetup(Struct):
     offload: str = "lazy"  # or eager, threshold
     offload_level: float = 1.0  # of the GPU's blocks, where it is threshold
     block_bytes: int = 0
+    eviction: str = "lru"  # or lfu, priority; of the GPU's cache and of the stores
+    transfer: TransferSetup | None = None  # where it may compute prompts for others
     swaps: bool = False  # a request that has to yield keeps its blocks in the first of the tiers
 
 

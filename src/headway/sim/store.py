@@ -1,5 +1,6 @@
 """A store of KV content below the GPU's cache: nobody computes there, so nobody holds anything. It keeps what was put
-there last; beyond its capacity the oldest goes first, and of what came together the tail before the head.
+there last; beyond its capacity the oldest goes first, and of what came together the tail before the head. Where content
+has a level (see `ranked_cache`), what has the lowest goes first, of equals the oldest.
 
 Content is named as in the cache: by (key, block). Blocks of one key that came together are one *part*, which may have
 gaps where some of them came again later or were taken out.
@@ -7,29 +8,35 @@ gaps where some of them came again later or were taken out.
 
 from __future__ import annotations
 
-from headway.sim.kv_cache import Runs
+from heapq import heapify, heappop, heappush
+
+from headway.sim.kv_cache import Runs, Stretch
 from headway.types import InvariantError
 
-Stretch = tuple[int, int, int]  # key, first block, end block
+SPARE = 64  # entries of no use that a heap may have, beside as many as there are of use
 
 
 class Part:
-    __slots__ = ("at", "key", "ranges")
+    __slots__ = ("at", "key", "level", "ranges")
 
-    def __init__(self, key: int, start: int, end: int, at: int) -> None:
+    def __init__(self, key: int, start: int, end: int, at: int, level: float) -> None:
         self.at = at  # when it came
         self.key = key
+        self.level = level
         self.ranges = [(start, end)]  # in order
 
 
 class Store:
-    __slots__ = ("blocks", "parts", "recency", "used")
+    __slots__ = ("blocks", "came", "levels", "parts", "ranked", "recency", "used")
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks: int, ranked: bool = False) -> None:
         self.blocks = blocks
         self.used = 0
         self.parts: dict[int, list[Part]] = {}  # by key
         self.recency: dict[Part, None] = {}  # oldest first
+        self.ranked = ranked  # whether levels count
+        self.levels: list[tuple[float, int, Part]] = []  # heap of the parts then, also of some that are no more
+        self.came = 0  # parts that ever did
 
     def match(self, runs: Runs, start: int, limit: int) -> int:
         """Where the blocks end that are here without a gap from `start` on, at most `limit`."""
@@ -67,12 +74,24 @@ class Store:
             first = last
         return count
 
-    def put(self, key: int, start: int, end: int, at: int) -> int:
+    def parts_of(self, key: int, start: int, end: int) -> list[Stretch]:
+        """What is here of these blocks, by level, in order."""
+        found: list[Stretch] = []
+        for part in self.parts.get(key, ()):
+            for first, last in part.ranges:
+                if first < end and last > start:
+                    found.append((key, max(first, start), min(last, end), part.level))
+        return sorted(found)
+
+    def put(self, key: int, start: int, end: int, at: int, level: float = 0.0) -> int:
         """The blocks become the most recent ones. How many of them were not here before."""
         fresh = end - start - self.discard(key, start, end)
-        part = Part(key, start, end, at)
+        part = Part(key, start, end, at, level)
         self.parts.setdefault(key, []).append(part)
         self.recency[part] = None
+        if self.ranked:
+            self.came += 1
+            heappush(self.levels, (level, self.came, part))
         self.used += end - start
         return fresh
 
@@ -100,7 +119,7 @@ class Store:
         """Take out what goes beyond the capacity, in the order in which it goes."""
         gone: list[Stretch] = []
         while self.used > self.blocks:
-            part = next(iter(self.recency))
+            part = self._lowest() if self.ranked else next(iter(self.recency))
             start, end = part.ranges.pop()
             over = self.used - self.blocks
             if end - start > over:
@@ -109,8 +128,17 @@ class Store:
             elif not part.ranges:
                 self._forget(part)
             self.used -= end - start
-            gone.append((part.key, start, end))
+            gone.append((part.key, start, end, part.level))
         return gone
+
+    def _lowest(self) -> Part:
+        levels = self.levels
+        if len(levels) > 2 * len(self.recency) + SPARE:
+            self.levels = levels = [entry for entry in levels if entry[2] in self.recency]
+            heapify(levels)
+        while levels[0][2] not in self.recency:
+            heappop(levels)
+        return levels[0][2]
 
     def _forget(self, part: Part) -> None:
         del self.recency[part]

@@ -26,7 +26,19 @@ THRASH_PS = PS_PER_SECOND  # what is loaded so soon after it was stored away nee
 class Tier:
     """One store of one instance, or of several (`shared`), and the link to it."""
 
-    __slots__ = ("filled", "link", "loaded", "name", "peak", "shared", "since", "store", "stored", "swapped", "thrashed")
+    __slots__ = (
+        "filled",
+        "link",
+        "loaded",
+        "name",
+        "peak",
+        "shared",
+        "since",
+        "store",
+        "stored",
+        "swapped",
+        "thrashed",
+    )
 
     def __init__(self, name: str, blocks: int, link: int, shared: bool) -> None:
         self.name = name
@@ -75,10 +87,6 @@ class Tiers:
         for _, _, at in self.places(runs, start, limit):  # noqa: B007
             pass
         return at
-
-    def reach(self, job: Job, hits: int, limit: int) -> int:
-        """Where the blocks end that a request whose turn has come can load."""
-        return job.swapped or self.match(job.runs, hits, limit)
 
     def places(self, runs: Runs, start: int, limit: int) -> Iterable[tuple[Tier, int, int]]:
         """Where the blocks from `start` on lie: tier, first and end block; each in the fastest that has it."""
