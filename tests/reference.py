@@ -18,7 +18,7 @@ from headway.latency.base import LatencyModel
 from headway.sim.setup import TierSetup
 from headway.types import Path, Request
 from headway.workload.traffic import NEVER, OpenLoop, Planned, Traffic
-from reference_schedulers import Fcfs
+from reference_schedulers import Fcfs, Fifo
 from reference_tiers import Load, Lower, Store, build
 
 Identity = tuple[int, int]
@@ -494,7 +494,7 @@ class Instance:
                 finished.append(self.drop(job, now))
                 continue
             if job.computed == job.known:
-                if not entry.is_decode:
+                if not entry.is_decode and self.lower is not None and self.lower.eager:
                     self.cache.copy_down(job)
                     self.stirred = True
                 job.token_times.append(now)
@@ -594,7 +594,7 @@ def simulate(
     horizon: int | None = None,
     warmup: int = 0,
     traffic: Traffic | None = None,
-    scheduler: Callable[[], Fcfs] = Fcfs,
+    scheduler: Callable[[], Fcfs] | None = None,
     priority: Callable[[Request], float] = lambda request: 0.0,
     adapters: Sequence[str | None] = (),
     slots: int | None = None,
@@ -607,6 +607,8 @@ def simulate(
 ) -> ReferenceRun:
     """Run until everything has drained, or up to and with the horizon. Requests are given beforehand, or by traffic."""
     limits = (max_batch_tokens, max_batch_size, latency)
+    if scheduler is None:
+        scheduler = Fifo if tiers else Fcfs  # without stores below, order of entry is order of arrival
     engines = [
         Instance(Cache(blocks, block_tokens, prefix_caching), *limits, scheduler(), slots, load)
         for _ in range(instances)

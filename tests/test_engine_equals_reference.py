@@ -126,7 +126,7 @@ def stores_found(simulation: Simulation) -> dict[str, Any]:
             store, link = tier.store, simulation.links.links[tier.link]
             store.check()
             tier.settle(LATER)
-            link._settle(LATER)
+            link.settle(LATER)
             content = [(part.key, part.ranges) for part in store.recency]
             found["contents"].append(
                 [(key, block) for key, ranges in content for start, end in ranges[::-1] for block in blocks(start, end)]

@@ -309,12 +309,14 @@ class ControlPlane:
         if self.observers:
             self.tell(FirstToken(now_ps, request, view))
 
-    def handed(self, now_ps: int, request_id: int) -> Flight:
+    def flight(self, request_id: int) -> Flight:
+        return self.flights[request_id]
+
+    def handed(self, now_ps: int, request_id: int) -> None:
         """A request's prompt has been computed on one instance, and it goes on to the other."""
         flight = self.flights[request_id]
         assert flight.prefill is not None
         self.leave_prefill(flight, flight.prefill)
-        return flight
 
     def leave_prefill(self, flight: Flight, view: InstanceView) -> None:
         view.inflight -= 1

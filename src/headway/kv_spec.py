@@ -49,6 +49,7 @@ class Kv(Struct, frozen=True):
     gpu_blocks: Positive | Literal["auto"] = "auto"  # auto: what the GPU's memory leaves beside the weights
     utilization: Share = 0.9  # share of the GPU's memory that the engine may take
     prefix_caching: bool = True
+    eviction: Literal["lru", "lfu", "priority"] = "lru"  # of the GPU's cache, and of the stores below it
     tiers: Any = None  # stores below the GPU's, by name
     offload: Literal["lazy", "eager", "threshold"] = "lazy"
     preemption: Literal["recompute", "swap"] = "recompute"
@@ -56,6 +57,8 @@ class Kv(Struct, frozen=True):
 
     def explicit(self) -> Json:
         found: Json = msgspec.to_builtins(self)
+        if self.eviction == "lru" and self.tiers is None:
+            del found["eviction"]
         if self.tiers is None:
             for name in ("tiers", "offload", "offload_level", "preemption"):
                 del found[name]

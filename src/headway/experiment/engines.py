@@ -36,6 +36,7 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
                 capacity=capacity,
                 adapter_slots=None if spec.adapters is None else spec.adapters.slots,
                 serves=serves,
+                tier_blocks={} if spec.kv.tiers is None else {name: one.blocks for name, one in spec.kv.tiers.items()},
             ),
             model,
             idle_watts=card.idle_watts * spec.tp,
@@ -48,6 +49,7 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
             offload_level=spec.kv.offload_level,
             swaps=spec.kv.preemption == "swap",
             block_bytes=shape.kv_bytes_per_token * spec.kv.block_tokens,
+            eviction=spec.kv.eviction,
         )
         for number in range(spec.instances)
     ]

@@ -17,6 +17,7 @@ from headway.results.groups import groups, jain
 from headway.results.percentiles import Spread, ranks, spread
 from headway.results.recorder import COMPLETED, InstanceStats, Recorder, RunFacts
 from headway.results.sample import attainment, completed, latency, ratio, throughput
+from headway.results.tiers import own_tiers, tiers
 from headway.types import OUTCOMES, PS_PER_SECOND, Json
 
 PS_PER_HOUR = 3600 * PS_PER_SECOND
@@ -50,6 +51,7 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         "policy_metrics": dict(facts.policy_metrics),
         **_routers(facts),
         **_adapters(recorder, instances),
+        **tiers(instances, length_ps),
         **groups(recorder, sample, facts, window_ps),
         "instances": _instances(instances, length_ps),
     }
@@ -166,6 +168,7 @@ def _instances(instances: list[InstanceStats], length_ps: int) -> list[dict[str,
             "peak_kv_utilization": ratio(stats.peak_kv_blocks, stats.kv_blocks),
             "kv_blocks": stats.kv_blocks,
             **({} if stats.adapter_loads is None else {"adapter_loads": stats.adapter_loads}),
+            **own_tiers(stats, length_ps),
         }
         for stats in instances
     ]

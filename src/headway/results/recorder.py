@@ -36,6 +36,7 @@ COLUMNS: Final = {
     "cached_tokens": ("q", 0),
     "predicted_tokens": ("q", 0),
     "preemptions": ("i", 0),
+    "loaded_tokens": ("q", 0),
 }
 NAMED: Final = ("tenant", "slo_class", "session", "kind", "model", "adapter")
 USUAL_CLASS: Final = "standard"  # number 0 in its column
@@ -68,6 +69,7 @@ class Recorder:
     cached_tokens: array[int]
     predicted_tokens: array[int]  # those that the router believed cached when it sent the request there
     preemptions: array[int]
+    loaded_tokens: array[int]  # those of the cached ones that came from stores below the GPU
 
     def __init__(self, rows_ahead: int = 1) -> None:
         """Rows are reserved so many at a time, which is faster; then the columns want `trim` at the end."""
@@ -123,6 +125,24 @@ class Recorder:
         return self.rows
 
 
+class TierStats(Struct):
+    """What one store below the GPU did over a whole run."""
+
+    owner: str  # its instance, or the pool of those that share it
+    name: str
+    blocks: int
+    hit_tokens: int  # of prompts, loaded from here when their turn first came
+    stored_blocks: int
+    loaded_blocks: int
+    thrashed_blocks: int
+    peak_blocks: int
+    block_ps: int  # blocks in use, summed over time
+    moved_bytes: int  # over its link, both ways
+    link_busy_ps: int
+    interval_ps: int
+    samples: list[int]  # blocks in use at the multiples of the interval
+
+
 class InstanceStats(Struct):
     """What one instance did over a whole run."""
 
@@ -135,6 +155,7 @@ class InstanceStats(Struct):
     prefill_tokens: int = 0  # computed, recomputation after a preemption not counted again
     output_tokens: int = 0
     cached_tokens: int = 0
+    prompt_tokens: int = 0  # of the requests whose turn has come
     preemptions: int = 0
     evicted_blocks: int = 0
     peak_kv_blocks: int = 0
@@ -143,6 +164,8 @@ class InstanceStats(Struct):
     usd_per_gpu_hour: float = 0.0
     adapter_loads: int | None = None  # None where they are always there
     adapter_load_ps: int = 0  # by which those made steps longer
+    tiers: list[TierStats] = []
+    load_waits_ps: list[int] = []  # how long each load from them took
 
 
 class Targets(Struct, frozen=True):

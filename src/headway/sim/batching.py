@@ -149,6 +149,10 @@ class Batching(Loading):
             if adapters is not None and adapter is not None and not adapters.has_room(adapter):
                 self.refused = ticket
                 return False
+            if job.handover is not None and job.handover.incoming.full():
+                job.handover.incoming.blocked[self.view.index] = None
+                self.refused = ticket
+                return False
             known = job.known
             hits = cache.match(job.runs, (known - 1) // size) if self.caching else 0
             if loads and (end := self.reach(job, hits)) > hits:
@@ -160,6 +164,8 @@ class Batching(Loading):
                     return False
                 queue.take()
                 del waiting[ticket]
+                if not job.started:
+                    self.recorder.loaded_tokens[job.row] = (end - hits) * size
                 self.load(job, hits, end, now)
                 self.take_turn(job, end * size, now)
                 continue
@@ -201,6 +207,7 @@ class Batching(Loading):
             self.recorder.started_ps[job.row] = now
             self.recorder.cached_tokens[job.row] = cached
             self.stats.cached_tokens += cached
+            self.stats.prompt_tokens += job.request.prompt_tokens
             if self.hits is not None:
                 self.hits.add(cached, job.request.prompt_tokens)
                 self.view.hit_rate = self.hits.share()

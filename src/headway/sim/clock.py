@@ -43,6 +43,7 @@ class Simulation(Cluster):
         loads = bool(self.links.links)
         arrival = traffic.next_ps
         self.started_ps = self.now = min(0 if arrival == NEVER else arrival, horizon)
+        self.watch_tiers()
         while True:
             end = ends[0] >> INDEX_BITS
             now = end if end < arrival else arrival

@@ -15,13 +15,14 @@ from headway.registry import declared
 from headway.results.recorder import COMPLETED, IN_FLIGHT, REJECTED, TIMED_OUT, InstanceStats, Recorder
 from headway.sim.deadlines import Deadlines
 from headway.sim.instance import Instance
-from headway.sim.handover import Handover
+from headway.sim.handover import Handover, Incoming
 from headway.sim.job import Job
 from headway.sim.kv_events import KvEvents
 from headway.sim.leap import NEVER
 from headway.sim.link import Links
 from headway.sim.load import Load
 from headway.sim.routers import Routers, streams
+from headway.sim.samples import Samples
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.sim.signals import PolledSignals, Signals
 from headway.sim.tiers import Tier
@@ -64,6 +65,7 @@ class Cluster:
         self.deadlines = Deadlines(self.recorder)
         self.timer = NEVER  # when a held request comes up again or has waited too long, or a client gives up
         self.links = Links()
+        self.incoming: dict[int, Incoming] = {}  # by instance, what it is to get from others
         self.outgoing: dict[int, int] = {}  # the link of each instance that computes prompts for others
         self.shared: dict[tuple[str, str], Tier] = {}  # stores by pool and name
         self.instances = [self.instance(engine, scheduler) for engine in setup.engines]
@@ -116,11 +118,19 @@ class Cluster:
         for spec in engine.tiers:
             tier = self.shared.get((engine.view.pool, spec.name)) if spec.shared else None
             if tier is None:
-                tier = Tier(spec.name, spec.blocks, self.links.add(spec.bandwidth, spec.latency_ps), spec.shared)
+                link = self.links.add(spec.bandwidth, spec.latency_ps)
+                tier = Tier(spec.name, spec.blocks, link, spec.shared, engine.eviction != "lru")
                 if spec.shared:
                     self.shared[(engine.view.pool, spec.name)] = tier
             found.append(tier)
         return found
+
+    def watch_tiers(self) -> None:
+        """The run begins: from here on it is written down how full the stores are."""
+        for instance in self.instances:
+            if instance.tiers is not None:
+                for tier in instance.tiers.tiers:
+                    tier.samples = Samples(self.started_ps)
 
     def arrive(self, now: int, planned: Planned, again: bool = False) -> None:
         """A request comes, or comes up again: what the router decides of it, and its way to the instance."""
@@ -208,28 +218,39 @@ class Cluster:
         assert transfer is not None
         source = Job(job.request, 1, job.output_key, self.block_tokens, job.counted)
         if job.output_tokens > 1 or not transfer.first_token:
-            link = self.outgoing[prefill]
-            source.handover = job.awaits = Handover(source, job, prefill, decode, link, transfer)
+            if decode not in self.incoming:
+                self.incoming[decode] = Incoming(transfer.incoming)
+            link, incoming = self.outgoing[prefill], self.incoming[decode]
+            source.handover = job.awaits = Handover(source, job, prefill, decode, link, transfer, incoming)
             job.started = True
             job.prefilled = job.request.prompt_tokens
-            job.generated = int(transfer.first_token)
         return source, instance
 
     def pass_on(self, now: int) -> None:
-        """Requests whose prompts have been computed go on to the instances that generate, by request."""
+        """Requests whose prompts have been computed, or a chunk of them, go on to the instances that generate, by
+        request."""
         self.handed.sort(key=by_row)
         for source in self.handed:
             handover = source.handover
             assert handover is not None
             target, row = handover.target, source.row
-            if row in self.deadlines.jobs:
-                self.deadlines.jobs[row] = (handover.decode, target)
-            flight = self.control.handed(now, row)
             instance = self.instances[handover.decode]
-            instance.gaps.last_token_ps[row] = now
-            before = instance.end
-            self.moved(handover.decode, before, instance.enqueue(target, now, flight.priority, flight.hints))
+            flight = self.control.flight(row)
+            if handover.done:
+                self.control.handed(now, row)
+                target.generated = int(handover.transfer.first_token)
+                instance.gaps.last_token_ps[row] = now
+                if row in self.deadlines.jobs:
+                    self.deadlines.jobs[row] = (handover.decode, target)
+            if handover.load is not None:
+                instance.fetch_more(handover, now)
+            elif not handover.begun:
+                handover.begun = True
+                handover.incoming.count += 1
+                before = instance.end
+                self.moved(handover.decode, before, instance.enqueue(target, now, flight.priority, flight.hints))
         self.handed.clear()
+        self.set_timer()
 
     def moved(self, index: int, before: int, begins: bool) -> None:
         """An instance has heard of something: it can begin a step now, or its run, which ended at `before`, was cut."""
@@ -260,6 +281,27 @@ class Cluster:
             self.moved(load.instance, before, instance.loaded(load.job, now))
             if handover is not None:
                 self.let_go(now, handover)
+                self.received(now, handover.incoming)
+
+    def received(self, now: int, incoming: Incoming) -> None:
+        """An instance has got a request from another, or will not; those that wait for that may go on."""
+        incoming.count -= 1
+        if incoming.blocked and not incoming.full():
+            blocked = sorted(incoming.blocked)
+            incoming.blocked.clear()
+            for index in blocked:
+                instance = self.instances[index]
+                instance.refused = None
+                before = instance.end
+                self.moved(index, before, instance.nudge(now))
+
+    def withdraw(self, now: int, handover: Handover) -> None:
+        """The client of a request gives up while its prompt is being computed and goes on in chunks."""
+        instance = self.instances[handover.decode]
+        before = instance.end
+        instance.withdraw(handover.target, now)
+        self.moved(handover.decode, before, instance.nudge(now))
+        self.received(now, handover.incoming)
 
     def let_go(self, now: int, handover: Handover) -> None:
         """The instance that has computed a prompt for another need not keep it."""
@@ -282,6 +324,9 @@ class Cluster:
         self.moved(index, before, instance.expire(job, now))
         if job.awaits is not None:
             self.let_go(now, job.awaits)
+            self.received(now, job.awaits.incoming)
+        elif job.handover is not None and job.handover.begun:
+            self.withdraw(now, job.handover)
 
     def set_timer(self) -> None:
         self.timer = min(self.control.next_ps, self.links.next_ps, self.deadlines.next_ps())
@@ -329,7 +374,13 @@ class Cluster:
         runs, limit = request.path.blocks(size), (request.prompt_tokens - 1) // size
         for instance in self.instances:
             instance.settle(self.now)
-        return [instance.cache.match(runs, limit) * size for instance in self.instances]
+        found = []
+        for instance in self.instances:
+            blocks = instance.cache.match(runs, limit)
+            if instance.tiers is not None:
+                blocks = instance.tiers.match(runs, blocks, limit)
+            found.append(blocks * size)
+        return found
 
     def stop(self, horizon: int) -> None:
         self.ended_ps = horizon
@@ -344,6 +395,10 @@ class Cluster:
         gaps = self.recorder.gaps = array("q")
         for instance in self.instances:
             instance.check()
+            if (tiers := instance.tiers) is not None:
+                view = instance.view
+                instance.stats.tiers = tiers.stats(view.id, view.pool, self.block_tokens, self.ended_ps)
+                instance.stats.load_waits_ps = tiers.waits
             gaps.extend(instance.gaps.runs)
             gaps.extend(instance.gaps.resumed)
             instance.stats.evicted_blocks = instance.cache.evicted

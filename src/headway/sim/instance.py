@@ -139,16 +139,9 @@ class Instance(Batching):
             self.history.record(self, now)
         if job not in self.running:
             job.expired = True
-            if job.ticket in self.waiting:
-                self.queue.remove(job.ticket)
-                del self.waiting[job.ticket]
-                if job.swapped and self.tiers is not None:
-                    self.tiers.end_swap(now, job)
-            else:
-                self.forget_load(job, now)
-            self.view.queued = self.queued()
+            self.withdraw(job, now)
             self.finish_expired(job)
-            return self.cut_to_enter(now) if self.end >= 0 else self.queued() > 0
+            return self.nudge(now)
         if self.end >= 0 and not self.cut(now):
             job.expired = True
             self.expiring.append(job)
@@ -158,6 +151,21 @@ class Instance(Batching):
         if self.tells_kv:
             self.view.kv_used = self.cache.held
         return True
+
+    def withdraw(self, job: Job, now: int) -> None:
+        """A request that is not in the batch goes."""
+        if job.ticket in self.waiting:
+            self.queue.remove(job.ticket)
+            del self.waiting[job.ticket]
+            if job.swapped and self.tiers is not None:
+                self.tiers.end_swap(now, job)
+        else:
+            self.forget_load(job, now)
+        self.view.queued = self.queued()
+
+    def nudge(self, now: int) -> bool:
+        """Somebody may enter who could not. True if a step can begin at this instant."""
+        return self.cut_to_enter(now) if self.end >= 0 else self.queued() > 0
 
     def forget_load(self, job: Job, now: int) -> None:
         """What a request waits for, or has loaded, is not wanted any more; what is on its way comes for nobody."""
@@ -240,7 +248,7 @@ class Instance(Batching):
             shape = [(want, job.computed) for job, want in chunks]
             first, increment, steps = self.step_times(decodes, self.context, shape)
             job, want = chunks[0]
-            if len(chunks) == 1 and self.repeats(job, want):
+            if len(chunks) == 1 and self.repeats(job, want) and not job.pipelined():
                 # A prefill that uses up the budget and does not end repeats; nothing else can enter meanwhile.
                 steps = min(steps, (job.known - job.computed - 1) // want)
             else:
@@ -323,6 +331,8 @@ class Instance(Batching):
             self.drop(job)
             return
         if job.computed < job.known:
+            if job.handover is not None and job.handover.transfer.pipelined:
+                self.handed.append(job)
             return
         if job is self.partial:
             self.partial = None
@@ -359,6 +369,7 @@ class Instance(Batching):
         if self.ended is not None:
             self.ended(job.ticket, 0, True)
         self.handing[job] = None
+        job.handover.done = True
         self.handed.append(job)
 
     def let_go(self, job: Job, now: int) -> bool:
@@ -377,7 +388,7 @@ class Instance(Batching):
             self.view.kv_used -= held - self.cache.held
         self.stir()
         self.settle_stores(now)
-        return self.cut_to_enter(now) if self.end >= 0 else self.queued() > 0
+        return self.nudge(now)
 
     def count_prefill(self, job: Job, computed: int) -> None:
         """Prompt tokens are counted the first time they are computed."""
@@ -438,5 +449,7 @@ class Instance(Batching):
         for job in [*self.loading, *self.ready, *self.handing]:
             private += job.blocks - sum(end - start for _, start, end in job.holds)
         self.cache.check(private)
+        if self.tiers is not None:
+            self.tiers.check()
         if self.adapters is not None:
             self.adapters.check([job.request.adapter for job in self.running if job.request.adapter is not None])

@@ -74,6 +74,10 @@ class Job:
         self.order = 0  # of entry into the batch; 0 before the first
         self.ends_at_step = -1  # the instance's step count at which the last token comes; -1 unless decoding
 
+    def pipelined(self) -> bool:
+        """Whether each chunk of its prompt goes on to another instance as soon as it is computed."""
+        return self.handover is not None and self.handover.transfer.pipelined
+
     def suspend(self, block_tokens: int) -> None:
         """After a preemption by which nothing computed was lost."""
         self.known = self.request.prompt_tokens + self.generated - 1
@@ -86,6 +90,7 @@ class Job:
         """After a preemption: everything known so far has to be computed again, the generated tokens too."""
         prompt_tokens = self.request.prompt_tokens
         self.known = prompt_tokens + self.generated
+        self.computed = 0
         self.resumes = False
         self.holds = []
         self.ends_at_step = -1

@@ -14,7 +14,8 @@ from headway.sim.leap import NEVER
 from headway.sim.load import Load
 from headway.types import PS_PER_SECOND
 
-FINE = 40  # bits of a picosecond; what rounding costs in a year is far below one
+FINE = 40  # bits of a picosecond
+LOST = 1 << 20  # more than progress has lost by rounding down, which must not cost a whole picosecond
 
 
 class Link:
@@ -46,7 +47,7 @@ class Link:
 
     def start(self, now: int, amount: int, load: Load | None) -> None:
         """A transfer of so many bytes begins; it takes at least a picosecond."""
-        self._settle(now)
+        self.settle(now)
         alone_ps = max(1, -(-amount * PS_PER_SECOND // self.bandwidth))
         self.numbered += 1
         heappush(self.leaving, (self.progress + (alone_ps << FINE), self.numbered, load))
@@ -55,19 +56,19 @@ class Link:
 
     def arrived(self, now: int) -> list[Load]:
         """What arrives at this instant, in the order in which the last bytes left; called at `next_ps`."""
-        self._settle(now)
+        self.settle(now)
         found = []
         while self.under_way and self.under_way[0][0] == now:
             found.append(self.under_way.popleft()[1])
         self._set_next()
         return found
 
-    def _settle(self, now: int) -> None:
+    def settle(self, now: int) -> None:
         """Let everything leave whose last byte has left by now."""
         leaving = self.leaving
         while leaving:
             goal, _, load = leaving[0]
-            left_ps = -((self.progress - goal) * len(leaving) >> FINE)
+            left_ps = -((self.progress - goal) * len(leaving) + LOST >> FINE)
             if self.since + left_ps > now:
                 self.progress += ((now - self.since) << FINE) // len(leaving)
                 self.busy_ps += now - self.since
@@ -87,7 +88,7 @@ class Link:
             for place, (goal, _, load) in enumerate(
                 sorted(self.leaving) if self.leaving[0][2] is None else self.leaving
             ):
-                at -= (progress - goal) * (len(self.leaving) - place) >> FINE
+                at -= (progress - goal) * (len(self.leaving) - place) + LOST >> FINE
                 progress = goal
                 if load is not None:
                     self.next_ps = at + self.latency_ps

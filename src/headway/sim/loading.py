@@ -61,11 +61,20 @@ class Loading(Batch):
             self.tiers.load(now, job, hits, end)
 
     def fetch(self, handover: Handover, job: Job, hits: int, end: int, now: int) -> None:
-        """The blocks come from the instance that has computed the prompt."""
-        load = Load(self.view.index, job, hits, end)
-        load.left = 1
-        amount = handover.amount(job.known - hits * self.block_tokens)
-        self.links.start(now, handover.link, amount, load)
+        """The blocks come from the instance that computes the prompt, as far as it has."""
+        handover.load = Load(self.view.index, job, hits, end)
+        handover.load.left = 1  # until the prompt is computed
+        handover.sent = hits * self.block_tokens
+        self.fetch_more(handover, now)
+
+    def fetch_more(self, handover: Handover, now: int) -> None:
+        load = handover.load
+        assert load is not None
+        tokens = (handover.target.known if handover.done else handover.source.computed) - handover.sent
+        if tokens > 0 or handover.done:
+            handover.sent += max(0, tokens)
+            load.left += not handover.done
+            self.links.start(now, handover.link, handover.amount(max(0, tokens)), load)
 
     def swap_out(self, job: Job) -> None:
         """A decode that has to yield keeps what it has computed in the store below, if that has room."""

@@ -146,9 +146,12 @@ class Routers:
         self.changed = True
         self.hearing(request_id).first_token(now_ps, request_id)
 
-    def handed(self, now_ps: int, request_id: int) -> Flight:
+    def flight(self, request_id: int) -> Flight:
+        return self.planes[self.home[request_id]].flight(request_id)
+
+    def handed(self, now_ps: int, request_id: int) -> None:
         self.changed = True
-        return self.planes[self.home[request_id]].handed(now_ps, request_id)
+        self.planes[self.home[request_id]].handed(now_ps, request_id)
 
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         self.changed = True

@@ -28,6 +28,8 @@ class TransferSetup(Struct):
     grain_tokens: int  # what is moved is a multiple of these
     first_token: bool = True  # it is delivered when the prompt is computed; else by the instance that decodes
     keeps_copy: bool = False  # the prefix cache keeps what was moved
+    pipelined: bool = False  # each chunk of a prompt may travel while the next is computed
+    incoming: int | None = None  # requests that an instance may be about to get, beyond which prompts wait
 
 
 class EngineSetup(Struct):

@@ -63,6 +63,21 @@ class Store:
                         further = len(parts) > 1
         return at
 
+    def first_in(self, runs: Runs, start: int, end: int) -> int:
+        """The first of the blocks from `start` to `end` that is here, or `end`."""
+        first = 0
+        for key, last in runs:
+            if last > start:
+                for part in self.parts.get(key, ()):
+                    for left, right in part.ranges:
+                        at = max(left, first, start)
+                        if at < min(right, last, end):
+                            end = at
+            if last >= end:
+                break
+            first = last
+        return end
+
     def younger(self, runs: Runs, start: int, end: int, at: int) -> int:
         """How many of the blocks from `start` to `end` came after `at`."""
         count = first = 0

@@ -12,15 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.policies.prefix_index import GONE, GPU, TIERS
+from headway.results.recorder import TierStats
+from headway.sim.flow import Flow
 from headway.sim.job import Job
-from headway.sim.kv_cache import KvCache, Runs
+from headway.sim.kv_cache import KvCache, Runs, Stretch
 from headway.sim.link import Links
 from headway.sim.load import Load
+from headway.sim.ranked_cache import RankedCache
+from headway.sim.samples import Samples
 from headway.sim.setup import EngineSetup
-from headway.sim.store import Store, Stretch
-from headway.types import PS_PER_SECOND
+from headway.sim.store import Store
+from headway.sim.ticks import Ticks
+from headway.types import PS_PER_SECOND, InvariantError
 
 THRASH_PS = PS_PER_SECOND  # what is loaded so soon after it was stored away need not have gone
+Move = tuple[int, int, int, int, int]  # when, key, first block, from which level to which; to the GPU: the end block
 
 
 class Tier:
@@ -28,21 +35,27 @@ class Tier:
 
     __slots__ = (
         "filled",
+        "hits",
+        "level",
         "link",
         "loaded",
         "name",
         "peak",
+        "polled",
+        "samples",
         "shared",
         "since",
         "store",
         "stored",
         "swapped",
         "thrashed",
+        "users",
     )
 
-    def __init__(self, name: str, blocks: int, link: int, shared: bool) -> None:
+    def __init__(self, name: str, blocks: int, link: int, shared: bool, ranked: bool = False) -> None:
         self.name = name
-        self.store = Store(blocks)
+        self.level = TIERS.index(name)
+        self.store = Store(blocks, ranked)
         self.link = link
         self.shared = shared
         # blocks
@@ -53,15 +66,42 @@ class Tier:
         self.peak = 0
         self.filled = 0  # blocks x ps
         self.since = 0
+        self.hits = 0  # that requests loaded when their turn first came
+        self.samples: Samples | None = None  # of its use, from the beginning of the run on
+        self.polled: Ticks | None = None  # what pollers have seen of it, where there are any
+        self.users: list[Tiers] = []
+
+    def used(self) -> int:
+        return self.store.used + self.swapped
 
     def settle(self, now: int) -> None:
         """Before the store changes."""
-        self.filled += (self.store.used + self.swapped) * (now - self.since)
+        used = self.used()
+        self.filled += used * (now - self.since)
+        if self.samples is not None:
+            self.samples.until(now, used)
+        if self.polled is not None:
+            self.polled.until(now, used)
         self.since = now
 
 
 class Tiers:
-    __slots__ = ("block_bytes", "cache", "eager", "instance", "level", "links", "swaps", "tiers")
+    __slots__ = (
+        "began",
+        "block_bytes",
+        "cache",
+        "counts",
+        "down",
+        "eager",
+        "instance",
+        "level",
+        "links",
+        "log",
+        "swaps",
+        "tiers",
+        "up",
+        "waits",
+    )
 
     def __init__(self, instance: int, cache: KvCache, tiers: list[Tier], links: Links, engine: EngineSetup) -> None:
         self.instance = instance
@@ -78,6 +118,22 @@ class Tiers:
             cache.stored = []
         else:
             cache.spilt = []
+        self.counts = engine.eviction == "lfu"
+        for tier in tiers:
+            tier.users.append(self)
+        # what it leaves
+        self.began: dict[Job, int] = {}  # when those that wait for blocks began to
+        self.waits: list[int] = []  # how long others have
+        self.log: list[Move] | None = None  # where somebody wants to know what lies where
+        self.down: Flow | None = None  # blocks that went down from the GPU, and up to it, where somebody asks
+        self.up: Flow | None = None
+
+    def hear(self) -> list[Move]:
+        """Where everything that moves will be written down."""
+        self.log = []
+        if self.cache.spilt is None:
+            self.cache.spilt = []
+        return self.log
 
     # --- up --------------------------------------------------------------------------------------------------
 
@@ -92,9 +148,11 @@ class Tiers:
         """Where the blocks from `start` on lie: tier, first and end block; each in the fastest that has it."""
         at = start
         while at < limit:
-            for tier in self.tiers:
+            for place, tier in enumerate(self.tiers):
                 end = tier.store.match(runs, at, limit)
                 if end > at:
+                    for faster in self.tiers[:place]:
+                        end = faster.store.first_in(runs, at, end)
                     yield tier, at, end
                     at = end
                     break
@@ -104,23 +162,51 @@ class Tiers:
     def load(self, now: int, job: Job, start: int, end: int) -> None:
         """The blocks of a request begin to move up."""
         load = Load(self.instance, job, start, end)
+        self.began[job] = now
+        if self.up is not None:
+            self.up.add(now, end - start)
         for tier, first, last in list(self.places(job.runs, start, end)):
             tier.loaded += last - first
+            if not job.started:
+                tier.hits += last - first
             tier.thrashed += tier.store.younger(job.runs, first, last, now - THRASH_PS)
             if self.eager or tier.shared:  # it was used
-                self.put([tier], now, stretches(job.runs, first, last))
+                content = stretches(job.runs, first, last, job.ticket.priority)
+                if self.counts:
+                    content = [
+                        (key, left, right, count + 1)
+                        for key, low, high, _ in content
+                        for _, left, right, count in reversed(tier.store.parts_of(key, low, high))
+                    ]
+                self.put([tier], now, content)
             load.left += 1
             self.links.start(now, tier.link, (last - first) * self.block_bytes, load)
 
-    def loaded(self, now: int, runs: Runs, start: int, end: int) -> None:
+    def loaded(self, now: int, job: Job, start: int, end: int) -> None:
         """They have arrived: where stores add to each other, each block lies in one of them."""
+        self.waits.append(now - self.began.pop(job))
+        content = stretches(job.runs, start, end)
+        if self.log is not None:
+            self.log.extend((now, key, last, GONE, GPU) for key, _, last, _ in content)
+        if self.counts:
+            self.count_on(content)
         if self.eager:
             return
         for tier in self.tiers:
             if not tier.shared:
                 tier.settle(now)
-                for key, first, last in stretches(runs, start, end):
+                for key, first, last, _ in content:
                     tier.store.discard(key, first, last)
+
+    def count_on(self, content: list[Stretch]) -> None:
+        """What was loaded goes on counting its uses where the store has left off."""
+        cache = self.cache
+        assert isinstance(cache, RankedCache)
+        for tier in reversed(self.tiers):
+            own = 0 if self.eager or tier.shared else 1  # where the copy stays it has counted this use
+            for key, first, last, _ in content:
+                for _, left, right, count in tier.store.parts_of(key, first, last):
+                    cache.lift(key, left, right, count + own)
 
     # --- who had to yield ----------------------------------------------------------------------------------------
 
@@ -132,7 +218,12 @@ class Tiers:
         tier.settle(now)
         tier.store.blocks -= job.blocks
         tier.swapped += job.blocks
-        self.put(self.tiers[1:], now, tier.store.overflow())
+        content = tier.store.overflow()
+        tier.peak = max(tier.peak, tier.used())
+        if self.down is not None:
+            self.down.add(now, job.blocks)
+        self.tell_lost(now, tier, content)
+        self.put(self.tiers[1:], now, content)
         self.links.start(now, tier.link, job.blocks * self.block_bytes, None)
         return True
 
@@ -140,6 +231,9 @@ class Tiers:
         """They begin to move up again."""
         load = Load(self.instance, job, 0, job.swapped)
         load.left = 1
+        self.began[job] = now
+        if self.up is not None:
+            self.up.add(now, job.swapped)
         self.links.start(now, self.tiers[0].link, job.swapped * self.block_bytes, load)
 
     def end_swap(self, now: int, job: Job) -> None:
@@ -149,6 +243,8 @@ class Tiers:
         tier.store.blocks += job.swapped
         tier.swapped -= job.swapped
         job.swapped = 0
+        if job in self.began:
+            self.waits.append(now - self.began.pop(job))
 
     # --- down ------------------------------------------------------------------------------------------------
 
@@ -158,16 +254,29 @@ class Tiers:
         if self.eager:
             assert cache.stored is not None
             if cache.stored:
-                self.put(self.tiers, now, cache.stored)
+                self.come_down(now, cache.stored)
                 cache.stored.clear()
+            if cache.spilt:
+                self.tell_places(now, cache.spilt)
+                cache.spilt.clear()
             return
         assert cache.spilt is not None
         over = min(cache.held + cache.idle - self.level, cache.idle)
         if over > 0:
             cache.evict(over)
         if cache.spilt:
-            self.put(self.tiers, now, cache.spilt)
+            if self.log is not None:
+                level = self.tiers[0].level
+                self.log.extend((now, key, start, GPU, level) for key, start, _, _ in cache.spilt)
+            self.come_down(now, cache.spilt)
             cache.spilt.clear()
+
+    def come_down(self, now: int, content: list[Stretch]) -> None:
+        """Content of the GPU comes into the stores."""
+        stored = self.tiers[0].stored
+        self.put(self.tiers, now, content)
+        if self.down is not None and (fresh := self.tiers[0].stored - stored):
+            self.down.add(now, fresh)
 
     def put(self, tiers: list[Tier], now: int, content: list[Stretch]) -> None:
         """Content comes into the first of the stores, and what that loses into the next."""
@@ -176,21 +285,82 @@ class Tiers:
                 break
             tier.settle(now)
             store, fresh = tier.store, 0
-            for key, start, end in content:
-                fresh += store.put(key, start, end, now)
+            for key, start, end, level in content:
+                fresh += store.put(key, start, end, now, level)
             content = store.overflow()
-            tier.peak = max(tier.peak, store.used)
+            self.tell_lost(now, tier, content)
+            tier.peak = max(tier.peak, tier.used())
             if fresh:
                 tier.stored += fresh
                 self.links.start(now, tier.link, fresh * self.block_bytes, None)
 
 
-def stretches(runs: Runs, start: int, end: int) -> list[Stretch]:
+    # --- what it leaves ----------------------------------------------------------------------------------------
+
+    def stats(self, id: str, pool: str, block_tokens: int, now: int) -> list[TierStats]:
+        """At the end of a run."""
+        found = []
+        for tier in self.tiers:
+            link = self.links.links[tier.link]
+            link.settle(now)
+            tier.settle(now)
+            samples = tier.samples
+            assert samples is not None
+            found.append(
+                TierStats(
+                    owner=pool if tier.shared else id,
+                    name=tier.name,
+                    blocks=tier.store.blocks + tier.swapped,
+                    hit_tokens=tier.hits * block_tokens,
+                    stored_blocks=tier.stored,
+                    loaded_blocks=tier.loaded,
+                    thrashed_blocks=tier.thrashed,
+                    peak_blocks=tier.peak,
+                    block_ps=tier.filled,
+                    moved_bytes=link.moved_bytes,
+                    link_busy_ps=link.busy_ps,
+                    interval_ps=samples.interval_ps,
+                    samples=samples.values,
+                )
+            )
+        return found
+
+    # --- what is told of it ------------------------------------------------------------------------------------
+
+    def tell_places(self, now: int, content: list[Stretch]) -> None:
+        """Copies of what the GPU has let go lie where they lie, if there are any."""
+        assert self.log is not None
+        for key, start, _, _ in content:
+            found = GONE
+            for tier in reversed(self.tiers):
+                if tier.store.covered(key, start) > start:
+                    found = tier.level
+            self.log.append((now, key, start, GPU, found))
+
+    def tell_lost(self, now: int, tier: Tier, content: list[Stretch]) -> None:
+        """A store loses content to the next one, or for good; that concerns all who use it."""
+        for one in tier.users if content else ():
+            if one.log is None:
+                continue
+            place = self.tiers.index(tier) + 1
+            below = self.tiers[place] if place < len(self.tiers) else None
+            target = below.level if below is not None and (one is self or below.shared) else GONE
+            one.log.extend((now, key, start, tier.level, target) for key, start, _, _ in content)
+
+    def check(self) -> None:
+        """Conservation: what each store says it has is what lies there."""
+        for tier in self.tiers:
+            tier.store.check()
+            if tier.swapped < 0:
+                raise InvariantError(f"The tier {tier.name} keeps {tier.swapped} blocks of requests that had to yield.")
+
+
+def stretches(runs: Runs, start: int, end: int, level: float = 0.0) -> list[Stretch]:
     """The blocks from `start` to `end` by key, the last first, so that the head is the most recent."""
     found: list[Stretch] = []
     first = 0
     for key, last in runs:
         if last > start and first < end:
-            found.append((key, max(first, start), min(last, end)))
+            found.append((key, max(first, start), min(last, end), level))
         first = last
     return found[::-1]
