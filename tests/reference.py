@@ -1,9 +1,9 @@
 """A naive simulator, the oracle for the fast engine: one object a KV block, one loop iteration a step, no formulas over
 several steps. It shares nothing with the engine but the vocabulary and is meant to be read against the specification.
 
-At one instant: (a) step ends by instance; (b) arrivals by row, then loads that are there by link, then clients that give
-up by row, then the router and the clients hear of what ended, by row, and so on with what they send at once; (c) step
-begins by instance.
+At one instant: (a) step ends by instance; (b) arrivals by row, then loads that have come by link, then clients that
+give up by row, then the router and the clients hear of what ended, by row, and so on with what they send at once; (c)
+step begins by instance.
 """
 
 from __future__ import annotations
@@ -115,10 +115,7 @@ class Cache:
         return len([block for block in self.all if block.holders])
 
     def take(self, job: Job) -> None:
-        if self.empty:
-            block = self.empty.pop(0)
-        else:
-            block = self.evict()
+        block = self.empty.pop(0) if self.empty else self.evict()
         block.duplicate = False
         block.holders.append(job)
         job.blocks.append(block)
@@ -226,6 +223,7 @@ class Instance:
         self.peak = 0
         self.lower: Lower | None = None  # the stores below the GPU
         self.loading: list[Job] = []  # out of the queue, with blocks that are not there yet
+        self.on_its_way: dict[int, Load] = {}  # the last of each request
         self.ready: list[Job] = []  # all have come
         self.refused: Job | None = None  # the first in the queue that lacked something; not tried again until stirred
         self.stirred = False  # a scheduling change since the stores were settled
@@ -332,7 +330,7 @@ class Instance:
         self.scheduler.enters(job)
         self.loading.append(job)
         self.stirred = True
-        self.lower.load(now, job, numbers, self.cache.size)
+        self.on_its_way[job.row] = self.lower.load(now, job, numbers, self.cache.size)
         self.turn_comes(job, len(job.blocks) * self.cache.size, now)
 
     def loaded(self, load: Load, now: int) -> None:
@@ -346,7 +344,7 @@ class Instance:
         before = job.computed
         job.computed = len(job.blocks) * size
         self.cache.publish(job, before)
-        self.lower.arrived(now, [job.identity(number, size) for number in load.numbers])
+        self.lower.arrived(now, load, [job.identity(number, size) for number in load.numbers])
         self.ready.append(job)
         self.stirred = True
         self.refused = None
@@ -402,6 +400,8 @@ class Instance:
         else:
             (self.loading if job in self.loading else self.ready).remove(job)
             self.seen["load cancelled"] += 1
+            if self.lower is not None:
+                self.lower.end(now, self.on_its_way[job.row])
             self.let_go(job)
             self.settle(now)
         self.end_job(job, "timed_out", now)

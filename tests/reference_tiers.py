@@ -25,6 +25,7 @@ class Load:
     job: Job
     numbers: list[int]
     transfers: int = 0  # under way
+    leaves: list[tuple[Store, int]] = field(default_factory=list)  # how many blocks move up from where
 
 
 class Link:
@@ -79,6 +80,7 @@ class Store:
     shared: bool
     content: list[Identity] = field(default_factory=list)  # the oldest first
     came: dict[Identity, int] = field(default_factory=dict)
+    leaving: int = 0  # blocks that move up, whose room is free for others
     stored: int = 0
     loaded: int = 0
     thrashed: int = 0
@@ -87,8 +89,11 @@ class Store:
     at: int = 0
 
     def go_to(self, now: int) -> None:
-        self.filled += len(self.content) * (now - self.at)
+        self.filled += self.used() * (now - self.at)
         self.at = now
+
+    def used(self) -> int:
+        return max(0, len(self.content) - self.leaving)
 
     def touch(self, now: int, identity: Identity) -> None:
         """It is the youngest now."""
@@ -122,7 +127,7 @@ class Lower:
             found.append(number)
         return found
 
-    def load(self, now: int, job: Job, numbers: list[int], size: int) -> None:
+    def load(self, now: int, job: Job, numbers: list[int], size: int) -> Load:
         """One transfer for each stretch that lies in one store."""
         load = Load(self.instance, job, numbers)
         places = [self.where(job.identity(number, size)) for number in numbers]
@@ -136,35 +141,49 @@ class Lower:
             if self.eager or store.shared:  # the copy stays, and was used
                 for name in reversed(names):
                     store.touch(now, name)
+            else:
+                store.go_to(now)
+                store.leaving += length
+                load.leaves.append((store, length))
             store.link.start(now, length * self.block_bytes, load)
             load.transfers += 1
             del places[:length]
             numbers = numbers[length:]
+        return load
 
-    def arrived(self, now: int, names: list[Identity]) -> None:
+    def arrived(self, now: int, load: Load, names: list[Identity]) -> None:
         """Where what is loaded moves, no store of the instance's own has it any longer."""
-        if self.eager:
-            return
         for store in self.stores:
-            if not store.shared:
+            if not store.shared and not self.eager:
                 store.go_to(now)
                 store.content = [name for name in store.content if name not in names]
+        self.end(now, load)
+
+    def end(self, now: int, load: Load) -> None:
+        """It moves no more, so that its room counts again."""
+        for store, length in load.leaves:
+            store.go_to(now)
+            store.leaving -= length
+            self.come(now, [], self.stores.index(store))
+        load.leaves = []
 
     def settle(self, now: int) -> None:
-        """What was noted comes down, and what goes beyond a store's capacity further down."""
+        """What was noted comes down."""
         coming, self.noted = self.noted, []
-        for store in self.stores:
-            if not coming:
-                break
+        self.come(now, coming, 0)
+
+    def come(self, now: int, coming: list[Identity], place: int) -> None:
+        """Content comes into a store, and what goes beyond its capacity further down."""
+        for store in self.stores[place:]:
             store.go_to(now)
             before = set(store.content)
             for name in coming:
                 store.touch(now, name)
             fresh = len(set(coming) - before)
-            over = max(0, len(store.content) - store.blocks)
+            over = max(0, store.used() - store.blocks)
             coming = store.content[:over]
             del store.content[:over]
-            store.peak = max(store.peak, len(store.content))
+            store.peak = max(store.peak, store.used())
             if fresh:
                 store.stored += fresh
                 store.link.start(now, fresh * self.block_bytes, None)

@@ -280,7 +280,7 @@ def tiered(draw: DrawFn, inner: SearchStrategy[Scenario]) -> Scenario:
             )
         )
     patience: tuple[int | None, ...] = ()
-    if draw(st.sampled_from([False, False, True])):
+    if draw(st.booleans()):
         waits = st.one_of(st.none(), st.integers(0, 60).map(grid.__mul__), st.integers(1, 50 * grid))
         patience = tuple(draw(waits) for _ in scenario.requests)
     return replace(

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from headway.model_groups import grouped
 from headway.policies.context import Context
+from headway.policies.disaggregation import paired
 from headway.policies.flow import NEVER, NoFlow, Waiting
 from headway.registry import EVERYTHING, declared, figures
 from headway.router_state import RouterState
@@ -102,7 +103,7 @@ class ControlPlane:
         self.views = {view.id: view for view in context.instances}
         self.admission = admission
         self.priority = priority
-        self.routing = routing
+        self.routing = routing = paired(routing, context.instances)
         self.flow = None if isinstance(flow, NoFlow) else flow
         self.stages = {"admission": admission, "priority": priority, "routing": routing}
         self.groups, self.by_model = grouped(context.instances)
@@ -247,6 +248,9 @@ class ControlPlane:
             pending = 0
         flight = self.flights[request.id] = Flight(request, view, cached, pending, score, priority.hints)
         if route.prefill is None:
+            if view.role == "prefill":
+                right = "route must give as target an instance that generates, and this one to 'prefill'"
+                raise wrong_answer("routing", self.routing, right, route.target, request)
             view.pending_prefill_tokens += pending
         else:
             self.dispatch_prefill(flight, route.prefill)
@@ -258,7 +262,7 @@ class ControlPlane:
         for index in self.indexes:
             index.touch(view.index, request.path)
         if self.observers:
-            self.tell(Routed(now_ps, request, view))
+            self.tell(Routed(now_ps, request, view, flight.prefill))
         return flight
 
     def checked(self, target: str, request: Request) -> InstanceView:
@@ -284,8 +288,8 @@ class ControlPlane:
         """The prompt is computed on another instance than that which generates."""
         request = flight.request
         view = self.checked(target, request)
-        if view.role != "prefill" or flight.view.role != "decode":
-            right = "route must give 'prefill' an instance of that role, and the target one of role 'decode'"
+        if view.role != "prefill" or flight.view.role != "decode" or view.pool != flight.view.pool:
+            right = "route must give 'prefill' an instance of that role, and one of role 'decode' of its pool as target"
             raise wrong_answer("routing", self.routing, right, (target, flight.view.id), request)
         view.inflight += 1
         view.inflight_tokens += request.prompt_tokens

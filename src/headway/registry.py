@@ -34,11 +34,12 @@ METHODS = {
     "scorer": "score",
     "filter": "keep",
     "picker": "pick",
+    "decider": "apart",
     "scheduler": "queue",
 }
 
 # With how many arguments each method is called, and those that a policy may have beside its stage's own.
-ARGUMENTS = {"admit": 2, "prioritise": 2, "route": 2, "score": 3, "keep": 3, "pick": 3, "queue": 0}
+ARGUMENTS = {"admit": 2, "prioritise": 2, "route": 2, "score": 3, "keep": 3, "pick": 3, "apart": 3, "queue": 0}
 OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}
 
 REPORTED = (

@@ -44,6 +44,13 @@ def test_who_comes_into_the_middle_of_another_shares_the_rest_with_it() -> None:
     assert arrivals(50 * GB, 0, [(0, 50 * 10**6), (500 * US, 50 * 10**6)]) == {0: 1500 * US, 1: 2000 * US}
 
 
+def test_thirds_of_a_picosecond_add_up() -> None:
+    # Each of the first three has had a third of a picosecond when three more come; they need 6 x 11/3 = 22 more.
+    # Then the others have had 11/3 of their hundred, and need 3 x 289/3.
+    first, others = dict.fromkeys(range(3), 23), dict.fromkeys(range(3, 6), 23 + 289)
+    assert arrivals(10**12, 0, [(0, 4)] * 3 + [(1, 100)] * 3) == first | others
+
+
 def test_nothing_at_all_still_takes_a_picosecond() -> None:
     assert arrivals(GB, 0, [(5, 0)]) == {0: 6}
 

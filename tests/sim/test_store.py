@@ -24,7 +24,7 @@ def test_it_is_a_list_of_blocks_in_order_of_recency(blocks: int, actions) -> Non
         named = [(key, block) for block in range(start, start + length)]
         if action == "overflow":
             over = max(0, len(plain) - blocks)
-            gone = [(k, block) for k, first, end in store.overflow() for block in reversed(range(first, end))]
+            gone = [(k, block) for k, first, end, _ in store.overflow() for block in reversed(range(first, end))]
             assert gone == plain[:over]
             del plain[:over]
             store.check()
@@ -43,3 +43,5 @@ def test_it_is_a_list_of_blocks_in_order_of_recency(blocks: int, actions) -> Non
                 while (k, end) in plain:
                     end += 1
                 assert store.covered(k, at) == end
+                here = [block for block in range(at, 16) if (k, block) in plain]
+                assert store.first_in(((k, 16),), at, 16) == min(here, default=16)

@@ -5,17 +5,35 @@ from __future__ import annotations
 from headway.cluster_spec import Cluster, Engines
 from headway.kv_spec import TierSpec
 from headway.latency import capacity_score
-from headway.sim.setup import EngineSetup, TierSetup
+from headway.pd_spec import Transfer
+from headway.sim.setup import EngineSetup, TierSetup, TransferSetup
 from headway.types import InstanceView
 
 
 def engines(cluster: Cluster) -> list[EngineSetup]:
-    """instance-0, instance-1, ..., which serve whatever comes; or those of each deployment, NAME-0, NAME-1, ..."""
+    """instance-0, instance-1, ..., which serve whatever comes; or those of each deployment, NAME-0, NAME-1, ...
+
+    Where prompts are computed apart, they are prefill-0, ..., decode-0, ...; or NAME-prefill-0, ..., NAME-decode-0, ...
+    """
     if cluster.deployments is None:
-        return _equal(cluster, 0, "instance", "default", ())
+        return _halves(cluster, 0, "", "default", ()) or _equal(cluster, 0, "instance", "default", ())
     found: list[EngineSetup] = []
-    for name, deployment in cluster.deployments.items():
-        found += _equal(deployment, len(found), name, name, deployment.names())
+    for name, one in cluster.deployments.items():
+        halves = _halves(one, len(found), f"{name}-", name, one.names())
+        found += halves or _equal(one, len(found), name, name, one.names())
+    return found
+
+
+def _halves(spec: Engines, first: int, before: str, pool: str, serves: tuple[str, ...]) -> list[EngineSetup]:
+    """The instances of a disaggregated deployment; none where it is not."""
+    found: list[EngineSetup] = []
+    for role, half in spec.halves().items():
+        engines = _equal(half, first + len(found), f"{before}{role}", pool, serves)
+        for engine in engines:
+            engine.view.role = role
+            if role == "prefill":
+                engine.transfer = _transfer(spec.transfer, half)
+        found += engines
     return found
 
 
@@ -57,3 +75,14 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
 
 def _tier(name: str, spec: TierSpec) -> TierSetup:
     return TierSetup(name, spec.blocks, spec.bandwidth, spec.latency_ps, spec.shared)
+
+
+def _transfer(spec: Transfer, prefill: Engines) -> TransferSetup:
+    return TransferSetup(
+        spec.bandwidth,
+        spec.latency_ps,
+        prefill.shape().kv_bytes_per_token,
+        spec.grain_tokens(prefill.kv.block_tokens, prefill.max_batch_tokens),
+        first_token=spec.first_token == "prefill",
+        keeps_copy=spec.keep_prefill_copy,
+    )

@@ -148,6 +148,8 @@ class PrefixIndex:
             ends = [max(end, min(block, held)) for end in ends]
         else:
             first = block if source == GPU else max(block, ends[source - 1])
+            if first >= ends[source]:
+                return
             for level in range(source, min(target, len(ends))):
                 ends[level] = min(ends[level], first)
         if ends[2] < held:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import ge
 
 from headway.results.recorder import COLUMNS, COMPLETED, IN_FLIGHT, InstanceStats, Recorder, RunFacts, TierStats
+from headway.results.transfers import check_transfers
 from headway.types import OUTCOMES, InvariantError
 
 
@@ -13,6 +14,8 @@ def verify(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) 
     _conserved(recorder)
     _causal(recorder, len(instances), facts)
     length_ps = facts.ended_ps - facts.started_ps
+    if any(stats.role is not None for stats in instances):
+        check_transfers(recorder, instances, length_ps)
     for stats in instances:
         if not 0 <= stats.busy_ps <= length_ps:
             raise InvariantError(f"Instance {stats.id} was busy for {stats.busy_ps} ps of a run of {length_ps} ps.")

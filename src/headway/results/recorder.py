@@ -37,6 +37,10 @@ COLUMNS: Final = {
     "predicted_tokens": ("q", 0),
     "preemptions": ("i", 0),
     "loaded_tokens": ("q", 0),
+    "prefill_instance": ("i", -1),
+    "handed_ps": ("q", -1),
+    "transfer_ps": ("q", -1),
+    "transferred_ps": ("q", -1),
 }
 NAMED: Final = ("tenant", "slo_class", "session", "kind", "model", "adapter")
 USUAL_CLASS: Final = "standard"  # number 0 in its column
@@ -70,6 +74,11 @@ class Recorder:
     predicted_tokens: array[int]  # those that the router believed cached when it sent the request there
     preemptions: array[int]
     loaded_tokens: array[int]  # those of the cached ones that came from stores below the GPU
+    # Of those whose prompts are computed apart: where, when that was done, and when their KV cache set out and came.
+    prefill_instance: array[int]
+    handed_ps: array[int]
+    transfer_ps: array[int]
+    transferred_ps: array[int]
 
     def __init__(self, rows_ahead: int = 1) -> None:
         """Rows are reserved so many at a time, which is faster; then the columns want `trim` at the end."""
@@ -149,6 +158,7 @@ class InstanceStats(Struct):
     id: str
     pool: str | None = None  # its deployment, where there are any
     model: str = ""
+    role: str | None = None  # prefill or decode; None where it does both
     requests: int = 0  # routed here
     busy_ps: int = 0
     steps: int = 0
@@ -166,6 +176,8 @@ class InstanceStats(Struct):
     adapter_load_ps: int = 0  # by which those made steps longer
     tiers: list[TierStats] = []
     load_waits_ps: list[int] = []  # how long each load from them took
+    sent_bytes: int = 0  # of KV caches, to the instances that generate
+    link_busy_ps: int = 0  # of the link that they go by
 
 
 class Targets(Struct, frozen=True):

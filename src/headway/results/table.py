@@ -41,6 +41,10 @@ class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):
     predicted_tokens: int
     preemptions: int
     loaded_tokens: int = 0  # not written where none were
+    prefill_instance: int = -1  # nor these, where the prompt was not computed apart
+    handed_ps: int = -1
+    transfer_ps: int = -1
+    transferred_ps: int = -1
 
 
 COLUMNS = Row.__struct_fields__

@@ -57,6 +57,7 @@ class Batching(Loading):
         self.gaps = GapLog()
         self.hits: HitRate | None = None  # where somebody asks for it
         self.stats = InstanceStats(view.id, view.pool if view.serves else None, view.model, kv_blocks=view.kv_blocks)
+        self.stats.role = None if view.role == "both" else view.role
 
     def queued(self) -> int:
         """Requests that are not in the batch."""
@@ -285,7 +286,8 @@ class Batching(Loading):
         """A request leaves the batch, with what it holds."""
         self.cache.release(job.holds, job.blocks)
         del self.running[job]
-        self.stir()
+        self.stirred = True
+        self.refused = None
         if self.adapters is not None and job.request.adapter is not None:
             self.adapters.leave(job.request.adapter)
 

@@ -25,7 +25,7 @@ from headway.sim.routers import Routers, streams
 from headway.sim.samples import Samples
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.sim.signals import PolledSignals, Signals
-from headway.sim.tiers import Tier
+from headway.sim.tier import Tier
 from headway.streams import stream
 from headway.types import OUTCOMES, InvariantError, Reject, Request
 from headway.workload.traffic import Planned, Traffic
@@ -185,6 +185,7 @@ class Cluster:
         tokens = request.prompt_tokens + planned.output_tokens - 1
         if flight.prefill is not None:
             job, instance = self.split(job, flight.prefill.index, index)
+            recorder.prefill_instance[row] = flight.prefill.index
         if request.deadline_ps is not None:
             self.deadlines.jobs[row] = (instance.view.index, job)
         instance.stats.requests += 1
@@ -197,6 +198,8 @@ class Cluster:
         recorder.enqueued_ps[row] = now
         if self.signals.polled:
             self.signals.routed(now, flight.view)
+            if flight.prefill is not None:
+                self.signals.routed(now, flight.prefill)
         before = instance.end
         if instance.enqueue(job, now, flight.priority, flight.hints):
             self.begins.append(index)
@@ -224,6 +227,7 @@ class Cluster:
             source.handover = job.awaits = Handover(source, job, prefill, decode, link, transfer, incoming)
             job.started = True
             job.prefilled = job.request.prompt_tokens
+            self.instances[decode].stats.requests += 1
         return source, instance
 
     def pass_on(self, now: int) -> None:
@@ -238,6 +242,7 @@ class Cluster:
             flight = self.control.flight(row)
             if handover.done:
                 self.control.handed(now, row)
+                self.recorder.handed_ps[row] = now
                 target.generated = int(handover.transfer.first_token)
                 instance.gaps.last_token_ps[row] = now
                 if row in self.deadlines.jobs:
@@ -280,6 +285,9 @@ class Cluster:
             before = instance.end
             self.moved(load.instance, before, instance.loaded(load.job, now))
             if handover is not None:
+                row = load.job.row
+                self.recorder.transfer_ps[row] = handover.begun_ps
+                self.recorder.transferred_ps[row] = now
                 self.let_go(now, handover)
                 self.received(now, handover.incoming)
 
@@ -407,6 +415,11 @@ class Cluster:
             if (adapters := instance.adapters) is not None:
                 instance.stats.adapter_loads = adapters.loaded
                 instance.stats.adapter_load_ps = adapters.loaded * adapters.load_ps
+        for index, number in self.outgoing.items():
+            link, stats = self.links.links[number], self.instances[index].stats
+            link.settle(self.ended_ps)
+            stats.sent_bytes = link.moved_bytes
+            stats.link_busy_ps = link.busy_ps
         self.policy_metrics = self.control.metrics()
 
     @property

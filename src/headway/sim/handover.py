@@ -29,6 +29,7 @@ class Incoming:
 class Handover:
     __slots__ = (
         "begun",
+        "begun_ps",
         "decode",
         "done",
         "incoming",
@@ -59,6 +60,7 @@ class Handover:
         self.transfer = transfer
         self.incoming = incoming
         self.begun = False  # the other instance has heard of it
+        self.begun_ps = -1  # when it had room for it, and the transfer began
         self.done = False  # the prompt is computed
         self.load: Load | None = None  # once the other instance has room for it
         self.sent = 0  # tokens of the prompt that the other instance has, or that are on their way

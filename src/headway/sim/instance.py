@@ -23,7 +23,8 @@ from headway.sim.link import Links
 from headway.sim.polling import History
 from headway.sim.ranked_cache import RankedCache
 from headway.sim.setup import EngineSetup
-from headway.sim.tiers import Tier, Tiers
+from headway.sim.tier import Tier
+from headway.sim.tiers import Tiers
 from headway.types import Hints, InstanceView
 
 
@@ -106,7 +107,7 @@ class Instance(Batching):
         ticket = job.ticket = Ticket(job.request, priority, now, self.arrived, hints)
         self.waiting[ticket] = job
         self.queue.add(ticket)
-        self.view.queued = self.queued()
+        self.view.queued = len(self.waiting) if not self.loads else self.queued()
         if self.chunk is not None:
             self.limit(job)
         return self.end < 0 or self.cut_to_enter(now)
@@ -213,7 +214,8 @@ class Instance(Batching):
             self.history.record(self, now)
         self.chunks = []
         self.cache.now = now
-        self.settle_stores(now)
+        if self.tiers is not None:
+            self.settle_stores(now)
         again = False
         if self.partial is not None:
             again = not self.schedule_partial()
@@ -227,9 +229,10 @@ class Instance(Batching):
         if (self.waiting or self.ready) and not (again and self.running):
             again = self.admit(now)
             view = self.view
-            view.queued = self.queued()
+            view.queued = len(self.waiting) if not self.loads else self.queued()
             view.running = len(self.running)
-        self.settle_stores(now)
+        if self.tiers is not None:
+            self.settle_stores(now)
         if self.running:
             if self.busy_from < 0:
                 self.busy_from = now

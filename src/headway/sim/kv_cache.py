@@ -304,12 +304,11 @@ class KvCache:
         """Link the pieces of a key again; neighbours with equally many holders and of one level become one."""
         last: Piece | None = None
         for piece in chain:
-            if last is not None and last.end == piece.start and last.holders == piece.holders > 0:
-                if last.level == piece.level:
-                    last.end = piece.end
-                    continue
             if last is None:
                 self.pieces[key] = piece
+            elif last.end == piece.start and last.holders == piece.holders > 0 and last.level == piece.level:
+                last.end = piece.end
+                continue
             else:
                 last.next = piece
             last = piece

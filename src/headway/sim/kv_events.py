@@ -4,8 +4,8 @@ An eviction inside a run carries the time at which the step that caused it began
 enough ago, before a policy looks; what one instance tells touches no other's part of an index, so the order within
 each instance is all that counts.
 
-An instance with stores below its GPU tells where content has moved, and when it has left the last of them. It does so at
-its scheduling changes, at which the stores are settled.
+An instance with stores below its GPU tells where content has moved, and when it has left the last of them, at its
+scheduling changes, when the stores are settled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ class KvEvents:
             if moves and moves[0][0] < before:
                 self.apply_moves(index, moves, before)
         for instance, log in zip(self.instances, self.logs, strict=True):
-            if instance.tiers is None and instance.end >= 0 and before > instance.start and (left := instance.length - instance.taken):
+            if (
+                instance.tiers is None
+                and instance.end >= 0
+                and before > instance.start
+                and (left := instance.length - instance.taken)
+            ):
                 cache = instance.cache
                 most = instance.decodes * (left // self.block_tokens + 1)
                 if instance.partial is not None:

@@ -65,6 +65,7 @@ class Loading(Batch):
         handover.load = Load(self.view.index, job, hits, end)
         handover.load.left = 1  # until the prompt is computed
         handover.sent = hits * self.block_tokens
+        handover.begun_ps = now
         self.fetch_more(handover, now)
 
     def fetch_more(self, handover: Handover, now: int) -> None:
@@ -107,6 +108,7 @@ class Loading(Batch):
             del self.loading[job]
             if self.tiers is not None:
                 self.tiers.began.pop(job, None)
+                self.tiers.take_back(now, job)
             if job.swapped and self.tiers is not None:
                 self.tiers.end_swap(now, job)
         else:

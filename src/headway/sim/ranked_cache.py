@@ -35,6 +35,8 @@ class RankedCache(KvCache):
         self._add_absent(key, start, end, holds)
         for _, first, last in holds[known:]:
             self.lift(key, first, last, 1.0 if self.counts else priority)
+        if 0 < known < len(holds) and holds[known - 1][0] == key and holds[known - 1][2] == holds[known][1]:
+            holds[known - 1 : known + 1] = [(key, holds[known - 1][1], holds[known][2])]  # as if computed at once
 
     def lift(self, key: int, start: int, end: int, level: float, further: bool = False) -> None:
         """The blocks, as far as requests hold them, get this level, or so much `further` a level."""

@@ -131,6 +131,8 @@ class Routers:
         self.changed = True
         if self.setup.sync is not None and self.indexes:
             self.touches.append((router, flight.view.index, flight.request.path))
+            if flight.prefill is not None:
+                self.touches.append((router, flight.prefill.index, flight.request.path))
 
     @property
     def next_ps(self) -> int:

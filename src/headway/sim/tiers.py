@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headway.policies.prefix_index import GONE, GPU, TIERS
+from headway.policies.prefix_index import GONE, GPU
 from headway.results.recorder import TierStats
 from headway.sim.flow import Flow
 from headway.sim.job import Job
@@ -20,69 +20,12 @@ from headway.sim.kv_cache import KvCache, Runs, Stretch
 from headway.sim.link import Links
 from headway.sim.load import Load
 from headway.sim.ranked_cache import RankedCache
-from headway.sim.samples import Samples
 from headway.sim.setup import EngineSetup
-from headway.sim.store import Store
-from headway.sim.ticks import Ticks
+from headway.sim.tier import Tier
 from headway.types import PS_PER_SECOND, InvariantError
 
 THRASH_PS = PS_PER_SECOND  # what is loaded so soon after it was stored away need not have gone
 Move = tuple[int, int, int, int, int]  # when, key, first block, from which level to which; to the GPU: the end block
-
-
-class Tier:
-    """One store of one instance, or of several (`shared`), and the link to it."""
-
-    __slots__ = (
-        "filled",
-        "hits",
-        "level",
-        "link",
-        "loaded",
-        "name",
-        "peak",
-        "polled",
-        "samples",
-        "shared",
-        "since",
-        "store",
-        "stored",
-        "swapped",
-        "thrashed",
-        "users",
-    )
-
-    def __init__(self, name: str, blocks: int, link: int, shared: bool, ranked: bool = False) -> None:
-        self.name = name
-        self.level = TIERS.index(name)
-        self.store = Store(blocks, ranked)
-        self.link = link
-        self.shared = shared
-        # blocks
-        self.stored = 0  # that came down
-        self.loaded = 0  # that went up
-        self.thrashed = 0  # that went up within THRASH_PS after they had come down
-        self.swapped = 0  # of requests that had to yield, at present
-        self.peak = 0
-        self.filled = 0  # blocks x ps
-        self.since = 0
-        self.hits = 0  # that requests loaded when their turn first came
-        self.samples: Samples | None = None  # of its use, from the beginning of the run on
-        self.polled: Ticks | None = None  # what pollers have seen of it, where there are any
-        self.users: list[Tiers] = []
-
-    def used(self) -> int:
-        return self.store.used + self.swapped
-
-    def settle(self, now: int) -> None:
-        """Before the store changes."""
-        used = self.used()
-        self.filled += used * (now - self.since)
-        if self.samples is not None:
-            self.samples.until(now, used)
-        if self.polled is not None:
-            self.polled.until(now, used)
-        self.since = now
 
 
 class Tiers:
@@ -94,6 +37,7 @@ class Tiers:
         "down",
         "eager",
         "instance",
+        "lent",
         "level",
         "links",
         "log",
@@ -122,6 +66,7 @@ class Tiers:
         for tier in tiers:
             tier.users.append(self)
         # what it leaves
+        self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # room that blocks on their way up leave in the stores
         self.began: dict[Job, int] = {}  # when those that wait for blocks began to
         self.waits: list[int] = []  # how long others have
         self.log: list[Move] | None = None  # where somebody wants to know what lies where
@@ -179,6 +124,11 @@ class Tiers:
                         for _, left, right, count in reversed(tier.store.parts_of(key, low, high))
                     ]
                 self.put([tier], now, content)
+            else:  # it moves
+                tier.settle(now)
+                tier.lent += last - first
+                tier.store.blocks += last - first
+                self.lent.setdefault(job, []).append((tier, last - first))
             load.left += 1
             self.links.start(now, tier.link, (last - first) * self.block_bytes, load)
 
@@ -197,6 +147,22 @@ class Tiers:
                 tier.settle(now)
                 for key, first, last, _ in content:
                     tier.store.discard(key, first, last)
+        self.take_back(now, job)
+
+    def take_back(self, now: int, job: Job) -> None:
+        """A load has ended, or nobody wants it any more: the stores are as large as before."""
+        for tier, count in self.lent.pop(job, ()):
+            tier.settle(now)
+            tier.lent -= count
+            tier.store.blocks -= count
+            self.spill(now, tier)
+
+    def spill(self, now: int, tier: Tier) -> None:
+        """What a store has no room for any more goes into the next."""
+        content = tier.store.overflow()
+        tier.peak = max(tier.peak, tier.used())
+        self.tell_lost(now, tier, content)
+        self.put(self.tiers[self.tiers.index(tier) + 1 :], now, content)
 
     def count_on(self, content: list[Stretch]) -> None:
         """What was loaded goes on counting its uses where the store has left off."""
@@ -213,17 +179,14 @@ class Tiers:
     def swap_out(self, now: int, job: Job) -> bool:
         """The blocks of a request that has to yield come down as they are, if the first store can hold them."""
         tier = self.tiers[0]
-        if not self.swaps or job.blocks > tier.store.blocks:
+        if not self.swaps or job.blocks > tier.store.blocks - tier.lent:
             return False
         tier.settle(now)
         tier.store.blocks -= job.blocks
         tier.swapped += job.blocks
-        content = tier.store.overflow()
-        tier.peak = max(tier.peak, tier.used())
         if self.down is not None:
             self.down.add(now, job.blocks)
-        self.tell_lost(now, tier, content)
-        self.put(self.tiers[1:], now, content)
+        self.spill(now, tier)
         self.links.start(now, tier.link, job.blocks * self.block_bytes, None)
         return True
 
@@ -294,48 +257,29 @@ class Tiers:
                 tier.stored += fresh
                 self.links.start(now, tier.link, fresh * self.block_bytes, None)
 
-
     # --- what it leaves ----------------------------------------------------------------------------------------
 
     def stats(self, id: str, pool: str, block_tokens: int, now: int) -> list[TierStats]:
         """At the end of a run."""
-        found = []
-        for tier in self.tiers:
-            link = self.links.links[tier.link]
-            link.settle(now)
-            tier.settle(now)
-            samples = tier.samples
-            assert samples is not None
-            found.append(
-                TierStats(
-                    owner=pool if tier.shared else id,
-                    name=tier.name,
-                    blocks=tier.store.blocks + tier.swapped,
-                    hit_tokens=tier.hits * block_tokens,
-                    stored_blocks=tier.stored,
-                    loaded_blocks=tier.loaded,
-                    thrashed_blocks=tier.thrashed,
-                    peak_blocks=tier.peak,
-                    block_ps=tier.filled,
-                    moved_bytes=link.moved_bytes,
-                    link_busy_ps=link.busy_ps,
-                    interval_ps=samples.interval_ps,
-                    samples=samples.values,
-                )
-            )
-        return found
+        links = self.links.links
+        return [tier.stats(pool if tier.shared else id, links[tier.link], block_tokens, now) for tier in self.tiers]
 
     # --- what is told of it ------------------------------------------------------------------------------------
 
     def tell_places(self, now: int, content: list[Stretch]) -> None:
         """Copies of what the GPU has let go lie where they lie, if there are any."""
         assert self.log is not None
-        for key, start, _, _ in content:
-            found = GONE
-            for tier in reversed(self.tiers):
-                if tier.store.covered(key, start) > start:
-                    found = tier.level
-            self.log.append((now, key, start, GPU, found))
+        for key, start, end, _ in content:
+            told: list[Move] = []
+            for block in range(start, end):
+                found = GONE
+                for tier in self.tiers:
+                    if tier.store.covered(key, block) > block:
+                        found = tier.level
+                        break
+                if not told or told[-1][4] != found:
+                    told.append((now, key, block, GPU, found))
+            self.log.extend(reversed(told))
 
     def tell_lost(self, now: int, tier: Tier, content: list[Stretch]) -> None:
         """A store loses content to the next one, or for good; that concerns all who use it."""
@@ -351,7 +295,7 @@ class Tiers:
         """Conservation: what each store says it has is what lies there."""
         for tier in self.tiers:
             tier.store.check()
-            if tier.swapped < 0:
+            if tier.swapped < 0 or tier.lent < 0:
                 raise InvariantError(f"The tier {tier.name} keeps {tier.swapped} blocks of requests that had to yield.")
 
 
