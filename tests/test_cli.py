@@ -115,6 +115,17 @@ def test_set_and_the_routing_options_reach_the_run(headway: Run, scenario: str) 
     assert document(both)["requests"]["arrived"] == 9
 
 
+def test_a_run_says_who_decided_at_every_stage_that_does_something(headway: Run, scenario: str) -> None:
+    first = "{name: all-of, policies: [{name: max-concurrency, max_queue: 9}, always]}"
+    options = ("policies.priority=by-class", "policies.flow.name=bands", "policies.flow.ttl=2s", "routers=3")
+    sets = [word for option in (f"policies.admission={first}", *options) for word in ("--set", option)]
+    said = " ".join(headway("run", scenario, *sets, "--set", "signals.poll_interval=50ms").stdout.split())
+    assert "; admission: all-of(max-concurrency max_queue=9, always); priority: by-class; flow: bands(ttl=2s);" in said
+    assert "; 3 routers; polled every 50ms" in said and "scheduler:" not in said
+    compared = headway("compare", scenario, "--stage", "flow", "--set", "policies.scheduler=priority").stdout
+    assert "scheduler: priority" in compared and "flow:" not in compared and "admission:" not in compared
+
+
 def test_a_users_own_file_is_a_policy(headway: Run, scenario: str, tmp_path: Path) -> None:
     policy = tmp_path / "my_policy.py"
     policy.write_text(
@@ -432,7 +443,7 @@ def test_what_a_policy_prints_is_kept_out_of_the_result(
 def test_a_mistake_of_ours_is_status_3(
     scenario: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("headway.sim.cluster.Simulation.arrive", None)
+    monkeypatch.setattr("headway.sim.clock.Simulation.arrive", None)
     assert cli.status(["run", scenario]) == 3
     assert "please report it: TypeError" in capsys.readouterr().err
 

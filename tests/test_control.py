@@ -185,7 +185,7 @@ def test_an_admission_that_answers_anything_else_is_told(answer):
     control, _ = plane(Told(), Odd())
     with pytest.raises(
         HeadwayError,
-        match=r"^policies\.admission: Odd\.admit must return ADMIT, a Reject, or a Delay of at least 1 ps, got ",
+        match=r"^policies\.admission: Odd\.admit must return ADMIT, a Reject, or a Delay of 1 ps to 2\*\*62 ps, got ",
     ) as wrong:
         control.arrive(0, request(0))
     assert len(str(wrong.value)) < 250
@@ -290,6 +290,24 @@ def test_what_is_put_off_comes_up_again_by_time_and_then_by_request_unless_its_c
     assert control.next_ps == 12 and control.due(12) is asked[0]
     assert control.give_up(2) and control.next_ps == NEVER
     assert not control.give_up(3)  # it is on its way
+
+
+def test_a_clock_that_is_late_finds_all_that_was_put_off_until_then_in_order():
+    class Later:
+        def admit(self, request, cluster):
+            return Delay(10) if cluster.now_ps < 10 else ADMIT
+
+    control, _ = plane(Told(*[Route("i0")] * 3), Later())
+    for number, at in ((0, 5), (1, 0), (2, 5)):
+        assert control.arrive(at, request(number)) is None
+    assert control.next_ps == 10
+    came = []
+    while (held := control.due(13)) is not None:
+        came.append(held.id)
+        assert control.arrive(13, held, again=True).view.id == "i0"
+    assert came == [1] and control.next_ps == 15
+    assert [control.due(99).id, control.due(99).id, control.due(99)] == [0, 2, None]
+    assert control.next_ps == NEVER
 
 
 def test_without_flow_control_nothing_ever_waits_at_the_router():

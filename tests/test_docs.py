@@ -52,6 +52,7 @@ FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "from", "auto", "FewestTo
 TINY: dict[str, Any] = {
     "workload": {"requests": 5, "rate": "10/s", "prompt_tokens": 64, "output_tokens": 8},
     "cluster": {"instances": 2, "latency": {"model": "fixed"}, "adapters": {"slots": 2, "load_time": "50ms"}},
+    "policies": {"flow": "bands"},
     "routers": 2,
 }
 
@@ -128,6 +129,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "policy.yaml").write_text("routing-policy: weighted\nrouting-scorers: 'prefix-affinity:3,queue-depth:2'")
     router = (ROOT / "examples" / "policies" / "my_router.py").read_text(encoding="utf-8")
     (folder / "my_policy.py").write_text(router.replace("FewestTokens", "MyPolicy"))
+    (folder / "my_policies.py").write_text(_wrapped(_python("write-a-policy.md")))
     return folder
 
 
@@ -149,10 +151,9 @@ def test_a_make_target_that_is_shown_exists() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, place: Path) -> None:
-    parts = [block.text for block in blocks() if block.page == page.name and block.language == "python"]
-    if not parts:
+    code = _python(page.name)
+    if not code:
         pytest.skip("this page shows no Python")
-    code = "\n".join(parts)
     if find_spec("pandas") is None:
         code = "\n".join(line for line in code.splitlines() if "to_pandas" not in line)
     tests = re.findall(r"^def (test_\w+)", code, re.MULTILINE)
@@ -171,6 +172,10 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def _python(page: str) -> str:
+    return "\n".join(block.text for block in blocks() if block.page == page and block.language == "python")
 
 
 def _wrapped(code: str) -> str:
@@ -275,7 +280,7 @@ def test_what_stands_in_backticks_exists(vocabulary: set[str]) -> None:
 
 
 def test_a_name_that_is_not_there_is_noticed(vocabulary: set[str]) -> None:
-    for text in ("observed_by", "Scenario.resolve()", "sim/clock.py", "leep: false", "latency.ttft.p98", "gateway/"):
+    for text in ("observed_by", "Scenario.resolve()", "sim/weather.py", "leep: false", "latency.ttft.p98", "gateway/"):
         assert unknown(text, vocabulary) is not None, text
 
 

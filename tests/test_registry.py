@@ -136,6 +136,14 @@ def test_each_build_is_a_policy_of_its_own():
             {"name": "lmetric", "block_tokens": True},
             "policies.routing.block_tokens: expected a whole number, got True.",
         ),
+        (
+            {"name": "lmetric", "block_tokens": 10**5000},
+            "policies.routing.block_tokens: must lie between 1 and 4096, got a number of thousands of digits.",
+        ),
+        (
+            {"name": "weighted", "filters": "x" * 1000},
+            f"policies.routing.filters: expected a list of values, got '{'x' * 99}....",
+        ),
     ],
 )
 def test_mistakes_are_told_in_one_sentence_with_their_place(spec, message):
@@ -216,6 +224,13 @@ def test_wrong_forms_of_a_users_file_are_told(tmp_path, reference, message):
     name = reference.format(file=user_file(tmp_path, PLAIN), folder=tmp_path)
     with pytest.raises(HeadwayError, match=rf"^policies\.routing: .*{message}"):
         registry.build("routing", name, WHERE)
+
+
+def test_a_signal_that_instances_do_not_report_is_told(tmp_path):
+    text = "import headway\n@headway.policy('routing', 'odd', reported=['queue'])\nclass Odd:\n    pass\n"
+    told = r"could not be loaded: Odd: instances report no signal 'queue'\. Did you mean 'queued'\?$"
+    with pytest.raises(HeadwayError, match=told):
+        registry.build("routing", f"{user_file(tmp_path, text)}:Odd", WHERE)
 
 
 def test_a_file_that_does_not_load_says_why(tmp_path):

@@ -28,6 +28,11 @@ nan = float("nan")
 def fail():
     raise ArithmeticError("odd")
 
+
+class Unwritable:
+    def __repr__(self):
+        fail()
+
 """
 BODIES = {
     "admission": "    def admit(self, request, cluster):\n        return {answer} if request.id == 5 else ADMIT\n",
@@ -93,6 +98,11 @@ WRONG = [
     ("routing", "Route(nan)", "routed to nan, which is not an instance of this cluster"),
     ("routing", "Route('instance-0', cached_tokens=nan)", "got nan"),
     ("routing", "Route('instance-0', cached_tokens=-16)", "got -16"),
+    ("routing", "Route('instance-0', cached_tokens=10**30)", "got 1000"),
+    ("routing", "Route('instance-0', priority=10**400)", "got 1000"),
+    ("priority", "Priority(-(10**400))", "got Priority(score=-1000"),
+    ("admission", "Delay(2**62 + 1)", "a Delay of 1 ps to 2**62 ps, got Delay(duration_ps=4611686018427387905)"),
+    ("admission", "Unwritable()", "got a Unwritable that cannot be written"),
     ("routing", "Route('instance-0', priority=nan)", "got nan"),
     ("routing", "Route('instance-0', priority='high')", "got 'high'"),
     ("routing", "Reject(7)", "got Reject(reason=7)"),
@@ -159,6 +169,44 @@ def test_a_scheduler_that_raises_ends_the_run_with_its_name_and_what_it_said(tmp
         assert sentence.endswith(", at request 5.")
 
 
+def test_a_request_that_is_put_off_for_ever_ends_the_run(tmp_path: Path) -> None:
+    sentence = told(tmp_path, "admission", BODIES["admission"], "Delay(1)")
+    assert sentence == (
+        "policies.admission: Own.admit has put a request off 100,000 times; it must admit or reject it, or delay it "
+        "longer, got Delay(duration_ps=1), at request 5."
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("    def add(self):\n        pass\n", "Line.add is called with 1 argument beside self"),
+        ("    def ended(self, ticket):\n        pass\n", "Line.ended is called with 3 arguments beside self"),
+        ("    chunk = 5\n", "Line.chunk must be a method, got 5."),
+    ],
+)
+def test_a_queue_whose_methods_cannot_be_called_is_told_before_the_run(tmp_path: Path, line: str, what: str) -> None:
+    assert told(tmp_path, "scheduler", line, "").startswith(f"policies.scheduler: {what}")
+
+
+def test_a_queue_that_loses_a_request_is_told_though_the_method_that_misses_it_is_ours(tmp_path: Path) -> None:
+    sentence = told(tmp_path, "scheduler", "    def add(self, ticket):\n        pass\n", "")
+    assert "in Line.first: IndexError" in sentence
+
+
+@pytest.mark.parametrize("figures", ["0, 16", "16, 0", "16, -1", "'a', 16", "16, 2.5"])
+def test_an_index_of_impossible_size_is_told(tmp_path: Path, figures: str) -> None:
+    body = f"    def bind(self, context):\n        context.prefix_index({figures})\n{BODIES['admission']}"
+    assert "must be a whole number of at least 1, got" in told(tmp_path, "admission", body, "ADMIT")
+
+
+def test_figures_that_are_too_large_in_sum_over_the_routers_are_told(tmp_path: Path) -> None:
+    body = BODIES["routing"] + "    def metrics(self):\n        return {'big': 1.7e308}\n"
+    (tmp_path / "own.py").write_text(HEAD + "class Own:\n" + body.replace("{answer}", "Route('instance-0')"))
+    with pytest.raises(HeadwayError, match=r"^policies: 'big', added up over the routers, is too large a number\.$"):
+        headway.simulate({**SCENARIO, "routers": 2}, routing=f"{tmp_path}/own.py:Own")
+
+
 def test_a_priority_that_is_right_but_large_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         HEAD + "class Own:\n    def prioritise(self, request, cluster):\n        return Priority(1e300)\n"
@@ -184,3 +232,26 @@ def test_one_wrong_policy_ends_a_comparison_too_and_is_named(tmp_path: Path, sta
     plain = {"admission": "always", "priority": "none", "routing": "random"}[stage]
     with pytest.raises(HeadwayError, match=r"Own\..* must .*got nan, at request 5\.$"):
         compare(SCENARIO, [plain, f"{tmp_path}/own.py:Own"], stage=stage, workers=1)
+
+
+def test_a_policy_that_writes_to_a_view_fails_the_run() -> None:
+    class Cheat:
+        def route(self, request: Any, cluster: Any) -> Any:
+            cluster.instances[0].inflight -= 1
+            return headway.Route(cluster.instances[0].id)
+
+    with pytest.raises(HeadwayError, match="instance-0 shows -3 requests in flight and has 0; a policy reads"):
+        headway.simulate({"workload": {"requests": 3, "rate": "1/s"}}, routing=Cheat())
+
+
+def test_a_policy_that_narrows_the_candidates_does_so_for_no_other_request() -> None:
+    seen = []
+
+    class Narrow:
+        def route(self, request: Any, cluster: Any) -> Any:
+            seen.append(len(cluster.instances))
+            cluster.instances = cluster.instances[:1]
+            return headway.Route(cluster.instances[0].id)
+
+    headway.simulate({"workload": {"requests": 3, "rate": "1/s"}, "cluster": {"instances": 4}}, routing=Narrow())
+    assert seen == [4, 4, 4]

@@ -7,15 +7,16 @@ queue, the loop asks `pump` what becomes of it whenever something has happened, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Sequence
 from copy import copy
 from heapq import heappop, heappush
-from sys import float_info
 from typing import Any, Final
 
 from msgspec import Struct
 
 from headway.model_groups import grouped
+from headway.policies.answers import VERDICT, check_priority, is_number, refuses, wrong_answer, wrong_target
 from headway.policies.context import Context
 from headway.policies.disaggregation import paired
 from headway.policies.flow import NEVER, NoFlow, Waiting
@@ -42,7 +43,6 @@ from headway.types import (
 )
 from headway.wording import shown
 
-LONGEST_PS: Final = 1 << 62  # of a delay
 MOST_TOKENS: Final = 1 << 62  # that any prompt may be believed to have cached
 MOST_DELAYS: Final = 100_000  # of one request; who puts off more often would never let it in
 Explain = Callable[[Request, Route], None]  # is told every routing decision, with its scorecard
@@ -138,11 +138,10 @@ class ControlPlane:
         cluster = self.cluster
         cluster.now_ps = now_ps
         cluster.priority = NO_PRIORITY
-        if self.by_model is not None:
-            group = self.by_model.get(request.model)
-            if group is None:
-                return Reject(f"404: no instance serves model {shown(request.model)}")
-            cluster.instances, cluster.group = group.instances, group.number
+        group = self.groups[0] if self.by_model is None else self.by_model.get(request.model)
+        if group is None:
+            return Reject(f"404: no instance serves model {shown(request.model)}")
+        cluster.instances, cluster.group = group.instances, group.number
         verdict = self.admission.admit(request, cluster)
         if verdict is not ADMIT and not isinstance(verdict, Admit):
             return self.not_admitted(now_ps, request, verdict)
@@ -166,23 +165,20 @@ class ControlPlane:
         if isinstance(decision, Reject) and isinstance(decision.reason, str):
             return decision
         right = "route must return a Route, as in Route(view.id), or a Reject"
-        raise wrong_answer("routing", self.routing, right, decision, request)
+        raise wrong_answer("policies.routing", self.routing, right, decision, request)
 
-    def not_admitted(self, now_ps: int, request: Request, verdict: object) -> Reject | None:
-        if isinstance(verdict, Reject) and isinstance(verdict.reason, str):
-            return verdict
-        right = "admit must return ADMIT, a Reject, or a Delay of 1 ps to 2**62 ps"
+    def not_admitted(self, now_ps: int, request: Request, verdict: Reject | Delay) -> Reject | None:
+        if not refuses(verdict):
+            raise wrong_answer("policies.admission", self.admission, VERDICT, verdict, request)
         if not isinstance(verdict, Delay):
-            raise wrong_answer("admission", self.admission, right, verdict, request)
-        duration = verdict.duration_ps
-        if type(duration) is not int or not 1 <= duration <= LONGEST_PS:
-            raise wrong_answer("admission", self.admission, right, verdict, request)
+            return verdict
         times = self.asked_again[1] + 1 if self.asked_again[0] == request.id else 1
         if times > MOST_DELAYS:
             right = f"admit has put a request off {MOST_DELAYS:,} times; it must admit or reject it, or delay it longer"
-            raise wrong_answer("admission", self.admission, right, verdict, request)
-        heappush(self.held, (now_ps + duration, request.id, times, request))
-        self.put_off[request.id] = now_ps + duration
+            raise wrong_answer("policies.admission", self.admission, right, verdict, request)
+        until_ps = now_ps + verdict.duration_ps
+        heappush(self.held, (until_ps, request.id, times, request))
+        self.put_off[request.id] = until_ps
         self.set_next()
         return None
 
@@ -237,11 +233,11 @@ class ControlPlane:
         tokens, cached, score = request.prompt_tokens, route.cached_tokens, priority.score
         if type(cached) is not int or not 0 <= cached <= MOST_TOKENS:
             right = "route must give cached_tokens as a whole number that is not negative"
-            raise wrong_answer("routing", self.routing, right, cached, request)
+            raise wrong_answer("policies.routing", self.routing, right, cached, request)
         if route.priority is not None:
             if not is_number(route.priority):
                 right = "route must give priority as a finite number"
-                raise wrong_answer("routing", self.routing, right, route.priority, request)
+                raise wrong_answer("policies.routing", self.routing, right, route.priority, request)
             score = route.priority
         pending = tokens - cached
         if pending < 0:
@@ -271,17 +267,10 @@ class ControlPlane:
             view = self.views.get(target)
         except TypeError:  # not even hashable
             view = None
-        name = type(self.routing).__name__
         if view is None:
-            raise HeadwayError(
-                f"policies.routing: {name} routed to {shown(target)}, which is not an instance of this cluster, "
-                f"at request {request.id}."
-            )
+            raise wrong_target(self.routing, target, "is not an instance of this cluster", request)
         if self.by_model is not None and request.model not in view.serves:
-            raise HeadwayError(
-                f"policies.routing: {name} routed to {shown(target)}, which does not serve model "
-                f"{shown(request.model)}, at request {request.id}."
-            )
+            raise wrong_target(self.routing, target, f"does not serve model {shown(request.model)}", request)
         return view
 
     def dispatch_prefill(self, flight: Flight, target: str) -> None:
@@ -371,6 +360,19 @@ class ControlPlane:
         for observe in self.observers:
             observe(event)
 
+    def check(self, foreign: Sequence[int] | None = None) -> None:
+        """What the views show in flight is what this router has there, and what it knows of others': views are not for
+        policies to write to."""
+        there = Counter(flight.view.index for flight in self.flights.values())
+        there.update(flight.prefill.index for flight in self.flights.values() if flight.prefill is not None)
+        for view in self.views.values():
+            wanted = there[view.index] + (0 if foreign is None else foreign[view.index])
+            if view.inflight != wanted:
+                raise HeadwayError(
+                    f"policies: {view.id} shows {shown(view.inflight)} requests in flight and has {wanted}; "
+                    f"a policy reads the views and must not write to them."
+                )
+
     def metrics(self) -> dict[str, float]:
         """What the policies report of themselves; where models have queues of their own, each of these by its model."""
         found: dict[str, float] = {}
@@ -382,21 +384,3 @@ class ControlPlane:
             elif hasattr(stage, "metrics"):
                 found.update(figures(stage, f"policies.{name}"))
         return found
-
-
-def check_priority(policy: Any, priority: object, request: Request) -> None:
-    right = "prioritise must return a Priority with a finite score"
-    if not isinstance(priority, Priority) or not is_number(priority.score):
-        raise wrong_answer("priority", policy, right, priority, request)
-    if priority.hints and not (isinstance(priority.hints, Mapping) and all(map(is_number, priority.hints.values()))):
-        right = "prioritise must give hints as a mapping of names to finite numbers"
-        raise wrong_answer("priority", policy, right, priority.hints, request)
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= float_info.max
-
-
-def wrong_answer(stage: str, policy: Any, right: str, answer: object, request: Request) -> HeadwayError:
-    name = type(policy).__name__
-    return HeadwayError(f"policies.{stage}: {name}.{right}, got {shown(answer)}, at request {request.id}.")

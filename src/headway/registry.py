@@ -7,20 +7,16 @@ keys, its `--set` paths and its search space; the docstring is its catalogue ent
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable
-from importlib.machinery import SourceFileLoader
 from math import isfinite
-from pathlib import Path as FilePath
-from types import ModuleType
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
-from headway.hashing import stable
+from headway.policy_files import FROM_FILE, load_class
 from headway.types import HeadwayError
 from headway.wording import cut, expected, one_line, shown, suggest
 
@@ -91,10 +87,7 @@ class Parameter(msgspec.Struct, frozen=True):
     bounds: Bounds | None
 
 
-# The registry's own state: the catalogue, and the users' files that were executed, each with its text at the time.
-_ENTRIES: dict[tuple[str, str], Entry] = {}
-_FILES: dict[FilePath, tuple[bytes, ModuleType]] = {}
-FROM_FILE = "headway_user_"  # how the modules of users' files are called
+_ENTRIES: dict[tuple[str, str], Entry] = {}  # the catalogue, the registry's own state
 
 
 def canonical(name: str) -> str:
@@ -246,47 +239,6 @@ def load_all(reference: str, where: str) -> list[Entry]:
     return [load(stage, reference, where) for stage in stages]
 
 
-def load_class(reference: str, where: str) -> type:
-    file, _, attribute = reference.rpartition(":")
-    if not file.endswith(".py") or not attribute.isidentifier():
-        raise HeadwayError(f"{where}: {reference!r} is not of the form path/to/file.py:ClassName.")
-    module = execute(file, where)
-    cls = getattr(module, attribute, None)
-    if not isinstance(cls, type):
-        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-        raise HeadwayError(f"{where}: {file} has no class {attribute!r}.{suggest(attribute, classes)}")
-    return cls
-
-
-def execute(file: str, where: str) -> ModuleType:
-    """A user's file as a module, executed once a process and again only where its text has changed."""
-    try:
-        path = FilePath(file).expanduser().resolve()
-        text = path.read_bytes() if path.is_file() else None
-    except (OSError, RuntimeError, ValueError) as error:
-        raise HeadwayError(f"{where}: {file!r} cannot be read: {one_line(error)}.") from None
-    if text is None:
-        raise HeadwayError(f"{where}: there is no file {file!r}.")
-    known = _FILES.get(path)
-    if known is not None and known[0] == text:
-        return known[1]
-    name = f"{FROM_FILE}{path.stem}_{stable(str(path), text.hex()):016x}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and isinstance(spec.loader, SourceFileLoader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses and annotations look for it
-    try:
-        exec(spec.loader.source_to_code(text, str(path)), vars(module))  # the text that was read, no older bytecode
-    except BaseException as error:
-        del sys.modules[name]
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        told = one_line(error)
-        raise HeadwayError(f"{where}: {file} could not be loaded: {told}{'' if told.endswith('?') else '.'}") from error
-    _FILES[path] = (text, module)
-    return module
-
-
 def split(spec: object, where: str) -> tuple[str, dict[str, Any]]:
     """A policy is a name, or a mapping with `name` and parameters."""
     if isinstance(spec, str):
@@ -324,9 +276,7 @@ def make(entry: Entry, given: dict[str, Any], where: str) -> Any:
     try:
         made = entry.make(**values)
         if own_entry(made) is None:
-            if not hasattr(made, "__dict__") or _frozen(made):
-                raise HeadwayError(f"{entry.name!r} takes no attributes; leave __slots__, slots and frozen out.")
-            made.entry = entry
+            _label(made, entry)
     except HeadwayError as error:  # the policy knows what is wrong, but not always where it was given
         raise error if str(error).startswith("policies.") else HeadwayError(f"{where}: {error}") from None
     except (TypeError, AttributeError) as error:
@@ -339,8 +289,11 @@ def make(entry: Entry, given: dict[str, Any], where: str) -> Any:
     return made
 
 
-def _frozen(made: Any) -> bool:
-    return dataclasses.is_dataclass(made) and type(made).__setattr__ is not object.__setattr__
+def _label(made: Any, entry: Entry) -> None:
+    try:
+        made.entry = entry
+    except (AttributeError, TypeError):
+        raise HeadwayError(f"{entry.name!r} takes no attributes; leave __slots__, slots and frozen out.") from None
 
 
 def outside(cls: type) -> bool:
@@ -359,16 +312,20 @@ def check_methods(stage: str, made: Any, where: str) -> None:
             if name != needed:
                 continue
             raise HeadwayError(f"{who} has no method {name!r}, as {_a(stage)} policy needs.")
-        method = getattr(made, name)
-        if not callable(method):
-            raise HeadwayError(f"{who}.{name} must be a method, got {shown(method)}.")
-        try:
-            inspect.signature(method).bind(*[None] * count)
-        except TypeError as error:
-            given = "1 argument" if count == 1 else f"{count} arguments"
-            raise HeadwayError(f"{who}.{name} is called with {given} beside self: {error}.") from None
-        except ValueError:  # a callable that does not tell its arguments
-            continue
+        check_call(getattr(made, name), count, f"{who}.{name}")
+
+
+def check_call(method: Any, count: int, who: str) -> None:
+    """What is called like that can be called with so many arguments."""
+    if not callable(method):
+        raise HeadwayError(f"{who} must be a method, got {shown(method)}.")
+    try:
+        inspect.signature(method).bind(*[None] * count)
+    except TypeError as error:
+        given = "1 argument" if count == 1 else f"{count} arguments"
+        raise HeadwayError(f"{who} is called with {given} beside self: {error}.") from None
+    except ValueError:  # a callable that does not tell its arguments
+        return
 
 
 def figures(policy: Any, where: str) -> dict[str, float]:

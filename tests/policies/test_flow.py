@@ -105,6 +105,13 @@ def test_a_tenant_that_was_away_has_saved_up_nothing() -> None:
     assert [number >= 20 for number in drain(flow)[:10]].count(True) == 5
 
 
+def test_a_tie_between_tenants_is_not_decided_by_a_request_that_has_gone() -> None:
+    requests = [ask(number, tenant) for number, tenant in enumerate("bbaab")]
+    flow = filled(requests, fairness="weighted", share="requests")
+    flow.remove(1)
+    assert drain(flow) == [0, 2, 3, 4]
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_whatever_is_put_in_comes_out_once_or_is_taken_out_and_turns_are_fair(data) -> None:
@@ -193,6 +200,7 @@ def test_only_what_the_saturation_signal_reads_is_declared() -> None:
     [
         ({"ttl": "0s"}, r"^policies\.flow\.ttl: must be longer than nothing, got '0s'\.$"),
         ({"ttl": "soon"}, r"^policies\.flow\.ttl: 'soon' is not a duration"),
+        ({"ttl": 10}, r"^policies\.flow\.ttl: 10 is not a duration; write it with its unit"),
         ({"classes": []}, r"^policies\.flow\.classes: expected names, each once, got \[\]\.$"),
         ({"classes": ["a", "a"]}, r"^policies\.flow\.classes: expected names, each once"),
         ({"thresholds": [0, 1]}, r"^policies\.flow\.thresholds: expected falling numbers, got \[0.*\]\.$"),

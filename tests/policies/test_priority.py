@@ -219,6 +219,14 @@ class Answers:
             r"Answers\.prioritise must return .* finite score, got Priority\(score=inf.* request 4\.",
         ),
         (7.0, r"Answers\.prioritise must return .* finite score, got 7\.0, at request 4\."),
+        (
+            Priority(1.0, {"weight": float("nan")}),
+            r"Answers\.prioritise must give hints as .* finite numbers, got \{'weight': nan\}, at request 4\.",
+        ),
+        (
+            Priority(1.0, ["weight"]),  # type: ignore[arg-type]
+            r"Answers\.prioritise must give hints as .* finite numbers, got \['weight'\], at request 4\.",
+        ),
         (ValueError("odd"), r"line \d+, in Answers\.prioritise: ValueError: odd, at request 0\."),
     ],
 )

@@ -313,16 +313,17 @@ def test_time_counts_so_that_nobody_is_passed_for_ever(spec: Json, passed_by: in
     assert order.index(1) - 1 == pytest.approx(passed_by, abs=2)
 
 
-def test_a_queue_that_most_give_up_keeps_no_more_than_twice_what_waits() -> None:
-    queue = registry.build("scheduler", {"name": "shortest-prefill", "aging": 0}, "").queue()
+@pytest.mark.parametrize("spec", ["fcfs", {"name": "shortest-prefill", "aging": 0}], ids=["fcfs", "ranked"])
+def test_a_queue_that_most_give_up_keeps_no_more_than_twice_what_waits(spec: Any) -> None:
+    queue = registry.build("scheduler", spec, "").queue()
     tickets = [Ticket(planned(row, 0, 1 + row % 100, 1).request, 0.0, row, row) for row in range(1000)]
     for ticket in tickets:
         queue.add(ticket)
-    left = sorted(tickets[::100], key=lambda ticket: (ticket.request.prompt_tokens, ticket.number))
+    left = tickets[50::100] if spec == "fcfs" else sorted(tickets[::100], key=lambda ticket: ticket.rank)
     for ticket in reversed(tickets):
         if ticket not in left:
             queue.remove(ticket)
-    assert len(queue.heap) <= 2 * len(left) + 20
+    assert len(queue if spec == "fcfs" else queue.heap) <= 2 * len(left) + 20
     for ticket in left:
         assert queue.first() is ticket
         queue.take()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from headway.cli.page import AsJson, Page, say
+from headway.cli.page import AsJson, Page
+from headway.cli.trace_files import AS_IT_COMES, AS_THEY_ARE, Drawn, Files, In, Out, at_least_one
 from headway.types import HeadwayError, Json
 from headway.wording import shown
 
@@ -18,22 +17,7 @@ trace = App(name="trace", help="Look into a trace file, or make another of it.",
 # Written out, as the readers take their time to load.
 FORMATS = "headway, mooncake, azure, burstgpt, bailian, weka, servegen, dynamo, tracelab, routesim, blis or otel"
 
-In = Annotated[Path, Parameter(name="IN", help="The trace to read.")]
-Out = Annotated[Path, Parameter(name="OUT", help="The file to write.")]
 Values = Annotated[list[str] | None, Parameter(negative="", help="Of this one; repeat for more.")]
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Drawn:
-    """What of a format to draw whose requests are drawn rather than read."""
-
-    seed: Annotated[int, Parameter(help="Of a format whose requests are drawn (servegen): the seed.")] = 0
-    start: Annotated[str | None, Parameter(help="Likewise: where in the data to begin, as in 10h.")] = None
-    duration: Annotated[str | None, Parameter(help="Likewise: how long to draw for, as in 5m.")] = None
-
-
-AS_IT_COMES = Drawn()
 
 
 @trace.command
@@ -61,7 +45,7 @@ def inspect(
 
     sizes = [_blocks(part) for part in capacity.split(",")]
     counts = [_whole(part, "--instances", 100_000) for part in instances.split(",")]
-    _at_least_one(("--block-tokens", block_tokens), ("--limit", limit))
+    at_least_one(("--block-tokens", block_tokens), ("--limit", limit))
     with Bar(None, "requests") as bar:
         found = inspect_trace(
             file,
@@ -88,71 +72,6 @@ def _whole(text: str, where: str, most: int) -> int:
     if not 1 <= number <= most:
         raise HeadwayError(f"{where}: {shown(text.strip())} is not a whole number from 1 to {most:,}.")
     return number
-
-
-def _at_least_one(*given: tuple[str, int | None]) -> None:
-    for name, value in given:
-        if value is not None and value < 1:
-            raise HeadwayError(f"{name}: must be at least 1, got {value}.")
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Files:
-    """How a trace is read and another one written."""
-
-    read_format: Annotated[
-        str | None, Parameter(name="--from", help="The format of IN, where it cannot be told safely, as for inspect.")
-    ] = None
-    format: Annotated[
-        str | None,
-        Parameter(name="--to", help="The format of OUT; else by its name, as in x.mooncake.jsonl; else headway."),
-    ] = None
-    block_tokens: Annotated[int | None, Parameter(help="Tokens of a block of IN, where the file does not say.")] = None
-    limit: Annotated[int | None, Parameter(help="Read the first so many requests only.")] = None
-    as_json: AsJson = False
-
-    def rewrite(
-        self, source: Path, target: Path, steps: Sequence[Json] = (), drawn: Drawn = AS_IT_COMES
-    ) -> Page | Json:
-        """Make one file of another, tell what was lost, and give what is to be printed."""
-        import msgspec
-
-        from headway.report.progress import Bar
-        from headway.workload.traces.record import Options
-        from headway.workload.transforms import make
-        from headway.workload.transforms.rewrite import rewrite
-
-        _at_least_one(("--block-tokens", self.block_tokens), ("--limit", self.limit))
-        transforms = [make(name, given, name) for step in steps for name, given in step.items()]
-        options = Options(
-            block_tokens=self.block_tokens,
-            limit=self.limit,
-            seed=drawn.seed,
-            start=drawn.start,
-            duration=drawn.duration,
-        )
-        with Bar(None, "requests") as bar:
-            done = rewrite(
-                source,
-                target,
-                transforms,
-                read_format=self.read_format,
-                format=self.format,
-                options=options,
-                progress=bar.update,
-            )
-        for note in done.notes:
-            say(f"{source.name}: {note}")
-        for phrase in done.lost:
-            say(f"{target.name}: the {done.format} format cannot express {phrase}.")
-        if self.as_json:
-            return {"in": str(source), "out": str(target), **msgspec.to_builtins(done)}
-        of = f" of {done.read:,}" if done.written < done.read else ""
-        return Page([], f"wrote {done.written:,}{of} requests to {target} in {done.format} format")
-
-
-AS_THEY_ARE = Files()
 
 
 def _given(**values: object) -> Json:

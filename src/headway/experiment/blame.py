@@ -48,9 +48,10 @@ def _function(frame: FrameType) -> str:
 
 
 def _theirs(frame: FrameType, modules: set[str]) -> bool:
-    """In a module that has a policy of the user's, or in one that it may have called: neither ours nor a library's."""
+    """In a module that has a policy of the user's, or in one that it may have called: neither ours nor a library's. A
+    method that an object of theirs has from a class of ours is theirs as well."""
     module = str(frame.f_globals.get("__name__"))
-    if module in modules:
+    if module in modules or type(frame.f_locals.get("self")).__module__ in modules:
         return True
     file = frame.f_code.co_filename
     if not modules or module.startswith("headway.") or file.startswith("<frozen"):

@@ -18,6 +18,7 @@ from headway.types import HeadwayError, Json
 from headway.wording import shown, suggest
 
 WHERE = "policies"
+PARTS = {"filters": "filter", "policies": "admission"}  # parameters that are lists of policies: of which stage
 
 
 class Contender(Struct, frozen=True):
@@ -125,8 +126,8 @@ def stage_label(stage: str, spec: str | Json) -> str:
 def _brief(key: str, value: Any) -> list[str]:
     if key == "scorers":
         return [_part("scorer", item) for item in scorer_list(value, f"{WHERE}.scorers")]
-    if key == "filters" and isinstance(value, list | tuple):
-        return [_part("filter", item) for item in value]
+    if key in PARTS and isinstance(value, list | tuple):
+        return [_part(PARTS[key], item) for item in value]
     if key in ("picker", "decider") and value is not None:
         return [f"{key}={_part(key, value)}"]
     if key in ROLES and isinstance(value, str | dict):

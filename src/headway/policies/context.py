@@ -8,6 +8,7 @@ from random import Random
 from headway.policies.prefix_index import PrefixIndex
 from headway.types import Estimator as Estimator
 from headway.types import HeadwayError, InstanceView, Request
+from headway.wording import shown
 
 Candidates = Sequence[InstanceView]  # what scorers, filters and pickers are handed; not theirs to change
 
@@ -34,6 +35,9 @@ class Context:
 
     def prefix_index(self, block_tokens: int, capacity: int) -> PrefixIndex:
         """The router's belief of what each instance has cached; one index for all who ask with equal figures."""
+        for name, value in (("block_tokens", block_tokens), ("capacity", capacity)):
+            if type(value) is not int or value < 1:
+                raise HeadwayError(f"prefix_index: {name} must be a whole number of at least 1, got {shown(value)}.")
         index = self._indexes.get((block_tokens, capacity))
         if index is None:
             index = self._indexes[(block_tokens, capacity)] = PrefixIndex(len(self.instances), capacity, block_tokens)

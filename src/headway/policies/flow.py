@@ -17,6 +17,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec.structs import replace
 
+from headway.policies.classes import CLASSES
 from headway.policies.context import Context
 from headway.policies.weights import exact_weights
 from headway.registry import Bounds, declared, policy
@@ -26,7 +27,6 @@ from headway.wording import shown
 
 NEVER: Final = 1 << 120  # later than any instant
 SLACK: Final = 16  # entries of those that have gone which a lane keeps in any case
-CLASSES: Final = ("realtime", "standard", "batch", "best-effort")
 READS: Final = {  # by saturation signal: what is exact, what is reported
     "never": ((), ()),
     "utilization": (("inflight",), ("queued", "kv_used")),
@@ -208,6 +208,8 @@ class Bands:
         elif lane.rank < band.clock:
             lane.rank = band.clock
         lane.waits = True
+        while lane.heap[0][2].gone:  # who has gone decides no tie
+            heappop(lane.heap)
         heappush(band.turns, (lane.rank, lane.heap[0][1], lane))
 
     def take(self, cluster: ClusterView) -> Waiting | None:

@@ -12,8 +12,8 @@ import dataclasses
 from math import isfinite
 from typing import Annotated, Any, Final
 
+from headway.policies.classes import TTFT, class_targets
 from headway.policies.context import Context
-from headway.policies.targets import TTFT, class_targets
 from headway.policies.weights import exact_weights
 from headway.registry import Bounds, policy
 from headway.types import (

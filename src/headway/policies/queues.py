@@ -6,13 +6,14 @@ An instance keeps the requests themselves; a queue orders their tickets, which s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from headway.types import NO_PRIORITY, PS_PER_SECOND, HeadwayError, Request
+from headway.registry import check_call, outside
+from headway.types import NO_PRIORITY, PS_PER_SECOND, HeadwayError, Hints, Request
 from headway.wording import shown
 
 
@@ -23,7 +24,7 @@ class Ticket(Struct, eq=False, gc=False):
     priority: float  # of the route or the priority stage, higher first
     enqueued_ps: int
     number: int  # in order of arrival at the instance
-    hints: Mapping[str, float] = NO_PRIORITY.hints  # of the priority stage
+    hints: Hints = NO_PRIORITY.hints  # of the priority stage
     generated: int = 0  # output tokens that it had when it was last put back
     preemptions: int = 0
     rank: Any = None  # for its queue to keep what it orders it by
@@ -63,7 +64,8 @@ class Queue(Protocol):
 
 
 SLACK: Final = 16  # entries of those that have gone which a queue keeps in any case
-METHODS: Final = ("add", "put_back", "first", "take", "remove", "order")
+METHODS: Final = {"add": 1, "put_back": 1, "first": 0, "take": 0, "remove": 1, "order": 1}  # with so many arguments
+OPTIONAL: Final = {"chunk": 1, "ended": 3}
 
 
 def queue_of(scheduler: Any) -> Queue:
@@ -75,6 +77,11 @@ def queue_of(scheduler: Any) -> Queue:
                 f"policies.scheduler: {type(scheduler).__name__}.queue must return an object with the methods "
                 f"{', '.join(METHODS)}; {shown(queue)} has no {method!r}."
             )
+    if outside(type(queue)):
+        for method, count in (METHODS | OPTIONAL).items():
+            found = getattr(queue, method, None)
+            if found is not None:
+                check_call(found, count, f"policies.scheduler: {type(queue).__name__}.{method}")
     return queue
 
 
@@ -86,8 +93,22 @@ class Fifo(deque[Ticket]):
     put_back = deque.appendleft
     take = deque.popleft
 
+    def __init__(self) -> None:
+        self.removed: set[Ticket] = set()  # and still in it, never as the first once that was asked for
+
     def first(self) -> Ticket:
+        if self.removed:
+            while self[0] in self.removed:
+                self.removed.remove(self.popleft())
         return self[0]
+
+    def remove(self, ticket: Ticket) -> None:
+        self.removed.add(ticket)
+        if 2 * len(self.removed) > len(self) + SLACK:
+            left = [one for one in self if one not in self.removed]
+            self.clear()
+            self.extend(left)
+            self.removed.clear()
 
     def order(self, running: list[Ticket]) -> list[Ticket]:
         return running

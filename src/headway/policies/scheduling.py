@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Any
 
+from headway.policies.classes import TTFT, class_targets
 from headway.policies.queues import DeficitRoundRobin, Fifo, Queue, Ranked, RankedByLength, Ticket
-from headway.policies.targets import TTFT, class_targets
 from headway.registry import Bounds, policy
 
 Tokens = Annotated[int, Bounds(1, 1_000_000, log=True)]
@@ -37,10 +37,10 @@ class Fcfs:
 class ByPriority:
     """Serves the highest priority first, as the router gave it; ties in order of arrival.
 
-    The victim of a block shortage is the running request of the lowest priority, the newest of those. A second of
-    waiting counts as much as `aging` of priority, so a request is passed only by those that come within (difference ÷
-    `aging`) seconds; with 0 the order is strict, and low priorities may starve. `chunk_tokens`, here as in the others,
-    is the most tokens of a prompt in one step; while a prompt is unfinished no other begins.
+    A second of waiting counts as much as `aging` of priority, so a request is passed only by those that come within
+    (difference ÷ `aging`) seconds; with 0 the order is strict, and low priorities may starve. The victim of a block
+    shortage is the running request that is last in this order. `chunk_tokens`, here as in the others, is the most
+    tokens of a prompt in one step; while a prompt is unfinished no other begins.
     """
 
     aging: Aging = 0.01
@@ -58,9 +58,9 @@ class ShortestJobFirst:
     """Serves first who is expected to generate least.
 
     Expected is what the client allows (max_tokens); without that, the mean output of the requests of the same tenant
-    and kind that the instance has completed when the request arrives; before the first of them, `unknown_tokens`. The
-    victim of a block shortage is the running request that was expected to generate most. A second of waiting counts as
-    much as `aging` tokens; with 0 long requests may starve.
+    and kind that the instance has completed when the request arrives; before the first of them, `unknown_tokens`. A
+    second of waiting counts as much as `aging` tokens; with 0 long requests may starve. The victim of a block shortage
+    is the running request that is last in this order.
     """
 
     unknown_tokens: Tokens = 256
@@ -75,8 +75,8 @@ class ShortestJobFirst:
 class ShortestPrefill:
     """Serves the shortest prompt first, whether or not some of it is cached.
 
-    The victim of a block shortage is the running request with the longest prompt. A second of waiting counts as much
-    as `aging` tokens; with 0 long prompts may starve.
+    A second of waiting counts as much as `aging` tokens; with 0 long prompts may starve. The victim of a block shortage
+    is the running request that is last in this order.
     """
 
     aging: Aging = 100.0

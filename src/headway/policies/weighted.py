@@ -10,16 +10,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
 from headway import registry
 from headway.policies import scorers as _scorers  # noqa: F401  (registers the scorers)
 from headway.policies.context import Candidates, Context
 from headway.policies.filters import highest
+from headway.policies.parts import joined, observer
 from headway.policies.profile import DEFAULT, PLACE, read_scorers
 from headway.policies.scorecards import Cuts, apart
-from headway.registry import REPORTED, Entry, policy
-from headway.types import ClusterView, Event, HeadwayError, InstanceView, Request, Route
+from headway.registry import policy
+from headway.types import ClusterView, HeadwayError, InstanceView, Request, Route
 from headway.wording import shown
 
 Score = Callable[[Request, Candidates, ClusterView], list[float]]
@@ -50,7 +49,9 @@ class Weighted:
         self._picker = registry.build("picker", self.picker, "policies.routing.picker")
         self._parts = [*self._scorers, *self._filters, self._picker]
         self.weights = tuple(weight for _, weight in chosen)
-        self.entry = self.joined()
+        # What its parts read and, of a class derived from this one, what that does.
+        own = registry.declared(type(self))
+        self.entry = joined(own, [part.entry for part in self._parts] + [own] * (type(self) is not Weighted))
         self._combine = combiner([float(weight) for weight in self.weights])
         self._score = [score_of(scorer) for scorer in self._scorers]
         self._keep = [keep_of(part) for part in self._filters]
@@ -59,21 +60,8 @@ class Weighted:
         self._pick = None if part_name(self._picker) == "max-score" else partial(picked, self._picker)
         tells = [scorer.believed_tokens for scorer in self._scorers if hasattr(scorer, "believed_tokens")]
         self._believed: Callable[[InstanceView], int] | None = tells[0] if tells else None
-        # Only a policy that listens has `observe`, so that the others cost no event.
-        listeners = [part.observe for part in self._parts if hasattr(part, "observe")]
-        if listeners:
-            self.observe: Callable[[Event], None] = listeners[0] if len(listeners) == 1 else partial(tell, listeners)
-
-    def joined(self) -> Entry:
-        """What this profile reads: what its parts declare and, of a class derived from this one, what that does."""
-        own = registry.declared(type(self))
-        read = [part.entry for part in self._parts] + [own] * (type(self) is not Weighted)
-        return replace(
-            own,
-            exact=tuple(dict.fromkeys(signal for entry in read for signal in entry.exact)),
-            reported=tuple(signal for signal in REPORTED if any(signal in entry.reported for entry in read)),
-            oracle=any(entry.oracle for entry in read),
-        )
+        if (observe := observer(self._parts)) is not None:
+            self.observe = observe
 
     def bind(self, context: Context) -> None:
         for part in self._parts:
@@ -81,13 +69,10 @@ class Weighted:
                 part.bind(context)
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
-        candidates = cluster.instances
+        candidates: Candidates = cluster.instances
         cuts = Cuts(candidates) if cluster.explain else None
-        for at, keep in enumerate(self._keep):
-            kept = tuple(keep(request, candidates, cluster))
-            if cuts is not None:
-                cuts.note(self._filter_names[at], candidates, kept)
-            candidates = kept or candidates
+        if self._keep:
+            candidates = self.filtered(request, candidates, cluster, cuts)
         scores = [score(request, candidates, cluster) for score in self._score]
         totals = self._combine(scores)
         if self._pick is None:
@@ -99,6 +84,14 @@ class Weighted:
             return Route(view.id, "", cached)
         named = dict(zip(self._scorer_names, map(list, scores), strict=True))
         return Route(view.id, "", cached, None, cuts.card(candidates, named, totals, view))
+
+    def filtered(self, request: Request, candidates: Candidates, cluster: ClusterView, cuts: Cuts | None) -> Candidates:
+        for at, keep in enumerate(self._keep):
+            kept = tuple(keep(request, candidates, cluster))
+            if cuts is not None:
+                cuts.note(self._filter_names[at], candidates, kept)
+            candidates = kept or candidates
+        return candidates
 
     def metrics(self) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -131,11 +124,6 @@ def combiner(weights: list[float]) -> Callable[[list[list[float]]], list[float]]
 
 def part_name(part: Any) -> str:
     return str(part.entry.name)
-
-
-def tell(listeners: list[Callable[[Event], None]], event: Event) -> None:
-    for observe in listeners:
-        observe(event)
 
 
 def score_of(scorer: Any) -> Score:

@@ -19,12 +19,14 @@ class Adapters:
         self.loaded = 0  # how often one was
         self.loading_ps = 0  # what the next step takes longer
 
-    def has_room(self, name: str) -> bool:
-        """Whether a request with this adapter can enter."""
-        return name in self.users or self.used < self.slots
+    def has_room(self, name: str | None) -> bool:
+        """Whether a request with this adapter, or with none, can enter."""
+        return name is None or name in self.users or self.used < self.slots
 
-    def enter(self, name: str) -> bool:
-        """A request with this adapter enters. True if it had to be loaded."""
+    def enter(self, name: str | None) -> bool:
+        """It enters. True if its adapter had to be loaded."""
+        if name is None:
+            return False
         users = self.users
         count = users.pop(name, -1)
         if count > 0:
@@ -46,8 +48,10 @@ class Adapters:
                 return name
         raise InvariantError("An adapter was to be loaded, and all slots are in use.")
 
-    def leave(self, name: str) -> None:
-        """A request with this adapter no longer runs."""
+    def leave(self, name: str | None) -> None:
+        """It no longer runs."""
+        if name is None:
+            return
         self.users[name] -= 1
         if not self.users[name]:
             self.used -= 1

@@ -146,8 +146,7 @@ class Batching(Loading):
             except (KeyError, TypeError):
                 right = "first must return one of those that wait at the instance"
                 raise self.wrong(right, ticket, next(iter(waiting))) from None
-            adapter = None if adapters is None else job.request.adapter
-            if adapters is not None and adapter is not None and not adapters.has_room(adapter):
+            if adapters is not None and not adapters.has_room(job.request.adapter):
                 self.refused = ticket
                 return False
             if job.handover is not None and job.handover.incoming.full():
@@ -185,7 +184,7 @@ class Batching(Loading):
                 return not loads and not cache.goes_tail_first(job.runs, hits)
             queue.take()
             del waiting[ticket]
-            if adapters is not None and adapter is not None and adapters.enter(adapter):
+            if adapters is not None and adapters.enter(job.request.adapter):
                 self.view.adapters = adapters.names()
             if hits:
                 job.holds = cache.hold(job.runs, hits, job.ticket.priority)
@@ -239,16 +238,15 @@ class Batching(Loading):
         cache, adapters = self.cache, self.adapters
         while self.ready and budget > 0:
             job = self.ready[0]
-            adapter = None if adapters is None else job.request.adapter
             want = 1 if job.resumes else min(job.known - job.computed, budget, job.chunk)
             need = -(-(job.computed + want) // self.block_tokens) - job.blocks
             full = len(self.running) >= self.max_batch_size
-            if full or (adapters is not None and adapter is not None and not adapters.has_room(adapter)):
+            if full or (adapters is not None and not adapters.has_room(job.request.adapter)):
                 return 0
             if need > cache.total - cache.held and not self.yield_to(need):
                 return 0
             del self.ready[0]
-            if adapters is not None and adapter is not None and adapters.enter(adapter):
+            if adapters is not None and adapters.enter(job.request.adapter):
                 self.view.adapters = adapters.names()
             cache.take(need)
             job.blocks += need
@@ -288,7 +286,7 @@ class Batching(Loading):
         del self.running[job]
         self.stirred = True
         self.refused = None
-        if self.adapters is not None and job.request.adapter is not None:
+        if self.adapters is not None:
             self.adapters.leave(job.request.adapter)
 
     def preempt(self, job: Job) -> None:

@@ -14,8 +14,8 @@ from headway.policies.context import Context, Estimator
 from headway.registry import declared
 from headway.results.recorder import COMPLETED, IN_FLIGHT, REJECTED, TIMED_OUT, InstanceStats, Recorder
 from headway.sim.deadlines import Deadlines
-from headway.sim.instance import Instance
 from headway.sim.handover import Handover, Incoming
+from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.kv_events import KvEvents
 from headway.sim.leap import NEVER
@@ -215,7 +215,7 @@ class Cluster:
         return True
 
     def split(self, job: Job, prefill: int, decode: int) -> tuple[Job, Instance]:
-        """A request whose prompt one instance computes, and that goes on to another: what it is at the first of them."""
+        """A request whose prompt one instance computes for another: what it is at the first of them."""
         instance = self.instances[prefill]
         transfer = instance.transfer
         assert transfer is not None
@@ -420,6 +420,7 @@ class Cluster:
             link.settle(self.ended_ps)
             stats.sent_bytes = link.moved_bytes
             stats.link_busy_ps = link.busy_ps
+        self.control.check()
         self.policy_metrics = self.control.metrics()
 
     @property

@@ -367,7 +367,7 @@ class Instance(Batching):
         del self.running[job]
         self.view.running = len(self.running)
         self.stir()
-        if self.adapters is not None and job.request.adapter is not None:
+        if self.adapters is not None:
             self.adapters.leave(job.request.adapter)
         if self.ended is not None:
             self.ended(job.ticket, 0, True)

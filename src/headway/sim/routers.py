@@ -49,7 +49,7 @@ class Routers:
         self.indexes: list[PrefixIndex] = [index for plane in planes for index in plane.indexes]
         self.views: list[list[InstanceView]] = [list(plane.views.values()) for plane in planes]
         self.home: list[int] = []  # the router of each request
-        self.waiting = 0  # requests in the routers' queues
+        self.waiting = [0] * len(planes)  # requests in the queue of each
         self.asked = 0  # the router whose queue is being looked through
         # What is reported stands on a board; a router copies it to its views before it looks.
         self.signals = signals
@@ -58,7 +58,7 @@ class Routers:
         self.told: list[int | None] = [-1] * len(planes)  # the report that each has copied
         # What the others had counted by the last exchange: by name, router and instance.
         self.foreign: dict[str, list[list[int]]] = {name: [[0] * len(views) for views in self.views] for name in SYNCED}
-        self.changed = False  # whether any of them has counted anything since
+        self.changed: dict[int, None] = {}  # instances of which any of them has counted anything since
         self.touches: list[tuple[int, int, Path]] = []  # router, instance and prompt, since then
         self.sync_at = NEVER if setup.sync is None else setup.sync
 
@@ -101,7 +101,7 @@ class Routers:
         if isinstance(answer, Flight):
             self.sent(router, answer)
         elif answer is QUEUED:
-            self.waiting += 1
+            self.waiting[router] += 1
         return answer
 
     def due(self, now_ps: int) -> Request | None:
@@ -117,18 +117,24 @@ class Routers:
         """By router, then in the order of its queue."""
         while self.asked < len(self.planes):
             router = self.asked
-            found = self.looking(router).pump(now_ps)
-            if found is not None:
-                self.waiting -= 1
-                if isinstance(found[1], Flight):
-                    self.sent(router, found[1])
-                return found
+            if self.waiting[router]:
+                plane = self.looking(router)
+                found = plane.pump(now_ps)
+                if found is not None:
+                    self.waiting[router] -= 1
+                    if not self.waiting[router]:  # it will not be asked again
+                        plane.set_next()
+                    if isinstance(found[1], Flight):
+                        self.sent(router, found[1])
+                    return found
             self.asked += 1
         self.asked = 0
         return None
 
     def sent(self, router: int, flight: Flight) -> None:
-        self.changed = True
+        self.changed[flight.view.index] = None
+        if flight.prefill is not None:
+            self.changed[flight.prefill.index] = None
         if self.setup.sync is not None and self.indexes:
             self.touches.append((router, flight.view.index, flight.request.path))
             if flight.prefill is not None:
@@ -136,7 +142,7 @@ class Routers:
 
     @property
     def next_ps(self) -> int:
-        found = self.sync_at if self.waiting and self.changed else NEVER
+        found = self.sync_at if self.changed and any(self.waiting) else NEVER
         for plane in self.planes:
             if plane.next_ps < found:
                 found = plane.next_ps
@@ -145,32 +151,42 @@ class Routers:
     # --- what happened -----------------------------------------------------------------------------------------
 
     def first_token(self, now_ps: int, request_id: int) -> None:
-        self.changed = True
         self.hearing(request_id).first_token(now_ps, request_id)
 
     def flight(self, request_id: int) -> Flight:
         return self.planes[self.home[request_id]].flight(request_id)
 
     def handed(self, now_ps: int, request_id: int) -> None:
-        self.changed = True
-        self.planes[self.home[request_id]].handed(now_ps, request_id)
+        plane = self.planes[self.home[request_id]]
+        flight = plane.flights[request_id]
+        if flight.prefill is not None:
+            self.changed[flight.prefill.index] = None
+        plane.handed(now_ps, request_id)
 
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
-        self.changed = True
         self.hearing(request_id).finished(now_ps, request_id, outcome, output_tokens)
 
     def hearing(self, request_id: int) -> ControlPlane:
-        """The router of a request, whose policies may look when they hear of it."""
+        """The router of a request, whose policies may look when they hear of it, and which counts it."""
         router = self.home[request_id]
+        flight = self.planes[router].flights[request_id]
+        self.changed[flight.view.index] = None
+        if flight.prefill is not None:
+            self.changed[flight.prefill.index] = None
         return self.looking(router) if self.observers else self.planes[router]
 
     def give_up(self, request_id: int) -> bool:
-        plane = self.planes[self.home[request_id]]
+        router = self.home[request_id]
+        plane = self.planes[router]
         waits = request_id not in plane.put_off
         gone = plane.give_up(request_id)
         if gone and waits:
-            self.waiting -= 1
+            self.waiting[router] -= 1
         return gone
+
+    def check(self) -> None:
+        for router, plane in enumerate(self.planes):
+            plane.check(self.foreign["inflight"][router])
 
     def metrics(self) -> dict[str, float]:
         """What the policies report of themselves, added up in order of the routers."""
@@ -179,9 +195,7 @@ class Routers:
             for name, value in plane.metrics().items():
                 found[name] = found.get(name, 0.0) + value
                 if not isfinite(found[name]):
-                    raise HeadwayError(
-                        f"policies: {shown(name)}, added up over the routers, is too large for a number."
-                    )
+                    raise HeadwayError(f"policies: {shown(name)}, added up over the routers, is too large a number.")
         return found
 
     # --- what they tell each other -----------------------------------------------------------------------------
@@ -194,18 +208,15 @@ class Routers:
         self.sync_at = now_ps // self.setup.sync * self.setup.sync + self.setup.sync
         if not self.changed:
             return
-        self.changed = False
         self.exchange_touches(tick)
         for name, foreign in self.foreign.items():
-            own = [
-                [getattr(view, name) - count for view, count in zip(views, counts, strict=True)]
-                for views, counts in zip(self.views, foreign, strict=True)
-            ]
-            totals = [sum(counts) for counts in zip(*own, strict=True)]
-            for router, views in enumerate(self.views):
-                for view, total in zip(views, totals, strict=True):
-                    setattr(view, name, total)
-                foreign[router] = [total - count for total, count in zip(totals, own[router], strict=True)]
+            for at in self.changed:
+                own = [getattr(views[at], name) - counts[at] for views, counts in zip(self.views, foreign, strict=True)]
+                total = sum(own)
+                for views, counts, count in zip(self.views, foreign, own, strict=True):
+                    setattr(views[at], name, total)
+                    counts[at] = total - count
+        self.changed.clear()
 
     def exchange_touches(self, tick: int) -> None:
         """The indexes learn of what was sent, after the evictions that they hear of by then."""

@@ -9,14 +9,13 @@ from functools import partial
 from typing import Any
 
 from msgspec import to_builtins
-from msgspec.structs import replace
 
 from headway import registry
+from headway.policies.answers import VERDICT, refuses, wrong_answer
 from headway.policies.context import Context
-from headway.policies.weighted import tell
-from headway.registry import REPORTED, Entry, policy
-from headway.types import ADMIT, Admit, ClusterView, Delay, Event, HeadwayError, Reject, Request
-from headway.wording import shown
+from headway.policies.parts import joined, observer
+from headway.registry import policy
+from headway.types import ADMIT, Admit, ClusterView, Delay, HeadwayError, Reject, Request
 
 PLACE = "policies.admission.policies"
 
@@ -38,21 +37,9 @@ class AllOf:
         self._asked = [registry.build("admission", given, f"{PLACE}[{at}]") for at, given in enumerate(self.policies)]
         self._parts = [part for one in self._asked for part in (one, *getattr(one, "_parts", ()))]
         self.policies = [explicit(given, made) for given, made in zip(self.policies, self._asked, strict=True)]
-        self.entry = self.joined()
-        # Only a policy that listens has `observe`, so that the others cost no event.
-        listeners = [part.observe for part in self._asked if hasattr(part, "observe")]
-        if listeners:
-            self.observe: Callable[[Event], None] = listeners[0] if len(listeners) == 1 else partial(tell, listeners)
-
-    def joined(self) -> Entry:
-        """What the policies declare, together."""
-        read = [part.entry for part in self._asked]
-        return replace(
-            registry.declared(type(self)),
-            exact=tuple(dict.fromkeys(signal for entry in read for signal in entry.exact)),
-            reported=tuple(signal for signal in REPORTED if any(signal in entry.reported for entry in read)),
-            oracle=any(entry.oracle for entry in read),
-        )
+        self.entry = joined(registry.declared(type(self)), [part.entry for part in self._asked])
+        if (observe := observer(self._asked)) is not None:
+            self.observe = observe
 
     def bind(self, context: Context) -> None:
         for at, part in enumerate(self._asked):
@@ -66,13 +53,10 @@ class AllOf:
             verdict = part.admit(request, cluster)
             if verdict is ADMIT or isinstance(verdict, Admit):
                 continue
-            if isinstance(verdict, Reject) and isinstance(verdict.reason, str):
-                return verdict
-            if isinstance(verdict, Delay) and type(verdict.duration_ps) is int and verdict.duration_ps >= 1:
-                return verdict
-            right = "admit must return ADMIT, a Reject, or a Delay of 1 ps to 2**62 ps"
-            who = f"{PLACE}[{at}]: {type(part).__name__}"
-            raise HeadwayError(f"{who}.{right}, got {shown(verdict)}, at request {request.id}.")
+            if not refuses(verdict):
+                raise wrong_answer(f"{PLACE}[{at}]", part, VERDICT, verdict, request)
+            answer: Reject | Delay = verdict
+            return answer
         return ADMIT
 
     def metrics(self) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any
 
-from headway.policies.targets import TTFT, class_targets
+from headway.policies.classes import TTFT, class_targets
 from headway.registry import Bounds, policy
 from headway.types import ADMIT, PS_PER_SECOND, Admit, ClusterView, Reject, Request
 

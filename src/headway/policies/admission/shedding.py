@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
+from headway.policies.classes import CLASSES
 from headway.policies.context import Context
 from headway.registry import Bounds, policy
 from headway.types import ADMIT, Admit, ClusterView, HeadwayError, InstanceView, Reject, Request
 from headway.wording import cut, shown
 
-CLASSES = ("realtime", "standard", "batch", "best-effort")
-SHEDDABLE = ("batch", "best-effort")
+SHEDDABLE = CLASSES[2:]  # batch and best-effort
 
 QueueThreshold = Annotated[float, Bounds(0.1, 100_000, log=True)]
 KvThreshold = Annotated[float, Bounds(0.01, 1.0)]

@@ -1,4 +1,4 @@
-"""What each class of requests was promised, as policies are told it."""
+"""The SLO classes as policies know them by default: their order, and what each was promised."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from headway.types import HeadwayError
 from headway.units import duration_ps
 from headway.wording import cut, shown
 
+CLASSES: Final = ("realtime", "standard", "batch", "best-effort")  # the most important first
 TTFT: Final = {"realtime": "500ms", "standard": "2s", "batch": "60s"}
 
 

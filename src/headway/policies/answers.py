@@ -1,0 +1,44 @@
+"""What policies may answer, and how a wrong answer is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from sys import float_info
+from typing import Any, Final
+
+from headway.types import Delay, HeadwayError, Priority, Reject, Request
+from headway.wording import shown
+
+LONGEST_PS: Final = 1 << 62  # of a delay
+VERDICT: Final = "admit must return ADMIT, a Reject, or a Delay of 1 ps to 2**62 ps"
+
+
+def refuses(verdict: object) -> bool:
+    """Whether it is a proper answer of admission other than to admit."""
+    if isinstance(verdict, Reject):
+        return isinstance(verdict.reason, str)
+    if isinstance(verdict, Delay):
+        return type(verdict.duration_ps) is int and 1 <= verdict.duration_ps <= LONGEST_PS
+    return False
+
+
+def check_priority(policy: Any, priority: object, request: Request) -> None:
+    right = "prioritise must return a Priority with a finite score"
+    if not isinstance(priority, Priority) or not is_number(priority.score):
+        raise wrong_answer("policies.priority", policy, right, priority, request)
+    if priority.hints and not (isinstance(priority.hints, Mapping) and all(map(is_number, priority.hints.values()))):
+        right = "prioritise must give hints as a mapping of names to finite numbers"
+        raise wrong_answer("policies.priority", policy, right, priority.hints, request)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= float_info.max
+
+
+def wrong_answer(where: str, policy: Any, right: str, answer: object, request: Request) -> HeadwayError:
+    return HeadwayError(f"{where}: {type(policy).__name__}.{right}, got {shown(answer)}, at request {request.id}.")
+
+
+def wrong_target(policy: Any, target: object, wrong: str, request: Request) -> HeadwayError:
+    who = f"policies.routing: {type(policy).__name__}"
+    return HeadwayError(f"{who} routed to {shown(target)}, which {wrong}, at request {request.id}.")

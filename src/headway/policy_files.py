@@ -1,0 +1,57 @@
+"""Policies in files of users' own: `path/to/my_policy.py:MyPolicy`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+from headway.hashing import stable
+from headway.types import HeadwayError
+from headway.wording import one_line, suggest
+
+FROM_FILE = "headway_user_"  # how their modules are called
+_FILES: dict[Path, tuple[bytes, ModuleType]] = {}  # those that were executed, each with its text at the time
+
+
+def load_class(reference: str, where: str) -> type:
+    file, _, attribute = reference.rpartition(":")
+    if not file.endswith(".py") or not attribute.isidentifier():
+        raise HeadwayError(f"{where}: {reference!r} is not of the form path/to/file.py:ClassName.")
+    module = execute(file, where)
+    cls = getattr(module, attribute, None)
+    if not isinstance(cls, type):
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        raise HeadwayError(f"{where}: {file} has no class {attribute!r}.{suggest(attribute, classes)}")
+    return cls
+
+
+def execute(file: str, where: str) -> ModuleType:
+    """A user's file as a module, executed once a process and again only where its text has changed."""
+    try:
+        path = Path(file).expanduser().resolve()
+        text = path.read_bytes() if path.is_file() else None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise HeadwayError(f"{where}: {file!r} cannot be read: {one_line(error)}.") from None
+    if text is None:
+        raise HeadwayError(f"{where}: there is no file {file!r}.")
+    known = _FILES.get(path)
+    if known is not None and known[0] == text:
+        return known[1]
+    name = f"{FROM_FILE}{path.stem}_{stable(str(path), text.hex()):016x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and isinstance(spec.loader, SourceFileLoader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses and annotations look for it
+    try:
+        exec(spec.loader.source_to_code(text, str(path)), vars(module))  # the text that was read, no older bytecode
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        told = one_line(error)
+        raise HeadwayError(f"{where}: {file} could not be loaded: {told}{'' if told.endswith('?') else '.'}") from error
+    _FILES[path] = (text, module)
+    return module
