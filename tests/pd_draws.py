@@ -31,6 +31,8 @@ def transfer(draws: Draws) -> Json:
         "granularity": pick(draws, "block", "chunk", "stream"),
         "keep_prefill_copy": pick(draws, False, True),
         "first_token": pick(draws, "prefill", "decode"),
+        "pipelined": pick(draws, False, True),
+        "max_incoming": pick(draws, None, None, 1, 2),
     }
 
 

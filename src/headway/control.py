@@ -246,7 +246,7 @@ class ControlPlane:
         if route.prefill is None:
             if view.role == "prefill":
                 right = "route must give as target an instance that generates, and this one to 'prefill'"
-                raise wrong_answer("routing", self.routing, right, route.target, request)
+                raise wrong_answer("policies.routing", self.routing, right, route.target, request)
             view.pending_prefill_tokens += pending
         else:
             self.dispatch_prefill(flight, route.prefill)
@@ -279,7 +279,7 @@ class ControlPlane:
         view = self.checked(target, request)
         if view.role != "prefill" or flight.view.role != "decode" or view.pool != flight.view.pool:
             right = "route must give 'prefill' an instance of that role, and one of role 'decode' of its pool as target"
-            raise wrong_answer("routing", self.routing, right, (target, flight.view.id), request)
+            raise wrong_answer("policies.routing", self.routing, right, (target, flight.view.id), request)
         view.inflight += 1
         view.inflight_tokens += request.prompt_tokens
         view.routed += 1

@@ -39,6 +39,8 @@ class _TransferKeys(Struct):
     granularity: Literal["block", "chunk", "stream"] = "block"
     keep_prefill_copy: bool = False
     first_token: Literal["prefill", "decode"] = "prefill"
+    pipelined: bool = False
+    max_incoming: Positive | None = None
 
 
 class Transfer(Struct, frozen=True):
@@ -49,6 +51,8 @@ class Transfer(Struct, frozen=True):
     granularity: str  # what is moved is a multiple of a block, of a step's chunk, or of a token
     keep_prefill_copy: bool  # in the prefix cache
     first_token: str  # the role of the instance that delivers it
+    pipelined: bool  # each chunk of a prompt may travel while the next is computed
+    max_incoming: int | None  # requests on their way to an instance, beyond which prompts for it wait
 
     def grain_tokens(self, block_tokens: int, max_batch_tokens: int) -> int:
         return {"block": block_tokens, "chunk": max_batch_tokens, "stream": 1}[self.granularity]
@@ -60,6 +64,8 @@ class Transfer(Struct, frozen=True):
             "granularity": self.granularity,
             "keep_prefill_copy": self.keep_prefill_copy,
             "first_token": self.first_token,
+            "pipelined": self.pipelined,
+            "max_incoming": self.max_incoming,
         }
 
 
@@ -74,6 +80,8 @@ def read_transfer(section: Any, where: str) -> Transfer:
         keys.granularity,
         keys.keep_prefill_copy,
         keys.first_token,
+        keys.pipelined,
+        keys.max_incoming,
     )
 
 

@@ -85,4 +85,6 @@ def _transfer(spec: Transfer, prefill: Engines) -> TransferSetup:
         spec.grain_tokens(prefill.kv.block_tokens, prefill.max_batch_tokens),
         first_token=spec.first_token == "prefill",
         keeps_copy=spec.keep_prefill_copy,
+        pipelined=spec.pipelined,
+        incoming=spec.max_incoming,
     )
