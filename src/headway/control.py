@@ -45,6 +45,7 @@ from headway.wording import shown
 
 MOST_TOKENS: Final = 1 << 62  # that any prompt may be believed to have cached
 MOST_DELAYS: Final = 100_000  # of one request; who puts off more often would never let it in
+Permit = Callable[[Request, Sequence[InstanceView]], Reject | None]
 Explain = Callable[[Request, Route], None]  # is told every routing decision, with its scorecard
 
 
@@ -102,6 +103,7 @@ class ControlPlane:
         self.explain = explain
         self.views = {view.id: view for view in context.instances}
         self.admission = admission
+        self.permit: Permit | None = getattr(admission, "permit", None)
         self.priority = priority
         self.routing = routing = paired(routing, context.instances)
         self.flow = None if isinstance(flow, NoFlow) else flow
@@ -159,6 +161,8 @@ class ControlPlane:
     def route(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject:
         decision = self.routing.route(request, self.cluster)
         if isinstance(decision, Route):
+            if self.permit is not None and (refusal := self.ask_permit(request, decision)) is not None:
+                return refusal
             if self.explain is not None:
                 self.explain(request, decision)
             return self.dispatch(now_ps, request, decision, priority)
@@ -166,6 +170,16 @@ class ControlPlane:
             return decision
         right = "route must return a Route, as in Route(view.id), or a Reject"
         raise wrong_answer("policies.routing", self.routing, right, decision, request)
+
+    def ask_permit(self, request: Request, route: Route) -> Reject | None:
+        """Admission may have its say once more when it is known where a request would go."""
+        assert self.permit is not None
+        named = [route.target] if route.prefill is None else [route.target, route.prefill]
+        refusal = self.permit(request, [self.checked(target, request) for target in named])
+        if refusal is not None and not (isinstance(refusal, Reject) and isinstance(refusal.reason, str)):
+            right = "permit must return None or a Reject"
+            raise wrong_answer("policies.admission", self.admission, right, refusal, request)
+        return refusal
 
     def not_admitted(self, now_ps: int, request: Request, verdict: Reject | Delay) -> Reject | None:
         if not refuses(verdict):

@@ -110,6 +110,38 @@ def test_a_request_waits_while_the_other_side_is_full_and_is_never_dropped_for_t
     assert result.summary()["transfer"]["wait"]["max"] == first - 32
 
 
+@pytest.mark.parametrize("leap", LEAPS)
+def test_pipelined_chunks_travel_while_the_next_are_computed(tmp_path: Path, leap: bool | str) -> None:
+    given = {**scenario(trace(tmp_path, (0, 480, 5)), max_batch_tokens=160), "leap": leap}
+    given["cluster"]["transfer"]["pipelined"] = True
+    result = headway.simulate(given)
+    # Chunks are computed by 16, 32 and 48 ms, and each has the link to itself for 10 ms.
+    assert ms(result, "transfer_ps") == [16]
+    assert ms(result, "handed_ps") == ms(result, "first_token_ps") == [48]
+    assert ms(result, "transferred_ps") == [48 + 10 + 5]
+    assert ms(result, "finished_ps") == [63 + 4 * 10]
+    assert result.summary()["transfer"]["bytes"] == 480 * TOKEN_BYTES
+
+
+def test_pipelined_chunks_queue_on_a_slow_link(tmp_path: Path) -> None:
+    given = scenario(trace(tmp_path, (0, 480, 2)), max_batch_tokens=160)
+    given["cluster"]["transfer"] |= {"pipelined": True, "bandwidth": f"{TOKEN_BYTES * 8_000}B/s"}  # 20 ms a chunk
+    result = headway.simulate(given)
+    # From 32 ms on two chunks share the link, of the first 4 ms being left: it leaves at 40. Then the second has 16 ms
+    # left, and from 48 ms on, with 8 of them, shares with the third until 64; that has then had 8 of its 20 ms.
+    assert ms(result, "transferred_ps") == [76 + 5]
+
+
+@pytest.mark.parametrize("leap", LEAPS)
+def test_no_prompt_is_begun_while_the_other_side_waits_for_enough(tmp_path: Path, leap: bool | str) -> None:
+    given = {**scenario(trace(tmp_path, (0, 160, 2), (0, 160, 2)), max_batch_tokens=160), "leap": leap}
+    given["cluster"]["transfer"]["max_incoming"] = 1
+    result = headway.simulate(given)
+    assert ms(result, "transferred_ps")[0] == 16 + 15
+    assert ms(result, "started_ps") == [0, 31]
+    assert ms(result, "handed_ps") == [16, 31 + 16]
+
+
 def test_scenario_p_d_handoff_in_disaggregated_mode(tmp_path: Path) -> None:
     # Given deployment uses disaggregated P/D architecture
     prepared = prepare(Scenario.load(scenario(trace(tmp_path, (0, 160, 5)))))

@@ -7,11 +7,15 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.sim.job import Job
 from headway.sim.leap import NEVER
 from headway.sim.link import Link
+from headway.sim.load import Load
+from headway.types import Path, Request
 
 US = 10**6
 GB = 10**9
+JOB = Job(Request(0, 0, 1, Path((), ())), 1, 0, 16, True)
 
 
 def arrivals(bandwidth: int, latency: int, transfers: list[tuple[int, int]]) -> dict[int, int]:
@@ -23,10 +27,10 @@ def arrivals(bandwidth: int, latency: int, transfers: list[tuple[int, int]]) -> 
         start = waiting[0][1][0] if waiting else NEVER
         now = min(start, link.next_ps)
         if link.next_ps == now:
-            found.update(dict.fromkeys(link.arrived(now), now))
+            found.update({load.instance: now for load in link.arrived(now)})
         while waiting and waiting[0][1][0] == now:
             number, (_, amount) = waiting.pop(0)
-            link.start(now, amount, number)
+            link.start(now, amount, Load(number, JOB, 0, 0))
     return found
 
 

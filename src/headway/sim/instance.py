@@ -75,7 +75,7 @@ class Instance(Batching):
         if engine.eviction != "lru":
             self.cache = RankedCache(view.kv_blocks, engine.eviction == "lfu")
         if tiers is not None:
-            self.tiers = Tiers(view.index, self.cache, tiers, links, engine)
+            self.tiers = Tiers(self.cache, tiers, links, engine)
         self.loads = tiers is not None or view.role == "decode"
         self.transfer = engine.transfer
         self.handing: dict[Job, None] = {}  # prompts computed for others that have not got them yet

@@ -52,7 +52,7 @@ class Link:
         self.numbered += 1
         heappush(self.leaving, (self.progress + (alone_ps << FINE), self.numbered, load))
         self.moved_bytes += amount
-        self._set_next()
+        self.set_next()
 
     def arrived(self, now: int) -> list[Load]:
         """What arrives at this instant, in the order in which the last bytes left; called at `next_ps`."""
@@ -60,7 +60,7 @@ class Link:
         found = []
         while self.under_way and self.under_way[0][0] == now:
             found.append(self.under_way.popleft()[1])
-        self._set_next()
+        self.set_next()
         return found
 
     def settle(self, now: int) -> None:
@@ -81,16 +81,19 @@ class Link:
                 self.under_way.append((self.since + self.latency_ps, load))
         self.since = now
 
-    def _set_next(self) -> None:
+    def set_next(self) -> None:
+        while self.under_way and not self.under_way[0][1].wanted:
+            self.under_way.popleft()
         self.next_ps = self.under_way[0][0] if self.under_way else NEVER
         if self.next_ps == NEVER and self.leaving:
+            first = self.leaving[0][2]
             at, progress = self.since, self.progress
             for place, (goal, _, load) in enumerate(
-                sorted(self.leaving) if self.leaving[0][2] is None else self.leaving
+                self.leaving if first is not None and first.wanted else sorted(self.leaving)
             ):
                 at -= (progress - goal) * (len(self.leaving) - place) + LOST >> FINE
                 progress = goal
-                if load is not None:
+                if load is not None and load.wanted:
                     self.next_ps = at + self.latency_ps
                     break
 
@@ -113,7 +116,16 @@ class Links:
     def start(self, now: int, number: int, amount: int, load: Load | None) -> None:
         link = self.links[number]
         link.start(now, amount, load)
+        if load is not None:
+            load.links.append(number)
         self._push(number, link)
+
+    def forget(self, load: Load) -> None:
+        """Nobody waits for it any more; what is on its way goes on, but its arrival is no event."""
+        load.wanted = False
+        for number in load.links:
+            self.links[number].set_next()
+            self._push(number, self.links[number])
 
     def arrived(self, now: int) -> list[Load]:
         """The loads whose last transfer arrives at this instant, by link; called at `next_ps`."""

@@ -6,7 +6,7 @@ from headway.sim.job import Job
 
 
 class Load:
-    __slots__ = ("end", "instance", "job", "left", "start")
+    __slots__ = ("end", "instance", "job", "left", "links", "start", "wanted")
 
     def __init__(self, instance: int, job: Job, start: int, end: int) -> None:
         self.instance = instance
@@ -14,3 +14,5 @@ class Load:
         self.start = start  # its first block
         self.end = end  # and the one after its last
         self.left = 0  # transfers that have not arrived
+        self.links: list[int] = []  # that they go over
+        self.wanted = True  # until the request gives up

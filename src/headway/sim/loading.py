@@ -26,7 +26,7 @@ class Loading(Batch):
         self.peak = 0  # most blocks held
         self.loads = False  # whether blocks come from elsewhere
         self.tiers: Tiers | None = None  # where there are any
-        self.loading: dict[Job, tuple[int, int]] = {}  # the blocks that each of them waits for
+        self.loading: dict[Job, Load] = {}  # what each of them waits for
         self.ready: list[Job] = []  # those whose blocks have come, in that order
         self.refused: Ticket | None = None  # the first in order that last was found to lack blocks or a slot
         self.stirred = False  # a scheduling change since the stores were settled
@@ -46,25 +46,25 @@ class Loading(Batch):
         self.cache.take(end - hits)
         self.peak = max(self.peak, self.cache.held)
         job.blocks = end
-        self.loading[job] = (hits, end)
+        load = self.loading[job] = Load(self.view.index, job, hits, end)
         self.stirred = True
         if job.swapped:
             assert self.tiers is not None
-            self.tiers.swap_in(now, job)
+            self.tiers.swap_in(now, load)
             return
         job.computed = hits * self.block_tokens
         job.cached_to = hits
         if job.awaits is not None:
-            self.fetch(job.awaits, job, hits, end, now)
+            self.fetch(job.awaits, load, now)
         else:
             assert self.tiers is not None
-            self.tiers.load(now, job, hits, end)
+            self.tiers.load(now, load)
 
-    def fetch(self, handover: Handover, job: Job, hits: int, end: int, now: int) -> None:
+    def fetch(self, handover: Handover, load: Load, now: int) -> None:
         """The blocks come from the instance that computes the prompt, as far as it has."""
-        handover.load = Load(self.view.index, job, hits, end)
-        handover.load.left = 1  # until the prompt is computed
-        handover.sent = hits * self.block_tokens
+        handover.load = load
+        load.left = 1  # until the prompt is computed
+        handover.sent = load.start * self.block_tokens
         handover.begun_ps = now
         self.fetch_more(handover, now)
 
@@ -84,7 +84,8 @@ class Loading(Batch):
 
     def arrive(self, job: Job, now: int) -> None:
         """What a request waited for is here."""
-        start, end = self.loading.pop(job)
+        load = self.loading.pop(job)
+        start, end = load.start, load.end
         self.ready.append(job)
         self.stir()
         if job.awaits is not None:
@@ -105,7 +106,7 @@ class Loading(Batch):
     def unload(self, job: Job, now: int) -> None:
         """A request that waits for blocks, or is ready, gives up its own."""
         if job in self.loading:
-            del self.loading[job]
+            self.links.forget(self.loading.pop(job))
             if self.tiers is not None:
                 self.tiers.began.pop(job, None)
                 self.tiers.take_back(now, job)

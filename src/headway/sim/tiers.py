@@ -36,7 +36,6 @@ class Tiers:
         "counts",
         "down",
         "eager",
-        "instance",
         "lent",
         "level",
         "links",
@@ -47,8 +46,7 @@ class Tiers:
         "waits",
     )
 
-    def __init__(self, instance: int, cache: KvCache, tiers: list[Tier], links: Links, engine: EngineSetup) -> None:
-        self.instance = instance
+    def __init__(self, cache: KvCache, tiers: list[Tier], links: Links, engine: EngineSetup) -> None:
         self.cache = cache
         self.tiers = tiers  # the fastest first
         self.links = links
@@ -104,9 +102,9 @@ class Tiers:
             else:
                 return
 
-    def load(self, now: int, job: Job, start: int, end: int) -> None:
+    def load(self, now: int, load: Load) -> None:
         """The blocks of a request begin to move up."""
-        load = Load(self.instance, job, start, end)
+        job, start, end = load.job, load.start, load.end
         self.began[job] = now
         if self.up is not None:
             self.up.add(now, end - start)
@@ -190,9 +188,9 @@ class Tiers:
         self.links.start(now, tier.link, job.blocks * self.block_bytes, None)
         return True
 
-    def swap_in(self, now: int, job: Job) -> None:
+    def swap_in(self, now: int, load: Load) -> None:
         """They begin to move up again."""
-        load = Load(self.instance, job, 0, job.swapped)
+        job = load.job
         load.left = 1
         self.began[job] = now
         if self.up is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from math import lcm
 from typing import Annotated, Literal
 
@@ -24,8 +25,8 @@ class MaxConcurrency:
     Where the candidates have several roles or models, each of them needs a free permit; a request whose prompt is
     computed apart takes one of both roles, and gives both back when it has ended. A model has one limit, whatever
     names it is called by; instances that serve any name have one for each name. What waits in a queue of the router's
-    (flow control) has been admitted and holds none yet. It reads no signal: it counts what it is told was routed and
-    has ended.
+    (flow control) holds none yet; if none is left when its turn has come and its target is chosen, it is turned away
+    then. It reads no signal: it counts what it is told was routed and has ended.
     """
 
     max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512  # requests in flight of a model and role
@@ -45,6 +46,11 @@ class MaxConcurrency:
                 return FULL
         return ADMIT
 
+    def permit(self, request: Request, targets: Sequence[InstanceView]) -> Reject | None:
+        """Asked once the targets are chosen: a permit of each, or of none."""
+        full = any(self.taken.get(permit_of(view, request), 0) >= self.max_queue for view in targets)
+        return FULL if full else None
+
     def observe(self, event: Event) -> None:
         if isinstance(event, Routed | Finished):
             self.count(event.instance, event)
@@ -56,8 +62,13 @@ class MaxConcurrency:
                 self.count(prefill, event)
 
     def count(self, view: InstanceView, event: Routed | Finished) -> None:
-        key = (view.model if view.serves else event.request.model, view.role)
+        key = permit_of(view, event.request)
         self.taken[key] = self.taken.get(key, 0) + (1 if isinstance(event, Routed) else -1)
+
+
+def permit_of(view: InstanceView, request: Request) -> tuple[str, str]:
+    """What a permit at an instance is for: a model and a role."""
+    return view.model if view.serves else request.model, view.role
 
 
 @policy("admission", "tenant-fair", reported=())
