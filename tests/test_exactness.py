@@ -678,7 +678,7 @@ def test_leaping_walking_and_cutting_give_the_same_bytes(family: str, examples: 
         demand(seen, (*COMMON, *USUAL), 0.03)
     elif family == "controlled, scattered":
         demand(seen, CONTROLLED, 0.015)
-        demand(seen, (*COMMON, "polled signals", "reported evictions", "adapter loaded again"), 0.03)
+        demand(seen, (*COMMON, "polled signals", "reported evictions", "adapter loaded again"), 0.02)
     elif "scattered" in family:
         demand(seen, COMMON, 0.05)
         demand(seen, USUAL, 0.02)

@@ -79,7 +79,7 @@ class Batching(Loading):
         cache, job = self.cache, self.partial
         assert job is not None
         want = min(job.known - job.computed, self.max_batch_tokens - self.decodes, job.chunk)
-        blocks = -(-(job.computed + want) // self.block_tokens)
+        blocks = job.blocks if self.reserves else -(-(job.computed + want) // self.block_tokens)
         need = self.phases[self.steps % self.block_tokens] + blocks - job.blocks
         enough = need <= cache.total - cache.held
         if enough:
@@ -175,7 +175,7 @@ class Batching(Loading):
                 want = budget
             if want > job.chunk:
                 want = job.chunk
-            blocks = -(-(done + want) // size)
+            blocks = -(-(known if self.reserves else done + want) // size)
             room = cache.total - cache.held
             if blocks > room and blocks - hits > room - cache.idle_in(job.runs, hits):
                 # As its hits are evicted it needs fewer blocks at once, but each eviction also takes a free one: it
@@ -239,7 +239,7 @@ class Batching(Loading):
         while self.ready and budget > 0:
             job = self.ready[0]
             want = 1 if job.resumes else min(job.known - job.computed, budget, job.chunk)
-            need = -(-(job.computed + want) // self.block_tokens) - job.blocks
+            need = -(-(job.known if self.reserves else job.computed + want) // self.block_tokens) - job.blocks
             full = len(self.running) >= self.max_batch_size
             if full or (adapters is not None and not adapters.has_room(job.request.adapter)):
                 return 0

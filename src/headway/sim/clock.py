@@ -40,7 +40,8 @@ class Simulation(Cluster):
         stirred = False  # something has happened after which the router looks through its queue
         listens = self.listens = traffic.listens
         follows = listens or queues  # whether what happens at an instant may bring on more at the same
-        loads = bool(self.links.links)
+        links, timed = self.links, NEVER  # as of when the timer was last set for them
+        loads = bool(links.links)
         arrival = traffic.next_ps
         self.started_ps = self.now = min(0 if arrival == NEVER else arrival, horizon)
         self.watch_tiers()
@@ -108,7 +109,8 @@ class Simulation(Cluster):
                     if instance.end < 0 and instance.begin(now):
                         heappush(ends, instance.end << INDEX_BITS | index)
                 begins.clear()
-                if loads:
+                if loads and links.next_ps != timed:
+                    timed = links.next_ps
                     self.set_timer()
         self.ended_ps = self.now
         if arrival != NEVER or self.held or any(instance.running or instance.queued() for instance in instances):

@@ -255,7 +255,8 @@ class Cluster:
                 before = instance.end
                 self.moved(handover.decode, before, instance.enqueue(target, now, flight.priority, flight.hints))
         self.handed.clear()
-        self.set_timer()
+        if self.links.next_ps < self.timer:
+            self.set_timer()
 
     def moved(self, index: int, before: int, begins: bool) -> None:
         """An instance has heard of something: it can begin a step now, or its run, which ended at `before`, was cut."""
