@@ -469,7 +469,13 @@ def test_ctrl_c_ends_a_comparison_at_once(scenario: str) -> None:
     command = [sys.executable, "-m", "headway.cli", "compare", scenario, "--set", "workload.requests=500000"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     child = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a shell's background jobs ignore
     )
     workers = Path(f"/proc/{child.pid}/task/{child.pid}/children")
     try:
