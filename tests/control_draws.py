@@ -127,8 +127,8 @@ def bands(draws: Draws) -> Json:
         "band_capacity": pick(draws, None, None, 1, 4),
         "capacity": pick(draws, None, None, 2, 6),
         "saturation": pick(draws, "utilization", "utilization", "concurrency", "concurrency", "never"),
-        "max_queue": draws.between(1, 3),
-        "max_kv": pick(draws, 0.1, 0.4, 0.8, 1),
+        "queue_threshold": draws.between(1, 3),
+        "kv_threshold": pick(draws, 0.1, 0.4, 0.8, 1),
         "max_inflight": draws.between(1, 4),
         "max_inflight_tokens": pick(draws, None, None, 30, 100),
     }

@@ -1,21 +1,25 @@
 """A naive simulator, the oracle for the fast engine: one object a KV block, one loop iteration a step, no formulas over
 several steps. It shares nothing with the engine but the vocabulary and is meant to be read against the specification.
 
-At one instant: (a) step ends by instance; (b) arrivals by row, then the router and the clients hear of what ended, by
-row, and so on with what they send at once; (c) step begins by instance.
+At one instant: (a) step ends by instance; (b) arrivals by row, then loads that have come by link, then clients that
+give up by row, then the router and the clients hear of what ended, by row, and so on with what they send at once; (c)
+step begins by instance.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from headway import hashing
 from headway.latency.base import LatencyModel
+from headway.sim.setup import TierSetup
 from headway.types import Path, Request
 from headway.workload.traffic import NEVER, OpenLoop, Planned, Traffic
-from reference_schedulers import Fcfs
+from reference_schedulers import Fcfs, Fifo
+from reference_tiers import Load, Lower, Store, build
 
 Identity = tuple[int, int]
 RequestTuple = tuple[int, Path, int, int]  # arrival_ps, content, prompt tokens, output tokens
@@ -53,6 +57,10 @@ class Job:
     decoding: bool = False  # its prefill (or recomputation) ended in an earlier step
     blocks: list[Block] = field(default_factory=list)
     priority: float = 0.0
+
+    @property
+    def deadline(self) -> int:
+        return -1 if self.request.deadline_ps is None else self.request.deadline_ps
 
     @property
     def generated(self) -> int:
@@ -95,6 +103,7 @@ class Cache:
         self.lru: list[Block] = []  # cached and without a holder, least recently released first
         self.cached: dict[Identity, Block] = {}
         self.evicted = 0
+        self.lower: Lower | None = None
 
     def ceil(self, tokens: int) -> int:
         return -(-tokens // self.size)
@@ -106,17 +115,25 @@ class Cache:
         return len([block for block in self.all if block.holders])
 
     def take(self, job: Job) -> None:
-        if self.empty:
-            block = self.empty.pop(0)
-        else:
-            block = self.lru.pop(0)
-            assert block.identity is not None
-            del self.cached[block.identity]
-            block.identity = None
-            self.evicted += 1
+        block = self.empty.pop(0) if self.empty else self.evict()
         block.duplicate = False
         block.holders.append(job)
         job.blocks.append(block)
+
+    def evict(self) -> Block:
+        block = self.lru.pop(0)
+        assert block.identity is not None
+        if self.lower is not None and not self.lower.eager:
+            self.lower.noted.append(block.identity)
+        del self.cached[block.identity]
+        block.identity = None
+        self.evicted += 1
+        return block
+
+    def copy_down(self, job: Job) -> None:
+        """Note the content that a request holds, the tail first, where what is computed is stored away at once."""
+        if self.lower is not None and self.lower.eager:
+            self.lower.noted += [block.identity for block in reversed(job.blocks) if block.identity is not None]
 
     def hits(self, job: Job) -> list[Block]:
         """The leading full blocks that are cached now; at least one token is left to compute."""
@@ -152,6 +169,7 @@ class Cache:
 
     def release(self, job: Job) -> None:
         self.publish(job, 0)
+        self.copy_down(job)
         for block in reversed(job.blocks):
             block.holders.remove(job)
             if block.identity is None:
@@ -203,6 +221,14 @@ class Instance:
         self.steps = 0
         self.prefill_tokens = 0
         self.peak = 0
+        self.lower: Lower | None = None  # the stores below the GPU
+        self.loading: list[Job] = []  # out of the queue, with blocks that are not there yet
+        self.on_its_way: dict[int, Load] = {}  # the last of each request
+        self.ready: list[Job] = []  # all have come
+        self.refused: Job | None = None  # the first in the queue that lacked something; not tried again until stirred
+        self.stirred = False  # a scheduling change since the stores were settled
+        self.gave_up: list[Job] = []  # clients of requests in the step, which has to end
+        self.seen = Counter[str]()  # what came about
 
     def fits(self, job: Job) -> bool:
         return self.cache.ceil(job.prompt + job.output - 1) <= len(self.cache.all)
@@ -214,9 +240,14 @@ class Instance:
     def begin(self, now: int) -> None:
         self.step = []
         self.loads_now = 0
+        self.settle(now)
         budget, preempted = self.schedule_running()
+        if preempted and not self.running:  # those that load, or are ready, have the blocks
+            preempted, budget = False, self.max_batch_tokens
+            self.seen["all preempted"] += 1
         if not preempted:
-            self.admit_waiting(now, budget)
+            self.admit_waiting(now, self.admit_ready(budget))
+        self.settle(now)
         self.peak = max(self.peak, self.cache.held())
         self.cache.check()
         if not self.step:
@@ -262,22 +293,143 @@ class Instance:
 
     def preempt(self, job: Job) -> None:
         self.running.remove(job)
-        self.cache.release(job)
+        job.preemptions += 1
+        self.wait_again(job)
+
+    def wait_again(self, job: Job) -> None:
+        self.let_go(job)
         job.computed = 0
         job.decoding = False
-        job.preemptions += 1
         self.waiting.append(job)
         self.scheduler.yields(job)
 
+    def let_go(self, job: Job) -> None:
+        self.cache.release(job)
+        self.stirred = True
+        self.refused = None
+
+    def settle(self, now: int) -> None:
+        """After a scheduling change: above its level the GPU gives up content, and what was noted comes down."""
+        if not self.stirred:
+            return
+        self.stirred = False
+        if self.lower is not None:
+            while self.cache.lru and self.cache.held() + len(self.cache.lru) > self.lower.keep:
+                self.cache.empty.append(self.cache.evict())
+            self.lower.settle(now)
+
+    def load_blocks(self, job: Job, hits: list[Block], numbers: list[int], now: int) -> None:
+        """Its turn has come, but it waits for blocks of its prompt."""
+        assert self.lower is not None
+        for block in hits:
+            self.cache.hold(job, block)
+        for _ in numbers:
+            self.cache.take(job)
+        job.computed = len(hits) * self.cache.size
+        self.waiting.remove(job)
+        self.scheduler.enters(job)
+        self.loading.append(job)
+        self.stirred = True
+        self.on_its_way[job.row] = self.lower.load(now, job, numbers, self.cache.size)
+        self.turn_comes(job, len(job.blocks) * self.cache.size, now)
+
+    def loaded(self, load: Load, now: int) -> None:
+        """All its blocks are here, and it wants them still."""
+        assert self.lower is not None
+        job, size = load.job, self.cache.size
+        if job not in self.loading:
+            self.seen["for nobody"] += 1
+            return
+        self.loading.remove(job)
+        before = job.computed
+        job.computed = len(job.blocks) * size
+        self.cache.publish(job, before)
+        self.lower.arrived(now, load, [job.identity(number, size) for number in load.numbers])
+        self.ready.append(job)
+        self.stirred = True
+        self.refused = None
+        self.settle(now)
+
+    def admit_ready(self, budget: int) -> int:
+        """Whoever has its blocks comes before those in the queue; nobody passes it. The budget that is left."""
+        while self.ready and budget > 0:
+            if self.step and self.step[-1].job.computed + self.step[-1].want < self.step[-1].job.known:
+                break
+            job = self.ready[0]
+            want = min(self.chunk(job), budget)
+            missing = self.cache.ceil(job.computed + want) - len(job.blocks)
+            if not self.has_slot(job.request.adapter):
+                self.seen["blocked"] += 1
+                return 0
+            while missing > self.cache.free() and len(self.ready) > 1 and not self.running:
+                self.wait_again(self.ready.pop())  # lest those that are ready wait for each other
+                self.seen["gave way"] += 1
+            if missing > self.cache.free():
+                self.seen["blocked"] += 1
+                return 0
+            self.use(job.request.adapter)
+            for _ in range(missing):
+                self.cache.take(job)
+            self.ready.remove(job)
+            self.enter(job, want)
+            budget -= want
+        return budget
+
+    def enter(self, job: Job, want: int) -> None:
+        self.running.append(job)
+        self.step.append(Scheduled(job, want, False))
+        self.stirred = True
+
+    def turn_comes(self, job: Job, cached: int, now: int) -> None:
+        if job.started < 0:
+            job.started = now
+            job.cached_tokens = cached
+        job.prefilled = max(job.prefilled, cached)
+
+    def give_up(self, job: Job, now: int) -> bool:
+        """The client does not wait any longer. Whether that ends it at once; if it is in a step, that has to end."""
+        if any(entry.job is job for entry in self.step):
+            if job not in self.gave_up:
+                self.gave_up.append(job)
+            return False
+        if job in self.waiting:
+            self.waiting.remove(job)
+        elif job in self.running:  # at a step boundary
+            self.running.remove(job)
+            self.let_go(job)
+        else:
+            (self.loading if job in self.loading else self.ready).remove(job)
+            self.seen["load cancelled"] += 1
+            if self.lower is not None:
+                self.lower.end(now, self.on_its_way[job.row])
+            self.let_go(job)
+            self.settle(now)
+        self.end_job(job, "timed_out", now)
+        return True
+
+    def end_job(self, job: Job, outcome: str, now: int) -> None:
+        job.outcome = outcome
+        job.finished = now
+
     def admit_waiting(self, now: int, budget: int) -> None:
-        while self.waiting and len(self.running) < self.max_batch_size and budget > 0:
+        while self.waiting and len(self.running) + len(self.loading) < self.max_batch_size and budget > 0:
             if self.step and self.step[-1].job.computed + self.step[-1].want < self.step[-1].job.known:
                 break  # nobody enters beside an unfinished prefill
             job = self.scheduler.first(self.waiting)
+            if self.lower is not None and job is self.refused:
+                break
+            self.refused = job
             if not self.has_slot(job.request.adapter):
                 self.kept_waiting += 1
                 break
             hits = self.cache.hits(job)
+            below = [] if self.lower is None else self.lower.beyond(job, len(hits), self.cache.size)
+            if below:
+                if len(below) > self.cache.free() - len([block for block in hits if not block.holders]):
+                    self.seen["no room to load"] += 1
+                    break
+                self.load_blocks(job, hits, below, now)
+                continue
             hit_tokens = len(hits) * self.cache.size
             want = min(job.known - hit_tokens, budget)
             if self.scheduler.limit is not None:
@@ -293,12 +445,8 @@ class Instance:
             job.computed = hit_tokens
             self.waiting.remove(job)
             self.scheduler.enters(job)
-            self.running.append(job)
-            if job.started < 0:
-                job.started = now
-                job.cached_tokens = hit_tokens
-            job.prefilled = max(job.prefilled, hit_tokens)
-            self.step.append(Scheduled(job, want, False))
+            self.turn_comes(job, hit_tokens, now)
+            self.enter(job, want)
             budget -= want
 
     def in_use(self) -> list[str]:
@@ -329,28 +477,46 @@ class Instance:
         self.steps += 1
         for entry in self.step:
             entry.job.computed += entry.want
+        for job in self.gave_up:
+            if job.decoding:
+                finished.append(self.drop(job, now))
         for entry in self.step:
             job = entry.job
+            if job.outcome == "timed_out":
+                continue
             fresh = min(job.computed, job.prompt) - job.prefilled
             if fresh > 0:
                 job.prefilled += fresh
                 self.prefill_tokens += fresh
             if not entry.is_decode:
                 self.cache.publish(job, job.computed - entry.want)
+            if job in self.gave_up:
+                finished.append(self.drop(job, now))
+                continue
             if job.computed == job.known:
+                if not entry.is_decode and self.lower is not None and self.lower.eager:
+                    self.cache.copy_down(job)
+                    self.stirred = True
                 job.token_times.append(now)
                 job.decoding = True
                 if job.generated == job.output:
-                    job.outcome = "completed"
-                    job.finished = now
+                    self.end_job(job, "completed", now)
                     self.running.remove(job)
-                    self.cache.release(job)
+                    self.let_go(job)
                     self.scheduler.ends(job)
                     finished.append(job)
         self.step = []
         self.step_ends = -1
+        self.gave_up = []
         self.cache.check()
         return finished
+
+    def drop(self, job: Job, now: int) -> Job:
+        """It ends with the step that its client did not wait for, without that step's token."""
+        self.running.remove(job)
+        self.let_go(job)
+        self.end_job(job, "timed_out", now)
+        return job
 
 
 @dataclass
@@ -363,6 +529,8 @@ class InstanceResult:
     peak_blocks: int
     loads: int
     kept_waiting: int
+    stores: list[Store]
+    seen: Counter[str]
 
 
 @dataclass
@@ -391,13 +559,19 @@ def route(policy: str | Sequence[int], row: int, inflight: list[int]) -> int:
     return policy[row]
 
 
-def open_loop(requests: list[RequestTuple], adapters: Sequence[str | None] = ()) -> OpenLoop:
+def open_loop(
+    requests: list[RequestTuple], adapters: Sequence[str | None] = (), patience: Sequence[int | None] = ()
+) -> OpenLoop:
     """Requests known beforehand, in order of arrival; the row is the position in the list."""
     named = [*adapters, *[None] * (len(requests) - len(adapters))]
-    return OpenLoop(
-        Planned(Request(row, arrival, prompt, path, adapter=named[row]), output, hashing.key(hashing.OUTPUT, row))
-        for row, (arrival, path, prompt, output) in enumerate(requests)
-    )
+    waits = [*patience, *[None] * (len(requests) - len(patience))]
+    found = []
+    for row, (arrival, path, prompt, output) in enumerate(requests):
+        until = waits[row]
+        deadline = None if until is None else arrival + until
+        request = Request(row, arrival, prompt, path, adapter=named[row], deadline_ps=deadline)
+        found.append(Planned(request, output, hashing.key(hashing.OUTPUT, row)))
+    return OpenLoop(iter(found))
 
 
 def job_of(planned: Planned) -> Job:
@@ -420,25 +594,40 @@ def simulate(
     horizon: int | None = None,
     warmup: int = 0,
     traffic: Traffic | None = None,
-    scheduler: Callable[[], Fcfs] = Fcfs,
+    scheduler: Callable[[], Fcfs] | None = None,
     priority: Callable[[Request], float] = lambda request: 0.0,
     adapters: Sequence[str | None] = (),
     slots: int | None = None,
     load: int = 0,
+    tiers: Sequence[TierSetup] = (),
+    offload: str = "lazy",
+    offload_level: float = 1.0,
+    block_bytes: int = 0,
+    patience: Sequence[int | None] = (),
 ) -> ReferenceRun:
     """Run until everything has drained, or up to and with the horizon. Requests are given beforehand, or by traffic."""
     limits = (max_batch_tokens, max_batch_size, latency)
+    if scheduler is None:
+        scheduler = Fifo if tiers else Fcfs  # without stores below, order of entry is order of arrival
     engines = [
         Instance(Cache(blocks, block_tokens, prefix_caching), *limits, scheduler(), slots, load)
         for _ in range(instances)
     ]
-    traffic = open_loop(requests, adapters) if traffic is None else traffic
+    stores, links = build(instances, tiers)
+    for index, engine in enumerate(engines):
+        if tiers:
+            keep = int(offload_level * blocks) if offload == "threshold" else blocks
+            engine.lower = engine.cache.lower = Lower(index, stores[index], offload, keep, block_bytes)
+    traffic = open_loop(requests, adapters, patience) if traffic is None else traffic
     jobs: list[Job] = []
     inflight = [0] * instances
+    now = -1
     while True:
         times = [engine.step_ends for engine in engines if engine.step]
         if traffic.next_ps != NEVER:
             times.append(traffic.next_ps)
+        times += [at for at in [link.next() for link in links] if at is not None]
+        times += [job.deadline for job in jobs if job.outcome == "in_flight" and job.deadline > now]
         if not times:
             break
         now = min(times)
@@ -449,7 +638,9 @@ def simulate(
         for engine in engines:
             if engine.step and engine.step_ends == now:
                 ended += engine.end(now)
-        while ended or traffic.next_ps == now:
+        at_once = True
+        while at_once or ended or traffic.next_ps == now:
+            at_once = False
             while traffic.next_ps == now:
                 job = job_of(traffic.take())
                 assert (job.row, job.arrival) == (len(jobs), now)
@@ -463,15 +654,23 @@ def simulate(
                     job.outcome = "rejected"
                     job.finished = now
                     ended.append(job)
+            for link in links:
+                for move in link.arrived(now):
+                    move.transfers -= 1
+                    if not move.transfers:
+                        engines[move.instance].loaded(move, now)
+            for job in jobs:
+                if job.outcome == "in_flight" and job.deadline == now and engines[job.instance].give_up(job, now):
+                    ended.append(job)
             for job in sorted(ended, key=lambda job: job.row):
                 inflight[job.instance] -= 1
                 traffic.ended(job.request, now, job.outcome == "completed")
             ended = []
         for engine in engines:
-            if not engine.step and (engine.running or engine.waiting):
+            if not engine.step:
                 engine.begin(now)
     if horizon is None:
-        assert all(job.outcome in ("completed", "rejected") for job in jobs)
+        assert all(job.outcome in ("completed", "rejected", "timed_out") for job in jobs)
         assert inflight == [0] * instances and all(engine.cache.held() == 0 for engine in engines)
     results = []
     for index, engine in enumerate(engines):
@@ -481,5 +680,5 @@ def simulate(
             assert horizon is not None
             busy += horizon - engine.began
         figures = (engine.steps, engine.prefill_tokens, engine.cache.evicted, engine.peak, engine.loads)
-        results.append(InstanceResult(routed, busy, *figures, engine.kept_waiting))
+        results.append(InstanceResult(routed, busy, *figures, engine.kept_waiting, stores[index], engine.seen))
     return ReferenceRun(jobs, results, warmup)

@@ -47,6 +47,31 @@ class Fcfs:
         self.completed.append(job)
 
 
+class Fifo(Fcfs):
+    """Who had to yield is the first again. Whoever entered last yields, which is not the newest where some wait for
+    their blocks while others pass them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line: list[Job] = []
+
+    def comes(self, job: Job, now: int) -> None:
+        super().comes(job, now)
+        self.line.append(job)
+
+    def first(self, waiting: list[Job]) -> Job:
+        return next(job for job in self.line if job in waiting)
+
+    def enters(self, job: Job) -> None:
+        self.line.remove(job)
+
+    def yields(self, job: Job) -> None:
+        self.line.insert(0, job)
+
+    def in_order(self, running: list[Job]) -> list[Job]:
+        return list(running)  # which is in order of entry
+
+
 class ByPriority(Fcfs):
     def __init__(self, aging: float, limit: int | None) -> None:
         super().__init__(limit)

@@ -11,6 +11,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from headway import hashing
 from headway.latency.base import FOREVER, Chunk, LatencyModel, Run
 from headway.latency.fixed import Fixed
+from headway.sim.setup import TierSetup
 from headway.types import Path
 
 MAX_PROMPT = 120
@@ -66,6 +67,11 @@ class Scenario:
     adapters: tuple[str | None, ...] = ()  # of the requests
     slots: int | None = None
     load: int = 0
+    tiers: tuple[TierSetup, ...] = ()
+    offload: str = "lazy"
+    offload_level: float = 1.0
+    block_bytes: int = 0
+    patience: tuple[int | None, ...] = ()  # of the requests' clients, in picoseconds
 
 
 def latencies() -> SearchStrategy[LatencyModel]:
@@ -250,4 +256,39 @@ def adapted(draw: DrawFn, inner: SearchStrategy[Scenario]) -> Scenario:
         adapters=tuple(draw(st.sampled_from(names)) for _ in scenario.requests),
         slots=draw(st.sampled_from([1, 1, 2, 2, 3])),
         load=draw(st.sampled_from([0, 1, 7, period(scenario.latency)])),
+    )
+
+
+@st.composite
+def tiered(draw: DrawFn, inner: SearchStrategy[Scenario]) -> Scenario:
+    """A scenario with stores below the GPU, whose transfers take from less than a step to some dozens of them, and
+    clients that mostly wait until the end."""
+    scenario = draw(inner)
+    grid = period(scenario.latency)
+    block_bytes = draw(st.sampled_from([1, 8, 1000]))
+    names = draw(st.sampled_from([["cpu"], ["cpu"], ["cpu", "storage"], ["cpu", "storage"], ["storage"]]))
+    tiers = []
+    for name in names:
+        alone_ps = draw(st.sampled_from([1, grid, 2 * grid, 7 * grid]))  # of a block
+        tiers.append(
+            TierSetup(
+                name,
+                draw(st.sampled_from([1, 3, 8, 30, 500])),
+                max(1, block_bytes * 10**12 // alone_ps),
+                draw(st.sampled_from([0, 0, 1, grid, 5 * grid])),
+                draw(st.sampled_from([False, False, True])),
+            )
+        )
+    patience: tuple[int | None, ...] = ()
+    if draw(st.booleans()):
+        waits = st.one_of(st.none(), st.integers(0, 60).map(grid.__mul__), st.integers(1, 50 * grid))
+        patience = tuple(draw(waits) for _ in scenario.requests)
+    return replace(
+        scenario,
+        prefix_caching=True,
+        tiers=tuple(tiers),
+        offload=draw(st.sampled_from(["lazy", "lazy", "eager", "threshold"])),
+        offload_level=draw(st.sampled_from([0.1, 0.5, 0.9])),
+        block_bytes=block_bytes,
+        patience=patience,
     )

@@ -206,6 +206,11 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     words |= _paths({"sessions": sessions(Recorder(), 0)}) | {control.name for control in CONTROLS}
     words |= _paths({"fairness": fairness(Recorder(), Sample([], [], [], [], [], [], {}, None), 0)})
     words |= {f"per_{whom}" for whom in PER}
+    tiered = {**TINY, "cluster": {"instances": 2, "kv": {"tiers": {"cpu": {"blocks": 9}, "storage": {"blocks": 9}}}}}
+    words |= _paths(package.simulate(tiered).summary()) | _paths(Scenario.load(tiered).resolved())
+    halves = {"prefill": {"instances": 1}, "decode": {"instances": 1}}
+    split = {**TINY, "cluster": {"architecture": "disaggregated", **halves}}
+    words |= _paths(package.simulate(split).summary()) | _paths(Scenario.load(split).resolved())
     return words | _paths(result.summary()) | _paths({"run": about(scenario)}) | _paths(scenario.resolved())
 
 

@@ -4,71 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import headway.policies  # noqa: F401  declares the built-in policies
-from headway import hashing, registry
+from drawn_engine import engine
+from headway import hashing
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.clock import Simulation
-from headway.sim.setup import ClusterSetup, EngineSetup
-from headway.types import OUTCOMES, ClusterView, InstanceView, Path, Request, Route
+from headway.sim.setup import TierSetup
+from headway.types import OUTCOMES, Path
 from headway.workload.traffic import Traffic
 from reference import ReferenceRun, open_loop, simulate
 from session_plans import plan, traffic
-from strategies import Affine, Scenario, adapted, coincidences, latencies, period, scenarios, stopped, twins
+from strategies import Affine, Scenario, adapted, coincidences, latencies, period, scenarios, stopped, tiered, twins
 
+LATER = 10**17  # than anything that happens
 LEAPS = (True, False, "random-cuts")
-
-
-class Given:
-    """Routes each request where the scenario says."""
-
-    def __init__(self, targets: list[int]) -> None:
-        self.targets = targets
-        self.entry = registry.Entry("routing", "given", Given, (), (), False)
-
-    def route(self, request: Request, cluster: ClusterView) -> Route:
-        return Route(cluster.instances[self.targets[request.id]].id)
-
-
-class NoEstimate:
-    def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
-        return 0.0
-
-
-def engine(scenario: Scenario, leap: bool | str, come: Traffic) -> tuple[Recorder, list[InstanceStats]]:
-    views = [
-        InstanceView(
-            index,
-            f"instance-{index}",
-            kv_blocks=scenario.blocks,
-            max_batch_size=scenario.max_batch_size,
-            max_batch_tokens=scenario.max_batch_tokens,
-            adapter_slots=scenario.slots,
-        )
-        for index in range(scenario.instances)
-    ]
-    setup = ClusterSetup(
-        engines=[EngineSetup(view, scenario.latency, adapter_load_ps=scenario.load) for view in views],
-        block_tokens=scenario.block_tokens,
-        prefix_caching=scenario.prefix_caching,
-        leap=leap,
-        horizon_ps=scenario.horizon,
-        warmup=scenario.warmup,
-    )
-    policy = scenario.policy
-    routing = registry.build("routing", policy, "") if isinstance(policy, str) else Given(policy)
-    admission = registry.build("admission", "always", "")
-    scheduler = registry.build("scheduler", "fcfs", "")
-    simulation = Simulation(
-        setup, admission, registry.build("priority", "none", ""), routing, scheduler, Random, NoEstimate()
-    )
-    return simulation.run(come), simulation.stats
 
 
 def found(recorder: Recorder, stats: list[InstanceStats]) -> dict[str, Any]:
@@ -100,6 +54,41 @@ def found(recorder: Recorder, stats: list[InstanceStats]) -> dict[str, Any]:
         "preemptions by instance": [one.preemptions for one in stats],
         "output tokens by instance": [one.output_tokens for one in stats],
         "cached tokens by instance": [one.cached_tokens for one in stats],
+    }
+
+
+def stores_found(simulation: Simulation) -> dict[str, Any]:
+    """Each store below the GPU of each instance at the end, the links long after it."""
+    found: dict[str, Any] = {"contents": [], "counts": [], "links": []}
+    for instance in simulation.instances:
+        for tier in [] if instance.tiers is None else instance.tiers.tiers:
+            store, link = tier.store, simulation.links.links[tier.link]
+            store.check()
+            tier.settle(LATER)
+            link.settle(LATER)
+            content = [(part.key, part.ranges) for part in store.recency]
+            found["contents"].append(
+                [(key, block) for key, ranges in content for start, end in ranges[::-1] for block in blocks(start, end)]
+            )
+            found["counts"].append((tier.stored, tier.loaded, tier.thrashed, tier.peak, tier.filled))
+            found["links"].append((link.moved_bytes, link.busy_ps))
+    return found
+
+
+def blocks(start: int, end: int) -> list[int]:
+    """The tail first."""
+    return list(range(start, end))[::-1]
+
+
+def stores_expected(run: ReferenceRun) -> dict[str, Any]:
+    stores = [store for one in run.instances for store in one.stores]
+    for store in stores:
+        store.go_to(LATER)
+        store.link.go_to(LATER)
+    return {
+        "contents": [store.content for store in stores],
+        "counts": [(one.stored, one.loaded, one.thrashed, one.peak, one.filled) for one in stores],
+        "links": [(one.link.moved, one.link.busy) for one in stores],
     }
 
 
@@ -142,12 +131,17 @@ def check(scenario: Scenario, sessions: list[dict[str, Any]] | None = None) -> R
     """The requests of the scenario, or sessions."""
 
     def come() -> Traffic:
-        return open_loop(scenario.requests, scenario.adapters) if sessions is None else traffic(sessions)
+        return (
+            open_loop(scenario.requests, scenario.adapters, scenario.patience)
+            if sessions is None
+            else traffic(sessions)
+        )
 
     done = simulate(**vars(scenario), traffic=come())
-    right = expected(done)
+    right = expected(done) | stores_expected(done)
     for leap in LEAPS:
-        got = found(*engine(scenario, leap, come()))
+        simulation = engine(scenario, leap, come())
+        got = found(simulation.recorder, simulation.stats) | stores_found(simulation)
         wrong = {name: (got[name], value) for name, value in right.items() if got[name] != value}
         assert not wrong, f"leap {leap}: (engine, reference) differ in {wrong}"
     return done
@@ -249,6 +243,27 @@ TORN_AND_CUT_OFF = Scenario(
     horizon=85,
 )
 
+# The last but one loads its first blocks from the storage, which all share and which keeps what is loaded; the CPU has
+# one of them too, and is faster.
+A_FASTER_STORE_IN_BETWEEN = Scenario(
+    requests=[
+        (0, Path((key,), (tokens,)), tokens, output)
+        for key, tokens, output in (
+            *((1, 9, 30), (3, 2, 1), (3, 15, 5), (3, 2, 1), (17, 16, 30), (3, 2, 1), (25, 16, 12)),
+            *((3, 11, 1), (33, 9, 1), (37, 21, 1), (3, 2, 1), (3, 5, 1), (3, 2, 1)),
+        )
+    ],
+    instances=1,
+    blocks=23,
+    block_tokens=2,
+    max_batch_tokens=16,
+    max_batch_size=3,
+    latency=Affine(step=1),
+    policy="round-robin",
+    tiers=(TierSetup("cpu", 1, 10**12, 0), TierSetup("storage", 500, 5 * 10**11, 0, True)),
+    block_bytes=1,
+)
+
 fast = settings(max_examples=200, deadline=None, derandomize=True)
 thorough = settings(max_examples=3000, deadline=None, derandomize=True)
 
@@ -274,6 +289,11 @@ def test_gaps_that_a_preemption_tore_open_are_not_counted_at_the_horizon_or_in_t
     assert newer.token_times == [10, 20, 70, 80]
     check(replace(TORN_AND_CUT_OFF, horizon=None, warmup=1))
     check(replace(TORN_AND_CUT_OFF, horizon=None, warmup=2))
+
+
+def test_each_block_comes_from_the_fastest_store_that_has_it() -> None:
+    stores = check(A_FASTER_STORE_IN_BETWEEN).instances[0].stores
+    assert all(store.loaded for store in stores)
 
 
 @example(HITS_LOST_INSIDE_A_RUN)
@@ -323,6 +343,28 @@ def test_the_engine_gives_what_the_reference_gives_with_adapters() -> None:
         for what in ("loaded again", "preempted", "kept waiting")
         if seen[what] < 0.1 * seen["scenarios"]
     }
+    assert not rare, f"seen too rarely: {rare} of {seen}"
+
+
+STORED = st.one_of(scenarios(), twins(), twins(), stopped(scenarios()), adapted(twins()))
+HAPPENED = ("stored", "loaded", "thrashed", "no room to load", "blocked", "all preempted", "gave way", "load cancelled")
+
+
+def test_the_engine_gives_what_the_reference_gives_with_stores_below_the_gpu() -> None:
+    seen: Counter[str] = Counter()
+
+    @fast
+    @given(tiered(STORED))
+    def holds(scenario: Scenario) -> None:
+        done = check(scenario)
+        happened = {what for one in done.instances for what in one.seen}
+        for store in (store for one in done.instances for store in one.stores):
+            counts = {"stored": store.stored, "loaded": store.loaded, "thrashed": store.thrashed}
+            happened |= {what for what, count in counts.items() if count}
+        seen.update(["scenarios", *happened])
+
+    holds()
+    rare = {what: seen[what] for what in HAPPENED if seen[what] < 0.02 * seen["scenarios"]}
     assert not rare, f"seen too rarely: {rare} of {seen}"
 
 
@@ -387,7 +429,14 @@ def test_the_engine_gives_what_the_reference_gives_on_sessions() -> None:
 @thorough
 @given(
     st.one_of(
-        scenarios(), scenarios(), coincidences(), twins(), stopped(scenarios()), stopped(twins()), adapted(scenarios())
+        scenarios(),
+        scenarios(),
+        coincidences(),
+        twins(),
+        stopped(scenarios()),
+        stopped(twins()),
+        adapted(scenarios()),
+        tiered(STORED),
     )
 )
 def test_the_engine_gives_what_the_reference_gives_at_length(scenario: Scenario) -> None:

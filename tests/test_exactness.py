@@ -22,6 +22,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 import control_draws
 import headway
+import pd_draws
 import session_plans
 from deployment_draws import deployed
 from headway import ClusterView, Request, Route, registry
@@ -29,6 +30,7 @@ from headway.experiment.run import prepare, run_facts
 from headway.registry import REPORTED, Entry
 from headway.types import ADMIT, KEPT, Admit, Reject
 from session_plans import Draws, pick
+from tier_draws import OFFLOADS, shared_prefixes, sometimes_tiered, tiered
 
 Json = dict[str, Any]
 MODES: tuple[bool | str, ...] = (True, False, "random-cuts")
@@ -53,6 +55,9 @@ VIEW = (
     "free_blocks",
     "free_sequences",
     "hit_rate",
+    "tier_used",
+    "offload_rate",
+    "reload_rate",
     "busy",
     "watts",
 )
@@ -397,12 +402,21 @@ def scenarios(family: str, folder: Path) -> SearchStrategy[Json]:
         if kind == "sessions":
             even = pick(draws, True, True, False)
             load, more = talking(draws, even)
-            return {**scenario(draws, load, even), **more}
+            return sometimes_tiered(draws, {**scenario(draws, load, even), **more})
         if kind == "controlled":
-            return deployed(draws, with_adapters(draws, controlled(draws)))
+            return sometimes_tiered(draws, deployed(draws, with_adapters(draws, controlled(draws))))
+        if kind == "tiered":
+            found = scenario(draws, Load(shared_prefixes(draws), 100), pick(draws, True, False))
+            found["cluster"]["kv"]["prefix_caching"] = True
+            return tiered(draws, with_adapters(draws, found))
+        if kind == "split":
+            found = with_adapters(draws, scenario(draws, synthetic(draws), False))
+            return sometimes_tiered(draws, pd_draws.split(draws, found))
         if kind == "synthetic":
-            return deployed(draws, with_adapters(draws, scenario(draws, synthetic(draws), False)))
-        return deployed(draws, scenario(draws, traced(draws, folder), kind == "coinciding"))
+            found = with_adapters(draws, scenario(draws, synthetic(draws), False))
+        else:
+            found = scenario(draws, traced(draws, folder), kind == "coinciding")
+        return sometimes_tiered(draws, deployed(draws, found))
 
     @st.composite
     def searched(draw: DrawFn) -> Json:
@@ -513,6 +527,10 @@ def traits(scenario: Json, result: headway.Result) -> list[str]:
         pairs = zip(columns["instance"], columns["adapter"], columns["started_ps"], strict=True)
         cold = {(index, name) for index, name, at in pairs if name and at >= 0}
         facts |= {"adapters": True, "adapter loaded again": summary["adapters"]["loads"] > len(cold)}
+    if "tiers" in summary:
+        facts |= tier_traits(scenario, result)
+    if "transfer" in summary:
+        facts |= pd_draws.split_traits(scenario, columns)
     if "sessions" in scenario:
         facts |= session_traits(scenario, result)
     if "flow" in scenario["policies"]:
@@ -536,6 +554,23 @@ def session_traits(scenario: Json, result: headway.Result) -> dict[str, bool]:
         "a fixed number of users": any(source["users"] is not None for source in scenario["sessions"]),
         "branches": any(one["after"] is not None for source in scenario["sessions"] for one in source["sessions"]),
         "cut off with turns to come": result.summary()["requests"]["in_flight"] > 0,
+    }
+
+
+def tier_traits(scenario: Json, result: headway.Result) -> dict[str, bool]:
+    summary, columns = result.summary(), result.requests
+    tiers, kv = summary["tiers"].values(), scenario["cluster"]["kv"]
+    ends = zip(columns["outcome"], columns["started_ps"], columns["first_token_ps"], strict=True)
+    return {
+        "offload": any(one["stored_blocks"] for one in tiers),
+        "load": any(one["loaded_blocks"] for one in tiers),
+        "thrash": any(one["thrashed_blocks"] for one in tiers),
+        "two tiers": len(tiers) > 1,
+        f"offload {kv['offload']}": any(one["stored_blocks"] for one in tiers),
+        "swap": kv["preemption"] == "swap" and summary["preemptions"] > 0,
+        f"evict {kv['eviction']}": any(one["evicted_blocks"] for one in summary["instances"]),
+        "gave up beside loads": any(one["loaded_blocks"] for one in tiers)
+        and any(out == "timed_out" and began >= 0 > first for out, began, first in ends),
     }
 
 
@@ -576,6 +611,7 @@ CONTROLLED = (
 COMMON = ("preemption", "eviction", "prefill in several chunks", "prefix hit", "arrival on a step's end", "queueing")
 USUAL = ("rejection", "in flight at the horizon", "warm-up")
 TALKING = ("follow-up at the very instant", "sent again", "not issued", "a fixed number of users", "branches")
+STORED = ("offload", "load", "thrash", "two tiers", *(f"offload {name}" for name in OFFLOADS))
 LATENCIES = ("latency fixed", "latency linear", "latency piecewise", "latency roofline")
 
 
@@ -615,9 +651,15 @@ def demand(seen: Counter[str], names: tuple[str, ...], share: float) -> None:
         ("coinciding, scattered", 500),
         ("sessions, searched", 150),
         ("sessions, scattered", 500),
+        ("tiered, searched", 60),
+        ("tiered, scattered", 300),
+        ("split, searched", 60),
+        ("split, scattered", 300),
         ("controlled, searched", 60),
         ("controlled, scattered", 450),
         pytest.param("controlled, scattered", 5000, marks=pytest.mark.long),
+        pytest.param("tiered, scattered", 5000, marks=pytest.mark.long),
+        pytest.param("split, scattered", 5000, marks=pytest.mark.long),
         pytest.param("synthetic, scattered", 5000, marks=pytest.mark.long),
         pytest.param("traced, scattered", 5000, marks=pytest.mark.long),
         pytest.param("coinciding, scattered", 5000, marks=pytest.mark.long),
@@ -626,9 +668,17 @@ def demand(seen: Counter[str], names: tuple[str, ...], share: float) -> None:
 )
 def test_leaping_walking_and_cutting_give_the_same_bytes(family: str, examples: int, tmp_path: Path) -> None:
     seen = promise(scenarios(family, tmp_path), examples, tmp_path / "runs")
-    if family == "controlled, scattered":
+    if family == "tiered, scattered":
+        demand(seen, STORED, 0.1)
+        demand(seen, ("evict lfu", "evict priority", "gave up beside loads"), 0.03)
+        demand(seen, ("swap",), 0.01)
+    if family == "split, scattered":
+        demand(seen, pd_draws.SHOWN, 0.1)
+        demand(seen, ("handed over and not there", *(f"decider {name}" for name in pd_draws.DECIDERS)), 0.05)
+        demand(seen, (*COMMON, *USUAL), 0.03)
+    elif family == "controlled, scattered":
         demand(seen, CONTROLLED, 0.015)
-        demand(seen, (*COMMON, "polled signals", "reported evictions", "adapter loaded again"), 0.03)
+        demand(seen, (*COMMON, "polled signals", "reported evictions", "adapter loaded again"), 0.02)
     elif "scattered" in family:
         demand(seen, COMMON, 0.05)
         demand(seen, USUAL, 0.02)

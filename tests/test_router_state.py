@@ -312,7 +312,7 @@ def test_scenario_deterministic_replay(tmp_path) -> None:
         "workload": {"duration": "5s", "tenants": {"a": {"rate": "8/s"}, "b": {"rate": "9/s", "priority": "batch"}}},
         "policies": {
             "priority": "by-class",
-            "flow": {"name": "bands", "fairness": "weighted", "ttl": "500ms", "max_queue": 1, "capacity": 20},
+            "flow": {"name": "bands", "fairness": "weighted", "ttl": "500ms", "queue_threshold": 1, "capacity": 20},
             "routing": {"name": "weighted", "picker": "weighted-random"},
         },
     }

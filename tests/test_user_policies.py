@@ -185,7 +185,9 @@ def test_no_worker_outlives_a_comparison_that_is_stopped(tmp_path, number):
     )
     code = f"from headway.experiment.compare import compare\ncompare(policies=[{busy!r}] * 2, workers=2)\n"
     environment = {**os.environ, "PYTHONPATH": SOURCE}
-    parent = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL, preexec_fn=interruptible
+    )
     try:
         workers = wait_for(lambda: len(found := list(tmp_path.glob("pid-*"))) == 2 and found)
         parent.send_signal(number)
@@ -193,6 +195,11 @@ def test_no_worker_outlives_a_comparison_that_is_stopped(tmp_path, number):
         wait_for(lambda: not any(alive(int(file.name[4:])) for file in workers))
     finally:
         parent.kill()
+
+
+def interruptible() -> None:
+    """A shell's background jobs ignore Ctrl-C, and so would what they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(condition):

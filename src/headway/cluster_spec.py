@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from headway import latency
+from headway.kv_spec import Kv, Positive, read_kv
+from headway.pd_spec import (
+    MOST_INSTANCES,
+    ROLES,
+    Architecture,
+    Gpus,
+    HalfKeys,
+    Instances,
+    check_shared,
+    read_transfer,
+)
 from headway.section import read
 from headway.types import HeadwayError, Json
 from headway.units import duration_ps, duration_text
 from headway.wording import cut, shown
 
-MOST_INSTANCES: Final = 100_000
 LONGEST_NAME: Final = 100
-Instances = Annotated[int, Meta(ge=1, le=MOST_INSTANCES)]
-Gpus = Annotated[int, Meta(ge=1, le=1024)]
-BlockTokens = Annotated[int, Meta(ge=1, le=65_536)]
-Positive = Annotated[int, Meta(ge=1, le=10**9)]
-Share = Annotated[float, Meta(gt=0, le=1)]
 COMMON: Final = ("block_tokens", "prefix_caching")  # keys of `kv` that hold for the whole cluster
-
-
-class Kv(Struct, frozen=True):
-    """The KV cache of one instance."""
-
-    block_tokens: BlockTokens = 16
-    gpu_blocks: Positive | Literal["auto"] = "auto"  # auto: what the GPU's memory leaves beside the weights
-    utilization: Share = 0.9  # share of the GPU's memory that the engine may take
-    prefix_caching: bool = True
+APART: Final = (*ROLES, "transfer")  # keys of a disaggregated deployment
 
 
 class Adapters(Struct, frozen=True):
@@ -65,6 +62,10 @@ class Engines(Struct, frozen=True):
     kv: Kv = Kv()
     adapters: Adapters | None = None  # None: all are there, always
     latency: Any = None
+    architecture: Architecture = "monolithic"
+    prefill: Any = None  # where it is disaggregated, what is different on the instances that compute prompts
+    decode: Any = None  # and on those that generate
+    transfer: Any = None  # from the ones to the others
 
     def shape(self, where: str = "cluster") -> latency.ModelShape:
         return latency.read_model(self.model, f"{where}.model")
@@ -86,12 +87,48 @@ class Engines(Struct, frozen=True):
         size, share = self.kv.block_tokens, self.kv.utilization
         return latency.kv_blocks(self.shape(where), self.card(where), self.tp, size, share, f"{where}.kv")
 
+    def halves(self, where: str = "cluster") -> dict[str, Engines]:
+        """The two kinds of instances of a disaggregated deployment, by role; none where each does both."""
+        found: dict[str, Engines] = {}
+        for role in ROLES if self.architecture == "disaggregated" else ():
+            place = f"{where}.{role}"
+            if getattr(self, role) is None:
+                raise HeadwayError(f"{place}: is missing; say what there is, as in {role}: {{instances: 2}}.")
+            keys = _keys(getattr(self, role), place, self.kv)
+            own = read(HalfKeys, keys, place)
+            inherited = {name: getattr(self, name) for name in Engines.__struct_fields__}
+            given = {key: getattr(own, key) for key in keys}
+            found[role] = Engines(**inherited | dict.fromkeys(APART) | {"architecture": "monolithic"} | given)
+            _check_common(found[role].kv, self.kv, place, f"{where}.kv")
+        return found
+
     def explicit(self) -> Json:
-        found: Json = msgspec.to_builtins({name: getattr(self, name) for name in Engines.__struct_fields__})
-        found["kv"]["gpu_blocks"] = self.kv_blocks()
+        if self.architecture == "disaggregated":
+            return self.explicit_halves()
+        names = [name for name in Engines.__struct_fields__ if name not in ("architecture", *APART)]
+        found: Json = msgspec.to_builtins({name: getattr(self, name) for name in names})
+        found["kv"] = self.kv.explicit() | {"gpu_blocks": self.kv_blocks()}
         found["latency"] = latency.explicit(self.latency_section())
         del found["adapters"]
         return found if self.adapters is None else found | {"adapters": self.adapters.explicit()}
+
+    def explicit_halves(self) -> Json:
+        found: Json = {
+            "architecture": self.architecture,
+            "instances": self.instances,
+            "model": msgspec.to_builtins(self.model),
+            "kv": {name: getattr(self.kv, name) for name in COMMON},
+        }
+        for role, half in self.halves().items():
+            own = half.explicit()
+            del own["model"]
+            for name in COMMON:
+                del own["kv"][name]
+            found[role] = own
+        return found | {"transfer": self.transfer.explicit()}
+
+
+E = TypeVar("E", bound=Engines)
 
 
 class Deployment(Engines, frozen=True):
@@ -108,6 +145,8 @@ class Deployment(Engines, frozen=True):
         found = super().explicit()
         for name in COMMON:
             del found["kv"][name]
+        if not found["kv"]:
+            del found["kv"]
         return found | {"serves": list(self.serves)}
 
 
@@ -122,11 +161,18 @@ class Cluster(Engines, frozen=True):
         keys = _keys(section, "cluster", Kv())
         given = keys.pop("deployments", None) if isinstance(keys, dict) else None
         cluster = read(cls, keys, "cluster")
-        cluster.latency_model()
         if given is None:
-            cluster.kv_blocks()
-            return cluster
+            return _whole(cluster, keys, "cluster")
+        cluster.latency_model()
         return msgspec.structs.replace(cluster, deployments=_deployments(given, cluster))
+
+    def disaggregated(self) -> bool:
+        """Whether any prompts are computed apart."""
+        return any(one.architecture == "disaggregated" for one in self.pools())
+
+    def pools(self) -> list[Engines]:
+        """Its deployments; where it has none it is one itself."""
+        return [self] if self.deployments is None else list(self.deployments.values())
 
     def default_model(self) -> str:
         """Whose a request is that names none; empty where there are several to choose from."""
@@ -154,10 +200,43 @@ def _keys(section: Any, where: str, kv: Kv) -> Any:
     keys = dict(section) if isinstance(section, dict) else {} if section is None else section
     if isinstance(keys, dict) and "kv" in keys:
         given = {} if keys["kv"] is None else keys["kv"]
-        keys["kv"] = read(Kv, {**msgspec.to_builtins(kv), **given} if isinstance(given, dict) else given, f"{where}.kv")
+        inherited = {name: getattr(kv, name) for name in Kv.__struct_fields__}
+        keys["kv"] = read_kv({**inherited, **given} if isinstance(given, dict) else given, f"{where}.kv")
     if isinstance(keys, dict) and keys.get("adapters") is not None:
         keys["adapters"] = Adapters.read(keys["adapters"], f"{where}.adapters")
+    if isinstance(keys, dict) and "transfer" in keys:
+        keys["transfer"] = read_transfer(keys["transfer"], f"{where}.transfer")
     return keys
+
+
+def _whole(one: E, given: Json, where: str) -> E:
+    """A deployment, checked whole, with its number of instances; `given` is what was said at this place."""
+    halves = one.halves(where)
+    if not halves:
+        for key in APART:
+            if given.get(key) is not None:
+                raise HeadwayError(f"{where}.{key}: is for 'architecture: disaggregated'; give that as well.")
+        one.latency_model(where)
+        one.kv_blocks(where)
+        return one
+    for role, half in halves.items():
+        half.latency_model(f"{where}.{role}")
+        half.kv_blocks(f"{where}.{role}")
+    check_shared({role: half.kv for role, half in halves.items()}, where)
+    prefill, decode = (half.instances for half in halves.values())
+    if "instances" in given and one.instances != prefill + decode:
+        wrong = f"is {one.instances}, but prefill and decode have {prefill} + {decode} = {prefill + decode}"
+        raise HeadwayError(f"{where}.instances: {wrong}; make them agree, or leave it out.")
+    if prefill + decode > MOST_INSTANCES:
+        raise HeadwayError(f"{where}: may have {MOST_INSTANCES:,} instances at most, got {prefill + decode:,}.")
+    transfer = read_transfer(None, f"{where}.transfer") if one.transfer is None else one.transfer
+    return msgspec.structs.replace(one, instances=prefill + decode, transfer=transfer)
+
+
+def _check_common(kv: Kv, common: Kv, where: str, right: str) -> None:
+    for key in COMMON:
+        if getattr(kv, key) != getattr(common, key):
+            raise HeadwayError(f"{where}.kv.{key}: is one for the whole cluster; give it as {right}.{key}.")
 
 
 def _deployments(given: Any, cluster: Cluster) -> dict[str, Deployment]:
@@ -174,11 +253,8 @@ def _deployments(given: Any, cluster: Cluster) -> dict[str, Deployment]:
         keys = _keys(section, where, cluster.kv)
         own = read(Deployment, keys, where)
         one = Deployment(**inherited | {key: getattr(own, key) for key in keys})
-        for key in COMMON:
-            if getattr(one.kv, key) != getattr(cluster.kv, key):
-                raise HeadwayError(f"{where}.kv.{key}: is one for the whole cluster; give it as cluster.kv.{key}.")
-        one.latency_model(where)
-        one.kv_blocks(where)
+        _check_common(one.kv, cluster.kv, where, "cluster.kv")
+        one = _whole(one, keys, where)
         other, shape = shapes.setdefault(one.shape().name, (name, one.shape()))
         if shape != one.shape():
             wrong = f"{shown(shape.name)} is also the model of the deployment {shown(other)}, with other figures"
@@ -187,6 +263,11 @@ def _deployments(given: Any, cluster: Cluster) -> dict[str, Deployment]:
         if not all(one.serves):
             raise HeadwayError(f"{where}.serves: expected names that are not empty, got {shown(list(one.serves))}.")
         found[name] = one
+    for name, one in found.items():
+        for role in one.halves():
+            if f"{name}-{role}" in found:
+                wrong = f"the deployment {shown(name)} has instances of that name"
+                raise HeadwayError(f"{place}.{cut(name)}-{role}: {wrong}; call it something else.")
     if sum(one.instances for one in found.values()) > MOST_INSTANCES:
         raise HeadwayError(f"{place}: the deployments may have {MOST_INSTANCES:,} instances together at most.")
     return found

@@ -18,6 +18,7 @@ from msgspec import Struct
 from headway.model_groups import grouped
 from headway.policies.answers import VERDICT, check_priority, is_number, refuses, wrong_answer, wrong_target
 from headway.policies.context import Context
+from headway.policies.disaggregation import paired
 from headway.policies.flow import NEVER, NoFlow, Waiting
 from headway.registry import EVERYTHING, declared, figures
 from headway.router_state import RouterState
@@ -44,13 +45,14 @@ from headway.wording import shown
 
 MOST_TOKENS: Final = 1 << 62  # that any prompt may be believed to have cached
 MOST_DELAYS: Final = 100_000  # of one request; who puts off more often would never let it in
+Permit = Callable[[Request, Sequence[InstanceView]], Reject | None]
 Explain = Callable[[Request, Route], None]  # is told every routing decision, with its scorecard
 
 
 class Flight:
     """A request on its way: where it went, and what its instance is told of how much it matters."""
 
-    __slots__ = ("cached", "first_ps", "hints", "pending", "priority", "request", "view")
+    __slots__ = ("cached", "first_ps", "hints", "pending", "prefill", "priority", "request", "view")
 
     def __init__(
         self, request: Request, view: InstanceView, cached: int, pending: int, priority: float, hints: Hints
@@ -62,6 +64,7 @@ class Flight:
         self.priority = priority
         self.hints = hints
         self.first_ps = -1  # when the first token came
+        self.prefill: InstanceView | None = None  # where the prompt is computed, if elsewhere, until it is
 
 
 class Queued:
@@ -100,8 +103,9 @@ class ControlPlane:
         self.explain = explain
         self.views = {view.id: view for view in context.instances}
         self.admission = admission
+        self.permit: Permit | None = getattr(admission, "permit", None)
         self.priority = priority
-        self.routing = routing
+        self.routing = routing = paired(routing, context.instances)
         self.flow = None if isinstance(flow, NoFlow) else flow
         self.stages = {"admission": admission, "priority": priority, "routing": routing}
         self.groups, self.by_model = grouped(context.instances)
@@ -157,6 +161,8 @@ class ControlPlane:
     def route(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject:
         decision = self.routing.route(request, self.cluster)
         if isinstance(decision, Route):
+            if self.permit is not None and (refusal := self.ask_permit(request, decision)) is not None:
+                return refusal
             if self.explain is not None:
                 self.explain(request, decision)
             return self.dispatch(now_ps, request, decision, priority)
@@ -164,6 +170,16 @@ class ControlPlane:
             return decision
         right = "route must return a Route, as in Route(view.id), or a Reject"
         raise wrong_answer("policies.routing", self.routing, right, decision, request)
+
+    def ask_permit(self, request: Request, route: Route) -> Reject | None:
+        """Admission may have its say once more when it is known where a request would go."""
+        assert self.permit is not None
+        named = [route.target] if route.prefill is None else [route.target, route.prefill]
+        refusal = self.permit(request, [self.checked(target, request) for target in named])
+        if refusal is not None and not (isinstance(refusal, Reject) and isinstance(refusal.reason, str)):
+            right = "permit must return None or a Reject"
+            raise wrong_answer("policies.admission", self.admission, right, refusal, request)
+        return refusal
 
     def not_admitted(self, now_ps: int, request: Request, verdict: Reject | Delay) -> Reject | None:
         if not refuses(verdict):
@@ -227,14 +243,7 @@ class ControlPlane:
             self.next_ps = min(self.next_ps, *(group.flow.next_ps for group in self.groups))
 
     def dispatch(self, now_ps: int, request: Request, route: Route, priority: Priority) -> Flight:
-        try:
-            view = self.views.get(route.target)
-        except TypeError:  # not even hashable
-            view = None
-        if view is None:
-            raise wrong_target(self.routing, route, "is not an instance of this cluster", request)
-        if self.by_model is not None and request.model not in view.serves:
-            raise wrong_target(self.routing, route, f"does not serve model {shown(request.model)}", request)
+        view = self.checked(route.target, request)
         tokens, cached, score = request.prompt_tokens, route.cached_tokens, priority.score
         if type(cached) is not int or not 0 <= cached <= MOST_TOKENS:
             right = "route must give cached_tokens as a whole number that is not negative"
@@ -247,25 +256,58 @@ class ControlPlane:
         pending = tokens - cached
         if pending < 0:
             pending = 0
+        flight = self.flights[request.id] = Flight(request, view, cached, pending, score, priority.hints)
+        if route.prefill is None:
+            if view.role == "prefill":
+                right = "route must give as target an instance that generates, and this one to 'prefill'"
+                raise wrong_answer("policies.routing", self.routing, right, route.target, request)
+            view.pending_prefill_tokens += pending
+        else:
+            self.dispatch_prefill(flight, route.prefill)
         view.inflight += 1
         view.inflight_tokens += tokens
         view.routed += 1
-        view.pending_prefill_tokens += pending
-        flight = self.flights[request.id] = Flight(request, view, cached, pending, score, priority.hints)
         if self.state is not None:
             self.state.routed(request)
         for index in self.indexes:
             index.touch(view.index, request.path)
         if self.observers:
-            self.tell(Routed(now_ps, request, view))
+            self.tell(Routed(now_ps, request, view, flight.prefill))
         return flight
+
+    def checked(self, target: str, request: Request) -> InstanceView:
+        """An instance that the routing policy has named, which must be one that can serve the request."""
+        try:
+            view = self.views.get(target)
+        except TypeError:  # not even hashable
+            view = None
+        if view is None:
+            raise wrong_target(self.routing, target, "is not an instance of this cluster", request)
+        if self.by_model is not None and request.model not in view.serves:
+            raise wrong_target(self.routing, target, f"does not serve model {shown(request.model)}", request)
+        return view
+
+    def dispatch_prefill(self, flight: Flight, target: str) -> None:
+        """The prompt is computed on another instance than that which generates."""
+        request = flight.request
+        view = self.checked(target, request)
+        if view.role != "prefill" or flight.view.role != "decode" or view.pool != flight.view.pool:
+            right = "route must give 'prefill' an instance of that role, and one of role 'decode' of its pool as target"
+            raise wrong_answer("policies.routing", self.routing, right, (target, flight.view.id), request)
+        view.inflight += 1
+        view.inflight_tokens += request.prompt_tokens
+        view.routed += 1
+        view.pending_prefill_tokens += flight.pending
+        flight.prefill = view
+        for index in self.indexes:
+            index.touch(view.index, request.path)
 
     # --- what happened -----------------------------------------------------------------------------------------
 
     def first_token(self, now_ps: int, request_id: int) -> None:
         flight = self.flights[request_id]
         request, view = flight.request, flight.view
-        view.pending_prefill_tokens -= flight.pending
+        (flight.prefill or view).pending_prefill_tokens -= flight.pending
         view.decode_tokens += request.prompt_tokens
         flight.pending = 0
         flight.first_ps = now_ps
@@ -274,12 +316,31 @@ class ControlPlane:
         if self.observers:
             self.tell(FirstToken(now_ps, request, view))
 
+    def flight(self, request_id: int) -> Flight:
+        return self.flights[request_id]
+
+    def handed(self, now_ps: int, request_id: int) -> None:
+        """A request's prompt has been computed on one instance, and it goes on to the other."""
+        flight = self.flights[request_id]
+        assert flight.prefill is not None
+        self.leave_prefill(flight, flight.prefill)
+
+    def leave_prefill(self, flight: Flight, view: InstanceView) -> None:
+        view.inflight -= 1
+        view.inflight_tokens -= flight.request.prompt_tokens
+        view.pending_prefill_tokens -= flight.pending
+        flight.pending = 0
+        flight.prefill = None
+
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         flight = self.flights.pop(request_id)
         request, view = flight.request, flight.view
         view.inflight -= 1
         view.inflight_tokens -= request.prompt_tokens
-        view.pending_prefill_tokens -= flight.pending
+        if flight.prefill is None:
+            view.pending_prefill_tokens -= flight.pending
+        else:
+            self.leave_prefill(flight, flight.prefill)
         if flight.first_ps >= 0:
             view.decode_tokens -= request.prompt_tokens
         if outcome == "completed":
@@ -318,6 +379,7 @@ class ControlPlane:
         """What the views show in flight is what this router has there, and what it knows of others': views are not for
         policies to write to."""
         there = Counter(flight.view.index for flight in self.flights.values())
+        there.update(flight.prefill.index for flight in self.flights.values() if flight.prefill is not None)
         for view in self.views.values():
             wanted = there[view.index] + (0 if foreign is None else foreign[view.index])
             if view.inflight != wanted:

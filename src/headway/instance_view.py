@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from headway.errors import HeadwayError, UndeclaredSignal
@@ -38,11 +39,17 @@ ON_DEMAND: Final = {
     "busy": ("reported", "busy"),
     "watts": ("reported", "watts"),
     "hit_rate": ("reported", "hit_rate"),
+    "tier_used": ("reported", "tier_used"),
+    "offload_rate": ("reported", "offload_rate"),
+    "reload_rate": ("reported", "reload_rate"),
     "_recent": ("exact", "recent"),
     "recent_ttft": ("exact", "recent"),
     "recent_tpot": ("exact", "recent"),
     "tokens_per_second": ("exact", "recent"),
 }
+
+
+NO_TIERS: Final[Mapping[str, int]] = {}
 
 
 class InstanceView:
@@ -72,16 +79,20 @@ class InstanceView:
         "max_queue",
         "model",
         "observed_at",
+        "offload_rate",
         "output_tokens",
         "pending_prefill_tokens",
         "pool",
         "queued",
+        "reload_rate",
         "role",
         "routed",
         "routed_since_report",
         "running",
         "serves",
         "state",
+        "tier_blocks",
+        "tier_used",
         "watts",
     )
 
@@ -99,6 +110,7 @@ class InstanceView:
         capacity: float = 1.0,
         adapter_slots: int | None = None,
         serves: tuple[str, ...] = (),
+        tier_blocks: Mapping[str, int] = NO_TIERS,
     ) -> None:
         # identity
         self.index = index
@@ -124,6 +136,9 @@ class InstanceView:
         self.routed_since_report = 0  # requests that came to it then or later; counted by this router, so exact
         self.kv_used = 0  # blocks that some request holds
         self.hit_rate = 0.0  # share of prompt tokens found cached, over the last 100 requests that entered the batch
+        self.tier_used: Mapping[str, int] = NO_TIERS  # blocks in use in each store below the GPU, by its name
+        self.offload_rate = 0.0  # blocks a second that went down from the GPU, over the last 10 s
+        self.reload_rate = 0.0  # and that were fetched up again
         self.busy = 0.0  # share of the last 5 s with work (the simulator's stand-in for SM utilisation)
         self.watts = 0.0  # mean over the last 30 s
         self.adapters: tuple[str, ...] = ()  # names of those it has loaded, sorted; empty where they are always there
@@ -132,6 +147,7 @@ class InstanceView:
         self.max_batch_size = max_batch_size
         self.max_batch_tokens = max_batch_tokens
         self.max_queue = max_queue
+        self.tier_blocks = tier_blocks  # what each store below the GPU holds, by its name, the fastest first
         self.capacity = capacity  # static figure in [0, 1] from TP, dtype, memory and free model slots
         self.adapter_slots = adapter_slots  # how many adapters it holds; None where they are always there
         self._estimator: Estimator | None = None
@@ -148,6 +164,10 @@ class InstanceView:
     @property
     def free_blocks(self) -> int:
         return self.kv_blocks - self.kv_used
+
+    def tier_utilization(self, tier: str) -> float:
+        """Share of a store below the GPU that is in use: cpu or storage; 0 where there is none."""
+        return self.tier_used.get(tier, 0) / self.tier_blocks[tier] if tier in self.tier_blocks else 0.0
 
     @property
     def free_sequences(self) -> int:

@@ -30,14 +30,26 @@ METHODS = {
     "scorer": "score",
     "filter": "keep",
     "picker": "pick",
+    "decider": "apart",
     "scheduler": "queue",
 }
 
 # With how many arguments each method is called, and those that a policy may have beside its stage's own.
-ARGUMENTS = {"admit": 2, "prioritise": 2, "route": 2, "score": 3, "keep": 3, "pick": 3, "queue": 0}
+ARGUMENTS = {"admit": 2, "prioritise": 2, "route": 2, "score": 3, "keep": 3, "pick": 3, "apart": 3, "queue": 0}
 OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}
 
-REPORTED = ("queued", "running", "adapters", "kv_used", "hit_rate", "busy", "watts")
+REPORTED = (
+    "queued",
+    "running",
+    "adapters",
+    "kv_used",
+    "hit_rate",
+    "tier_used",
+    "offload_rate",
+    "reload_rate",
+    "busy",
+    "watts",
+)
 EVERYTHING = ("all",)  # of the exact signals
 
 

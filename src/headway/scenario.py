@@ -14,6 +14,8 @@ from msgspec import Meta, Struct
 import headway.policies  # noqa: F401  (declares the policies)
 from headway import overrides, references, registry
 from headway.cluster_spec import Cluster
+from headway.pd_spec import ROLES
+from headway.policies.disaggregation import Pair
 from headway.policies.profile import scorer_list
 from headway.results.recorder import Targets
 from headway.router_spec import RouterSpec, read_routers
@@ -53,19 +55,7 @@ class Policies(Struct, frozen=True):
 
     def explicit(self, stage: str) -> Json:
         """The policy's name and every parameter, defaults included."""
-        where = f"policies.{stage}"
-        name, _ = registry.split(getattr(self, stage), where)
-        made = self.build(stage)
-        found = {parameter.name: getattr(made, parameter.name) for parameter in made.entry.parameters}
-        name = name if registry.is_file(name) else made.entry.name
-        if "scorers" in found:
-            scorers = scorer_list(found["scorers"], f"{where}.scorers")
-            found["scorers"] = [_explicit_part("scorer", scorer, f"{where}.scorers") for scorer in scorers]
-        if "filters" in found:
-            found["filters"] = [_explicit_part("filter", one, f"{where}.filters") for one in found["filters"]]
-        if "picker" in found:
-            found["picker"] = _explicit_part("picker", found["picker"], f"{where}.picker")
-        return {"name": name, **msgspec.to_builtins(found)}
+        return _explicit(stage, getattr(self, stage), f"policies.{stage}")
 
     def resolved(self) -> Json:
         """Every stage, but no flow control where there is none."""
@@ -295,6 +285,26 @@ def _duration(value: Any, where: str) -> int | None:
     if found <= 0:
         raise HeadwayError(f"{where}: must be longer than nothing, got {shown(value)}.")
     return found
+
+
+def _explicit(stage: str, spec: Any, where: str) -> Json:
+    """A policy's name and every parameter, those of its parts included."""
+    name, _ = registry.split(spec, where)
+    made = registry.build(stage, spec, where)
+    found = {parameter.name: getattr(made, parameter.name) for parameter in made.entry.parameters}
+    name = name if registry.is_file(name) else made.entry.name
+    if "scorers" in found:
+        scorers = scorer_list(found["scorers"], f"{where}.scorers")
+        found["scorers"] = [_explicit_part("scorer", scorer, f"{where}.scorers") for scorer in scorers]
+    if "filters" in found:
+        found["filters"] = [_explicit_part("filter", one, f"{where}.filters") for one in found["filters"]]
+    if "picker" in found:
+        found["picker"] = _explicit_part("picker", found["picker"], f"{where}.picker")
+    if isinstance(made, Pair):
+        for role in ROLES:
+            found[role] = _explicit("routing", found[role], f"{where}.{role}")
+        found["decider"] = _explicit("decider", found["decider"], f"{where}.decider")
+    return {"name": name, **msgspec.to_builtins(found)}
 
 
 def _explicit_part(stage: str, spec: Any, where: str) -> Json:

@@ -215,6 +215,7 @@ class Scorecard(Struct, frozen=True):
     scores: dict[str, list[float]] = field(default_factory=dict)  # by scorer, for those that were left
     totals: list[float] = field(default_factory=list)  # by which it was picked
     lowest_wins: bool = False  # of the totals; else the highest
+    prefill: Scorecard | None = None  # of a pair: that of the instance which computes the prompt
 
 
 class Route(Struct, frozen=True, gc=False):
@@ -223,6 +224,7 @@ class Route(Struct, frozen=True, gc=False):
     cached_tokens: int = 0  # prompt tokens the policy believes cached on the target
     priority: float | None = None  # for the instance's scheduler; None leaves the priority stage's score
     scorecard: Scorecard | None = None
+    prefill: str | None = None  # the instance that computes the prompt, where that is not the target
 
 
 ADMIT: Final = Admit()
@@ -234,6 +236,7 @@ class Routed(Struct, frozen=True, gc=False):
     at_ps: int
     request: Request
     instance: InstanceView
+    prefill: InstanceView | None = None  # that which computes the prompt, where it is another
 
 
 class FirstToken(Struct, frozen=True, gc=False):

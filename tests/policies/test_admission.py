@@ -626,3 +626,38 @@ def test_shedding_on_the_azure_code_trace_shows_its_trade():
     assert goodput["deadline"] > goodput["always"]
     served = {name: summary["slo"]["ttft_attainment"] for name, summary in found.items()}
     assert served["deadline"] > served["always"]
+
+
+@pytest.mark.parametrize("admission", ["max-concurrency", "all-of"])
+def test_max_concurrency_is_a_hard_cap_beside_a_queue_of_the_router_s_too(admission: str) -> None:
+    """Many are admitted while nothing is in flight and wait; when the queue opens, no more than the cap go out."""
+    cap: dict[str, Any] = {"name": "max-concurrency", "max_queue": 4}
+    result = headway.simulate(
+        {
+            "seed": 3,
+            "workload": {"requests": 300, "rate": "200/s", "prompt_tokens": 200, "output_tokens": 50},
+            "cluster": {"instances": 2},
+            "signals": {"poll_interval": "300ms"},
+            "policies": {
+                "admission": cap if admission == "max-concurrency" else {"name": "all-of", "policies": ["always", cap]},
+                "flow": {"name": "bands", "saturation": "utilization", "queue_threshold": 1},
+            },
+        }
+    )
+    outcomes = result.summary()["requests"]
+    assert busiest(result.requests) == 4
+    assert outcomes["rejected"] > 0
+    assert outcomes["completed"] + outcomes["rejected"] + outcomes["timed_out"] == 300
+
+
+def busiest(requests: Any) -> int:
+    """The most requests that were at instances at a time."""
+    changes = []
+    for row in requests.rows():
+        if row["routed_ps"] >= 0 and row["outcome"] == "completed":
+            changes += [(row["routed_ps"], 1), (row["finished_ps"], -1)]
+    most = now = 0
+    for _, change in sorted(changes):
+        now += change
+        most = max(most, now)
+    return most

@@ -22,6 +22,7 @@ NAMES = [
     *("lmetric", "load-only", "sticky", "unified", "lmetric-plus-one", "least-prefill-work"),
     *("prefix-aware", "session-affinity", "cost-escalation", "prefix-overlap", "least-outstanding"),
     *("weighted", "kv-aware"),
+    *("pair", "least-loaded-pair", "prefix-pair"),
 ]
 OWN = [entry for entry in ROUTING if entry.name != "weighted"]
 
@@ -93,6 +94,8 @@ def test_a_routing_policy_reads_the_signals_it_declares_and_no_others(entry):
         view = object.__new__(Watched)
         object.__setattr__(view, "seen", seen)
         InstanceView.__init__(view, index, f"i{index}")
+        if getattr(entry.make, "pairs", False):
+            view.role = "prefill" if index < 2 else "decode"
         instances.append(view)
     policy = registry.make(entry, {}, "policies.routing")
     if hasattr(policy, "bind"):

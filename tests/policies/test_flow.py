@@ -207,7 +207,10 @@ def test_only_what_the_saturation_signal_reads_is_declared() -> None:
         ({"weights": {"a": 0}}, r"^policies\.flow\.weights\.a: must lie between"),
         ({"order": "lifo"}, r"^policies\.flow\.order: expected 'fifo' or 'priority' or 'deadline', got 'lifo'\.$"),
         ({"capacity": 0}, r"^policies\.flow\.capacity: must lie between 1 and"),
-        ({"max_que": 3}, r"^policies\.flow\.max_que: 'bands' has no such parameter\. Did you mean 'max_queue'\?$"),
+        (
+            {"queue_treshold": 3},
+            r"^policies\.flow\.queue_treshold: 'bands' has no such parameter\. Did you mean 'queue_threshold'\?$",
+        ),
     ],
 )
 def test_a_wrong_parameter_is_told(parameters, sentence) -> None:
@@ -435,8 +438,8 @@ def flows(draw: st.DrawFn) -> Json:
         "band_capacity": draw(capacity),
         "capacity": draw(capacity),
         "saturation": draw(st.sampled_from(["never", "utilization", "utilization", "concurrency"])),
-        "max_queue": draw(st.integers(1, 3)),
-        "max_kv": draw(st.sampled_from([0.1, 0.3, 0.5, 0.8])),
+        "queue_threshold": draw(st.integers(1, 3)),
+        "kv_threshold": draw(st.sampled_from([0.1, 0.3, 0.5, 0.8])),
         "max_inflight": draw(st.integers(1, 4)),
         "max_inflight_tokens": draw(st.none() | st.integers(1, 150)),
     }
@@ -528,8 +531,8 @@ def test_no_flow_control_and_a_queue_that_never_fills_decide_alike() -> None:
 @pytest.mark.parametrize(
     ("poll", "flow"),
     [
-        ("0s", {"saturation": "utilization", "max_queue": 1}),
-        ("50ms", {"saturation": "utilization", "max_queue": 1}),
+        ("0s", {"saturation": "utilization", "queue_threshold": 1}),
+        ("50ms", {"saturation": "utilization", "queue_threshold": 1}),
         ("50ms", {"saturation": "concurrency", "max_inflight": 10}),
     ],
 )

@@ -104,7 +104,7 @@ def scenario(routing: Any, **more: Any) -> Json:
     }
 
 
-@pytest.mark.parametrize("flow", ["none", {"name": "bands", "max_queue": 1}])
+@pytest.mark.parametrize("flow", ["none", {"name": "bands", "queue_threshold": 1}])
 @pytest.mark.parametrize(
     "routing", [*registry.names("routing"), PROFILE], ids=lambda one: one if one is not PROFILE else "profile"
 )

@@ -44,7 +44,8 @@ def test_rows_are_plain_mappings() -> None:
         "arrival_ps": 5, "admitted_ps": -1, "routed_ps": -1, "enqueued_ps": -1,
         "started_ps": -1, "first_token_ps": -1, "finished_ps": -1, "instance": -1,
         "outcome": "rejected", "reason": "too long", "prompt_tokens": 7, "output_tokens": 0, "cached_tokens": 0,
-        "predicted_tokens": 0, "preemptions": 0,
+        "predicted_tokens": 0, "preemptions": 0, "loaded_tokens": 0,
+        "prefill_instance": -1, "handed_ps": -1, "transfer_ps": -1, "transferred_ps": -1,
     }  # fmt: skip
 
 

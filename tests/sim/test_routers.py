@@ -162,7 +162,7 @@ def cases(draw: st.DrawFn, plain: bool = False) -> Case:
     flow = {
         "name": "bands",
         "saturation": draw(st.sampled_from(["utilization", "concurrency"])),
-        "max_queue": draw(st.integers(1, 2)),
+        "queue_threshold": draw(st.integers(1, 2)),
         "max_inflight": draw(st.integers(1, 3)),
         "ttl": draw(st.sampled_from([None, "300ps"])),
     }
@@ -344,7 +344,7 @@ def test_what_was_put_off_by_several_routers_comes_up_by_request() -> None:
 
 def test_queues_are_looked_through_router_by_router() -> None:
     """A single sequence fills the only instance; what came meanwhile waits, each at its router."""
-    flow = {"name": "bands", "max_queue": 1}
+    flow = {"name": "bands", "queue_threshold": 1}
     case = Case([planned(row, row, 10, 1) for row in range(30)], RouterSetup(3), instances=1, flow=flow)
     done = run(case)
     assert done.simulation.routers is not None
@@ -360,7 +360,7 @@ def test_queues_are_looked_through_router_by_router() -> None:
 
 
 def test_a_client_that_gives_up_is_taken_from_the_queue_of_its_router() -> None:
-    flow = {"name": "bands", "max_queue": 1}
+    flow = {"name": "bands", "queue_threshold": 1}
     requests = [planned(row, row, 10, 30, wait=None if row < 8 else 50) for row in range(16)]
     done = run(Case(requests, RouterSetup(3), instances=1, flow=flow))
     assert list(done.simulation.recorder.outcome[8:]).count(TIMED_OUT) == 8

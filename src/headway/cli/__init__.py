@@ -89,7 +89,7 @@ def run(
     as_json: AsJson = False,
 ) -> Page | Json:
     """Simulate a scenario and print what its users would see."""
-    from headway.experiment.notes import note
+    from headway.experiment.notes import lost_prefixes, note
     from headway.experiment.run import about, simulate
     from headway.report import terminal
     from headway.report.progress import RunProgress
@@ -104,6 +104,10 @@ def run(
         result.save(output)
         files = sorted((store.MANIFEST, store.REQUESTS, store.SCENARIO, store.SUMMARY))
         say(f"wrote {', '.join(files)} to {output}")
+    routing = result.scenario["policies"]["routing"]
+    said = lost_prefixes(loaded.cluster, {routing["name"]: routing})
+    if said is not None:
+        say(said)
     if as_json:
         said = note(result.summary(), loaded.warmup)
         if said is not None:
@@ -141,6 +145,8 @@ def compare(
 ) -> Page | Json:
     """Simulate a scenario under every policy of a stage, on all cores, and print them best first."""
     from headway.experiment.compare import compare as compare_policies
+    from headway.experiment.contenders import contenders
+    from headway.experiment.notes import lost_prefixes
     from headway.report import terminal
     from headway.report.progress import CompareProgress
 
@@ -152,6 +158,10 @@ def compare(
     loaded = choice.load(scenario)
     with CompareProgress() as progress:
         comparison = compare_policies(loaded, policies, stage=stage, by=by, progress=progress)
+    if stage == "routing":
+        said = lost_prefixes(loaded.cluster, {one.name: one.spec for one in contenders(loaded, policies)})
+        if said is not None:
+            say(said)
     return comparison.summary(per) if as_json else Page([terminal.comparison_report(comparison, per)])
 
 

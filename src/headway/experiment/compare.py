@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from msgspec import Struct
@@ -13,7 +14,7 @@ from headway import registry
 from headway.experiment.contenders import WHERE, Contender, contenders
 from headway.experiment.run import simulate
 from headway.experiment.verdict import verdict
-from headway.experiment.workers import available, end, pool_of, uninterrupted
+from headway.experiment.workers import available, crew, end, interrupted, pool_of, uninterrupted
 from headway.overrides import DEFAULT_POLICIES
 from headway.results.ranking import figure, rank
 from headway.scenario import DEFAULT, Scenario, Source
@@ -131,13 +132,17 @@ def run_all(
 
     if len(away) >= 2:
         with pool_of(min(workers, len(away))) as pool:
+            started: list[BaseProcess] = []
             try:
                 sent = [(position, *tasks[position]) for position in away]
                 with uninterrupted():
                     futures = {pool.submit(_summary, base, one.stage, one.spec): place for place, base, one in sent}
+                    started = crew(pool)
                 for future in as_completed(futures):
                     finish(futures[future], future.result())
             except BrokenProcessPool:
+                if interrupted(started):
+                    raise KeyboardInterrupt from None
                 left = listed([tasks[position][1].name for position in away if position not in done])
                 why = "as os._exit, a crash or a want of memory does"
                 raise HeadwayError(f"{WHERE}: a process was ended from within, {why}; unfinished: {left}.") from None

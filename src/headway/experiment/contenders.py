@@ -11,6 +11,7 @@ from msgspec import Struct
 from headway import references, registry
 from headway.experiment.run import own_policy
 from headway.overrides import parse_yaml
+from headway.pd_spec import ROLES
 from headway.policies.profile import scorer_list
 from headway.scenario import STAGES, Scenario
 from headway.types import HeadwayError, Json
@@ -34,9 +35,10 @@ def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing")
     if stage not in STAGES:
         raise HeadwayError(f"stage: no stage of policies is called {shown(stage)}.{suggest(stage, STAGES)}")
     own = getattr(scenario.policies, stage)
+    pairs = scenario.cluster.disaggregated()  # else there are none to choose
     own_name, _ = registry.split(own, f"policies.{stage}")
     if policies is None:
-        names: list[Any] = list(registry.names(stage))
+        names: list[Any] = [entry.name for entry in registry.entries(stage) if pairs or not _pairs(entry)]
         chosen = names if registry.canonical(own_name) in names else [own, *names]
     else:
         chosen = references.absolute(each(policies))
@@ -49,6 +51,10 @@ def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing")
         name = _distinct(one.name, [other.name for other in found])
         found.append(Contender(name, one.spec, one.oracle, stage))
     return found
+
+
+def _pairs(entry: registry.Entry) -> bool:
+    return bool(getattr(entry.make, "pairs", False))
 
 
 def each(policies: Any) -> list[Any]:
@@ -106,7 +112,7 @@ def _short(name: str) -> str:
     return f"{PurePath(file).name}:{attribute}"
 
 
-def stage_label(stage: str, spec: Json) -> str:
+def stage_label(stage: str, spec: str | Json) -> str:
     """The label of a resolved policy: what is not as in the catalogue, and a weighted one's scorers always."""
     name, parameters = registry.split(spec, f"policies.{stage}")
     try:
@@ -122,8 +128,10 @@ def _brief(key: str, value: Any) -> list[str]:
         return [_part("scorer", item) for item in scorer_list(value, f"{WHERE}.scorers")]
     if key in PARTS and isinstance(value, list | tuple):
         return [_part(PARTS[key], item) for item in value]
-    if key == "picker":
-        return [f"picker={_part('picker', value)}"]
+    if key in ("picker", "decider") and value is not None:
+        return [f"{key}={_part(key, value)}"]
+    if key in ROLES and isinstance(value, str | dict):
+        return [f"{key}={stage_label('routing', value)}"]
     if isinstance(value, Mapping):
         value = " ".join(f"{name}:{inner}" for name, inner in value.items())
     return [f"{key}={value}"]

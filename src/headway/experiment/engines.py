@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from headway.cluster_spec import Cluster, Engines
+from headway.kv_spec import TierSpec
 from headway.latency import capacity_score
-from headway.sim.setup import EngineSetup
+from headway.pd_spec import Transfer
+from headway.sim.setup import EngineSetup, TierSetup, TransferSetup
 from headway.types import InstanceView
 
 
 def engines(cluster: Cluster) -> list[EngineSetup]:
-    """instance-0, instance-1, ..., which serve whatever comes; or those of each deployment, NAME-0, NAME-1, ..."""
+    """instance-0, instance-1, ..., which serve whatever comes; or those of each deployment, NAME-0, NAME-1, ...
+
+    Where prompts are computed apart, they are prefill-0, ..., decode-0, ...; or NAME-prefill-0, ..., NAME-decode-0, ...
+    """
     if cluster.deployments is None:
-        return _equal(cluster, 0, "instance", "default", ())
+        return _halves(cluster, 0, "", "default", ()) or _equal(cluster, 0, "instance", "default", ())
     found: list[EngineSetup] = []
-    for name, deployment in cluster.deployments.items():
-        found += _equal(deployment, len(found), name, name, deployment.names())
+    for name, one in cluster.deployments.items():
+        halves = _halves(one, len(found), f"{name}-", name, one.names())
+        found += halves or _equal(one, len(found), name, name, one.names())
+    return found
+
+
+def _halves(spec: Engines, first: int, before: str, pool: str, serves: tuple[str, ...]) -> list[EngineSetup]:
+    """The instances of a disaggregated deployment; none where it is not."""
+    found: list[EngineSetup] = []
+    for role, half in spec.halves().items():
+        engines = _equal(half, first + len(found), f"{before}{role}", pool, serves)
+        for engine in engines:
+            engine.view.role = role
+            if role == "prefill":
+                engine.transfer = _transfer(spec.transfer, half)
+        found += engines
     return found
 
 
@@ -35,6 +54,7 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
                 capacity=capacity,
                 adapter_slots=None if spec.adapters is None else spec.adapters.slots,
                 serves=serves,
+                tier_blocks={} if spec.kv.tiers is None else {name: one.blocks for name, one in spec.kv.tiers.items()},
             ),
             model,
             idle_watts=card.idle_watts * spec.tp,
@@ -42,6 +62,29 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
             gpus=spec.tp,
             usd_per_gpu_hour=card.usd_per_hour,
             adapter_load_ps=0 if spec.adapters is None else spec.adapters.load_ps,
+            tiers=None if spec.kv.tiers is None else [_tier(name, tier) for name, tier in spec.kv.tiers.items()],
+            offload=spec.kv.offload,
+            offload_level=spec.kv.offload_level,
+            swaps=spec.kv.preemption == "swap",
+            block_bytes=shape.kv_bytes_per_token * spec.kv.block_tokens,
+            eviction=spec.kv.eviction,
         )
         for number in range(spec.instances)
     ]
+
+
+def _tier(name: str, spec: TierSpec) -> TierSetup:
+    return TierSetup(name, spec.blocks, spec.bandwidth, spec.latency_ps, spec.shared)
+
+
+def _transfer(spec: Transfer, prefill: Engines) -> TransferSetup:
+    return TransferSetup(
+        spec.bandwidth,
+        spec.latency_ps,
+        prefill.shape().kv_bytes_per_token,
+        spec.grain_tokens(prefill.kv.block_tokens, prefill.max_batch_tokens),
+        first_token=spec.first_token == "prefill",
+        keeps_copy=spec.keep_prefill_copy,
+        pipelined=spec.pipelined,
+        incoming=spec.max_incoming,
+    )

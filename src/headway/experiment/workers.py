@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.context import BaseContext, SpawnContext, SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 
@@ -47,9 +48,21 @@ def uninterrupted() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def crew(pool: ProcessPoolExecutor) -> list[BaseProcess]:
+    """The workers of a pool, as long as it has any."""
+    return list((getattr(pool, "_processes", None) or {}).values())
+
+
+def interrupted(workers: list[BaseProcess]) -> bool:
+    """Whether one of them was ended by Ctrl-C, of which its death may tell before the signal does."""
+    for process in workers:
+        process.join(1)
+    return any(process.exitcode == -signal.SIGINT for process in workers)
+
+
 def end(pool: ProcessPoolExecutor) -> None:
     """End a pool at once: nobody waits for what its workers are still at."""
-    for process in list((getattr(pool, "_processes", None) or {}).values()):
+    for process in crew(pool):
         process.kill()
     pool.shutdown(cancel_futures=True)  # and waits for its thread, which must not close its pipes as we leave
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sys import float_info
 from typing import Any, Final
 
-from headway.types import Delay, HeadwayError, Priority, Reject, Request, Route
+from headway.types import Delay, HeadwayError, Priority, Reject, Request
 from headway.wording import shown
 
 LONGEST_PS: Final = 1 << 62  # of a delay
@@ -39,6 +39,6 @@ def wrong_answer(where: str, policy: Any, right: str, answer: object, request: R
     return HeadwayError(f"{where}: {type(policy).__name__}.{right}, got {shown(answer)}, at request {request.id}.")
 
 
-def wrong_target(policy: Any, route: Route, wrong: str, request: Request) -> HeadwayError:
+def wrong_target(policy: Any, target: object, wrong: str, request: Request) -> HeadwayError:
     who = f"policies.routing: {type(policy).__name__}"
-    return HeadwayError(f"{who} routed to {shown(route.target)}, which {wrong}, at request {request.id}.")
+    return HeadwayError(f"{who} routed to {shown(target)}, which {wrong}, at request {request.id}.")

@@ -121,11 +121,11 @@ class Bands:
     tenant that was away cannot save up. The `order` of what a turn chooses from: fifo, priority (highest score first)
     or deadline (earliest first, none last). Ties: who came into the queue first.
 
-    The cluster is saturated (`saturation`): never; utilization, when every instance has `max_queue` requests waiting or
-    its KV cache used to `max_kv`, as reported; concurrency, when what is in flight, which this router counts itself,
-    reaches `max_inflight` requests an instance or, if given, `max_inflight_tokens` prompt tokens an instance. Between
-    two reports utilization lets all through that waits, concurrency does not. With nothing in flight the cluster is
-    never saturated, so that no old report can hold the queue for good.
+    The cluster is saturated (`saturation`): never; utilization, when every instance has `queue_threshold` requests
+    waiting or its KV cache used to `kv_threshold`, as reported; concurrency, when what is in flight, which this router
+    counts itself, reaches `max_inflight` requests an instance or, if given, `max_inflight_tokens` prompt tokens an
+    instance. Between two reports utilization lets all through that waits, concurrency does not. With nothing in flight
+    the cluster is never saturated, so that no old report can hold the queue for good.
 
     The queue is looked through when a request comes, gets its first token or ends, and when something was due. At one
     instant those that have waited for `ttl` time out first, then requests are sent, and what then waits beyond
@@ -143,8 +143,8 @@ class Bands:
     band_capacity: Capacity = None
     capacity: Capacity = None
     saturation: Literal["never", "utilization", "concurrency"] = "utilization"
-    max_queue: Annotated[int, Bounds(1, 100_000, log=True)] = 5
-    max_kv: Annotated[float, Bounds(0.01, 1)] = 0.8
+    queue_threshold: Annotated[int, Bounds(1, 100_000, log=True)] = 5
+    kv_threshold: Annotated[float, Bounds(0.01, 1)] = 0.8
     max_inflight: Annotated[int, Bounds(1, 100_000, log=True)] = 100
     max_inflight_tokens: Annotated[int | None, Bounds(1, 1e9, log=True)] = None
 
@@ -252,7 +252,7 @@ class Bands:
     def saturated(self, cluster: ClusterView) -> bool:
         instances = cluster.instances
         if self.saturation == "utilization":
-            most, share = self.max_queue, self.max_kv
+            most, share = self.queue_threshold, self.kv_threshold
             full = all(view.queued >= most or view.kv_used >= share * view.kv_blocks for view in instances)
             return full and any(view.inflight for view in instances)
         if self.saturation == "concurrency":

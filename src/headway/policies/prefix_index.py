@@ -10,14 +10,24 @@ than the tail, so a stretch of a run touched at one time is one *piece*, and a t
 A block's parent is touched whenever the block is, and after it; so what an instance is believed to hold is always
 closed under prefixes, and one number, where a run's held blocks end, says which of them are held. Where instances tell
 what they have evicted, a run may be gone whose continuation is still held; then a match goes as far as the runs join.
+
+What is held lies on the instance's GPU, unless the instance has told that it moved to a slower tier. Tails move before
+heads, so two more numbers say where each block of a run lies: where those end that lie on the GPU, and those that lie
+no deeper than in the CPU's memory.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Final
 
-from headway.types import Path
+from headway.types import HeadwayError, Path
+from headway.wording import suggest
+
+TIERS: Final = ("gpu", "cpu", "storage")  # the fastest first
+GPU: Final = 0
+GONE: Final = 3  # deeper than all of them
 
 # A piece's first block, by the run's key for the hindmost piece of a run, else by (key, the piece's end).
 Pieces = OrderedDict[int | tuple[int, int], int]
@@ -30,7 +40,18 @@ class PrefixIndex:
     beyond the capacity. Looking does not touch.
     """
 
-    __slots__ = ("_fronts", "_holders", "_holes", "_none", "_pieces", "_sizes", "block_tokens", "capacity", "instances")
+    __slots__ = (
+        "_fronts",
+        "_holders",
+        "_holes",
+        "_moved",
+        "_none",
+        "_pieces",
+        "_sizes",
+        "block_tokens",
+        "capacity",
+        "instances",
+    )
 
     def __init__(self, instances: int, capacity: int, block_tokens: int) -> None:
         self.instances = instances
@@ -43,6 +64,8 @@ class PrefixIndex:
         self._fronts: list[dict[int, list[int]]] = [{} for _ in range(instances)]
         self._sizes = [0] * instances
         self._holes = False  # whether anything was removed
+        # key -> where the run's blocks end on the GPU, and those no deeper than in the CPU's memory
+        self._moved: list[dict[int, tuple[int, int]]] = [{} for _ in range(instances)]
 
     def size(self, instance: int) -> int:
         """How many blocks the instance is believed to hold."""
@@ -90,6 +113,62 @@ class PrefixIndex:
                     found[instance] = held if held < end else end
             at = end
         return found
+
+    def matches_within(self, path: Path, tier: str) -> list[int]:
+        """As `matches`, but only as far as the blocks are believed to lie in this tier or in a faster one: gpu, cpu,
+        or storage, which is all."""
+        if tier not in TIERS:
+            raise HeadwayError(f"matches_within: there is no tier {tier!r}.{suggest(tier, TIERS)}")
+        found = self.matches(path)
+        level = TIERS.index(tier)
+        for instance, moved in enumerate(self._moved):
+            if not moved or level > 1:
+                continue
+            start = 0
+            for key, end in path.blocks(self.block_tokens):
+                if found[instance] <= start:
+                    break
+                if key in moved and moved[key][level] < min(end, found[instance]):
+                    found[instance] = max(start, moved[key][level])
+                    break
+                start = end
+        return found
+
+    def move(self, instance: int, key: int, block: int, source: int, target: int) -> None:
+        """An instance has moved those blocks of a run from `block` on that lay in the tier `source` to a slower one, or
+        let them go; or, where `target` is the GPU, it has brought those before `block` there."""
+        holders = self._holders.get(key)
+        held = None if holders is None else holders.get(instance)
+        if held is None:
+            return
+        moved = self._moved[instance]
+        near, far = moved.get(key, (held, held))
+        ends = [min(near, held), min(far, held), held]
+        if target == GPU:
+            ends = [max(end, min(block, held)) for end in ends]
+        else:
+            first = block if source == GPU else max(block, ends[source - 1])
+            if first >= ends[source]:
+                return
+            for level in range(source, min(target, len(ends))):
+                ends[level] = min(ends[level], first)
+        if ends[2] < held:
+            self.remove(instance, key, ends[2])
+        if ends[0] < ends[2] and instance in self._holders.get(key, {}):
+            moved[key] = (ends[0], ends[1])
+        else:
+            moved.pop(key, None)
+
+    def _bring_up(self, instance: int, runs: tuple[tuple[int, int], ...]) -> None:
+        """Who computes a prompt has it on the GPU then."""
+        moved = self._moved[instance]
+        for key, end in runs:
+            if key in moved:
+                near, far = moved[key]
+                if end >= self._holders[key][instance]:
+                    del moved[key]
+                elif end > near:
+                    moved[key] = (end, max(end, far))
 
     def remove(self, instance: int, key: int, end: int) -> None:
         """An instance has evicted the blocks of a run from `end` on."""
@@ -150,6 +229,8 @@ class PrefixIndex:
             self._evict(instance, size - self.capacity)
             size = self.capacity
         self._sizes[instance] = size
+        if self._moved[instance]:
+            self._bring_up(instance, runs)
 
     def _touch_pieces(self, instance: int, key: int, start: int, end: int) -> None:
         """Touch blocks `start` to `end` of a run that is in several pieces, or will be."""
@@ -196,5 +277,6 @@ class PrefixIndex:
                 holders[instance] = start
             else:
                 del holders[instance]
+                self._moved[instance].pop(key, None)
                 if not holders:
                     del table[key]

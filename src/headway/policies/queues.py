@@ -86,7 +86,8 @@ def queue_of(scheduler: Any) -> Queue:
 
 
 class Fifo(deque[Ticket]):
-    """In order of arrival. A preempted request is the newest of those that ran, and arrived before all that wait."""
+    """In order of arrival; who had to yield is the first again. The last to enter yields first: the newest, unless some
+    had to wait for their blocks while others passed them."""
 
     add = deque.append
     put_back = deque.appendleft

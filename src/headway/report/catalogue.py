@@ -25,13 +25,15 @@ HEADINGS: Final = {
     "scorer": "scorers, for the routing policy weighted",
     "filter": "filters, for weighted",
     "picker": "pickers, for weighted",
+    "decider": "deciders, for the routing policies that choose pairs",
     "admission": "admission policies",
     "priority": "priority policies",
     "flow": "flow control, the router's queue",
     "scheduler": "schedulers",
 }
-READERS: Final = ("routing", "scorer", "filter", "admission", "priority", "flow")  # stages that look at instances
-DEFAULTS: Final = {**DEFAULT_POLICIES, "picker": "max-score"}
+# Stages that look at instances.
+READERS: Final = ("routing", "scorer", "filter", "decider", "admission", "priority", "flow")
+DEFAULTS: Final = {**DEFAULT_POLICIES, "picker": "max-score", "decider": "always"}
 
 
 def find(name: str | None) -> list[Entry]:

@@ -59,6 +59,7 @@ def title(scenario: Mapping[str, Any], but: str = "") -> RenderableType:
     cluster = scenario["cluster"]
     deployments = cluster.get("deployments")
     pools = [cluster] if deployments is None else list(deployments.values())
+    pools = [half for pool in pools for half in _halves(pool)]
     gpus = sum(pool["instances"] * pool["tp"] for pool in pools)
     size = f"{'; '.join(map(_pool, pools))} ({gpus:,} GPU{'s' if gpus > 1 else ''})"
     how = f"step times: {', '.join(dict.fromkeys(pool['latency']['model'] for pool in pools))}"
@@ -73,6 +74,13 @@ def title(scenario: Mapping[str, Any], but: str = "") -> RenderableType:
     return Group(Text(f"{scenario['name']}: {size}", style="bold"), Text(how))
 
 
+def _halves(pool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The two kinds of equal instances of a disaggregated deployment, or the one of another."""
+    if "prefill" not in pool:
+        return [pool]
+    return [{**pool[role], "model": pool["model"], "role": f"{role} "} for role in ("prefill", "decode")]
+
+
 def _pool(pool: Mapping[str, Any]) -> str:
     """Equal instances, in words."""
     model, gpu = (
@@ -80,7 +88,7 @@ def _pool(pool: Mapping[str, Any]) -> str:
     )
     count = pool["instances"]
     many = count > 1
-    return f"{count:,} instance{'s' * many} of {model}, {'each ' * many}on {pool['tp']} × {gpu}"
+    return f"{count:,} {pool.get('role', '')}instance{'s' * many} of {model}, {'each ' * many}on {pool['tp']} × {gpu}"
 
 
 def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:
@@ -172,6 +180,14 @@ def run_facts(summary: Mapping[str, Any], targets: Mapping[str, Any]) -> list[tu
         found = summary["adapters"]
         loads = f"{number(found['loads'], 0)} loads, {number(found['load_s'])} s of steps"
         rows.append(("adapters", f"{number(found['requests'], 0)} requests with one, {loads}"))
+    for name, tier in summary.get("tiers", {}).items():
+        rows.append((f"{name} tier", _tier(tier)))
+    if "loads" in summary:
+        count, wait = summary["loads"]["count"], summary["loads"]["wait"]
+        took = f", {number(wait['mean'])} ms on average, p99 {number(wait['p99'])} ms" if count else ""
+        rows.append(("KV loads", f"{number(count, 0)}{took}"))
+    if "transfer" in summary:
+        rows.append(("KV transfers", _transfers(summary["transfer"])))
     if "fairness" in summary:
         even = summary["fairness"]
         tokens, goodput = number(even["jain_tokens"], 3), number(even["jain_goodput"], 3)
@@ -186,6 +202,24 @@ def run_facts(summary: Mapping[str, Any], targets: Mapping[str, Any]) -> list[tu
     for name, value in (summary.get("policy_metrics") or {}).items():
         rows.append((name, number(value, 0 if value == int(value) else 3)))
     return rows
+
+
+def _transfers(found: Mapping[str, Any]) -> str:
+    took = ""
+    if found["count"]:
+        wait, time = found["wait"], found["time"]
+        took = f"; mean {number(wait['mean'])} ms until there is room, {number(time['mean'])} ms on the way"
+        took += f" (p99 {number(wait['p99'])}, {number(time['p99'])})"
+    return f"{number(found['count'], 0)}, {number(found['bytes'] / 1e9)} GB{took}"
+
+
+def _tier(found: Mapping[str, Any]) -> str:
+    thrashed = f" ({number(found['thrashed_blocks'], 0)} thrashed)" if found["thrashed_blocks"] else ""
+    return (
+        f"{percent(found['hit_ratio'])} of prompt tokens; blocks: {number(found['stored_blocks'], 0)} stored, "
+        f"{number(found['loaded_blocks'], 0)} loaded{thrashed}; {percent(found['utilization'])} full, "
+        f"{percent(found['peak_utilization'])} at most; link {percent(found['link_utilization'])} busy"
+    )
 
 
 def _sessions(found: Mapping[str, Any]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from operator import ge
 
-from headway.results.recorder import COLUMNS, COMPLETED, IN_FLIGHT, InstanceStats, Recorder, RunFacts
+from headway.results.recorder import COLUMNS, COMPLETED, IN_FLIGHT, InstanceStats, Recorder, RunFacts, TierStats
+from headway.results.transfers import check_transfers
 from headway.types import OUTCOMES, InvariantError
 
 
@@ -13,11 +14,25 @@ def verify(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) 
     _conserved(recorder)
     _causal(recorder, len(instances), facts)
     length_ps = facts.ended_ps - facts.started_ps
+    if any(stats.role is not None for stats in instances):
+        check_transfers(recorder, instances, length_ps)
     for stats in instances:
         if not 0 <= stats.busy_ps <= length_ps:
             raise InvariantError(f"Instance {stats.id} was busy for {stats.busy_ps} ps of a run of {length_ps} ps.")
         if not 0 <= stats.peak_kv_blocks <= stats.kv_blocks:
             raise InvariantError(f"Instance {stats.id} held {stats.peak_kv_blocks} of {stats.kv_blocks} KV blocks.")
+        for tier in stats.tiers:
+            _possible(tier, length_ps)
+
+
+def _possible(tier: TierStats, length_ps: int) -> None:
+    place = f"The {tier.name} tier of {tier.owner}"
+    if not 0 <= tier.peak_blocks <= tier.blocks or not 0 <= tier.block_ps <= tier.blocks * length_ps:
+        kept = f"{tier.peak_blocks} of {tier.blocks} blocks, {tier.block_ps} block-ps in {length_ps} ps"
+        raise InvariantError(f"{place} kept the impossible: {kept}.")
+    if not 0 <= tier.link_busy_ps <= length_ps or not 0 <= tier.thrashed_blocks <= tier.loaded_blocks:
+        moved = f"busy for {tier.link_busy_ps} of {length_ps} ps, {tier.thrashed_blocks} thrashed blocks"
+        raise InvariantError(f"{place} moved the impossible: {moved} of {tier.loaded_blocks} loaded.")
 
 
 def _conserved(recorder: Recorder) -> None:

@@ -17,6 +17,8 @@ from headway.results.groups import groups, jain
 from headway.results.percentiles import Spread, ranks, spread
 from headway.results.recorder import COMPLETED, InstanceStats, Recorder, RunFacts
 from headway.results.sample import attainment, completed, latency, ratio, throughput
+from headway.results.tiers import own_tiers, tiers
+from headway.results.transfers import transfers
 from headway.types import OUTCOMES, PS_PER_SECOND, Json
 
 PS_PER_HOUR = 3600 * PS_PER_SECOND
@@ -42,7 +44,7 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         "throughput": throughput(sample, window_ps),
         "cache": _cache(recorder, facts),
         **_shadow(recorder, facts),
-        "balance": _balance(recorder, len(instances), facts.warmup),
+        "balance": _balance(recorder, instances, facts.warmup),
         # What clients gave up after a refusal was planned too: who sheds does not get an easier score.
         "slo": attainment(sample, counted + recorder.abandoned if counted else 0, window_ps),
         "cost": _cost(recorder, instances, length_ps),
@@ -50,6 +52,8 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         "policy_metrics": dict(facts.policy_metrics),
         **_routers(facts),
         **_adapters(recorder, instances),
+        **tiers(instances, length_ps),
+        **transfers(recorder, instances, facts.warmup, length_ps),
         **groups(recorder, sample, facts, window_ps),
         "instances": _instances(instances, length_ps),
     }
@@ -108,14 +112,15 @@ def _routers(facts: RunFacts) -> Json:
     return {"routers": {"count": len(facts.routers), "requests": facts.routers}} if facts.routers else {}
 
 
-def _balance(recorder: Recorder, instances: int, warmup: int) -> Json:
-    """Over the numbers of requests routed to each instance: standard deviation over mean, and Jain's fairness."""
+def _balance(recorder: Recorder, instances: list[InstanceStats], warmup: int) -> Json:
+    """Over the numbers of requests routed to each instance that generates: standard deviation over mean, and Jain's
+    fairness."""
     routed = Counter(recorder.instance[warmup:])
-    counts = [routed[index] for index in range(instances)]
+    counts = [routed[index] for index, stats in enumerate(instances) if stats.role != "prefill"]
     total = sum(counts)
     squares = sum(count * count for count in counts)
     return {
-        "cv": sqrt(instances * squares - total * total) / total if total else None,
+        "cv": sqrt(len(counts) * squares - total * total) / total if total else None,
         "jain": jain(counts),
     }
 
@@ -147,14 +152,23 @@ def _adapters(recorder: Recorder, instances: list[InstanceStats]) -> Json:
     return {"adapters": {"loads": sum(loads), "load_s": load_ps / PS_PER_SECOND, "requests": asked}}
 
 
+def _link(stats: InstanceStats, length_ps: int) -> Json:
+    if stats.role != "prefill":
+        return {}
+    return {"sent_bytes": stats.sent_bytes, "link_utilization": ratio(stats.link_busy_ps, length_ps)}
+
+
 def _instances(instances: list[InstanceStats], length_ps: int) -> list[dict[str, Any]]:
-    routed = sum(stats.requests for stats in instances)
+    routed: Counter[bool] = Counter()  # a request whose prompt is computed apart is there too
+    for stats in instances:
+        routed[stats.role == "prefill"] += stats.requests
     return [
         {
             "id": stats.id,
             **({} if stats.pool is None else {"pool": stats.pool, "model": stats.model}),
+            **({} if stats.role is None else {"role": stats.role}),
             "requests": stats.requests,
-            "share": ratio(stats.requests, routed),
+            "share": ratio(stats.requests, routed[stats.role == "prefill"]),
             "busy_s": stats.busy_ps / PS_PER_SECOND,
             "utilization": ratio(stats.busy_ps, length_ps),
             "steps": stats.steps,
@@ -166,6 +180,8 @@ def _instances(instances: list[InstanceStats], length_ps: int) -> list[dict[str,
             "peak_kv_utilization": ratio(stats.peak_kv_blocks, stats.kv_blocks),
             "kv_blocks": stats.kv_blocks,
             **({} if stats.adapter_loads is None else {"adapter_loads": stats.adapter_loads}),
+            **own_tiers(stats, length_ps),
+            **_link(stats, length_ps),
         }
         for stats in instances
     ]

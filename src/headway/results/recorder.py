@@ -36,6 +36,11 @@ COLUMNS: Final = {
     "cached_tokens": ("q", 0),
     "predicted_tokens": ("q", 0),
     "preemptions": ("i", 0),
+    "loaded_tokens": ("q", 0),
+    "prefill_instance": ("i", -1),
+    "handed_ps": ("q", -1),
+    "transfer_ps": ("q", -1),
+    "transferred_ps": ("q", -1),
 }
 NAMED: Final = ("tenant", "slo_class", "session", "kind", "model", "adapter")
 USUAL_CLASS: Final = "standard"  # number 0 in its column
@@ -68,6 +73,12 @@ class Recorder:
     cached_tokens: array[int]
     predicted_tokens: array[int]  # those that the router believed cached when it sent the request there
     preemptions: array[int]
+    loaded_tokens: array[int]  # those of the cached ones that came from stores below the GPU
+    # Of those whose prompts are computed apart: where, when that was done, and when their KV cache set out and came.
+    prefill_instance: array[int]
+    handed_ps: array[int]
+    transfer_ps: array[int]
+    transferred_ps: array[int]
 
     def __init__(self, rows_ahead: int = 1) -> None:
         """Rows are reserved so many at a time, which is faster; then the columns want `trim` at the end."""
@@ -123,18 +134,38 @@ class Recorder:
         return self.rows
 
 
+class TierStats(Struct):
+    """What one store below the GPU did over a whole run."""
+
+    owner: str  # its instance, or the pool of those that share it
+    name: str
+    blocks: int
+    hit_tokens: int  # of prompts, loaded from here when their turn first came
+    stored_blocks: int
+    loaded_blocks: int
+    thrashed_blocks: int
+    peak_blocks: int
+    block_ps: int  # blocks in use, summed over time
+    moved_bytes: int  # over its link, both ways
+    link_busy_ps: int
+    interval_ps: int
+    samples: list[int]  # blocks in use at the multiples of the interval
+
+
 class InstanceStats(Struct):
     """What one instance did over a whole run."""
 
     id: str
     pool: str | None = None  # its deployment, where there are any
     model: str = ""
+    role: str | None = None  # prefill or decode; None where it does both
     requests: int = 0  # routed here
     busy_ps: int = 0
     steps: int = 0
     prefill_tokens: int = 0  # computed, recomputation after a preemption not counted again
     output_tokens: int = 0
     cached_tokens: int = 0
+    prompt_tokens: int = 0  # of the requests whose turn has come
     preemptions: int = 0
     evicted_blocks: int = 0
     peak_kv_blocks: int = 0
@@ -143,6 +174,10 @@ class InstanceStats(Struct):
     usd_per_gpu_hour: float = 0.0
     adapter_loads: int | None = None  # None where they are always there
     adapter_load_ps: int = 0  # by which those made steps longer
+    tiers: list[TierStats] = []
+    load_waits_ps: list[int] = []  # how long each load from them took
+    sent_bytes: int = 0  # of KV caches, to the instances that generate
+    link_busy_ps: int = 0  # of the link that they go by
 
 
 class Targets(Struct, frozen=True):

@@ -14,7 +14,7 @@ from headway.types import OUTCOMES, HeadwayError
 from headway.wording import suggest
 
 
-class Row(Struct, forbid_unknown_fields=True):
+class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One request: the names and the order of the columns, here and wherever requests are written."""
 
     request: int
@@ -40,6 +40,11 @@ class Row(Struct, forbid_unknown_fields=True):
     cached_tokens: int
     predicted_tokens: int
     preemptions: int
+    loaded_tokens: int = 0  # not written where none were
+    prefill_instance: int = -1  # nor these, where the prompt was not computed apart
+    handed_ps: int = -1
+    transfer_ps: int = -1
+    transferred_ps: int = -1
 
 
 COLUMNS = Row.__struct_fields__

@@ -29,6 +29,7 @@ class Batch:
         "partial",
         "phases",
         "reported_to",
+        "reserves",
         "running",
         "start",
         "steps",
@@ -42,6 +43,9 @@ class Batch:
         self.cache = KvCache(view.kv_blocks)
         self.block_tokens = block_tokens
         self.caching = caching
+        # Where prompts are computed for others, blocks for the whole of one are taken as it enters: what is ready for
+        # another instance keeps its blocks until that has room, so nobody may need more to get done.
+        self.reserves = view.role == "prefill"
         self.running: dict[Job, Job] = {}  # in order of entry
         self.partial: Job | None = None  # the request in the middle of its prefill
         # the decoding set
@@ -104,12 +108,12 @@ class Batch:
         self.phases[phase + size] -= 1
         end = computed // size
         if end > job.cached_to and self.caching:
-            self.cache.add(job.output_key, job.cached_to, end, job.holds)
+            self.cache.add(job.output_key, job.cached_to, end, job.holds, job.ticket.priority)
 
     def chunk_blocks(self, steps: int) -> int:
         """Blocks of the unfinished prefill once `steps` steps of the run have begun."""
         job, want = self.chunks[0]
-        return -(-(job.computed + want * steps) // self.block_tokens)
+        return job.blocks if self.reserves else -(-(job.computed + want * steps) // self.block_tokens)
 
     def take_to(self, steps: int) -> None:
         """Take the blocks of the run's first `steps` steps."""
@@ -165,9 +169,9 @@ class Batch:
         for run, stop in job.runs:
             if stop > start:
                 if stop >= end:
-                    self.cache.add(run, start, end, job.holds)
+                    self.cache.add(run, start, end, job.holds, job.ticket.priority)
                     return
-                self.cache.add(run, start, stop, job.holds)
+                self.cache.add(run, start, stop, job.holds, job.ticket.priority)
                 start = stop
 
     def repeats(self, job: Job, want: int) -> bool:

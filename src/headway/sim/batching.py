@@ -8,22 +8,23 @@ leaves budget unused; so only the newest running request can be in the middle of
 
 from __future__ import annotations
 
-from heapq import heapify
+from heapq import heapify, heappush
 from typing import Any
 
 from headway.policies.queues import Ticket, queue_of
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.adapters import Adapters
-from headway.sim.batch import Batch
-from headway.sim.gap_log import GapLog
+from headway.sim.gap_log import GAP_FIELDS, GapLog
 from headway.sim.hits import HitRate
 from headway.sim.job import WHOLE, Job
 from headway.sim.leap import duration
+from headway.sim.link import Links
+from headway.sim.loading import Loading
 from headway.types import HeadwayError, InstanceView
 from headway.wording import shown
 
 
-class Batching(Batch):
+class Batching(Loading):
     __slots__ = (
         "adapters",
         "chunk",
@@ -34,28 +35,33 @@ class Batching(Batch):
         "max_batch_tokens",
         "queue",
         "recorder",
-        "refused",
+        "resuming",
         "stats",
         "waiting",
     )
 
     def __init__(
-        self, view: InstanceView, scheduler: Any, recorder: Recorder, *, block_tokens: int, caching: bool
+        self, view: InstanceView, scheduler: Any, recorder: Recorder, links: Links, *, block_tokens: int, caching: bool
     ) -> None:
-        super().__init__(view, block_tokens, caching)
+        super().__init__(view, links, block_tokens, caching)
         self.queue = queue_of(scheduler)
         self.chunk = getattr(self.queue, "chunk", None)
         self.max_batch_tokens = view.max_batch_tokens
         self.max_batch_size = view.max_batch_size
         self.waiting: dict[Ticket, Job] = {}
-        self.refused: Ticket | None = None  # the first in order that last was found to lack blocks or a slot
         self.adapters: Adapters | None = None  # where their number is limited
         self.entered = 0  # how many ever entered, for their order
+        self.resuming: list[Job] = []  # those that go on to decode with the step that has begun
         # what it leaves
         self.recorder = recorder
         self.gaps = GapLog()
         self.hits: HitRate | None = None  # where somebody asks for it
         self.stats = InstanceStats(view.id, view.pool if view.serves else None, view.model, kv_blocks=view.kv_blocks)
+        self.stats.role = None if view.role == "both" else view.role
+
+    def queued(self) -> int:
+        """Requests that are not in the batch."""
+        return len(self.waiting) + len(self.loading) + len(self.ready)
 
     def limit(self, job: Job) -> None:
         """The scheduler says how large a chunk may be, whenever a request begins to wait."""
@@ -73,7 +79,7 @@ class Batching(Batch):
         cache, job = self.cache, self.partial
         assert job is not None
         want = min(job.known - job.computed, self.max_batch_tokens - self.decodes, job.chunk)
-        blocks = -(-(job.computed + want) // self.block_tokens)
+        blocks = job.blocks if self.reserves else -(-(job.computed + want) // self.block_tokens)
         need = self.phases[self.steps % self.block_tokens] + blocks - job.blocks
         enough = need <= cache.total - cache.held
         if enough:
@@ -122,15 +128,19 @@ class Batching(Batch):
         """Waiting requests enter in order while sequences, tokens, blocks and adapters allow. True if the first of
         those that stay might enter at the next step although nothing else changes."""
         cache, size, waiting, running = self.cache, self.block_tokens, self.waiting, self.running
-        queue, adapters = self.queue, self.adapters
+        queue, adapters, loads = self.queue, self.adapters, self.loads
         budget = self.max_batch_tokens - self.decodes
         if self.chunks:
             job, want = self.chunks[0]
             if job.computed + want < job.known:
                 return False
             budget -= want
-        while waiting and budget > 0 and len(running) < self.max_batch_size:
+        if self.ready:
+            budget = self.admit_ready(budget)
+        while waiting and budget > 0 and len(running) + len(self.loading) < self.max_batch_size:
             ticket = queue.first()
+            if loads and ticket is self.refused:  # nothing has changed since
+                return False
             try:
                 job = waiting[ticket]
             except (KeyError, TypeError):
@@ -139,58 +149,148 @@ class Batching(Batch):
             if adapters is not None and not adapters.has_room(job.request.adapter):
                 self.refused = ticket
                 return False
+            if job.handover is not None and job.handover.incoming.full():
+                job.handover.incoming.blocked[self.view.index] = None
+                self.refused = ticket
+                return False
             known = job.known
             hits = cache.match(job.runs, (known - 1) // size) if self.caching else 0
+            if loads and (end := self.reach(job, hits)) > hits:
+                if job.swapped:
+                    hits = 0
+                room = cache.total - cache.held
+                if end > room and end - hits > room - cache.idle_in(job.runs, hits):
+                    self.refused = ticket
+                    return False
+                queue.take()
+                del waiting[ticket]
+                if not job.started:
+                    self.recorder.loaded_tokens[job.row] = (end - hits) * size
+                self.load(job, hits, end, now)
+                self.take_turn(job, end * size, now)
+                continue
             done = hits * size
             want = known - done
             if want > budget:
                 want = budget
             if want > job.chunk:
                 want = job.chunk
-            blocks = -(-(done + want) // size)
+            blocks = -(-(known if self.reserves else done + want) // size)
             room = cache.total - cache.held
             if blocks > room and blocks - hits > room - cache.idle_in(job.runs, hits):
                 # As its hits are evicted it needs fewer blocks at once, but each eviction also takes a free one: it
                 # stays shut out for the run, unless one eviction can cost it several hits.
                 self.refused = ticket
-                return not cache.goes_tail_first(job.runs, hits)
+                return not loads and not cache.goes_tail_first(job.runs, hits)
             queue.take()
             del waiting[ticket]
             if adapters is not None and adapters.enter(job.request.adapter):
                 self.view.adapters = adapters.names()
             if hits:
-                job.holds = cache.hold(job.runs, hits)
+                job.holds = cache.hold(job.runs, hits, job.ticket.priority)
             cache.take(blocks - hits)
             job.computed = done
             job.blocks = blocks
             job.cached_to = hits
-            if not job.order:  # for the first time
-                self.recorder.started_ps[job.row] = now
-                self.recorder.cached_tokens[job.row] = done
-                self.stats.cached_tokens += done
-                if self.hits is not None:
-                    self.hits.add(done, job.request.prompt_tokens)
-                    self.view.hit_rate = self.hits.share()
-            if done > job.prefilled:
-                job.prefilled = done
-            job.order = self.entered = self.entered + 1
-            running[job] = job
-            self.chunks.append((job, want))
+            self.take_turn(job, done, now)
+            self.enter(job, want)
             budget -= want
             if done + want < known:
                 self.partial = job
                 break
         return False
 
+    def take_turn(self, job: Job, cached: int, now: int) -> None:
+        """A request's turn has come, with so many of its tokens cached."""
+        if not job.started:
+            job.started = True
+            self.recorder.started_ps[job.row] = now
+            self.recorder.cached_tokens[job.row] = cached
+            self.stats.cached_tokens += cached
+            self.stats.prompt_tokens += job.request.prompt_tokens
+            if self.hits is not None:
+                self.hits.add(cached, job.request.prompt_tokens)
+                self.view.hit_rate = self.hits.share()
+        if cached > job.prefilled:
+            job.prefilled = cached
+
+    def enter(self, job: Job, want: int) -> None:
+        """It computes so many tokens in the next step."""
+        job.order = self.entered = self.entered + 1
+        self.running[job] = job
+        self.chunks.append((job, want))
+        self.stirred = True
+
+    def resume(self, job: Job) -> None:
+        """It goes on to decode in the next step, which is a run of its own: the gap before its token is longer."""
+        job.resumes = False
+        job.order = self.entered = self.entered + 1
+        self.running[job] = job
+        job.log_from = len(self.gaps.runs) + GAP_FIELDS
+        self.start_decoding(job)
+        heappush(self.ending, (job.ends_at_step, job.order, job))
+        self.resuming.append(job)
+        self.stirred = True
+
+    def admit_ready(self, budget: int) -> int:
+        """Those whose blocks have come enter before others. The tokens that are left in the step; none if one of them
+        has to wait."""
+        cache, adapters = self.cache, self.adapters
+        while self.ready and budget > 0:
+            job = self.ready[0]
+            want = 1 if job.resumes else min(job.known - job.computed, budget, job.chunk)
+            need = -(-(job.known if self.reserves else job.computed + want) // self.block_tokens) - job.blocks
+            full = len(self.running) >= self.max_batch_size
+            if full or (adapters is not None and not adapters.has_room(job.request.adapter)):
+                return 0
+            if need > cache.total - cache.held and not self.yield_to(need):
+                return 0
+            del self.ready[0]
+            if adapters is not None and adapters.enter(job.request.adapter):
+                self.view.adapters = adapters.names()
+            cache.take(need)
+            job.blocks += need
+            budget -= want
+            if job.resumes:
+                self.resume(job)
+                continue
+            self.enter(job, want)
+            if job.computed + want < job.known:
+                self.partial = job
+                return 0
+        return budget
+
+    def yield_to(self, need: int) -> bool:
+        """Nobody runs, and the first that is ready lacks blocks which the others that are ready hold: the last of them
+        goes back into the queue, lest they wait for each other."""
+        cache = self.cache
+        while not self.running and len(self.ready) > 1 and need > cache.total - cache.held:
+            job = self.ready[-1]
+            self.unload(job, cache.now)
+            self.wait_again(job)
+        return need <= cache.total - cache.held
+
+    def wait_again(self, job: Job) -> None:
+        if job.swapped:
+            job.suspend(self.block_tokens)
+        else:
+            job.rewind(self.block_tokens)
+        self.waiting[job.ticket] = job
+        self.queue.put_back(job.ticket)
+        if self.chunk is not None:
+            self.limit(job)
+
     def release(self, job: Job) -> None:
         """A request leaves the batch, with what it holds."""
         self.cache.release(job.holds, job.blocks)
         del self.running[job]
+        self.stirred = True
+        self.refused = None
         if self.adapters is not None:
             self.adapters.leave(job.request.adapter)
 
     def preempt(self, job: Job) -> None:
-        """The request loses its blocks, goes back into the queue and will be computed again."""
+        """The request loses its blocks, goes back into the queue and will be computed again, or loaded."""
         if job is self.partial:
             self.partial = None
         else:
@@ -198,15 +298,12 @@ class Batching(Batch):
             self.ending = [entry for entry in self.ending if entry[2] is not job]
             heapify(self.ending)
             self.gaps.close(job, self.start + duration(self.first, self.increment, self.length))
+            self.swap_out(job)
         self.release(job)
-        job.rewind(self.block_tokens)
         job.ticket.generated = job.generated
         job.ticket.preemptions += 1
-        self.waiting[job.ticket] = job
-        self.queue.put_back(job.ticket)
-        if self.chunk is not None:
-            self.limit(job)
-        self.view.queued = len(self.waiting)
+        self.wait_again(job)
+        self.view.queued = self.queued()
         self.view.running = len(self.running)
         self.recorder.preemptions[job.row] += 1
         self.stats.preemptions += 1

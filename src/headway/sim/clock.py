@@ -40,8 +40,11 @@ class Simulation(Cluster):
         stirred = False  # something has happened after which the router looks through its queue
         listens = self.listens = traffic.listens
         follows = listens or queues  # whether what happens at an instant may bring on more at the same
+        links, timed = self.links, NEVER  # as of when the timer was last set for them
+        loads = bool(links.links)
         arrival = traffic.next_ps
         self.started_ps = self.now = min(0 if arrival == NEVER else arrival, horizon)
+        self.watch_tiers()
         while True:
             end = ends[0] >> INDEX_BITS
             now = end if end < arrival else arrival
@@ -72,6 +75,8 @@ class Simulation(Cluster):
                 for job in first_tokens:
                     first_token(now, job.row)
                 first_tokens.clear()
+            if self.handed:
+                self.pass_on(now)
             # (b) arrivals, what was held back until now, clients that give up; then what the router hears of endings,
             # what it sends from its queue, and what follows from them at once
             while True:
@@ -104,8 +109,11 @@ class Simulation(Cluster):
                     if instance.end < 0 and instance.begin(now):
                         heappush(ends, instance.end << INDEX_BITS | index)
                 begins.clear()
+                if loads and links.next_ps != timed:
+                    timed = links.next_ps
+                    self.set_timer()
         self.ended_ps = self.now
-        if arrival != NEVER or self.held or any(instance.running for instance in instances):
+        if arrival != NEVER or self.held or any(instance.running or instance.queued() for instance in instances):
             if self.setup.horizon_ps is None:
                 raise HeadwayError(TOO_LONG)
             if routers is not None and horizon >= routers.sync_at:

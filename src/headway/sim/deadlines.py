@@ -15,7 +15,7 @@ class Deadlines:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.heap: list[tuple[int, int]] = []  # when, and which request
-        self.jobs: dict[int, Job] = {}  # those of them that came to an instance, by request
+        self.jobs: dict[int, tuple[int, Job]] = {}  # where those of them are that came to an instance, by request
 
     def add(self, deadline_ps: int, row: int) -> None:
         heappush(self.heap, (deadline_ps, row))

@@ -7,6 +7,7 @@ from struct import Struct
 
 from headway.sim.job import Job
 
+GAP_FIELDS = 4  # of an entry
 ENTRY = Struct("4q").pack  # several times as fast as to extend an array by four numbers
 
 

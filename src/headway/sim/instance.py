@@ -19,8 +19,12 @@ from headway.sim.busy import BusyWindow
 from headway.sim.gap_log import ENTRY
 from headway.sim.job import Job
 from headway.sim.leap import NEVER, duration, steps_begun
+from headway.sim.link import Links
 from headway.sim.polling import History
+from headway.sim.ranked_cache import RankedCache
 from headway.sim.setup import EngineSetup
+from headway.sim.tier import Tier
+from headway.sim.tiers import Tiers
 from headway.types import Hints, InstanceView
 
 
@@ -33,13 +37,15 @@ class Instance(Batching):
         "expiring",
         "finished",
         "first_tokens",
+        "handed",
+        "handing",
         "history",
         "idle_watts",
         "log",
-        "peak",
         "span_watts",
         "step_times",
         "tick",
+        "transfer",
         "walks",
         "windows",
     )
@@ -57,12 +63,22 @@ class Instance(Batching):
         cuts: Random | None,
         first_tokens: list[Job],
         finished: list[Job],
+        handed: list[Job],
+        links: Links,
+        tiers: list[Tier] | None,
     ) -> None:
-        super().__init__(view, scheduler, recorder, block_tokens=block_tokens, caching=caching)
+        super().__init__(view, scheduler, recorder, links, block_tokens=block_tokens, caching=caching)
         self.stats.gpus = engine.gpus
         self.stats.usd_per_gpu_hour = engine.usd_per_gpu_hour
         if view.adapter_slots is not None:
             self.adapters = Adapters(view.adapter_slots, engine.adapter_load_ps)
+        if engine.eviction != "lru":
+            self.cache = RankedCache(view.kv_blocks, engine.eviction == "lfu")
+        if tiers is not None:
+            self.tiers = Tiers(self.cache, tiers, links, engine)
+        self.loads = tiers is not None or view.role == "decode"
+        self.transfer = engine.transfer
+        self.handing: dict[Job, None] = {}  # prompts computed for others that have not got them yet
         self.step_times = engine.latency.run
         self.idle_watts = engine.idle_watts
         self.span_watts = engine.busy_watts - engine.idle_watts
@@ -74,8 +90,8 @@ class Instance(Batching):
         # what it leaves
         self.first_tokens = first_tokens  # of runs ended at this instant, on any instance
         self.finished = finished
+        self.handed = handed  # requests whose prompts are computed and go on elsewhere
         self.log = self.gaps.runs.frombytes
-        self.peak = 0  # most blocks held
         self.busy_from = -1  # when it last became busy; -1 when idle
         self.windows: tuple[BusyWindow, ...] = ()  # where somebody asks how busy it was
         self.tick = NEVER  # the first that has not been written down, where the signals are polled
@@ -91,7 +107,7 @@ class Instance(Batching):
         ticket = job.ticket = Ticket(job.request, priority, now, self.arrived, hints)
         self.waiting[ticket] = job
         self.queue.add(ticket)
-        self.view.queued = len(self.waiting)
+        self.view.queued = len(self.waiting) if not self.loads else self.queued()
         if self.chunk is not None:
             self.limit(job)
         return self.end < 0 or self.cut_to_enter(now)
@@ -102,7 +118,7 @@ class Instance(Batching):
         the run anyhow."""
         if self.partial is not None or len(self.running) >= self.max_batch_size:
             return False
-        if self.refused is not None and (not self.waiting or self.queue.first() is self.refused):
+        if not self.ready and self.refused is not None and (not self.waiting or self.queue.first() is self.refused):
             return False
         return self.cut(now)
 
@@ -124,11 +140,9 @@ class Instance(Batching):
             self.history.record(self, now)
         if job not in self.running:
             job.expired = True
-            self.queue.remove(job.ticket)
-            del self.waiting[job.ticket]
-            self.view.queued = len(self.waiting)
+            self.withdraw(job, now)
             self.finish_expired(job)
-            return self.end >= 0 and self.cut_to_enter(now)
+            return self.nudge(now)
         if self.end >= 0 and not self.cut(now):
             job.expired = True
             self.expiring.append(job)
@@ -138,6 +152,40 @@ class Instance(Batching):
         if self.tells_kv:
             self.view.kv_used = self.cache.held
         return True
+
+    def withdraw(self, job: Job, now: int) -> None:
+        """A request that is not in the batch goes."""
+        if job.ticket in self.waiting:
+            self.queue.remove(job.ticket)
+            del self.waiting[job.ticket]
+            if job.swapped and self.tiers is not None:
+                self.tiers.end_swap(now, job)
+        else:
+            self.forget_load(job, now)
+        self.view.queued = self.queued()
+
+    def nudge(self, now: int) -> bool:
+        """Somebody may enter who could not. True if a step can begin at this instant."""
+        return self.cut_to_enter(now) if self.end >= 0 else self.queued() > 0
+
+    def forget_load(self, job: Job, now: int) -> None:
+        """What a request waits for, or has loaded, is not wanted any more; what is on its way comes for nobody."""
+        self.settle(now)
+        held = self.cache.held
+        self.peak = max(self.peak, held)
+        self.unload(job, now)
+        if self.tells_kv:
+            self.view.kv_used -= held - self.cache.held
+        self.settle_stores(now)
+
+    def loaded(self, job: Job, now: int) -> bool:
+        """The blocks that a request waits for have come. True if a step can begin at this instant."""
+        if now >= self.tick:
+            self.history.record(self, now)
+        self.settle(now)
+        self.arrive(job, now)
+        self.settle_stores(now)
+        return self.end < 0 or self.cut_to_enter(now)
 
     def drop(self, job: Job, wasted: int = 0) -> None:
         """A running request ends before its last token; those of the steps that have ended count, or all but some."""
@@ -166,25 +214,32 @@ class Instance(Batching):
             self.history.record(self, now)
         self.chunks = []
         self.cache.now = now
+        if self.tiers is not None:
+            self.settle_stores(now)
         again = False
         if self.partial is not None:
             again = not self.schedule_partial()
-        elif self.running:
-            if need := self.phases[self.steps % self.block_tokens]:
-                if need <= self.cache.total - self.cache.held:
-                    self.cache.take(need)
-                else:
-                    again = True
-                    self.make_room(0)
-        elif self.waiting and self.busy_from < 0:
-            self.busy_from = now
-        if self.waiting and not again:
+        elif self.running and (need := self.phases[self.steps % self.block_tokens]):
+            if need <= self.cache.total - self.cache.held:
+                self.cache.take(need)
+            else:
+                again = True
+                self.make_room(0)
+        # Who had to yield does not come back at once, unless nobody is left: those that are ready hold blocks too.
+        if (self.waiting or self.ready) and not (again and self.running):
             again = self.admit(now)
             view = self.view
-            view.queued = len(self.waiting)
+            view.queued = len(self.waiting) if not self.loads else self.queued()
             view.running = len(self.running)
-        if not self.running:
+        if self.tiers is not None:
+            self.settle_stores(now)
+        if self.running:
+            if self.busy_from < 0:
+                self.busy_from = now
+        else:
             self.rest(now)
+            if self.tells_kv:
+                self.view.kv_used = self.cache.held
             return False
         self.plan(now, again)
         return True
@@ -196,7 +251,7 @@ class Instance(Batching):
             shape = [(want, job.computed) for job, want in chunks]
             first, increment, steps = self.step_times(decodes, self.context, shape)
             job, want = chunks[0]
-            if len(chunks) == 1 and self.repeats(job, want):
+            if len(chunks) == 1 and self.repeats(job, want) and not job.pipelined():
                 # A prefill that uses up the budget and does not end repeats; nothing else can enter meanwhile.
                 steps = min(steps, (job.known - job.computed - 1) // want)
             else:
@@ -206,7 +261,7 @@ class Instance(Batching):
                 steps = 1
         else:
             first, increment, steps = self.step_times(decodes, self.context, ())
-        if once or self.walks:
+        if once or self.walks or self.resuming:
             steps = 1
         elif steps > 1:
             if decodes and (left := self.ending[0][0] - self.steps) < steps:
@@ -240,12 +295,20 @@ class Instance(Batching):
         self.steps += length
         if decodes := self.decodes:
             self.context += decodes * length
-            self.log(ENTRY(self.first, self.increment, length, self.counted))
+            counted = self.counted
+            if self.resuming:
+                counted -= sum([job.counted for job in self.resuming])
+            self.log(ENTRY(self.first, self.increment, length, counted))
             if length > 1 and self.partial is not None:  # earlier steps' blocks come before what ends now
                 job, want = self.chunks[0]
                 self.offer(job, (job.computed + want * (length - 1)) // self.block_tokens)
         if self.expiring:
             self.drop_decodes()
+        if self.resuming:
+            for job in self.resuming:
+                if job in self.running:
+                    self.gaps.resume(job, now)
+            self.resuming.clear()
         ending, steps = self.ending, self.steps
         while ending and ending[0][0] == steps:
             self.leave(heappop(ending)[2])
@@ -271,9 +334,17 @@ class Instance(Batching):
             self.drop(job)
             return
         if job.computed < job.known:
+            if job.handover is not None and job.handover.transfer.pipelined:
+                self.handed.append(job)
             return
         if job is self.partial:
             self.partial = None
+        if self.cache.stored is not None:
+            self.cache.note(job.holds)
+            self.stirred = True
+        if job.handover is not None:
+            self.hand_over(job, now)
+            return
         job.generated += 1
         if job.generated == 1:
             self.recorder.first_token_ps[job.row] = now
@@ -286,6 +357,41 @@ class Instance(Batching):
             self.leave(job)
         else:
             heappush(self.ending, (job.ends_at_step, job.order, job))
+
+    def hand_over(self, job: Job, now: int) -> None:
+        """The prompt is computed; the request goes on elsewhere, and its blocks stay here until they are there."""
+        assert job.handover is not None
+        if job.handover.transfer.first_token:
+            self.recorder.first_token_ps[job.row] = now
+            self.first_tokens.append(job)
+        del self.running[job]
+        self.view.running = len(self.running)
+        self.stir()
+        if self.adapters is not None:
+            self.adapters.leave(job.request.adapter)
+        if self.ended is not None:
+            self.ended(job.ticket, 0, True)
+        self.handing[job] = None
+        job.handover.done = True
+        self.handed.append(job)
+
+    def let_go(self, job: Job, now: int) -> bool:
+        """What was computed for another instance is there, or is not wanted any more. True if a step can begin at this
+        instant."""
+        if now >= self.tick:
+            self.history.record(self, now)
+        self.settle(now)
+        held = self.cache.held
+        self.peak = max(self.peak, held)
+        del self.handing[job]
+        self.cache.release(job.holds, job.blocks)
+        if self.transfer is not None and not self.transfer.keeps_copy:
+            self.cache.forget(job.holds)
+        if self.tells_kv:
+            self.view.kv_used -= held - self.cache.held
+        self.stir()
+        self.settle_stores(now)
+        return self.nudge(now)
 
     def count_prefill(self, job: Job, computed: int) -> None:
         """Prompt tokens are counted the first time they are computed."""
@@ -324,7 +430,7 @@ class Instance(Batching):
             self.taken = 1
             for job, want in self.chunks:
                 self.count_prefill(job, job.computed + want * (begun - 1))
-        for job in [*self.running, *self.waiting.values()]:
+        for job in [*self.running, *self.loading, *self.ready, *self.waiting.values()]:
             if job.ends_at_step >= 0:
                 job.generated = self.steps - job.decoding_from
                 self.gaps.close(job, now)
@@ -343,6 +449,10 @@ class Instance(Batching):
                 tokens = job.request.prompt_tokens + self.steps - job.decoding_from - 1 + begun
                 blocks = -(-tokens // self.block_tokens)
             private += blocks - sum(end - start for _, start, end in job.holds)
+        for job in [*self.loading, *self.ready, *self.handing]:
+            private += job.blocks - sum(end - start for _, start, end in job.holds)
         self.cache.check(private)
+        if self.tiers is not None:
+            self.tiers.check()
         if self.adapters is not None:
             self.adapters.check([job.request.adapter for job in self.running if job.request.adapter is not None])

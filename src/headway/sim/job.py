@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headway.policies.queues import Ticket
 from headway.sim.kv_cache import Hold, Runs
 from headway.types import Request
+
+if TYPE_CHECKING:
+    from headway.sim.handover import Handover
 
 WHOLE = 1 << 60  # tokens, more than any prompt has
 
 
 class Job:
     __slots__ = (
+        "awaits",
         "blocks",
         "cached_to",
         "chunk",
@@ -20,6 +26,7 @@ class Job:
         "ends_at_step",
         "expired",
         "generated",
+        "handover",
         "holds",
         "known",
         "log_from",
@@ -28,8 +35,11 @@ class Job:
         "output_tokens",
         "prefilled",
         "request",
+        "resumes",
         "row",
         "runs",
+        "started",
+        "swapped",
         "ticket",
     )
 
@@ -53,16 +63,35 @@ class Job:
         self.counted = counted  # in the statistics, i.e. not a warm-up request
         self.chunk = WHOLE  # most prompt tokens in one step, by the scheduler
         self.expired = False  # its client has given up
+        self.started = False  # its turn at the instance has come
+        self.resumes = False  # once its blocks have come, it goes on to decode
+        self.handover: Handover | None = None  # where its prompt is computed for another instance
+        self.awaits: Handover | None = None  # where its blocks come from another instance, until they are here
+        self.swapped = 0  # blocks of it that wait in a store below the GPU's
         self.prefilled = 0  # prompt tokens computed or found cached, once and for all
         self.generated = 0  # as of the last scheduling change
         self.holds: list[Hold] = []  # those of its blocks that are shared content
         self.order = 0  # of entry into the batch; 0 before the first
         self.ends_at_step = -1  # the instance's step count at which the last token comes; -1 unless decoding
 
+    def pipelined(self) -> bool:
+        """Whether each chunk of its prompt goes on to another instance as soon as it is computed."""
+        return self.handover is not None and self.handover.transfer.pipelined
+
+    def suspend(self, block_tokens: int) -> None:
+        """After a preemption by which nothing computed was lost."""
+        self.known = self.request.prompt_tokens + self.generated - 1
+        self.computed = self.known
+        self.cached_to = self.known // block_tokens
+        self.holds = []
+        self.ends_at_step = -1
+
     def rewind(self, block_tokens: int) -> None:
         """After a preemption: everything known so far has to be computed again, the generated tokens too."""
         prompt_tokens = self.request.prompt_tokens
         self.known = prompt_tokens + self.generated
+        self.computed = 0
+        self.resumes = False
         self.holds = []
         self.ends_at_step = -1
         self.runs = self.request.path.blocks(block_tokens)

@@ -19,11 +19,12 @@ from headway.types import InvariantError
 
 Runs = tuple[tuple[int, int], ...]  # (key, end block), as Path.blocks gives them
 Hold = tuple[int, int, int]  # key, first block, end block
+Stretch = tuple[int, int, int, float]  # key, first block, end block, level
 Eviction = tuple[int, int, int]  # when, key, first block
 
 
 class KvCache:
-    __slots__ = ("evicted", "held", "idle", "log", "lru", "now", "pieces", "releases", "total")
+    __slots__ = ("evicted", "held", "idle", "log", "lru", "now", "pieces", "releases", "spilt", "stored", "total")
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -33,6 +34,8 @@ class KvCache:
         self.releases = 0
         self.log: list[Eviction] | None = None  # where somebody wants to know
         self.now = 0  # for the log
+        self.spilt: list[Stretch] | None = None  # what was evicted, where it goes into another store
+        self.stored: list[Stretch] | None = None  # what was computed or used last, where it is copied
         self.pieces: dict[int, Piece] = {}  # first piece by key
         self.lru: OrderedDict[Piece, int] = OrderedDict()  # how many were released before, itself included
 
@@ -93,8 +96,8 @@ class KvCache:
                 break
         return True
 
-    def hold(self, runs: Runs, hits: int) -> list[Hold]:
-        """Give the first `hits` blocks one more holder."""
+    def hold(self, runs: Runs, hits: int, priority: float = 0.0) -> list[Hold]:
+        """Give the first `hits` blocks one more holder, whose priority this is."""
         holds = []
         start = 0
         for key, end in runs:
@@ -120,7 +123,7 @@ class KvCache:
             if piece.start >= stop or piece.end <= start:
                 continue
             if piece.end > stop:  # the back keeps its holders and its place in the LRU, the front becomes a piece
-                front = Piece(key, piece.start, stop, piece.holders)
+                front = Piece(key, piece.start, stop, piece.holders, None, piece.level)
                 piece.start = stop
                 chain.insert(place, front)
             else:
@@ -135,7 +138,7 @@ class KvCache:
                 break
         self._store(key, chain)
 
-    def add(self, key: int, start: int, end: int, holds: list[Hold]) -> None:
+    def add(self, key: int, start: int, end: int, holds: list[Hold], priority: float = 0.0) -> None:
         """Computed blocks become hits, each unless its content is cached already; the caller's holds grow by those."""
         first = self.pieces.get(key)
         if first is None:
@@ -170,33 +173,49 @@ class KvCache:
         self.held += count
         over = self.held + self.idle - self.total
         if over > 0:
-            self._evict(over)
+            self.evict(over)
 
-    def _evict(self, count: int) -> None:
+    def evict(self, count: int) -> None:
+        """The blocks that are next become empty."""
         self.idle -= count
         self.evicted += count
         lru = self.lru
         while count > 0:
-            piece = next(iter(lru))
+            piece = self.next_out()
             size = piece.end - piece.start
             if size > count:
                 piece.end -= count
                 if self.log is not None:
                     self.log.append((self.now, piece.key, piece.end))
+                if self.spilt is not None:
+                    self.spilt.append((piece.key, piece.end, piece.end + count, piece.level))
                 return
             count -= size
             del lru[piece]
             if self.log is not None:
                 self.log.append((self.now, piece.key, piece.start))
+            if self.spilt is not None:
+                self.spilt.append((piece.key, piece.start, piece.end, piece.level))
             if piece.next is None and self.pieces[piece.key] is piece:
                 del self.pieces[piece.key]
             else:
                 self._store(piece.key, [other for other in self._chain(piece.key) if other is not piece])
 
+    def next_out(self) -> Piece:
+        """What is evicted next, from its tail on."""
+        return next(iter(self.lru))
+
+    def note(self, holds: list[Hold]) -> None:
+        """Content was computed or used, and is to be copied."""
+        assert self.stored is not None
+        self.stored.extend((key, start, end, 0.0) for key, start, end in reversed(holds))
+
     def release(self, holds: list[Hold], blocks: int) -> None:
         """A request gives up its `blocks`, tail first: what it alone held of cached content becomes idle, its private
         blocks become empty."""
         pieces = self.pieces
+        if self.stored is not None:
+            self.note(holds)
         private = blocks
         idle = 0
         for key, start, end in reversed(holds):
@@ -223,17 +242,18 @@ class KvCache:
                 parts.append(piece)
                 continue
             if piece.end > end:
-                parts.append(Piece(key, end, piece.end, piece.holders))
+                parts.append(Piece(key, end, piece.end, piece.holders, None, piece.level))
                 piece.end = end
             front = None
             if piece.start < start:
-                front = Piece(key, piece.start, start, piece.holders)
+                front = Piece(key, piece.start, start, piece.holders, None, piece.level)
                 piece.start = start
             piece.holders -= 1
             if piece.holders == 0:
                 self.idle += piece.end - piece.start
                 self.held -= piece.end - piece.start
-                if idle is not None and idle.start == piece.end:  # neighbours in the LRU too: one piece
+                # Neighbours in the LRU too: one piece.
+                if idle is not None and idle.start == piece.end and idle.level == piece.level:
                     idle.start = piece.start
                 else:
                     idle = piece
@@ -246,6 +266,32 @@ class KvCache:
                 parts.append(front)
         self._store(key, parts[::-1])
 
+    def forget(self, holds: list[Hold]) -> None:
+        """Those of the blocks that nobody holds become empty."""
+        for key, start, end in holds:
+            left: list[Piece] = []
+            for piece in self._chain(key):
+                if piece.holders or piece.start >= end or piece.end <= start:
+                    left.append(piece)
+                    continue
+                self.idle -= min(piece.end, end) - max(piece.start, start)
+                if self.log is not None:
+                    self.log.append((self.now, key, max(piece.start, start)))
+                back = piece.end
+                if piece.start < start:
+                    piece.end = start
+                    left.append(piece)
+                else:
+                    del self.lru[piece]
+                if back > end:
+                    left.append(self._restore(Piece(key, end, back, 0, None, piece.level)))
+            self._store(key, left)
+
+    def _restore(self, piece: Piece) -> Piece:
+        """What is left behind a gap is as recent as what was released last."""
+        self.lru[piece] = self.releases = self.releases + 1
+        return piece
+
     def _chain(self, key: int) -> list[Piece]:
         chain = []
         piece = self.pieces.get(key)
@@ -255,14 +301,14 @@ class KvCache:
         return chain
 
     def _store(self, key: int, chain: list[Piece]) -> None:
-        """Link the pieces of a key again; neighbours with equally many holders become one."""
+        """Link the pieces of a key again; neighbours with equally many holders and of one level become one."""
         last: Piece | None = None
         for piece in chain:
-            if last is not None and last.end == piece.start and last.holders == piece.holders > 0:
-                last.end = piece.end
-                continue
             if last is None:
                 self.pieces[key] = piece
+            elif last.end == piece.start and last.holders == piece.holders > 0 and last.level == piece.level:
+                last.end = piece.end
+                continue
             else:
                 last.next = piece
             last = piece

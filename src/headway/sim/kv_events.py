@@ -3,6 +3,9 @@
 An eviction inside a run carries the time at which the step that caused it began. It is settled, and told if it is long
 enough ago, before a policy looks; what one instance tells touches no other's part of an index, so the order within
 each instance is all that counts.
+
+An instance with stores below its GPU tells where content has moved, and when it has left the last of them, at its
+scheduling changes, when the stores are settled.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from headway.policies.prefix_index import PrefixIndex
 from headway.sim.instance import Instance
 from headway.sim.kv_cache import Eviction
+from headway.sim.tiers import Move
 
 
 class KvEvents:
@@ -19,16 +23,28 @@ class KvEvents:
         self.block_tokens = block_tokens  # the engines'
         self.delay = delay
         self.logs: list[list[Eviction]] = []
+        self.moves: list[tuple[int, list[Move]]] = []  # of the instances that have stores
         for instance in instances:
             log: list[Eviction] = []
-            instance.cache.log = log
+            if instance.tiers is None:
+                instance.cache.log = log
+            else:
+                self.moves.append((instance.view.index, instance.tiers.hear()))
             self.logs.append(log)
 
     def tell(self, now: int) -> None:
         """The indexes hear of every eviction at least `delay` ago; of none at this instant, where steps begin last."""
         before = now - self.delay + 1 if self.delay else now
+        for index, moves in self.moves:
+            if moves and moves[0][0] < before:
+                self.apply_moves(index, moves, before)
         for instance, log in zip(self.instances, self.logs, strict=True):
-            if instance.end >= 0 and before > instance.start and (left := instance.length - instance.taken):
+            if (
+                instance.tiers is None
+                and instance.end >= 0
+                and before > instance.start
+                and (left := instance.length - instance.taken)
+            ):
                 cache = instance.cache
                 most = instance.decodes * (left // self.block_tokens + 1)
                 if instance.partial is not None:
@@ -51,3 +67,13 @@ class KvEvents:
         for belief in self.indexes:
             for key, end in ends.items():
                 belief.remove(index, key, end * self.block_tokens // belief.block_tokens)
+
+    def apply_moves(self, index: int, moves: list[Move], before: int) -> None:
+        told = 0
+        for at, key, block, source, target in moves:
+            if at >= before:
+                break
+            told += 1
+            for belief in self.indexes:
+                belief.move(index, key, block * self.block_tokens // belief.block_tokens, source, target)
+        del moves[:told]

@@ -79,7 +79,7 @@ class Moment:
         self.size = instance.block_tokens
         self.phases = instance.phases[:]
         self.chunk = 0
-        if instance.partial is not None and self.length > 1:
+        if instance.partial is not None and self.length > 1 and not instance.reserves:
             job, self.chunk = instance.chunks[0]
             self.computed = job.computed
             self.own = job.blocks

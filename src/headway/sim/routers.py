@@ -133,8 +133,12 @@ class Routers:
 
     def sent(self, router: int, flight: Flight) -> None:
         self.changed[flight.view.index] = None
+        if flight.prefill is not None:
+            self.changed[flight.prefill.index] = None
         if self.setup.sync is not None and self.indexes:
             self.touches.append((router, flight.view.index, flight.request.path))
+            if flight.prefill is not None:
+                self.touches.append((router, flight.prefill.index, flight.request.path))
 
     @property
     def next_ps(self) -> int:
@@ -149,13 +153,26 @@ class Routers:
     def first_token(self, now_ps: int, request_id: int) -> None:
         self.hearing(request_id).first_token(now_ps, request_id)
 
+    def flight(self, request_id: int) -> Flight:
+        return self.planes[self.home[request_id]].flight(request_id)
+
+    def handed(self, now_ps: int, request_id: int) -> None:
+        plane = self.planes[self.home[request_id]]
+        flight = plane.flights[request_id]
+        if flight.prefill is not None:
+            self.changed[flight.prefill.index] = None
+        plane.handed(now_ps, request_id)
+
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         self.hearing(request_id).finished(now_ps, request_id, outcome, output_tokens)
 
     def hearing(self, request_id: int) -> ControlPlane:
         """The router of a request, whose policies may look when they hear of it, and which counts it."""
         router = self.home[request_id]
-        self.changed[self.planes[router].flights[request_id].view.index] = None
+        flight = self.planes[router].flights[request_id]
+        self.changed[flight.view.index] = None
+        if flight.prefill is not None:
+            self.changed[flight.prefill.index] = None
         return self.looking(router) if self.observers else self.planes[router]
 
     def give_up(self, request_id: int) -> bool:

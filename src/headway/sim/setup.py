@@ -9,6 +9,29 @@ from headway.sim.polling import Polling
 from headway.types import InstanceView
 
 
+class TierSetup(Struct):
+    """A store of KV blocks below the GPU's, and the link to it."""
+
+    name: str
+    blocks: int
+    bandwidth: int  # bytes a second
+    latency_ps: int
+    shared: bool = False  # by the instances of a pool
+
+
+class TransferSetup(Struct):
+    """How KV blocks go from an instance that computes prompts to those that generate."""
+
+    bandwidth: int  # bytes a second, of all transfers from the instance together
+    latency_ps: int
+    token_bytes: int
+    grain_tokens: int  # what is moved is a multiple of these
+    first_token: bool = True  # it is delivered when the prompt is computed; else by the instance that decodes
+    keeps_copy: bool = False  # the prefix cache keeps what was moved
+    pipelined: bool = False  # each chunk of a prompt may travel while the next is computed
+    incoming: int | None = None  # requests that an instance may be about to get, beyond which prompts wait
+
+
 class EngineSetup(Struct):
     """One instance: how the router sees it at first, and what drives it."""
 
@@ -19,6 +42,13 @@ class EngineSetup(Struct):
     gpus: int = 1
     usd_per_gpu_hour: float = 0.0
     adapter_load_ps: int = 0  # where the view has slots for adapters
+    tiers: list[TierSetup] | None = None  # the fastest first
+    offload: str = "lazy"  # or eager, threshold
+    offload_level: float = 1.0  # of the GPU's blocks, where it is threshold
+    block_bytes: int = 0
+    eviction: str = "lru"  # or lfu, priority; of the GPU's cache and of the stores
+    transfer: TransferSetup | None = None  # where it may compute prompts for others
+    swaps: bool = False  # a request that has to yield keeps its blocks in the first of the tiers
 
 
 class RouterSetup(Struct):

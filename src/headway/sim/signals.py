@@ -16,14 +16,18 @@ from typing import Any
 from headway.registry import declared
 from headway.sim.batch import report_kv
 from headway.sim.busy import BusyWindow, PastWindow
+from headway.sim.flow import Flow
 from headway.sim.hits import HitRate
 from headway.sim.instance import Instance
 from headway.sim.kv_events import KvEvents
 from headway.sim.polling import History, Polling
+from headway.sim.ticks import Ticks
+from headway.sim.tiers import Tiers
 from headway.types import PS_PER_SECOND, InstanceView
 
 BUSY_WINDOW = 5 * PS_PER_SECOND
 WATTS_WINDOW = 30 * PS_PER_SECOND
+TIER_SIGNALS = ("tier_used", "offload_rate", "reload_rate")
 
 
 class Signals:
@@ -36,7 +40,13 @@ class Signals:
         self.kv = "kv_used" in wanted
         self.power = "busy" in wanted or "watts" in wanted
         self.hits = "hit_rate" in wanted
-        self.vary = self.kv or self.power
+        self.tiers: list[tuple[Tiers, int]] = []  # those of which somebody wants to know, and whose they are
+        self.unwanted = [name for name in TIER_SIGNALS if name not in wanted]
+        if len(self.unwanted) < len(TIER_SIGNALS):
+            self.tiers = [(one.tiers, index) for index, one in enumerate(instances) if one.tiers is not None]
+        for tiers, _ in self.tiers:
+            tiers.down, tiers.up = Flow(), Flow()
+        self.vary = self.kv or self.power or bool(self.tiers)
         self.polled = False
         self.kv_events: KvEvents | None = None  # where the router's prefix indexes hear of evictions
         self.origin = -1  # the first decision
@@ -55,6 +65,8 @@ class Signals:
             del view.busy, view.watts
         if not self.hits:
             del view.hit_rate
+        for name in self.unwanted:
+            delattr(view, name)
 
     def hear(self, kv_events: KvEvents) -> None:
         self.kv_events = kv_events
@@ -66,8 +78,24 @@ class Signals:
             self.kv_events.tell(now)
         if self.kv:
             report_kv(self.instances, now)
+        for tiers, index in self.tiers:
+            self.show_tiers(self.views[index], tiers, now, now + 1, None)
         if self.power:
             self.refresh_power(now)
+
+    def show_tiers(self, view: InstanceView, tiers: Tiers, at: int, before: int, tick: int | None) -> None:
+        """What the stores of an instance have in use now, or had at a tick, and what moved before an instant."""
+        unwanted = self.unwanted
+        if "tier_used" not in unwanted:
+            view.tier_used = {
+                tier.name: tier.used() if tick is None or tier.polled is None else tier.polled.at(tick, tier.used())
+                for tier in tiers.tiers
+            }
+        assert tiers.down is not None and tiers.up is not None
+        if "offload_rate" not in unwanted:
+            view.offload_rate = tiers.down.rate(at, before)
+        if "reload_rate" not in unwanted:
+            view.reload_rate = tiers.up.rate(at, before)
 
     def refresh_power(self, now: int) -> None:
         """Means over the last 5 s (utilisation) and 30 s (power), or since the first decision where that is less."""
@@ -102,6 +130,10 @@ class PolledSignals(Signals):
         self.recent: deque[tuple[int, InstanceView]] = deque()  # what was routed since the last tick it knows of
         self.histories: list[History] = []
         self.windows: list[tuple[PastWindow, PastWindow]] = []
+        for tiers, _ in self.tiers:
+            for tier in tiers.tiers:
+                if tier.polled is None:
+                    tier.polled = Ticks(polling.interval)
         for instance, view in zip(instances, views, strict=True):
             instance.tells_kv = False  # no run is looked at before somebody asks
             instance.tick = 0
@@ -127,6 +159,8 @@ class PolledSignals(Signals):
         recent = self.recent
         while recent and recent[0][0] < tick:
             recent.popleft()[1].routed_since_report -= 1
+        for tiers, whose in self.tiers:
+            self.show_tiers(self.views[whose], tiers, tick, tick, tick)
         for index, instance in enumerate(self.instances):
             view, was = self.views[index], self.histories[index].at(instance, tick)
             view.observed_at = tick

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from headway.policies.answers import VERDICT, refuses, wrong_answer
 from headway.policies.context import Context
 from headway.policies.parts import joined, observer
 from headway.registry import policy
-from headway.types import ADMIT, Admit, ClusterView, Delay, HeadwayError, Reject, Request
+from headway.types import ADMIT, Admit, ClusterView, Delay, HeadwayError, InstanceView, Reject, Request
 
 PLACE = "policies.admission.policies"
 
@@ -40,6 +40,8 @@ class AllOf:
         self.entry = joined(registry.declared(type(self)), [part.entry for part in self._asked])
         if (observe := observer(self._asked)) is not None:
             self.observe = observe
+        if permits := [part.permit for part in self._asked if hasattr(part, "permit")]:
+            self.permit = partial(first_refusal, permits)
 
     def bind(self, context: Context) -> None:
         for at, part in enumerate(self._asked):
@@ -72,6 +74,10 @@ def explicit(given: Any, made: Any) -> dict[str, Any]:
     name, _ = registry.split(given, PLACE)
     values = {parameter.name: getattr(made, parameter.name) for parameter in made.entry.parameters}
     return {"name": name if registry.is_file(name) else made.entry.name, **to_builtins(values)}
+
+
+def first_refusal(permits: list[Any], request: Request, targets: Sequence[InstanceView]) -> Reject | None:
+    return next((refusal for permit in permits if (refusal := permit(request, targets)) is not None), None)
 
 
 def stream(rng: Callable[[str], Any], at: int, name: str) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from math import lcm
 from typing import Annotated, Literal
 
 from headway.policies.context import Context
 from headway.policies.weights import exact_weights
 from headway.registry import Bounds, policy
-from headway.types import ADMIT, Admit, ClusterView, Event, Finished, Reject, Request, Routed
+from headway.types import ADMIT, Admit, ClusterView, Event, Finished, InstanceView, Reject, Request, Routed
 
 FULL = Reject("503: the model has as many requests in flight as it may")
 OVER_SHARE = Reject("429: all of the work in flight that is allowed is taken, and the tenant's share of it is used up")
@@ -21,16 +22,18 @@ class MaxConcurrency:
 
     A hard cap and no buffer: nothing waits. A permit is one request in flight of a (model, role): it is taken when the
     request is routed, so what routing refuses never holds one, and given back when it has ended, however that was.
-    Where the candidates have several roles or models, each of them needs a free permit. A model has one limit, whatever
+    Where the candidates have several roles or models, each of them needs a free permit; a request whose prompt is
+    computed apart takes one of both roles, and gives both back when it has ended. A model has one limit, whatever
     names it is called by; instances that serve any name have one for each name. What waits in a queue of the router's
-    (flow control) has been admitted and holds none yet. It reads no signal: it counts what it is told was routed and
-    has ended.
+    (flow control) holds none yet; if none is left when its turn has come and its target is chosen, it is turned away
+    then. It reads no signal: it counts what it is told was routed and has ended.
     """
 
     max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512  # requests in flight of a model and role
 
     def bind(self, context: Context) -> None:
         self.taken: dict[tuple[str, str], int] = {}
+        self.halves: dict[int, InstanceView] = {}  # by request, the instance that computes its prompt for another
         self.kinds: dict[int, list[tuple[str | None, str]]] = {}  # of each group of candidates: models and roles
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
@@ -43,11 +46,29 @@ class MaxConcurrency:
                 return FULL
         return ADMIT
 
+    def permit(self, request: Request, targets: Sequence[InstanceView]) -> Reject | None:
+        """Asked once the targets are chosen: a permit of each, or of none."""
+        full = any(self.taken.get(permit_of(view, request), 0) >= self.max_queue for view in targets)
+        return FULL if full else None
+
     def observe(self, event: Event) -> None:
         if isinstance(event, Routed | Finished):
-            view = event.instance
-            key = (view.model if view.serves else event.request.model, view.role)
-            self.taken[key] = self.taken.get(key, 0) + (1 if isinstance(event, Routed) else -1)
+            self.count(event.instance, event)
+            if isinstance(event, Routed):
+                if event.prefill is not None:
+                    self.halves[event.request.id] = event.prefill
+                    self.count(event.prefill, event)
+            elif self.halves and (prefill := self.halves.pop(event.request.id, None)) is not None:
+                self.count(prefill, event)
+
+    def count(self, view: InstanceView, event: Routed | Finished) -> None:
+        key = permit_of(view, event.request)
+        self.taken[key] = self.taken.get(key, 0) + (1 if isinstance(event, Routed) else -1)
+
+
+def permit_of(view: InstanceView, request: Request) -> tuple[str, str]:
+    """What a permit at an instance is for: a model and a role."""
+    return view.model if view.serves else request.model, view.role
 
 
 @policy("admission", "tenant-fair", reported=())

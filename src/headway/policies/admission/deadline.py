@@ -21,6 +21,7 @@ class Deadline:
     `margin` × the view's `estimated_ttft` for all of this prompt: the time to compute the prefill tokens pending there
     and these, in steps of the batch's token limit, each with the sequences that run there; at the very instant it is in
     time. Nothing of the prompt counts as cached, so warm prompts are judged too slow rather than too fast.
+    Instances that only generate give none.
 
     Step times are the latency estimator's, without past. Pending tokens and the decodes' context are the router's exact
     counts; the running sequences are reported.
@@ -41,6 +42,6 @@ class Deadline:
             return ADMIT
         left = (due_ps - cluster.now_ps) / PS_PER_SECOND
         for view in cluster.instances:
-            if self.margin * view.estimated_ttft(request.prompt_tokens) <= left:
+            if view.role != "decode" and self.margin * view.estimated_ttft(request.prompt_tokens) <= left:
                 return ADMIT
         return TOO_LATE

@@ -1,0 +1,71 @@
+"""A request whose prompt one instance computes and whose answer another one generates: the way of its KV blocks.
+
+The blocks stay with the instance that computed them until the last byte has arrived at the other, which takes them when
+it has room; the request waits for that as long as it must. From then on they are the other's alone. Where transfers are
+pipelined, each chunk of the prompt may travel as soon as it is computed.
+"""
+
+from __future__ import annotations
+
+from headway.sim.job import Job
+from headway.sim.load import Load
+from headway.sim.setup import TransferSetup
+
+
+class Incoming:
+    """The requests that one instance is to get from others and has not got: beyond a limit these wait."""
+
+    __slots__ = ("blocked", "count", "limit")
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.count = 0
+        self.blocked: dict[int, None] = {}  # instances where the next in order waits for it
+
+    def full(self) -> bool:
+        return self.limit is not None and self.count >= self.limit
+
+
+class Handover:
+    __slots__ = (
+        "begun",
+        "begun_ps",
+        "decode",
+        "done",
+        "incoming",
+        "link",
+        "load",
+        "prefill",
+        "sent",
+        "source",
+        "target",
+        "transfer",
+    )
+
+    def __init__(
+        self,
+        source: Job,
+        target: Job,
+        prefill: int,
+        decode: int,
+        link: int,
+        transfer: TransferSetup,
+        incoming: Incoming,
+    ) -> None:
+        self.source = source  # the request as the one instance has it
+        self.target = target  # and as the other has
+        self.prefill = prefill  # the instances
+        self.decode = decode
+        self.link = link
+        self.transfer = transfer
+        self.incoming = incoming
+        self.begun = False  # the other instance has heard of it
+        self.begun_ps = -1  # when it had room for it, and the transfer began
+        self.done = False  # the prompt is computed
+        self.load: Load | None = None  # once the other instance has room for it
+        self.sent = 0  # tokens of the prompt that the other instance has, or that are on their way
+
+    def amount(self, tokens: int) -> int:
+        """Bytes to move for so many tokens of the prompt."""
+        grain = self.transfer.grain_tokens
+        return -(-tokens // grain) * grain * self.transfer.token_bytes

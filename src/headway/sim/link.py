@@ -1,0 +1,155 @@
+"""A link between stores of KV blocks, whose bandwidth the transfers on it share equally.
+
+A transfer's bytes go over the link first, the more slowly the more others do, and arrive a fixed latency later. Time is
+settled only when a transfer starts or somebody waits for its end: `progress` is how long each has had the whole link
+to itself since the beginning, in fine units, so that who is further by its own length than at its start is through.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+
+from headway.sim.leap import NEVER
+from headway.sim.load import Load
+from headway.types import PS_PER_SECOND
+
+FINE = 40  # bits of a picosecond
+LOST = 1 << 20  # more than progress has lost by rounding down, which must not cost a whole picosecond
+
+
+class Link:
+    __slots__ = (
+        "bandwidth",
+        "busy_ps",
+        "latency_ps",
+        "leaving",
+        "moved_bytes",
+        "next_ps",
+        "numbered",
+        "progress",
+        "since",
+        "under_way",
+    )
+
+    def __init__(self, bandwidth: int, latency_ps: int) -> None:
+        self.bandwidth = bandwidth  # bytes a second
+        self.latency_ps = latency_ps
+        # heap: the progress at which the last byte leaves, number, who waits for it (nobody for what is stored away)
+        self.leaving: list[tuple[int, int, Load | None]] = []
+        self.under_way: deque[tuple[int, Load]] = deque()  # when they arrive
+        self.progress = 0
+        self.since = 0  # when it was settled
+        self.numbered = 0  # those that start together keep their order
+        self.next_ps = NEVER  # when the first arrives that somebody waits for
+        self.busy_ps = 0  # with bytes on it
+        self.moved_bytes = 0
+
+    def start(self, now: int, amount: int, load: Load | None) -> None:
+        """A transfer of so many bytes begins; it takes at least a picosecond."""
+        self.settle(now)
+        alone_ps = max(1, -(-amount * PS_PER_SECOND // self.bandwidth))
+        self.numbered += 1
+        heappush(self.leaving, (self.progress + (alone_ps << FINE), self.numbered, load))
+        self.moved_bytes += amount
+        self.set_next()
+
+    def arrived(self, now: int) -> list[Load]:
+        """What arrives at this instant, in the order in which the last bytes left; called at `next_ps`."""
+        self.settle(now)
+        found = []
+        while self.under_way and self.under_way[0][0] == now:
+            found.append(self.under_way.popleft()[1])
+        self.set_next()
+        return found
+
+    def settle(self, now: int) -> None:
+        """Let everything leave whose last byte has left by now."""
+        leaving = self.leaving
+        while leaving:
+            goal, _, load = leaving[0]
+            left_ps = -((self.progress - goal) * len(leaving) + LOST >> FINE)
+            if self.since + left_ps > now:
+                self.progress += ((now - self.since) << FINE) // len(leaving)
+                self.busy_ps += now - self.since
+                break
+            heappop(leaving)
+            self.since += left_ps
+            self.busy_ps += left_ps
+            self.progress = goal
+            if load is not None:
+                self.under_way.append((self.since + self.latency_ps, load))
+        self.since = now
+
+    def set_next(self) -> None:
+        while self.under_way and not self.under_way[0][1].wanted:
+            self.under_way.popleft()
+        self.next_ps = self.under_way[0][0] if self.under_way else NEVER
+        if self.next_ps == NEVER and self.leaving:
+            first = self.leaving[0][2]
+            at, progress = self.since, self.progress
+            for place, (goal, _, load) in enumerate(
+                self.leaving if first is not None and first.wanted else sorted(self.leaving)
+            ):
+                at -= (progress - goal) * (len(self.leaving) - place) + LOST >> FINE
+                progress = goal
+                if load is not None and load.wanted:
+                    self.next_ps = at + self.latency_ps
+                    break
+
+
+class Links:
+    """All links of a cluster, and when something arrives next on any of them."""
+
+    __slots__ = ("heap", "links", "next_ps")
+
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+        self.heap: list[tuple[int, int]] = []  # when, which; an entry that its link no longer has is stale
+        self.next_ps = NEVER
+
+    def add(self, bandwidth: int, latency_ps: int) -> int:
+        """A new link's number."""
+        self.links.append(Link(bandwidth, latency_ps))
+        return len(self.links) - 1
+
+    def start(self, now: int, number: int, amount: int, load: Load | None) -> None:
+        link = self.links[number]
+        link.start(now, amount, load)
+        if load is not None:
+            load.links.append(number)
+        self._push(number, link)
+
+    def forget(self, load: Load) -> None:
+        """Nobody waits for it any more; what is on its way goes on, but its arrival is no event."""
+        load.wanted = False
+        for number in load.links:
+            self.links[number].set_next()
+            self._push(number, self.links[number])
+
+    def arrived(self, now: int) -> list[Load]:
+        """The loads whose last transfer arrives at this instant, by link; called at `next_ps`."""
+        found: list[Load] = []
+        while self.heap and self.heap[0][0] == now:
+            _, number = heappop(self.heap)
+            link = self.links[number]
+            if link.next_ps != now:
+                continue
+            for load in link.arrived(now):
+                load.left -= 1
+                if not load.left:
+                    found.append(load)
+            self._push(number, link)
+        self._drop_stale()
+        return found
+
+    def _push(self, number: int, link: Link) -> None:
+        if link.next_ps != NEVER:
+            heappush(self.heap, (link.next_ps, number))
+        self._drop_stale()
+
+    def _drop_stale(self) -> None:
+        heap = self.heap
+        while heap and self.links[heap[0][1]].next_ps != heap[0][0]:
+            heappop(heap)
+        self.next_ps = heap[0][0] if heap else NEVER

@@ -1,0 +1,92 @@
+"""KV caches that do not go by recency alone: content has a *level*, and what has the lowest goes first, of equals the
+least recently released.
+
+    lfu        the level is how many requests have used the content: the one that computed it, those that found it
+    priority   it is the priority of the request that began to use it last
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from headway.sim.kv_cache import Hold, KvCache, Runs
+from headway.sim.piece import Piece
+
+SPARE = 64  # entries of no use that the heap may have, beside as many as there are of use
+
+
+class RankedCache(KvCache):
+    __slots__ = ("counts", "levels", "seen")
+
+    def __init__(self, total: int, counts: bool) -> None:
+        super().__init__(total)
+        self.counts = counts  # uses; else priorities count
+        self.levels: list[tuple[float, int, Piece]] = []  # heap of what is in the LRU, and of what no longer is
+        self.seen = 0  # releases that it knows of
+
+    def hold(self, runs: Runs, hits: int, priority: float = 0.0) -> list[Hold]:
+        holds = super().hold(runs, hits, priority)
+        for key, start, end in holds:
+            self.lift(key, start, end, 1.0 if self.counts else priority, self.counts)
+        return holds
+
+    def add(self, key: int, start: int, end: int, holds: list[Hold], priority: float = 0.0) -> None:
+        known = len(holds)
+        self._add_absent(key, start, end, holds)
+        for _, first, last in holds[known:]:
+            self.lift(key, first, last, 1.0 if self.counts else priority)
+        if 0 < known < len(holds) and holds[known - 1][0] == key and holds[known - 1][2] == holds[known][1]:
+            holds[known - 1 : known + 1] = [(key, holds[known - 1][1], holds[known][2])]  # as if computed at once
+
+    def lift(self, key: int, start: int, end: int, level: float, further: bool = False) -> None:
+        """The blocks, as far as requests hold them, get this level, or so much `further` a level."""
+        parts: list[Piece] = []
+        for piece in self._chain(key):
+            if piece.start >= end or piece.end <= start or not piece.holders:
+                parts.append(piece)
+                continue
+            if piece.start < start:
+                parts.append(Piece(key, piece.start, start, piece.holders, None, piece.level))
+                piece.start = start
+            parts.append(piece)
+            if piece.end > end:
+                parts.append(Piece(key, end, piece.end, piece.holders, None, piece.level))
+                piece.end = end
+            piece.level = piece.level + level if further else level
+        self._store(key, parts)
+
+    def note(self, holds: list[Hold]) -> None:
+        assert self.stored is not None
+        for key, start, end in reversed(holds):
+            for piece in reversed(self._chain(key)):
+                if piece.start < end and piece.end > start:
+                    self.stored.append((key, max(piece.start, start), min(piece.end, end), piece.level))
+
+    def next_out(self) -> Piece:
+        lru, levels = self.lru, self.levels
+        for piece in reversed(lru):  # those released since the last look are the last in the LRU
+            if lru[piece] <= self.seen:
+                break
+            heappush(levels, (piece.level, lru[piece], piece))
+        self.seen = self.releases
+        if len(levels) > 2 * len(lru) + SPARE:
+            self.levels = levels = [(piece.level, number, piece) for piece, number in lru.items()]
+            heapify(levels)
+        while lru.get(levels[0][2]) != levels[0][1]:
+            heappop(levels)
+        return levels[0][2]
+
+    def goes_tail_first(self, runs: Runs, hits: int) -> bool:
+        before: tuple[float, int] | None = None
+        for key, end in runs:
+            piece = self.pieces.get(key)
+            while piece is not None and piece.start < hits:
+                if piece.holders == 0:
+                    place = (piece.level, self.lru[piece])
+                    if before is not None and place >= before:
+                        return False
+                    before = place
+                piece = piece.next
+            if end >= hits:
+                break
+        return True

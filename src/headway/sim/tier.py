@@ -1,0 +1,93 @@
+"""A store of KV content below the GPU with the link to it, and what it leaves behind: counts, and its use over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headway.policies.prefix_index import TIERS
+from headway.results.recorder import TierStats
+from headway.sim.link import Link
+from headway.sim.samples import Samples
+from headway.sim.store import Store
+from headway.sim.ticks import Ticks
+
+if TYPE_CHECKING:
+    from headway.sim.tiers import Tiers
+
+
+class Tier:
+    """One store of one instance, or of several (`shared`), and the link to it."""
+
+    __slots__ = (
+        "filled",
+        "hits",
+        "lent",
+        "level",
+        "link",
+        "loaded",
+        "name",
+        "peak",
+        "polled",
+        "samples",
+        "shared",
+        "since",
+        "store",
+        "stored",
+        "swapped",
+        "thrashed",
+        "users",
+    )
+
+    def __init__(self, name: str, blocks: int, link: int, shared: bool, ranked: bool = False) -> None:
+        self.name = name
+        self.level = TIERS.index(name)
+        self.store = Store(blocks, ranked)
+        self.link = link
+        self.shared = shared
+        # blocks
+        self.stored = 0  # that came down
+        self.loaded = 0  # that went up
+        self.thrashed = 0  # that went up within THRASH_PS after they had come down
+        self.swapped = 0  # of requests that had to yield, at present
+        self.lent = 0  # of which the GPU has the room already, since they move up at present
+        self.peak = 0
+        self.filled = 0  # blocks x ps
+        self.since = 0
+        self.hits = 0  # that requests loaded when their turn first came
+        self.samples: Samples | None = None  # of its use, from the beginning of the run on
+        self.polled: Ticks | None = None  # what pollers have seen of it, where there are any
+        self.users: list[Tiers] = []
+
+    def used(self) -> int:
+        return max(0, self.store.used - self.lent) + self.swapped
+
+    def settle(self, now: int) -> None:
+        """Before the store changes."""
+        used = self.used()
+        self.filled += used * (now - self.since)
+        if self.samples is not None:
+            self.samples.until(now, used)
+        if self.polled is not None:
+            self.polled.until(now, used)
+        self.since = now
+
+    def stats(self, owner: str, link: Link, block_tokens: int, now: int) -> TierStats:
+        """At the end of a run."""
+        link.settle(now)
+        self.settle(now)
+        assert self.samples is not None
+        return TierStats(
+            owner=owner,
+            name=self.name,
+            blocks=self.store.blocks - self.lent + self.swapped,
+            hit_tokens=self.hits * block_tokens,
+            stored_blocks=self.stored,
+            loaded_blocks=self.loaded,
+            thrashed_blocks=self.thrashed,
+            peak_blocks=self.peak,
+            block_ps=self.filled,
+            moved_bytes=link.moved_bytes,
+            link_busy_ps=link.busy_ps,
+            interval_ps=self.samples.interval_ps,
+            samples=self.samples.values,
+        )

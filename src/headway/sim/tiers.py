@@ -1,0 +1,308 @@
+"""The stores below an instance's GPU, and what moves between them.
+
+What happens there is decided only at scheduling changes (a request enters, leaves, yields or gives up, or its blocks
+have arrived), never inside a run: what the GPU's cache has evicted, or stored, is noted and settled at the next change.
+
+    lazy        what the GPU evicts moves down; what is loaded moves up again: the stores add to each other
+    threshold   the same, but the GPU gives up its least recent content already above a level of use
+    eager       what is computed is copied down at once; a load leaves the copy: the larger store counts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.policies.prefix_index import GONE, GPU
+from headway.results.recorder import TierStats
+from headway.sim.flow import Flow
+from headway.sim.job import Job
+from headway.sim.kv_cache import KvCache, Runs, Stretch
+from headway.sim.link import Links
+from headway.sim.load import Load
+from headway.sim.ranked_cache import RankedCache
+from headway.sim.setup import EngineSetup
+from headway.sim.tier import Tier
+from headway.types import PS_PER_SECOND, InvariantError
+
+THRASH_PS = PS_PER_SECOND  # what is loaded so soon after it was stored away need not have gone
+Move = tuple[int, int, int, int, int]  # when, key, first block, from which level to which; to the GPU: the end block
+
+
+class Tiers:
+    __slots__ = (
+        "began",
+        "block_bytes",
+        "cache",
+        "counts",
+        "down",
+        "eager",
+        "lent",
+        "level",
+        "links",
+        "log",
+        "swaps",
+        "tiers",
+        "up",
+        "waits",
+    )
+
+    def __init__(self, cache: KvCache, tiers: list[Tier], links: Links, engine: EngineSetup) -> None:
+        self.cache = cache
+        self.tiers = tiers  # the fastest first
+        self.links = links
+        self.block_bytes = engine.block_bytes
+        self.eager = engine.offload == "eager"
+        self.swaps = engine.swaps
+        self.level = cache.total  # blocks that the GPU keeps
+        if engine.offload == "threshold":
+            self.level = int(engine.offload_level * cache.total)
+        if self.eager:
+            cache.stored = []
+        else:
+            cache.spilt = []
+        self.counts = engine.eviction == "lfu"
+        for tier in tiers:
+            tier.users.append(self)
+        # what it leaves
+        self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # room that blocks on their way up leave in the stores
+        self.began: dict[Job, int] = {}  # when those that wait for blocks began to
+        self.waits: list[int] = []  # how long others have
+        self.log: list[Move] | None = None  # where somebody wants to know what lies where
+        self.down: Flow | None = None  # blocks that went down from the GPU, and up to it, where somebody asks
+        self.up: Flow | None = None
+
+    def hear(self) -> list[Move]:
+        """Where everything that moves will be written down."""
+        self.log = []
+        if self.cache.spilt is None:
+            self.cache.spilt = []
+        return self.log
+
+    # --- up --------------------------------------------------------------------------------------------------
+
+    def match(self, runs: Runs, start: int, limit: int) -> int:
+        """Where the blocks end that lie in some store without a gap from `start` on, at most `limit`."""
+        at = start
+        for _, _, at in self.places(runs, start, limit):  # noqa: B007
+            pass
+        return at
+
+    def places(self, runs: Runs, start: int, limit: int) -> Iterable[tuple[Tier, int, int]]:
+        """Where the blocks from `start` on lie: tier, first and end block; each in the fastest that has it."""
+        at = start
+        while at < limit:
+            for place, tier in enumerate(self.tiers):
+                end = tier.store.match(runs, at, limit)
+                if end > at:
+                    for faster in self.tiers[:place]:
+                        end = faster.store.first_in(runs, at, end)
+                    yield tier, at, end
+                    at = end
+                    break
+            else:
+                return
+
+    def load(self, now: int, load: Load) -> None:
+        """The blocks of a request begin to move up."""
+        job, start, end = load.job, load.start, load.end
+        self.began[job] = now
+        if self.up is not None:
+            self.up.add(now, end - start)
+        for tier, first, last in list(self.places(job.runs, start, end)):
+            tier.loaded += last - first
+            if not job.started:
+                tier.hits += last - first
+            tier.thrashed += tier.store.younger(job.runs, first, last, now - THRASH_PS)
+            if self.eager or tier.shared:  # it was used
+                content = stretches(job.runs, first, last, job.ticket.priority)
+                if self.counts:
+                    content = [
+                        (key, left, right, count + 1)
+                        for key, low, high, _ in content
+                        for _, left, right, count in reversed(tier.store.parts_of(key, low, high))
+                    ]
+                self.put([tier], now, content)
+            else:  # it moves
+                tier.settle(now)
+                tier.lent += last - first
+                tier.store.blocks += last - first
+                self.lent.setdefault(job, []).append((tier, last - first))
+            load.left += 1
+            self.links.start(now, tier.link, (last - first) * self.block_bytes, load)
+
+    def loaded(self, now: int, job: Job, start: int, end: int) -> None:
+        """They have arrived: where stores add to each other, each block lies in one of them."""
+        self.waits.append(now - self.began.pop(job))
+        content = stretches(job.runs, start, end)
+        if self.log is not None:
+            self.log.extend((now, key, last, GONE, GPU) for key, _, last, _ in content)
+        if self.counts:
+            self.count_on(content)
+        if self.eager:
+            return
+        for tier in self.tiers:
+            if not tier.shared:
+                tier.settle(now)
+                for key, first, last, _ in content:
+                    tier.store.discard(key, first, last)
+        self.take_back(now, job)
+
+    def take_back(self, now: int, job: Job) -> None:
+        """A load has ended, or nobody wants it any more: the stores are as large as before."""
+        for tier, count in self.lent.pop(job, ()):
+            tier.settle(now)
+            tier.lent -= count
+            tier.store.blocks -= count
+            self.spill(now, tier)
+
+    def spill(self, now: int, tier: Tier) -> None:
+        """What a store has no room for any more goes into the next."""
+        content = tier.store.overflow()
+        tier.peak = max(tier.peak, tier.used())
+        self.tell_lost(now, tier, content)
+        self.put(self.tiers[self.tiers.index(tier) + 1 :], now, content)
+
+    def count_on(self, content: list[Stretch]) -> None:
+        """What was loaded goes on counting its uses where the store has left off."""
+        cache = self.cache
+        assert isinstance(cache, RankedCache)
+        for tier in reversed(self.tiers):
+            own = 0 if self.eager or tier.shared else 1  # where the copy stays it has counted this use
+            for key, first, last, _ in content:
+                for _, left, right, count in tier.store.parts_of(key, first, last):
+                    cache.lift(key, left, right, count + own)
+
+    # --- who had to yield ----------------------------------------------------------------------------------------
+
+    def swap_out(self, now: int, job: Job) -> bool:
+        """The blocks of a request that has to yield come down as they are, if the first store can hold them."""
+        tier = self.tiers[0]
+        if not self.swaps or job.blocks > tier.store.blocks - tier.lent:
+            return False
+        tier.settle(now)
+        tier.store.blocks -= job.blocks
+        tier.swapped += job.blocks
+        if self.down is not None:
+            self.down.add(now, job.blocks)
+        self.spill(now, tier)
+        self.links.start(now, tier.link, job.blocks * self.block_bytes, None)
+        return True
+
+    def swap_in(self, now: int, load: Load) -> None:
+        """They begin to move up again."""
+        job = load.job
+        load.left = 1
+        self.began[job] = now
+        if self.up is not None:
+            self.up.add(now, job.swapped)
+        self.links.start(now, self.tiers[0].link, job.swapped * self.block_bytes, load)
+
+    def end_swap(self, now: int, job: Job) -> None:
+        """They have arrived, or nobody wants them any more."""
+        tier = self.tiers[0]
+        tier.settle(now)
+        tier.store.blocks += job.swapped
+        tier.swapped -= job.swapped
+        job.swapped = 0
+        if job in self.began:
+            self.waits.append(now - self.began.pop(job))
+
+    # --- down ------------------------------------------------------------------------------------------------
+
+    def settle(self, now: int) -> None:
+        """A scheduling change: what the GPU's cache has let go, or stored, since the last one comes down."""
+        cache = self.cache
+        if self.eager:
+            assert cache.stored is not None
+            if cache.stored:
+                self.come_down(now, cache.stored)
+                cache.stored.clear()
+            if cache.spilt:
+                self.tell_places(now, cache.spilt)
+                cache.spilt.clear()
+            return
+        assert cache.spilt is not None
+        over = min(cache.held + cache.idle - self.level, cache.idle)
+        if over > 0:
+            cache.evict(over)
+        if cache.spilt:
+            if self.log is not None:
+                level = self.tiers[0].level
+                self.log.extend((now, key, start, GPU, level) for key, start, _, _ in cache.spilt)
+            self.come_down(now, cache.spilt)
+            cache.spilt.clear()
+
+    def come_down(self, now: int, content: list[Stretch]) -> None:
+        """Content of the GPU comes into the stores."""
+        stored = self.tiers[0].stored
+        self.put(self.tiers, now, content)
+        if self.down is not None and (fresh := self.tiers[0].stored - stored):
+            self.down.add(now, fresh)
+
+    def put(self, tiers: list[Tier], now: int, content: list[Stretch]) -> None:
+        """Content comes into the first of the stores, and what that loses into the next."""
+        for tier in tiers:
+            if not content:
+                break
+            tier.settle(now)
+            store, fresh = tier.store, 0
+            for key, start, end, level in content:
+                fresh += store.put(key, start, end, now, level)
+            content = store.overflow()
+            self.tell_lost(now, tier, content)
+            tier.peak = max(tier.peak, tier.used())
+            if fresh:
+                tier.stored += fresh
+                self.links.start(now, tier.link, fresh * self.block_bytes, None)
+
+    # --- what it leaves ----------------------------------------------------------------------------------------
+
+    def stats(self, id: str, pool: str, block_tokens: int, now: int) -> list[TierStats]:
+        """At the end of a run."""
+        links = self.links.links
+        return [tier.stats(pool if tier.shared else id, links[tier.link], block_tokens, now) for tier in self.tiers]
+
+    # --- what is told of it ------------------------------------------------------------------------------------
+
+    def tell_places(self, now: int, content: list[Stretch]) -> None:
+        """Copies of what the GPU has let go lie where they lie, if there are any."""
+        assert self.log is not None
+        for key, start, end, _ in content:
+            told: list[Move] = []
+            for block in range(start, end):
+                found = GONE
+                for tier in self.tiers:
+                    if tier.store.covered(key, block) > block:
+                        found = tier.level
+                        break
+                if not told or told[-1][4] != found:
+                    told.append((now, key, block, GPU, found))
+            self.log.extend(reversed(told))
+
+    def tell_lost(self, now: int, tier: Tier, content: list[Stretch]) -> None:
+        """A store loses content to the next one, or for good; that concerns all who use it."""
+        for one in tier.users if content else ():
+            if one.log is None:
+                continue
+            place = self.tiers.index(tier) + 1
+            below = self.tiers[place] if place < len(self.tiers) else None
+            target = below.level if below is not None and (one is self or below.shared) else GONE
+            one.log.extend((now, key, start, tier.level, target) for key, start, _, _ in content)
+
+    def check(self) -> None:
+        """Conservation: what each store says it has is what lies there."""
+        for tier in self.tiers:
+            tier.store.check()
+            if tier.swapped < 0 or tier.lent < 0:
+                raise InvariantError(f"The tier {tier.name} keeps {tier.swapped} blocks of requests that had to yield.")
+
+
+def stretches(runs: Runs, start: int, end: int, level: float = 0.0) -> list[Stretch]:
+    """The blocks from `start` to `end` by key, the last first, so that the head is the most recent."""
+    found: list[Stretch] = []
+    first = 0
+    for key, last in runs:
+        if last > start and first < end:
+            found.append((key, max(first, start), min(last, end), level))
+        first = last
+    return found[::-1]

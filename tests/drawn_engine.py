@@ -1,0 +1,95 @@
+"""A drawn scenario through the engine, without the public API around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import headway.policies  # noqa: F401  declares the built-in policies
+from headway import registry
+from headway.sim.clock import Simulation
+from headway.sim.setup import ClusterSetup, EngineSetup
+from headway.types import ClusterView, InstanceView, Request, Route
+from headway.workload.traffic import Traffic
+from strategies import Scenario
+
+
+class Given:
+    """Routes each request where the scenario says."""
+
+    def __init__(self, targets: list[int]) -> None:
+        self.targets = targets
+        self.entry = registry.Entry("routing", "given", Given, (), (), False)
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        return Route(cluster.instances[self.targets[request.id]].id)
+
+
+class Watching:
+    """Sends requests in turn, and looks whenever it is told or asked something."""
+
+    def __init__(self, look: Callable[[Simulation], None]) -> None:
+        self.entry = registry.Entry("routing", "watching", Watching, (), (), False)
+        self.look = look
+        self.looks = 0
+        self.simulation: Simulation
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        self.observe(None)
+        return Route(cluster.instances[request.id % len(cluster.instances)].id)
+
+    def observe(self, event: Any) -> None:
+        self.looks += 1
+        self.look(self.simulation)
+
+
+class NoEstimate:
+    def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
+        return 0.0
+
+
+def engine(scenario: Scenario, leap: bool | str, come: Traffic, routing: Any = None) -> Simulation:
+    """The scenario, run; the requests are what comes."""
+    views = [
+        InstanceView(
+            index,
+            f"instance-{index}",
+            kv_blocks=scenario.blocks,
+            max_batch_size=scenario.max_batch_size,
+            max_batch_tokens=scenario.max_batch_tokens,
+            adapter_slots=scenario.slots,
+        )
+        for index in range(scenario.instances)
+    ]
+    setup = ClusterSetup(
+        engines=[
+            EngineSetup(
+                view,
+                scenario.latency,
+                adapter_load_ps=scenario.load,
+                tiers=list(scenario.tiers) or None,
+                offload=scenario.offload,
+                offload_level=scenario.offload_level,
+                block_bytes=scenario.block_bytes,
+            )
+            for view in views
+        ],
+        block_tokens=scenario.block_tokens,
+        prefix_caching=scenario.prefix_caching,
+        leap=leap,
+        horizon_ps=scenario.horizon,
+        warmup=scenario.warmup,
+    )
+    policy = scenario.policy
+    if routing is None:
+        routing = registry.build("routing", policy, "") if isinstance(policy, str) else Given(policy)
+    admission = registry.build("admission", "always", "")
+    scheduler = registry.build("scheduler", "fcfs", "")
+    simulation = Simulation(
+        setup, admission, registry.build("priority", "none", ""), routing, scheduler, Random, NoEstimate()
+    )
+    if isinstance(routing, Watching):
+        routing.simulation = simulation
+    simulation.run(come)
+    return simulation

@@ -1,0 +1,47 @@
+"""A store of KV content against a plain list of blocks, least recently put first."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.sim.store import Store
+
+KEYS = (3, 5)
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "discard", "overflow"]), st.sampled_from(KEYS), st.integers(0, 12), st.integers(1, 6)
+    ),
+    max_size=40,
+)
+
+
+@given(st.integers(1, 15), ACTIONS)
+def test_it_is_a_list_of_blocks_in_order_of_recency(blocks: int, actions) -> None:
+    store = Store(blocks)
+    plain: list[tuple[int, int]] = []
+    for action, key, start, length in actions:
+        named = [(key, block) for block in range(start, start + length)]
+        if action == "overflow":
+            over = max(0, len(plain) - blocks)
+            gone = [(k, block) for k, first, end, _ in store.overflow() for block in reversed(range(first, end))]
+            assert gone == plain[:over]
+            del plain[:over]
+            store.check()
+            continue
+        here = [block for block in named if block in plain]
+        plain = [block for block in plain if block not in named]
+        if action == "put":
+            assert store.put(key, start, start + length, 0) == length - len(here)
+            plain += reversed(named)
+        else:
+            assert store.discard(key, start, start + length) == len(here)
+        assert store.used == len(plain)
+        for k in KEYS:
+            for at in range(16):
+                end = at
+                while (k, end) in plain:
+                    end += 1
+                assert store.covered(k, at) == end
+                here = [block for block in range(at, 16) if (k, block) in plain]
+                assert store.first_in(((k, 16),), at, 16) == min(here, default=16)

@@ -1,0 +1,298 @@
+"""Stores below the GPU, worked out by hand: a block of four tokens takes 1000 ps over the link, a step 100 ps and 10 ps
+for each token of a prompt."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cache
+from itertools import cycle, zip_longest
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import TRACES
+from drawn_engine import Watching, engine
+from headway.sim.clock import Simulation
+from headway.sim.setup import TierSetup
+from headway.types import Path
+from headway.workload import reuse
+from headway.workload.traces import read_trace
+from reference import open_loop
+from strategies import Affine, Scenario, scenarios, tiered, twins
+
+Content = set[tuple[int, int]]
+BLOCK_PS = 1000
+LATENCY_PS = 50
+CPU = TierSetup("cpu", 100, 10**12, LATENCY_PS)
+A, B, C = 3, 5, 7
+
+
+def of(key: int, tokens: int) -> Path:
+    return Path((key,), (tokens,))
+
+
+def run(requests: list[tuple[int, Path]], blocks: int, offload: str, *tiers: TierSetup, level: float = 1) -> Simulation:
+    """Requests (arrival, prompt) with outputs of one token, in blocks of four."""
+    scenario = Scenario(
+        requests=[(at, path, path.tokens, 1) for at, path in requests],
+        instances=1,
+        blocks=blocks,
+        block_tokens=4,
+        max_batch_tokens=64,
+        max_batch_size=8,
+        latency=Affine(step=100, a=10),
+        policy="round-robin",
+        tiers=tiers,
+        offload=offload,
+        offload_level=level,
+        block_bytes=1000,
+    )
+    return engine(scenario, True, open_loop(scenario.requests))
+
+
+def above(simulation: Simulation) -> Content:
+    """What the GPU's cache has."""
+    cache = simulation.instances[0].cache
+    return {(key, block) for key in cache.pieces for one in cache._chain(key) for block in range(one.start, one.end)}
+
+
+def below(simulation: Simulation, place: int = 0) -> list[tuple[int, int]]:
+    """What a store has, the oldest first."""
+    tiers = simulation.instances[0].tiers
+    assert tiers is not None
+    parts = [(part.key, part.ranges) for part in tiers.tiers[place].store.recency]
+    return [(key, block) for key, ranges in parts for first, end in ranges[::-1] for block in range(first, end)[::-1]]
+
+
+def test_a_hit_in_the_cpu_tier_delays_the_first_token_by_latency_and_bytes_over_bandwidth_and_saves_the_prefill() -> (
+    None
+):
+    again = [(0, of(A, 13)), (1000, of(B, 13)), (10_000, of(A, 13))]
+    with_tier, without = run(again, 4, "eager", CPU), run(again, 4, "eager")
+    computed = 100 + 13 * 10
+    assert list(without.recorder.first_token_ps) == [computed, 1000 + computed, 10_000 + computed]
+    assert list(without.recorder.cached_tokens) == [0, 0, 0]
+    loaded = LATENCY_PS + 3 * BLOCK_PS
+    assert list(with_tier.recorder.first_token_ps) == [computed, 1000 + computed, 10_000 + loaded + 100 + 10]
+    assert list(with_tier.recorder.cached_tokens) == [0, 0, 12]
+    assert list(with_tier.recorder.started_ps) == [0, 1000, 10_000]
+
+
+def test_who_is_there_already_goes_on_while_another_waits_for_its_blocks() -> None:
+    # After 230 ps what C has computed is copied down, and the load has half the link for the 2770 ps that it needs.
+    simulation = run([(0, of(A, 13)), (1000, of(B, 29)), (50_000, of(A, 13)), (50_000, of(C, 13))], 8, "eager", CPU)
+    loaded = 230 + 2 * 2770 + LATENCY_PS
+    assert list(simulation.recorder.first_token_ps)[2:] == [50_000 + loaded + 110, 50_000 + 230]
+
+
+def test_two_loads_on_one_link_share_it() -> None:
+    simulation = run(
+        [(0, of(A, 13)), (1000, of(B, 13)), (2000, of(C, 29)), (40_000, of(A, 13)), (40_000, of(B, 13))],
+        8,
+        "eager",
+        CPU,
+    )
+    both = 40_000 + 2 * 3 * BLOCK_PS + LATENCY_PS + 100 + 2 * 10
+    assert list(simulation.recorder.first_token_ps)[3:] == [both, both]
+
+
+def test_an_offload_slows_a_load() -> None:
+    # The load of three blocks evicts two of B's: these leave the link after 4000 ps, each at half the speed; then the
+    # last block of the load has it to itself.
+    simulation = run([(0, of(A, 13)), (1000, of(B, 13)), (10_000, of(A, 13))], 4, "lazy", CPU)
+    assert simulation.recorder.first_token_ps[2] == 10_000 + 4000 + 1000 + LATENCY_PS + 110
+
+
+def test_a_prompt_in_two_stores_comes_over_both_links_and_waits_for_the_slower() -> None:
+    # A's blocks move down from the tail on: the CPU keeps the head, the storage gets the rest.
+    storage = TierSetup("storage", 100, 10**11, 700)
+    requests = [(0, of(A, 13)), (1000, of(B, 13)), (100_000, of(A, 13))]
+    simulation = run(requests, 4, "eager", replace_blocks(CPU, 4), storage)
+    assert below(run(requests[:2], 4, "eager", replace_blocks(CPU, 4), storage), 1) == [(A, 2), (A, 1)]
+    assert simulation.recorder.first_token_ps[2] == 100_000 + 2 * 10 * BLOCK_PS + 700 + 110
+
+
+def replace_blocks(tier: TierSetup, blocks: int) -> TierSetup:
+    return TierSetup(tier.name, blocks, tier.bandwidth, tier.latency_ps, tier.shared)
+
+
+def test_lazily_each_block_lies_in_one_place_and_eagerly_the_copy_stays() -> None:
+    requests = [(0, of(A, 13)), (1000, of(B, 13)), (10_000, of(A, 13))]
+    lazy, eager = run(requests, 4, "lazy", CPU), run(requests, 4, "eager", CPU)
+    assert above(lazy) == {(A, 0), (A, 1), (A, 2)}
+    assert below(lazy) == [(B, 2), (B, 1), (B, 0)]
+    assert above(eager) == {(A, 0), (A, 1), (A, 2)}
+    assert below(eager) == [(B, 2), (B, 1), (B, 0), (A, 2), (A, 1), (A, 0)]
+
+
+def test_above_its_level_the_gpu_gives_up_what_was_used_least_recently() -> None:
+    # As B enters, its four blocks and A's three are one above six of eight.
+    requests = [(0, of(A, 13)), (1000, of(B, 13))]
+    simulation = run(requests, 8, "lazy", CPU)
+    assert (len(above(simulation)), below(simulation)) == (6, [])
+    simulation = run(requests, 8, "threshold", CPU, level=0.75)
+    assert below(simulation) == [(A, 2)]
+    assert above(simulation) == {(A, 0), (A, 1), (B, 0), (B, 1), (B, 2)}
+
+
+@pytest.mark.parametrize("offload", ["lazy", "threshold"])
+def test_kv_offload_under_memory_pressure(offload: str) -> None:
+    # Given instance GPU KV utilization is 95%
+    before = [(0, of(A, 40)), (10_000, of(B, 36))]
+    simulation = run(before, 20, offload, CPU)
+    cache = simulation.instances[0].cache
+    assert (cache.held + cache.idle) / cache.total == 0.95
+    # And CPU tier has available capacity
+    assert below(simulation) == []
+    # When a new request requires KV allocation
+    simulation = run([*before, (20_000, of(C, 12))], 20, offload, CPU)
+    # Then least-recently-used blocks are offloaded to CPU tier
+    assert below(simulation) == [(A, 9), (A, 8)]
+    assert above(simulation) == {(A, n) for n in range(8)} | {(B, n) for n in range(9)} | {(C, n) for n in range(3)}
+
+
+def look_through(simulation: Simulation) -> None:
+    for instance in simulation.instances:
+        instance.check()
+        assert instance.tiers is not None
+        for tier in instance.tiers.tiers:
+            tier.store.check()
+            assert tier.used() <= tier.store.blocks + tier.swapped - tier.lent
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(tiered(st.one_of(scenarios(), twins())), st.integers(0, 2))
+def test_blocks_are_conserved_in_every_store_at_every_event(scenario: Scenario, mode: int) -> None:
+    watching = Watching(look_through)
+    leap = (True, False, "random-cuts")[mode]
+    engine(scenario, leap, open_loop(scenario.requests, (), scenario.patience), watching)
+    assert watching.looks >= len(scenario.requests)
+
+
+class Lru:
+    """What a cache of so many blocks hits. The head of a prompt is the most recent of it."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.blocks: OrderedDict[Any, None] = OrderedDict()
+
+    def hits(self, prompt: Sequence[Any]) -> int:
+        found = 0
+        while found < len(prompt) and prompt[found] in self.blocks:
+            found += 1
+        for block in reversed(prompt):
+            self.blocks[block] = None
+            self.blocks.move_to_end(block)
+        while len(self.blocks) > self.capacity:
+            self.blocks.popitem(last=False)
+        return found
+
+
+def one_at_a_time(paths: list[Path], gpu: int, offload: str, *tiers: TierSetup) -> list[int]:
+    """Blocks that each prompt of whole blocks of two tokens and one more hits, each come after the one before has
+    ended. The one more makes each of them whole hits, and takes a block of the GPU that then is empty again."""
+    requests = [(row * 10**9, path, path.tokens, 1) for row, path in enumerate(paths)]
+    scenario = Scenario(
+        requests=requests,
+        instances=1,
+        blocks=gpu + 1,
+        block_tokens=2,
+        max_batch_tokens=10**6,
+        max_batch_size=4,
+        latency=Affine(step=1),
+        policy="round-robin",
+        tiers=tiers,
+        offload=offload,
+        block_bytes=1,
+    )
+    recorder = engine(scenario, True, open_loop(requests)).recorder
+    finished = list(recorder.finished_ps)
+    assert all(end < come for end, come in zip(finished[:-1], recorder.arrival_ps[1:], strict=True))
+    return [tokens // 2 for tokens in recorder.cached_tokens]
+
+
+def path_of(row: int, runs: Sequence[tuple[int, int]]) -> Path:
+    """Runs of (first id, blocks), two tokens a block, and a token of its own. An id is the key and its place."""
+    keys, ends, at = [], [], 0
+    for first, count in runs:
+        keys.append(first - at)
+        at += count
+        ends.append(2 * at)
+    return Path((*keys, -row - 1 - 10**9), (*ends, 2 * at + 1))
+
+
+@st.composite
+def growing(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
+    """Prompts as runs of ids, fresh or grown from a part of an earlier one."""
+    found: list[list[tuple[int, int]]] = []
+    fresh = 0
+    for _ in range(draw(st.integers(2, 30))):
+        ids: list[int] = []
+        if found and draw(st.sampled_from([True, True, True, False])):
+            first = found[draw(st.integers(0, len(found) - 1))]
+            ids = [start + n for start, count in first for n in range(count)]
+            ids = ids[: draw(st.integers(1, len(ids)))]
+        more = draw(st.integers(0 if ids else 1, 6))
+        ids = ids[:12] + list(range(fresh, fresh + more))
+        fresh += more
+        found.append([(block, 1) for block in ids])
+    return found
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    growing(),
+    st.integers(0, 8),
+    st.integers(1, 30),
+    st.one_of(st.just(0), st.integers(1, 20)),
+    st.sampled_from(["lazy", "lazy", "eager"]),
+)
+def test_one_request_at_a_time_hits_what_one_lru_cache_of_all_stores_would(
+    prompts: list[list[tuple[int, int]]], slack: int, cpu: int, storage: int, offload: str
+) -> None:
+    """As large as all together where content moves, as the largest where copies stay."""
+    gpu = max(len(prompt) for prompt in prompts) + slack
+    tiers = [TierSetup("cpu", cpu, 10**12, 7)]
+    if storage and offload != "eager":
+        tiers.append(TierSetup("storage", storage, 10**11, 9))
+    one = Lru(max(gpu, cpu) if offload == "eager" else gpu + sum(tier.blocks for tier in tiers))
+    paths = [path_of(row, prompt) for row, prompt in enumerate(prompts)]
+    got = one_at_a_time(paths, gpu, offload, *tiers)
+    assert got == [one.hits([block for block, _ in prompt]) for prompt in prompts]
+
+
+@cache
+def weka() -> list[tuple[list[tuple[int, int]], int]]:
+    """Blocks of the prompts, and their tokens, of real sessions that take turns."""
+    trace = read_trace(TRACES / "agentic-coding-weka" / "raw-sample", None)
+    sessions: dict[int, list[int]] = {}
+    for row in range(len(trace)):
+        sessions.setdefault(trace.session[row], []).append(row)
+    rows = [row for turn in zip_longest(*sessions.values()) for row in turn if row is not None]
+    return [(list(trace.runs(row)), trace.prompt_tokens[row]) for row in rows]
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not beside this checkout (../shared/traces)")
+@pytest.mark.parametrize(
+    ("offload", "cpu", "as_inspected"),
+    [("lazy", 300, False), ("lazy", 4000, True), ("eager", 2000, False), ("eager", 4900, False), ("eager", 7200, True)],
+)
+def test_real_sessions_one_request_at_a_time_hit_what_the_capacity_curve_says(
+    offload: str, cpu: int, as_inspected: bool
+) -> None:
+    """In the engine a prompt's tail goes before its head, in `trace inspect` its head: its curve is the lower one,
+    and the same from where on the prompts of all sessions have room beside each other."""
+    prompts = weka()
+    gpu = 3230  # the longest has 3180
+    capacity = max(gpu, cpu) if offload == "eager" else gpu + cpu
+    paths = [path_of(row, runs) for row, (runs, _) in enumerate(prompts)]
+    got = one_at_a_time(paths, gpu, offload, replace_blocks(CPU, cpu))
+    one = Lru(capacity)
+    assert got == [one.hits([block for first, n in runs for block in range(first, first + n)]) for runs, _ in prompts]
+    curve = reuse.hits(prompts, cycle((0,)), [capacity], 64).blocks[0]
+    assert sum(got) == curve if as_inspected else sum(got) > curve
+    alone = one_at_a_time(paths, gpu, offload)
+    assert (sum(got) > sum(alone)) == (capacity > gpu)
