@@ -15,7 +15,7 @@ from msgspec import Struct
 from headway.sim.leap import steps_begun
 
 if TYPE_CHECKING:
-    from headway.sim.instance import Instance
+    from headway.sim.stepping import Stepping
 
 
 class Polling(Struct):
@@ -55,7 +55,7 @@ class Moment:
         "taken",
     )
 
-    def __init__(self, instance: Instance, last: int, kv: bool) -> None:
+    def __init__(self, instance: Stepping, last: int, kv: bool) -> None:
         self.last = last
         self.queued = instance.view.queued
         self.running = instance.view.running
@@ -68,7 +68,7 @@ class Moment:
         if kv and instance.end >= 0:
             self.copy_run(instance)
 
-    def copy_run(self, instance: Instance) -> None:
+    def copy_run(self, instance: Stepping) -> None:
         self.length = instance.length
         self.start = instance.start
         self.first = instance.first
@@ -114,7 +114,7 @@ class History:
         self.kv = kv
         self.moments: deque[Moment] = deque()
 
-    def record(self, instance: Instance, to: int) -> None:
+    def record(self, instance: Stepping, to: int) -> None:
         """The instance is about to change; the ticks up to `to` see it as it is."""
         moments = self.moments
         while moments and moments[0].last <= to - self.oldest:
@@ -123,7 +123,7 @@ class History:
         moments.append(Moment(instance, last, self.kv))
         instance.tick = last + self.interval
 
-    def at(self, instance: Instance, tick: int) -> Moment:
+    def at(self, instance: Stepping, tick: int) -> Moment:
         """The instance as a tick saw it. Ticks are asked for in order."""
         moments = self.moments
         while moments:

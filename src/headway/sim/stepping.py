@@ -1,0 +1,310 @@
+"""The steps of an instance: how a run of them is formed, planned and ended, and what becomes of its requests with it.
+
+A *run* is a stretch of steps with the same decoding set and the same chunk of prefill. It is planned to the first
+boundary at which anything can change. What happens inside (tokens, blocks, gaps) follows from its formula and is
+settled when it ends or when somebody looks.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from random import Random
+from typing import Any
+
+from headway.results.recorder import Recorder
+from headway.sim.adapters import Adapters
+from headway.sim.batching import Batching
+from headway.sim.busy import BusyWindow
+from headway.sim.gap_log import ENTRY
+from headway.sim.job import Job
+from headway.sim.leap import NEVER
+from headway.sim.link import Links
+from headway.sim.polling import History
+from headway.sim.ranked_cache import RankedCache
+from headway.sim.setup import EngineSetup
+from headway.sim.tier import Tier
+from headway.sim.tiers import Tiers
+from headway.types import InstanceView
+
+
+class Stepping(Batching):
+    __slots__ = (
+        "arrived",
+        "busy_from",
+        "cuts",
+        "ended",
+        "expiring",
+        "finished",
+        "first_tokens",
+        "handed",
+        "handing",
+        "history",
+        "idle_watts",
+        "log",
+        "span_watts",
+        "step_times",
+        "tick",
+        "transfer",
+        "walks",
+        "windows",
+    )
+
+    def __init__(
+        self,
+        view: InstanceView,
+        engine: EngineSetup,
+        scheduler: Any,
+        recorder: Recorder,
+        *,
+        block_tokens: int,
+        caching: bool,
+        walks: bool,
+        cuts: Random | None,
+        first_tokens: list[Job],
+        finished: list[Job],
+        handed: list[Job],
+        links: Links,
+        tiers: list[Tier] | None,
+    ) -> None:
+        super().__init__(view, scheduler, recorder, links, block_tokens=block_tokens, caching=caching)
+        self.stats.gpus = engine.gpus
+        self.stats.usd_per_gpu_hour = engine.usd_per_gpu_hour
+        if view.adapter_slots is not None:
+            self.adapters = Adapters(view.adapter_slots, engine.adapter_load_ps)
+        if engine.eviction != "lru":
+            self.cache = RankedCache(view.kv_blocks, engine.eviction == "lfu")
+        if tiers is not None:
+            self.tiers = Tiers(self.cache, tiers, links, engine)
+        self.loads = tiers is not None or view.role == "decode"
+        self.transfer = engine.transfer
+        self.handing: dict[Job, None] = {}  # prompts computed for others that have not got them yet
+        self.step_times = engine.latency.run
+        self.idle_watts = engine.idle_watts
+        self.span_watts = engine.busy_watts - engine.idle_watts
+        self.ended = getattr(self.queue, "ended", None)
+        self.walks = walks  # plan single steps
+        self.cuts = cuts  # cut runs at random places, to show that a cut leaves no trace
+        self.arrived = 0  # how many ever came
+        self.expiring: list[Job] = []  # running requests whose clients have given up during the run
+        # what it leaves
+        self.first_tokens = first_tokens  # of runs ended at this instant, on any instance
+        self.finished = finished
+        self.handed = handed  # requests whose prompts are computed and go on elsewhere
+        self.log = self.gaps.runs.frombytes
+        self.busy_from = -1  # when it last became busy; -1 when idle
+        self.windows: tuple[BusyWindow, ...] = ()  # where somebody asks how busy it was
+        self.tick = NEVER  # the first that has not been written down, where the signals are polled
+        self.history: History
+
+    def begin(self, now: int) -> bool:
+        """Form the next step and plan how often it repeats. False if there is nothing to do."""
+        if now >= self.tick:
+            self.history.record(self, now)
+        self.chunks = []
+        self.cache.now = now
+        if self.tiers is not None:
+            self.settle_stores(now)
+        again = False
+        if self.partial is not None:
+            again = not self.schedule_partial()
+        elif self.running and (need := self.phases[self.steps % self.block_tokens]):
+            if need <= self.cache.total - self.cache.held:
+                self.cache.take(need)
+            else:
+                again = True
+                self.make_room(0)
+        # Who had to yield does not come back at once, unless nobody is left: those that are ready hold blocks too.
+        if (self.waiting or self.ready) and not (again and self.running):
+            again = self.admit(now)
+            view = self.view
+            view.queued = len(self.waiting) if not self.loads else self.queued()
+            view.running = len(self.running)
+        if self.tiers is not None:
+            self.settle_stores(now)
+        if self.running:
+            if self.busy_from < 0:
+                self.busy_from = now
+        else:
+            self.rest(now)
+            if self.tells_kv:
+                self.view.kv_used = self.cache.held
+            return False
+        self.plan(now, again)
+        return True
+
+    def plan(self, now: int, once: bool) -> None:
+        """How long the step lasts, and how many like it follow before anything can change."""
+        cache, chunks, decodes = self.cache, self.chunks, self.decodes
+        if chunks:
+            shape = [(want, job.computed) for job, want in chunks]
+            first, increment, steps = self.step_times(decodes, self.context, shape)
+            job, want = chunks[0]
+            if len(chunks) == 1 and self.repeats(job, want) and not job.pipelined():
+                # A prefill that uses up the budget and does not end repeats; nothing else can enter meanwhile.
+                steps = min(steps, (job.known - job.computed - 1) // want)
+            else:
+                steps = 1
+            if self.adapters is not None and self.adapters.loading_ps:
+                first += self.adapters.take_loading()
+                steps = 1
+        else:
+            first, increment, steps = self.step_times(decodes, self.context, ())
+        if once or self.walks or self.resuming:
+            steps = 1
+        elif steps > 1:
+            if decodes and (left := self.ending[0][0] - self.steps) < steps:
+                steps = left
+            if chunks or decodes * (steps // self.block_tokens + 1) > cache.total - cache.held:
+                steps = self.affordable(steps)
+            if self.cuts is not None:
+                steps = self.cuts.randint(1, steps)
+        self.start = now
+        self.first = first
+        self.increment = increment
+        self.length = steps
+        self.taken = 1
+        if self.tells_kv:
+            self.looked = self.steps + 1
+            self.reported_to = now + first
+            self.next_step = first + increment
+            self.view.kv_used = cache.held
+        self.end = now + first if steps == 1 else now + steps * first + increment * (steps * (steps - 1) // 2)
+
+    def finish_run(self, now: int) -> None:
+        """The run's last step ends: count its tokens, emit first tokens, let go what is finished."""
+        if now > self.tick:  # a tick at this very instant sees the step ended
+            self.history.record(self, now - 1)
+        cache, length = self.cache, self.length
+        if length > self.taken:
+            self.take_to(length)
+        if cache.held > self.peak:
+            self.peak = cache.held
+        self.end = -1
+        self.steps += length
+        if decodes := self.decodes:
+            self.context += decodes * length
+            counted = self.counted
+            if self.resuming:
+                counted -= sum([job.counted for job in self.resuming])
+            self.log(ENTRY(self.first, self.increment, length, counted))
+            if length > 1 and self.partial is not None:  # earlier steps' blocks come before what ends now
+                job, want = self.chunks[0]
+                self.offer(job, (job.computed + want * (length - 1)) // self.block_tokens)
+        if self.expiring:
+            self.drop_decodes()
+        if self.resuming:
+            for job in self.resuming:
+                if job in self.running:
+                    self.gaps.resume(job, now)
+            self.resuming.clear()
+        ending, steps = self.ending, self.steps
+        while ending and ending[0][0] == steps:
+            self.leave(heappop(ending)[2])
+        for job, want in self.chunks:
+            self.advance(job, want * length, now)
+        if self.tells_kv:
+            self.view.kv_used = cache.held
+            self.reported_to = NEVER
+
+    def advance(self, job: Job, tokens: int, now: int) -> None:
+        """A prefill moves on; with its last token the next output token comes."""
+        job.computed += tokens
+        self.offer(job, job.computed // self.block_tokens)
+        self.count_prefill(job, job.computed)
+        if job.expired:
+            self.drop(job)
+            return
+        if job.computed < job.known:
+            if job.handover is not None and job.handover.transfer.pipelined:
+                self.handed.append(job)
+            return
+        if job is self.partial:
+            self.partial = None
+        if self.cache.stored is not None:
+            self.cache.note(job.holds)
+            self.stirred = True
+        if job.handover is not None:
+            self.hand_over(job, now)
+            return
+        job.generated += 1
+        if job.generated == 1:
+            self.recorder.first_token_ps[job.row] = now
+            self.first_tokens.append(job)
+        else:
+            self.gaps.resume(job, now)
+        job.log_from = len(self.gaps.runs)
+        self.start_decoding(job)
+        if job.ends_at_step == self.steps:
+            self.leave(job)
+        else:
+            heappush(self.ending, (job.ends_at_step, job.order, job))
+
+    def count_prefill(self, job: Job, computed: int) -> None:
+        """Prompt tokens are counted the first time they are computed."""
+        done = min(computed, job.request.prompt_tokens)
+        if done > job.prefilled:
+            self.stats.prefill_tokens += done - job.prefilled
+            job.prefilled = done
+
+    def leave(self, job: Job) -> None:
+        """The last token has come."""
+        self.stop_decoding(job)
+        self.release(job)
+        self.view.running = len(self.running)
+        self.stats.output_tokens += job.generated
+        if self.ended is not None:
+            self.ended(job.ticket, job.generated, True)
+        self.finished.append(job)
+
+    def hand_over(self, job: Job, now: int) -> None:
+        """The prompt is computed; the request goes on elsewhere, and its blocks stay here until they are there."""
+        assert job.handover is not None
+        if job.handover.transfer.first_token:
+            self.recorder.first_token_ps[job.row] = now
+            self.first_tokens.append(job)
+        del self.running[job]
+        self.view.running = len(self.running)
+        self.stir()
+        if self.adapters is not None:
+            self.adapters.leave(job.request.adapter)
+        if self.ended is not None:
+            self.ended(job.ticket, 0, True)
+        self.handing[job] = None
+        job.handover.done = True
+        self.handed.append(job)
+
+    def drop_decodes(self) -> None:
+        """Requests whose clients gave up during the step that has just ended; its token is wasted."""
+        for job in self.expiring:
+            if job.ends_at_step >= 0:
+                self.drop(job, wasted=1)
+        self.expiring.clear()
+
+    def drop(self, job: Job, wasted: int = 0) -> None:
+        """A running request ends before its last token; those of the steps that have ended count, or all but some."""
+        if job.ends_at_step >= 0:
+            self.stop_decoding(job)
+            self.ending = [entry for entry in self.ending if entry[2] is not job]
+            heapify(self.ending)
+            self.gaps.close(job, 0)
+            job.generated -= wasted
+        elif job is self.partial:
+            self.partial = None
+        self.release(job)
+        self.view.running = len(self.running)
+        if self.ended is not None:
+            self.ended(job.ticket, job.generated, False)
+        self.finish_expired(job)
+
+    def finish_expired(self, job: Job) -> None:
+        self.stats.output_tokens += job.generated
+        self.gaps.take_back(job)
+        self.finished.append(job)
+
+    def rest(self, now: int) -> None:
+        """Nothing is left to do."""
+        if self.busy_from >= 0:
+            self.stats.busy_ps += now - self.busy_from
+            for window in self.windows:
+                window.add(self.busy_from, now)
+            self.busy_from = -1
