@@ -8,7 +8,8 @@ import pytest
 
 import headway.policies  # noqa: F401
 from headway import registry
-from headway.control import NEVER, ControlPlane, Flight
+from headway.control import NEVER, ControlPlane
+from headway.flight import Flight
 from headway.policies.context import Context
 from headway.policies.priority import NoPriority
 from headway.types import (

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import headway
 from headway import registry
-from headway.control import ControlPlane, Flight
+from headway.control import ControlPlane
+from headway.flight import Flight
 from headway.policies.context import Context
 from headway.policies.priority import NoPriority
 from headway.router_state import RouterState, Window

@@ -13,8 +13,7 @@ from copy import copy
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from msgspec import Struct
-
+from headway.flight import QUEUED, Flight, Queued, Sent, TimedOut
 from headway.model_groups import grouped
 from headway.policies.answers import VERDICT, check_priority, is_number, refuses, wrong_answer, wrong_target
 from headway.policies.context import Context
@@ -33,7 +32,6 @@ from headway.types import (
     Finished,
     FirstToken,
     HeadwayError,
-    Hints,
     InstanceView,
     Priority,
     Reject,
@@ -47,42 +45,6 @@ MOST_TOKENS: Final = 1 << 62  # that any prompt may be believed to have cached
 MOST_DELAYS: Final = 100_000  # of one request; who puts off more often would never let it in
 Permit = Callable[[Request, Sequence[InstanceView]], Reject | None]
 Explain = Callable[[Request, Route], None]  # is told every routing decision, with its scorecard
-
-
-class Flight:
-    """A request on its way: where it went, and what its instance is told of how much it matters."""
-
-    __slots__ = ("cached", "first_ps", "hints", "pending", "prefill", "priority", "request", "view")
-
-    def __init__(
-        self, request: Request, view: InstanceView, cached: int, pending: int, priority: float, hints: Hints
-    ) -> None:
-        self.request = request
-        self.view = view
-        self.cached = cached  # prompt tokens believed cached there
-        self.pending = pending  # those believed uncached, until the first token comes
-        self.priority = priority
-        self.hints = hints
-        self.first_ps = -1  # when the first token came
-        self.prefill: InstanceView | None = None  # where the prompt is computed, if elsewhere, until it is
-
-
-class Queued:
-    """A request was admitted and waits in the router's queue."""
-
-    __slots__ = ()
-
-
-QUEUED: Final = Queued()
-
-
-class TimedOut(Struct, frozen=True, gc=False):
-    """A request waited in the router's queue for as long as one may."""
-
-    reason: str
-
-
-Sent = tuple[Request, Flight | Reject | TimedOut]  # what became of a request that waited in the queue
 
 
 class ControlPlane:
@@ -261,12 +223,9 @@ class ControlPlane:
             if view.role == "prefill":
                 right = "route must give as target an instance that generates, and this one to 'prefill'"
                 raise wrong_answer("policies.routing", self.routing, right, route.target, request)
-            view.pending_prefill_tokens += pending
         else:
             self.dispatch_prefill(flight, route.prefill)
-        view.inflight += 1
-        view.inflight_tokens += tokens
-        view.routed += 1
+        flight.depart()
         if self.state is not None:
             self.state.routed(request)
         for index in self.indexes:
@@ -294,10 +253,6 @@ class ControlPlane:
         if view.role != "prefill" or flight.view.role != "decode" or view.pool != flight.view.pool:
             right = "route must give 'prefill' an instance of that role, and one of role 'decode' of its pool as target"
             raise wrong_answer("policies.routing", self.routing, right, (target, flight.view.id), request)
-        view.inflight += 1
-        view.inflight_tokens += request.prompt_tokens
-        view.routed += 1
-        view.pending_prefill_tokens += flight.pending
         flight.prefill = view
         for index in self.indexes:
             index.touch(view.index, request.path)
@@ -307,10 +262,7 @@ class ControlPlane:
     def first_token(self, now_ps: int, request_id: int) -> None:
         flight = self.flights[request_id]
         request, view = flight.request, flight.view
-        (flight.prefill or view).pending_prefill_tokens -= flight.pending
-        view.decode_tokens += request.prompt_tokens
-        flight.pending = 0
-        flight.first_ps = now_ps
+        flight.first_token(now_ps)
         if self.state is not None:
             self.state.first_token(now_ps, request, view)
         if self.observers:
@@ -321,31 +273,12 @@ class ControlPlane:
 
     def handed(self, now_ps: int, request_id: int) -> None:
         """A request's prompt has been computed on one instance, and it goes on to the other."""
-        flight = self.flights[request_id]
-        assert flight.prefill is not None
-        self.leave_prefill(flight, flight.prefill)
-
-    def leave_prefill(self, flight: Flight, view: InstanceView) -> None:
-        view.inflight -= 1
-        view.inflight_tokens -= flight.request.prompt_tokens
-        view.pending_prefill_tokens -= flight.pending
-        flight.pending = 0
-        flight.prefill = None
+        self.flights[request_id].leave_prefill()
 
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         flight = self.flights.pop(request_id)
         request, view = flight.request, flight.view
-        view.inflight -= 1
-        view.inflight_tokens -= request.prompt_tokens
-        if flight.prefill is None:
-            view.pending_prefill_tokens -= flight.pending
-        else:
-            self.leave_prefill(flight, flight.prefill)
-        if flight.first_ps >= 0:
-            view.decode_tokens -= request.prompt_tokens
-        if outcome == "completed":
-            view.completed += 1
-        view.output_tokens += output_tokens
+        flight.arrive(outcome == "completed", output_tokens)
         if self.state is not None:
             streamed = outcome == "completed" and flight.first_ps >= 0  # an answer may also come all at once
             decode_ps = now_ps - flight.first_ps if streamed else None

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from states import ToldContext, bound, choice, choose, prompt, states, views
 
 from headway import registry
-from headway.control import ControlPlane, Flight
+from headway.control import ControlPlane
+from headway.flight import Flight
 from headway.policies.context import Context
 from headway.policies.priority import NoPriority
 from headway.types import ClusterView, InstanceView, Path, Request

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import headway
 from headway import registry
-from headway.control import QUEUED, ControlPlane, Flight, TimedOut
+from headway.control import ControlPlane
+from headway.flight import QUEUED, Flight, TimedOut
 from headway.hashing import GROUP, OUTPUT, PROMPT, key
 from headway.latency.fixed import Fixed
 from headway.policies.context import Context

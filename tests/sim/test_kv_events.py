@@ -16,7 +16,7 @@ from headway.latency.base import LatencyModel
 from headway.latency.fixed import Fixed
 from headway.registry import Entry
 from headway.results.recorder import COLUMNS
-from headway.sim import cluster as cluster_module
+from headway.sim import fleet as fleet_module
 from headway.sim.clock import Simulation
 from headway.sim.instance import Instance
 from headway.sim.setup import ClusterSetup, EngineSetup
@@ -153,7 +153,7 @@ def names(path: Path) -> list[Block]:
 def test_the_index_forgets_what_was_evicted_when_the_word_comes(case: Case, leaps: bool) -> None:
     EVICTED.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_module, "Instance", Watched)
+        patch.setattr(fleet_module, "Instance", Watched)
         _, truth = run(case, False, None)
     believer, simulation = run(case, leaps, case.delay)
     held: list[set[Block]] = [set() for _ in range(case.instances)]

@@ -18,7 +18,7 @@ from headway.latency.base import LatencyModel
 from headway.latency.fixed import Fixed
 from headway.registry import REPORTED, Entry
 from headway.results.recorder import COLUMNS
-from headway.sim import cluster as cluster_module
+from headway.sim import fleet as fleet_module
 from headway.sim import signals as signals_module
 from headway.sim.clock import Simulation
 from headway.sim.instance import Instance
@@ -223,7 +223,7 @@ def busy_share(states: list[State], origin: int, tick: int, length: int) -> floa
 def test_a_view_shows_what_a_poller_would_have_written_down(case: Case, leaps: bool) -> None:
     STATES.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_module, "Instance", Watched)
+        patch.setattr(fleet_module, "Instance", Watched)
         fresh, truth = run(case, False, None)
     polled, simulation = run(case, leaps, case.polling)
     assert [entry[:3] for entry in polled.log] == [entry[:3] for entry in fresh.log]

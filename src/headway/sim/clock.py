@@ -14,7 +14,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from headway.results.recorder import Recorder
-from headway.sim.cluster import INDEX_BITS, Cluster, by_row
+from headway.sim.cluster import Cluster, by_row
+from headway.sim.fleet import INDEX_BITS
 from headway.sim.leap import NEVER
 from headway.types import HeadwayError
 from headway.workload.traffic import Traffic

@@ -15,7 +15,8 @@ from functools import partial
 from math import isfinite
 from random import Random
 
-from headway.control import QUEUED, ControlPlane, Flight, Queued, Sent
+from headway.control import ControlPlane
+from headway.flight import QUEUED, Flight, Queued, Sent
 from headway.hashing import stable
 from headway.policies.prefix_index import PrefixIndex
 from headway.registry import REPORTED

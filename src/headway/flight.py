@@ -1,0 +1,88 @@
+"""A request on its way through the cluster, as the router that sent it counts it; and what else may become of one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from headway.types import Hints, InstanceView, Reject, Request
+
+
+class Flight:
+    """Where a request went, and what its instance is told of how much it matters. Its instances' views count it once
+    each while it is with them."""
+
+    __slots__ = ("cached", "first_ps", "hints", "pending", "prefill", "priority", "request", "view")
+
+    def __init__(
+        self, request: Request, view: InstanceView, cached: int, pending: int, priority: float, hints: Hints
+    ) -> None:
+        self.request = request
+        self.view = view
+        self.cached = cached  # prompt tokens believed cached there
+        self.pending = pending  # those believed uncached, until the first token comes
+        self.priority = priority
+        self.hints = hints
+        self.first_ps = -1  # when the first token came
+        self.prefill: InstanceView | None = None  # where the prompt is computed, if elsewhere, until it is
+
+    def depart(self) -> None:
+        view, prefill, tokens = self.view, self.prefill, self.request.prompt_tokens
+        view.inflight += 1
+        view.inflight_tokens += tokens
+        view.routed += 1
+        if prefill is not None:
+            prefill.inflight += 1
+            prefill.inflight_tokens += tokens
+            prefill.routed += 1
+            view = prefill
+        view.pending_prefill_tokens += self.pending
+
+    def first_token(self, now_ps: int) -> None:
+        (self.prefill or self.view).pending_prefill_tokens -= self.pending
+        self.view.decode_tokens += self.request.prompt_tokens
+        self.pending = 0
+        self.first_ps = now_ps
+
+    def leave_prefill(self) -> None:
+        """The prompt has been computed on one instance, and the request goes on to the other; or it ends there."""
+        view = self.prefill
+        assert view is not None
+        view.inflight -= 1
+        view.inflight_tokens -= self.request.prompt_tokens
+        view.pending_prefill_tokens -= self.pending
+        self.pending = 0
+        self.prefill = None
+
+    def arrive(self, completed: bool, output_tokens: int) -> None:
+        """The request has ended."""
+        if self.prefill is not None:
+            self.leave_prefill()
+        view, tokens = self.view, self.request.prompt_tokens
+        view.inflight -= 1
+        view.inflight_tokens -= tokens
+        view.pending_prefill_tokens -= self.pending
+        if self.first_ps >= 0:
+            view.decode_tokens -= tokens
+        if completed:
+            view.completed += 1
+        view.output_tokens += output_tokens
+
+
+class Queued:
+    """A request was admitted and waits in the router's queue."""
+
+    __slots__ = ()
+
+
+QUEUED: Final = Queued()
+
+
+class TimedOut(Struct, frozen=True, gc=False):
+    """A request waited in the router's queue for as long as one may."""
+
+    reason: str
+
+
+Sent = tuple[Request, Flight | Reject | TimedOut]  # what became of a request that waited in the queue

@@ -1,0 +1,138 @@
+"""The instances of a cluster, with the links and stores that they share; and what they leave when the run is over."""
+
+from __future__ import annotations
+
+from array import array
+from copy import copy
+from heapq import heappush
+from typing import Any
+
+from headway.results.recorder import InstanceStats, Recorder
+from headway.sim.instance import Instance
+from headway.sim.job import Job
+from headway.sim.leap import NEVER
+from headway.sim.link import Links
+from headway.sim.samples import Samples
+from headway.sim.setup import ClusterSetup, EngineSetup
+from headway.sim.tier import Tier
+from headway.streams import stream
+from headway.types import Request
+
+ROWS_AHEAD = 1024
+INDEX_BITS = 20  # a heap entry is time and instance in one integer
+
+
+class Fleet:
+    def __init__(self, setup: ClusterSetup, scheduler: Any) -> None:
+        self.setup = setup
+        self.block_tokens = setup.block_tokens
+        self.recorder = Recorder(ROWS_AHEAD)
+        self.now = 0
+        self.started_ps = 0
+        self.ended_ps = 0
+        self.first_tokens: list[Job] = []  # requests that got it at this instant
+        self.done: list[Job] = []  # requests that ended at this instant
+        self.handed: list[Job] = []  # requests whose prompts were computed at this instant, and that go on elsewhere
+        self.links = Links()
+        self.outgoing: dict[int, int] = {}  # the link of each instance that computes prompts for others
+        self.shared: dict[tuple[str, str], Tier] = {}  # stores by pool and name
+        self.instances = [self.instance(engine, scheduler) for engine in setup.engines]
+        # Heap of run ends; an entry that its instance no longer has is stale. It is never empty.
+        self.ends = [NEVER << INDEX_BITS]
+        self.begins: list[int] = []  # instances at a step boundary at this instant
+
+    def instance(self, engine: EngineSetup, scheduler: Any) -> Instance:
+        setup = self.setup
+        if engine.transfer is not None:
+            transfer = engine.transfer
+            self.outgoing[engine.view.index] = self.links.add(transfer.bandwidth, transfer.latency_ps)
+        return Instance(
+            engine.view if setup.polling is None else copy(engine.view),
+            engine,
+            scheduler,
+            self.recorder,
+            block_tokens=setup.block_tokens,
+            caching=setup.prefix_caching,
+            walks=setup.leap is False,
+            cuts=stream(setup.jitter_seed, f"cuts.{engine.view.index}") if setup.leap == "random-cuts" else None,
+            first_tokens=self.first_tokens,
+            finished=self.done,
+            handed=self.handed,
+            links=self.links,
+            tiers=self.tiers(engine),
+        )
+
+    def tiers(self, engine: EngineSetup) -> list[Tier] | None:
+        """The stores below an instance's GPU."""
+        if engine.tiers is None:
+            return None
+        found = []
+        for spec in engine.tiers:
+            tier = self.shared.get((engine.view.pool, spec.name)) if spec.shared else None
+            if tier is None:
+                link = self.links.add(spec.bandwidth, spec.latency_ps)
+                tier = Tier(spec.name, spec.blocks, link, spec.shared, engine.eviction != "lru")
+                if spec.shared:
+                    self.shared[(engine.view.pool, spec.name)] = tier
+            found.append(tier)
+        return found
+
+    def watch_tiers(self) -> None:
+        """The run begins: from here on it is written down how full the stores are."""
+        for instance in self.instances:
+            if instance.tiers is not None:
+                for tier in instance.tiers.tiers:
+                    tier.samples = Samples(self.started_ps)
+
+    def moved(self, index: int, before: int, begins: bool) -> None:
+        """An instance has heard of something: it can begin a step now, or its run, which ended at `before`, was cut."""
+        if begins:
+            self.begins.append(index)
+        elif (end := self.instances[index].end) != before:
+            heappush(self.ends, end << INDEX_BITS | index)
+
+    def truth(self, request: Request) -> list[int]:
+        """Tokens of the prompt that each instance has cached now: the oracle's answer."""
+        size = self.setup.block_tokens
+        runs, limit = request.path.blocks(size), (request.prompt_tokens - 1) // size
+        for instance in self.instances:
+            instance.settle(self.now)
+        found = []
+        for instance in self.instances:
+            blocks = instance.cache.match(runs, limit)
+            if instance.tiers is not None:
+                blocks = instance.tiers.match(runs, blocks, limit)
+            found.append(blocks * size)
+        return found
+
+    def stop(self, horizon: int) -> None:
+        self.ended_ps = horizon
+        for instance in self.instances:
+            instance.stop(horizon)
+
+    def gather(self) -> None:
+        """What the instances and the links leave, once the run is over."""
+        gaps = self.recorder.gaps = array("q")
+        for instance in self.instances:
+            instance.check()
+            if (tiers := instance.tiers) is not None:
+                view = instance.view
+                instance.stats.tiers = tiers.stats(view.id, view.pool, self.block_tokens, self.ended_ps)
+                instance.stats.load_waits_ps = tiers.waits
+            gaps.extend(instance.gaps.runs)
+            gaps.extend(instance.gaps.resumed)
+            instance.stats.evicted_blocks = instance.cache.evicted
+            instance.stats.peak_kv_blocks = instance.peak
+            instance.stats.steps = instance.steps
+            if (adapters := instance.adapters) is not None:
+                instance.stats.adapter_loads = adapters.loaded
+                instance.stats.adapter_load_ps = adapters.loaded * adapters.load_ps
+        for index, number in self.outgoing.items():
+            link, stats = self.links.links[number], self.instances[index].stats
+            link.settle(self.ended_ps)
+            stats.sent_bytes = link.moved_bytes
+            stats.link_busy_ps = link.busy_ps
+
+    @property
+    def stats(self) -> list[InstanceStats]:
+        return [instance.stats for instance in self.instances]

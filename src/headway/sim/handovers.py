@@ -1,0 +1,94 @@
+"""What the instances that compute prompts and those that generate have to tell each other."""
+
+from __future__ import annotations
+
+from headway.sim.fleet import Fleet
+from headway.sim.handover import Handover, Incoming
+from headway.sim.instance import Instance
+from headway.sim.job import Job
+from headway.sim.load import Load
+from headway.types import Hints
+
+
+class Handovers:
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.incoming: dict[int, Incoming] = {}  # by instance, what it is to get from others
+
+    def split(self, job: Job, prefill: int, decode: int) -> tuple[Job, Instance]:
+        """A request whose prompt one instance computes for another: what it is at the first of them."""
+        fleet = self.fleet
+        instance = fleet.instances[prefill]
+        transfer = instance.transfer
+        assert transfer is not None
+        source = Job(job.request, 1, job.output_key, fleet.block_tokens, job.counted)
+        if job.output_tokens > 1 or not transfer.first_token:
+            if decode not in self.incoming:
+                self.incoming[decode] = Incoming(transfer.incoming)
+            link, incoming = fleet.outgoing[prefill], self.incoming[decode]
+            source.handover = job.awaits = Handover(source, job, prefill, decode, link, transfer, incoming)
+            job.started = True
+            job.prefilled = job.request.prompt_tokens
+            fleet.instances[decode].stats.requests += 1
+        return source, instance
+
+    def pass_on(self, now: int, handover: Handover, priority: float, hints: Hints) -> None:
+        """A prompt has been computed, or a chunk of it: it goes on to the instance that generates."""
+        fleet, target = self.fleet, handover.target
+        instance = fleet.instances[handover.decode]
+        if handover.done:
+            fleet.recorder.handed_ps[target.row] = now
+            target.generated = int(handover.transfer.first_token)
+            instance.gaps.last_token_ps[target.row] = now
+        if handover.load is not None:
+            instance.fetch_more(handover, now)
+        elif not handover.begun:
+            handover.begun = True
+            handover.incoming.count += 1
+            before = instance.end
+            fleet.moved(handover.decode, before, instance.enqueue(target, now, priority, hints))
+
+    def loaded(self, now: int, load: Load) -> None:
+        """The blocks that a request waited for have come, unless it has given up."""
+        fleet, handover = self.fleet, load.job.awaits
+        instance = fleet.instances[load.instance]
+        if load.job not in instance.loading:
+            return
+        before = instance.end
+        fleet.moved(load.instance, before, instance.loaded(load.job, now))
+        if handover is not None:
+            fleet.recorder.transfer_ps[load.job.row] = handover.begun_ps
+            fleet.recorder.transferred_ps[load.job.row] = now
+            self.let_go(now, handover)
+            self.received(now, handover.incoming)
+
+    def let_go(self, now: int, handover: Handover) -> None:
+        """The instance that has computed a prompt for another need not keep it."""
+        instance = self.fleet.instances[handover.prefill]
+        before = instance.end
+        self.fleet.moved(handover.prefill, before, instance.let_go(handover.source, now))
+
+    def received(self, now: int, incoming: Incoming) -> None:
+        """An instance has got a request from another, or will not; those that wait for that may go on."""
+        incoming.count -= 1
+        if incoming.blocked and not incoming.full():
+            blocked = sorted(incoming.blocked)
+            incoming.blocked.clear()
+            for index in blocked:
+                instance = self.fleet.instances[index]
+                instance.refused = None
+                before = instance.end
+                self.fleet.moved(index, before, instance.nudge(now))
+
+    def given_up(self, now: int, job: Job) -> None:
+        """The client of a request has gone; `job` is what it was at the instance where it was last."""
+        if job.awaits is not None:
+            self.let_go(now, job.awaits)
+            self.received(now, job.awaits.incoming)
+        elif job.handover is not None and job.handover.begun:  # it was going on in chunks
+            handover = job.handover
+            instance = self.fleet.instances[handover.decode]
+            before = instance.end
+            instance.withdraw(handover.target, now)
+            self.fleet.moved(handover.decode, before, instance.nudge(now))
+            self.received(now, handover.incoming)
