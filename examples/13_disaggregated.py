@@ -37,7 +37,8 @@ def row(label: str, how: str, found: dict[str, Any]) -> str:
     return f"{label:14}{how:>14}" + "".join(f"{figure:10,.1f}" for figure in figures) + f"{slo['goodput_ratio']:8.1%}"
 
 
-print("1,000 requests; within the SLO: TTFT up to 1 s and TPOT up to 12 ms\n")
+print("1,000 requests on 8 GPUs, those that compute prompts + those that generate.")
+print("Times in ms; within the SLO: TTFT up to 1 s and TPOT up to 12 ms\n")
 print(f"{'':28}{'TTFT p99':>10}{'TPOT p99':>10}{'ITL p99':>10}{'E2E mean':>10}{'in SLO':>8}")
 data = headway.Scenario.load(FILE).resolved()
 for label, load in LOADS.items():
@@ -47,10 +48,10 @@ for label, load in LOADS.items():
         print(row(label, how, headway.simulate(scenario, routing="least-loaded").summary()))
         label = ""
 
-print("\nPrompts that share prefixes, on 2 + 6: what prefix-pair finds where prompts are computed\n")
+print("\nPrompts that share prefixes, on 2 + 6: what is found where they are computed\n")
 for keep in ("false", "true"):
     shared = ["workload.prefix={groups: 300, tokens: 1500}", f"cluster.transfer.keep_prefill_copy={keep}"]
     for policy in ("least-loaded-pair", "prefix-pair"):
         found = headway.simulate(FILE, overrides=shared, routing=policy).summary()
         hits, ttft = found["cache"]["token_hit_ratio"], found["latency"]["ttft"]["mean"]
-        print(f"keep_prefill_copy: {keep:6}{policy:18}{hits:6.1%} cached, TTFT {ttft:6.1f} ms on average")
+        print(f"keep_prefill_copy: {keep:6}{policy:18}{hits:6.1%} cached, mean TTFT {ttft:6.1f} ms")

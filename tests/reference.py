@@ -494,6 +494,8 @@ class Instance:
                 finished.append(self.drop(job, now))
                 continue
             if job.computed == job.known:
+                if not entry.is_decode:
+                    self.refused = None
                 if not entry.is_decode and self.lower is not None and self.lower.eager:
                     self.cache.copy_down(job)
                     self.stirred = True

@@ -140,7 +140,7 @@ class Lower:
             store.thrashed += len([name for name in names if store.came[name] > now - SECOND])
             if self.eager or store.shared:  # the copy stays, and was used
                 for name in reversed(names):
-                    store.touch(now, name)
+                    store.touch(store.came[name], name)
             else:
                 store.go_to(now)
                 store.leaving += length

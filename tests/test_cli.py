@@ -65,6 +65,27 @@ def test_run_prints_a_table_and_nothing_on_stderr(headway: Run, scenario: str) -
     assert hint == f"headway compare {scenario}"
 
 
+SPLIT = "cluster={architecture: disaggregated, prefill: {instances: 1}, decode: {instances: 2}}"
+KEPT = "cluster.transfer.keep_prefill_copy=true"
+
+
+def test_a_run_in_two_halves_fits_80_columns_and_tells_of_prefixes_that_are_lost(headway: Run, scenario: str) -> None:
+    done = headway("run", scenario, "--set", SPLIT)
+    assert max(len(line) for line in done.stdout.splitlines()[:-1]) <= 80
+    assert "KV transfers  60, " in done.stdout
+    assert "pair_split=60 pair_whole=0 prefill.prefix_index_blocks=" in done.stdout
+    told = "'transfer.keep_prefill_copy' is off, so that nothing stays there once it has been moved. Set it to true"
+    assert done.stderr.startswith("headway: weighted lives on prefixes") and told in done.stderr
+    for words in (("--routing-policy", "least-loaded"), ("--set", KEPT)):
+        assert not headway("run", scenario, "--set", SPLIT, *words).stderr
+
+
+def test_compare_names_the_policies_whose_prefixes_are_lost(headway: Run, scenario: str) -> None:
+    words = ("compare", scenario, "--set", SPLIT, "--policies", "round-robin,lmetric,least-loaded-pair,prefix-pair")
+    assert headway(*words).stderr.startswith("headway: lmetric, prefix-pair live on prefixes cached where")
+    assert not headway(*words, "--set", KEPT).stderr
+
+
 def test_the_hint_repeats_the_options_and_can_be_copied(headway: Run, scenario: str) -> None:
     options = ["--set", "workload.prompt_tokens={dist: exponential, mean: 90}", "--routing-scorers", "load-balance:1"]
     hint = shlex.split(headway("run", scenario, *options).stdout.splitlines()[-1])

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from conftest import Run
-from headway import cli
+from headway import cli, inspect_trace
+from headway.types import HeadwayError
 from headway.workload.traces import open_trace
 from headway.workload.traces.record import Record
 
@@ -201,3 +202,21 @@ def test_real_traces_are_transformed_in_a_few_seconds(headway: Run, traces: Path
     source = traces / "mooncake" / "conversation_trace.jsonl.gz"
     done = headway("trace", "cap", str(source), str(tmp_path / "capped.jsonl.gz"), "--max-turns", "8", "--json")
     assert json.loads(done.stdout)["written"] == 11_712
+
+
+def test_inspect_takes_the_order_in_which_a_prompt_is_used(capsys: pytest.CaptureFixture[str], source: Path) -> None:
+    asked = ("inspect", source, "--capacity", "5", "--instances", "1")
+    rows = []
+    for order in ((), ("--order", "first-to-last"), ("--order", "tail-first")):
+        code, said, _ = trace(capsys, *asked, *order, "--json")
+        assert code == 0
+        rows.extend(json.loads(said)["reuse"])
+    assert [row["order"] for row in rows] == ["first-to-last", "first-to-last", "tail-first"]
+    # Prompts of 1 to 10 blocks: of those beyond the fifth a cache of five keeps the tail, or the head.
+    assert [row["block_hit_ratio"] for row in rows] == [15 / 55, 15 / 55, 35 / 55]
+    assert "in order of arrival, tail first;" in trace(capsys, *asked, "--order", "tail-first")[1]
+    assert "in order of arrival;" in trace(capsys, *asked)[1]
+    code, said, error = trace(capsys, *asked, "--order", "tail")
+    assert code == 2 and not said and "tail-first" in error
+    with pytest.raises(HeadwayError, match="no order of use is called 'tail_last'"):
+        inspect_trace(source, order="tail_last")  # type: ignore[arg-type]

@@ -363,3 +363,18 @@ def test_policies_that_decide_alike_all_stay() -> None:
     names = [name for name, _ in headway.compare(SCENARIO).ranked]
     pairs = ["least-loaded-pair", "pair", "prefix-pair"]  # of which there are none to choose
     assert sorted([*names, *pairs]) == sorted(registry.names("routing"))
+
+
+def test_a_pair_policy_that_seeks_prefixes_is_shown_with_and_without_copies_of_them() -> None:
+    scenario = {
+        "workload": {"requests": 60, "rate": "20/s", "prompt_tokens": 600, "prefix": {"groups": 2, "tokens": 512}},
+        "cluster": {"architecture": "disaggregated", "prefill": {"instances": 2}, "decode": {"instances": 2}},
+    }
+    pairs = ["prefix-pair", "least-loaded-pair"]
+    found = headway.compare(scenario, pairs, workers=1)
+    assert sorted(name for name, _ in found.ranked) == ["least-loaded-pair", "prefix-pair", "prefix-pair(copies)"]
+    hits = {name: summary["cache"]["token_hit_ratio"] for name, summary in found.ranked}
+    assert hits["prefix-pair(copies)"] > 0.5 > hits["prefix-pair"]
+    kept = headway.compare(scenario, pairs, overrides="cluster.transfer.keep_prefill_copy=true", workers=1)
+    assert sorted(name for name, _ in kept.ranked) == ["least-loaded-pair", "prefix-pair"]
+    assert kept["prefix-pair"] == found["prefix-pair(copies)"]

@@ -31,7 +31,7 @@ from headway import latency, registry
 from headway.experiment.compare import PER
 from headway.experiment.controls import CONTROLS
 from headway.experiment.run import about
-from headway.latency import NAMES, gpus, models
+from headway.latency import NAMES, gpus, links, models
 from headway.overrides import policy_config
 from headway.results.groups import fairness, sessions
 from headway.results.recorder import Recorder
@@ -193,7 +193,7 @@ def _wrapped(code: str) -> str:
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Every name there is, and every dotted path: `Class.attribute`, `module.name`, keys of summary and scenario."""
     words = FOREIGN | set(COLUMNS) | set(KEPT) | set(OUTCOMES) | set(FORMATS) | set(NAMES)
-    words |= set(gpus().entries) | set(models().entries)
+    words |= set(gpus().entries) | set(models().entries) | set(links().entries) | set(links().aliases)
     words |= {name for entry in registry.entries() for name in (entry.name, entry.stage)}
     for info in pkgutil.walk_packages([str(SOURCE)], "headway."):
         words |= _names(import_module(info.name))

@@ -39,6 +39,12 @@ def test_the_halves_inherit_what_they_do_not_give() -> None:
     assert (moves.grain_tokens, moves.first_token, moves.keeps_copy) == (32, True, False)
 
 
+def test_null_takes_the_parts_of_a_split_cluster_away() -> None:
+    whole = load(architecture="monolithic", instances=8, prefill=None, decode=None, transfer=None)
+    assert not whole.cluster.disaggregated() and len(engines(whole.cluster)) == 8
+    assert load(**APART, transfer=None).resolved() == load(**APART).resolved()
+
+
 @pytest.mark.parametrize(("granularity", "tokens"), [("block", 16), ("chunk", 700), ("stream", 1)])
 def test_the_granularity_is_in_tokens(granularity: str, tokens: int) -> None:
     prefill = {"instances": 1, "max_batch_tokens": 700}
@@ -109,8 +115,8 @@ def test_the_parts_of_a_pair_are_written_out() -> None:
         ({**APART, "prefill": {"instances": 1, "model": "x"}}, "cluster.prefill.model: there is no such key."),
         ({**APART, "prefill": {"instances": 1, "gpu": "x"}}, "cluster.prefill.gpu: no GPU in the table is called 'x'"),
         ({**APART, "prefill": {"instances": 1, "kv": {"block_tokens": 4}}}, "cluster.prefill.kv.block_tokens: is one"),
-        ({"prefill": {"instances": 2}}, "cluster.prefill: is for 'architecture: disaggregated'; give that as well."),
-        ({"transfer": {}}, "cluster.transfer: is for 'architecture: disaggregated'; give that as well."),
+        ({"prefill": {"instances": 2}}, "cluster.prefill: is for 'architecture: disaggregated'; give that as well,"),
+        ({"transfer": {}}, "cluster.transfer: is for 'architecture: disaggregated'; give that as well,"),
         ({"architecture": "split"}, "cluster.architecture: expected 'monolithic' or 'disaggregated', got 'split'."),
         ({**APART, "transfer": {"latency": "5"}}, "cluster.transfer.latency: '5' is not a duration"),
         ({**APART, "transfer": {"granularity": "page"}}, "cluster.transfer.granularity: expected 'block' or 'chunk'"),
@@ -123,6 +129,14 @@ def test_the_parts_of_a_pair_are_written_out() -> None:
                 "decode": {"instances": 1, "kv": {"tiers": {"storage": {"blocks": 8, "shared": True}}}},
             },
             "cluster.decode.kv.tiers.storage: is one store that prefill and decode share",
+        ),
+        (
+            {
+                **APART,
+                "kv": {"tiers": {"storage": {"blocks": 9, "shared": True}}},
+                "decode": {"instances": 1, "kv": {"eviction": "lfu"}},
+            },
+            "cluster.decode.kv.eviction: prefill and decode share the storage store, which has one order",
         ),
     ],
 )

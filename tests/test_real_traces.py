@@ -1,4 +1,5 @@
-"""The public traces, whole, under every routing policy; and their reuse against a cache that is plain to see right."""
+"""The public traces, whole, under every routing policy; their reuse against a cache that is plain to see right; and
+hits with a CPU tier against the capacity curve of `trace inspect`."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import gzip
 import json
 from collections import Counter, OrderedDict
 from functools import cache
+from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,3 +201,81 @@ def test_no_cluster_saves_more_than_one_endless_cache_could() -> None:
         total += prompt
     for routing in ("round-robin", "weighted"):
         assert 0 < run(name, routing).summary()["cache"]["token_hit_ratio"] < shared / total
+
+
+# --- a CPU tier against the capacity curve -----------------------------------------------------------------------
+
+GPU = 3300  # blocks; the longest prompt has 3,181
+
+
+@pytest.fixture(scope="module")
+def weka(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sessions that overlap, each answer one token: that token is never computed, so no answer is cached."""
+    path = tmp_path_factory.mktemp("weka") / "short.headway.jsonl.gz"
+    changes = [{"starts": {"rate": "1/s", "seed": 3}}, {"scale": {"output_tokens": 0.00001}}]
+    api.convert_trace(TRACES / "agentic-coding-weka" / "raw-sample", path, transforms=changes)
+    return path
+
+
+def curve(path: Path, capacity: int, order: Any) -> float:
+    found = api.inspect_trace(path, capacities=[capacity], instances=[1], order=order)
+    return float(found["reuse"][0]["block_hit_ratio"])
+
+
+def tiered(trace: Json, offload: str, cpu: int, **cluster: Any) -> api.Result:
+    """On one instance. At level 1 the GPU is full before anything moves."""
+    tiers = {"cpu": {"blocks": cpu, "bandwidth": "1000GB/s", "latency": "0s"}}
+    kv = {"block_tokens": 64, "gpu_blocks": GPU, "tiers": tiers, "offload": offload, "offload_level": 1.0}
+    return api.simulate(
+        {
+            "workload": {"trace": trace},
+            "cluster": {"instances": 1, "kv": kv, **cluster},
+            "policies": {"routing": "round-robin"},
+        }
+    )
+
+
+def combined(offload: str, cpu: int) -> int:
+    """What all stores hold together, or the larger where copies stay above and below. A block of the GPU has the tokens
+    after a prompt's last whole one, which are never content."""
+    return max(GPU - 1, cpu) if offload == "eager" else GPU - 1 + cpu
+
+
+@pytest.mark.parametrize(
+    ("offload", "cpu", "either_order"),
+    [
+        *(("lazy", 300, False), ("lazy", 2000, True), ("lazy", 4000, True), ("lazy", 6000, True)),
+        *(("threshold", 300, False), ("threshold", 2000, True)),
+        *(("eager", 2000, False), ("eager", 3600, False), ("eager", 5000, True), ("eager", 9000, True)),
+    ],
+)
+def test_sessions_with_a_cpu_tier_hit_exactly_what_the_capacity_curve_says(
+    weka: Path, offload: str, cpu: int, either_order: bool
+) -> None:
+    """One request in flight and no generated tokens: the tail-first curve to the last block. The other curve is within
+    two points where more than one and a half of the longest prompt have room."""
+    latency = {"model": "fixed", "prefill_tokens_per_s": 10**9, "decode_tokens_per_s": 10**6}
+    trace = {"path": str(weka), "replay": "timestamps"}
+    result = tiered(trace, offload, cpu, max_batch_size=1, max_batch_tokens=10**6, latency=latency)
+    capacity = combined(offload, cpu)
+    ratio = result.summary()["cache"]["block_hit_ratio"]
+    assert result.summary()["requests"]["completed"] == 698
+    assert ratio == curve(weka, capacity, "tail-first")
+    assert (capacity > 1.5 * GPU) == either_order
+    assert (ratio - curve(weka, capacity, "first-to-last") <= 0.02) == either_order
+
+
+@pytest.mark.parametrize(("offload", "cpu"), [("lazy", 300), ("lazy", 4000), ("threshold", 1500), ("eager", 5000)])
+def test_sessions_that_run_beside_each_other_hit_about_what_the_capacity_curve_says(
+    tmp_path: Path, offload: str, cpu: int
+) -> None:
+    """A quarter of the requests come while others run, and answers take room: still within two points of the curve."""
+    path = tmp_path / "weka.headway.jsonl.gz"
+    starts = [{"starts": {"rate": "1/s", "seed": 3}}]
+    api.convert_trace(TRACES / "agentic-coding-weka" / "raw-sample", path, transforms=starts)
+    result = tiered({"path": str(path), "replay": "think", "speed": 20}, offload, cpu, model="llama-3.1-8b", gpu="h100")
+    assert result.summary()["requests"]["completed"] == 698
+    ends = accumulate(result.requests["finished_ps"], max)
+    assert sum(come < end for end, come in zip(ends, result.requests["arrival_ps"][1:], strict=False)) > 698 / 4
+    ratio = result.summary()["cache"]["block_hit_ratio"]
+    assert abs(ratio - curve(path, combined(offload, cpu), "tail-first")) <= 0.02

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from conftest import ROOT
-from headway import cluster_spec, overrides
+from headway import cluster_spec, kv_spec, overrides, pd_spec
 from headway import scenario as scenario_module
 from headway.latency import MODELS, gpus, models
 from headway.latency.hardware import GpuFigures
@@ -419,7 +419,9 @@ SECTIONS: dict[str, list[type[msgspec.Struct]]] = {
     "Traces": [TraceSpec],
     "`cluster`": [cluster_spec.Cluster],
     "`deployments`": [cluster_spec.Deployment],
+    "Disaggregation": [pd_spec.HalfKeys, pd_spec._TransferKeys],
     "`kv`": [cluster_spec.Kv],
+    "`tiers`": [kv_spec._TierKeys],
     "`latency`": [kind.keys for kind in MODELS.values()],
     "GPUs": [GpuFigures],
     "Models": [ModelFigures],

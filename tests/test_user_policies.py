@@ -85,6 +85,14 @@ def test_a_mistake_in_a_routing_policy_is_one_sentence(tmp_path, body, what):
     assert what in told(own(tmp_path, body))
 
 
+@pytest.mark.parametrize("half", ["prefill", "decode"])
+def test_a_mistake_in_a_half_of_a_pair_is_one_sentence_too(tmp_path, half):
+    apart = ["cluster.architecture=disaggregated", "cluster.prefill.instances=1", "cluster.decode.instances=1"]
+    routing = {"name": "pair", half: own(tmp_path, ROUTE + "return 1 / 0\n")}
+    with pytest.raises(HeadwayError, match=r"own\.py line \d+, in Own\.route: ZeroDivisionError.*, at request 0\.$"):
+        simulate(overrides=[*SMALL, *apart], routing=routing)
+
+
 def test_a_declared_class_without_its_stages_method(tmp_path):
     text = told(own(tmp_path, "    pass\n", '@policy("routing", "own-empty")\n'))
     assert text.endswith("Own has no method 'route', as a routing policy needs.")

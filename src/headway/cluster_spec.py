@@ -204,7 +204,7 @@ def _keys(section: Any, where: str, kv: Kv) -> Any:
         keys["kv"] = read_kv({**inherited, **given} if isinstance(given, dict) else given, f"{where}.kv")
     if isinstance(keys, dict) and keys.get("adapters") is not None:
         keys["adapters"] = Adapters.read(keys["adapters"], f"{where}.adapters")
-    if isinstance(keys, dict) and "transfer" in keys:
+    if isinstance(keys, dict) and keys.get("transfer") is not None:
         keys["transfer"] = read_transfer(keys["transfer"], f"{where}.transfer")
     return keys
 
@@ -215,7 +215,8 @@ def _whole(one: E, given: Json, where: str) -> E:
     if not halves:
         for key in APART:
             if given.get(key) is not None:
-                raise HeadwayError(f"{where}.{key}: is for 'architecture: disaggregated'; give that as well.")
+                wrong = "is for 'architecture: disaggregated'"
+                raise HeadwayError(f"{where}.{key}: {wrong}; give that as well, or leave it out.")
         one.latency_model(where)
         one.kv_blocks(where)
         return one

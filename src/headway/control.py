@@ -271,9 +271,11 @@ class ControlPlane:
     def flight(self, request_id: int) -> Flight:
         return self.flights[request_id]
 
-    def handed(self, now_ps: int, request_id: int) -> None:
+    def handed(self, now_ps: int, request_id: int) -> Flight:
         """A request's prompt has been computed on one instance, and it goes on to the other."""
-        self.flights[request_id].leave_prefill()
+        flight = self.flights[request_id]
+        flight.leave_prefill()
+        return flight
 
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         flight = self.flights.pop(request_id)

@@ -7,15 +7,16 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from headway.latency import read_link
 from headway.section import read
 from headway.types import HeadwayError, Json
-from headway.units import bandwidth, duration_ps, duration_text
+from headway.units import duration_text
 from headway.wording import shown, suggest
 
 BlockTokens = Annotated[int, Meta(ge=1, le=65_536)]
 Positive = Annotated[int, Meta(ge=1, le=10**9)]
 Share = Annotated[float, Meta(gt=0, le=1)]
-TIERS: Final = {"cpu": ("50GB/s", "20us"), "storage": ("5GB/s", "1ms")}  # bandwidth and latency, the fastest first
+TIERS: Final = {"cpu": ("20us", "50GB/s"), "storage": ("1ms", "5GB/s")}  # latency and bandwidth, the fastest first
 
 
 class TierSpec(Struct, frozen=True):
@@ -37,6 +38,7 @@ class TierSpec(Struct, frozen=True):
 
 class _TierKeys(Struct):
     blocks: Positive
+    profile: str | None = None
     bandwidth: Any = None
     latency: Any = None
     shared: bool = False
@@ -90,10 +92,5 @@ def read_kv(section: Any, where: str) -> Kv:
 
 def read_tier(keys: Any, name: str, where: str) -> TierSpec:
     given = read(_TierKeys, keys, where)
-    speed, latency = TIERS[name]
-    return TierSpec(
-        given.blocks,
-        bandwidth(speed if given.bandwidth is None else given.bandwidth, f"{where}.bandwidth"),
-        duration_ps(latency if given.latency is None else given.latency, f"{where}.latency"),
-        given.shared,
-    )
+    latency_ps, bandwidth = read_link(given.profile, given.latency, given.bandwidth, TIERS[name], where)
+    return TierSpec(given.blocks, bandwidth, latency_ps, given.shared)

@@ -7,13 +7,14 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct
 
 from headway.kv_spec import Kv, Positive
+from headway.latency import read_link
 from headway.section import read
 from headway.types import HeadwayError, Json
-from headway.units import bandwidth, duration_ps, duration_text
-from headway.wording import shown
+from headway.units import duration_text
 
 MOST_INSTANCES: Final = 100_000
 ROLES: Final = ("prefill", "decode")
+LINK: Final = ("500us", "50GB/s")  # latency and bandwidth
 Instances = Annotated[int, Meta(ge=1, le=MOST_INSTANCES)]
 Gpus = Annotated[int, Meta(ge=1, le=1024)]
 Architecture = Literal["monolithic", "disaggregated"]
@@ -34,8 +35,9 @@ class HalfKeys(Struct):
 
 
 class _TransferKeys(Struct):
-    latency: Any = "500us"
-    bandwidth: Any = "50GB/s"
+    profile: str | None = None
+    latency: Any = None
+    bandwidth: Any = None
     granularity: Literal["block", "chunk", "stream"] = "block"
     keep_prefill_copy: bool = False
     first_token: Literal["prefill", "decode"] = "prefill"
@@ -71,12 +73,10 @@ class Transfer(Struct, frozen=True):
 
 def read_transfer(section: Any, where: str) -> Transfer:
     keys = read(_TransferKeys, {} if section is None else section, where)
-    speed = bandwidth(keys.bandwidth, f"{where}.bandwidth")
-    if speed < 1:
-        raise HeadwayError(f"{where}.bandwidth: must be at least 1B/s, got {shown(keys.bandwidth)}.")
+    latency_ps, bandwidth = read_link(keys.profile, keys.latency, keys.bandwidth, LINK, where)
     return Transfer(
-        duration_ps(keys.latency, f"{where}.latency"),
-        speed,
+        latency_ps,
+        bandwidth,
         keys.granularity,
         keys.keep_prefill_copy,
         keys.first_token,
@@ -89,6 +89,11 @@ def check_shared(kvs: dict[str, Kv], where: str) -> None:
     """A store that the instances of a deployment share is one, so both kinds describe it alike."""
     one, other = (kv.tiers or {} for kv in kvs.values())
     for name in one:
-        if name in other and (one[name].shared or other[name].shared) and one[name] != other[name]:
+        if name not in other or not (one[name].shared or other[name].shared):
+            continue
+        if one[name] != other[name]:
             wrong = f"{where}.decode.kv.tiers.{name}: is one store that prefill and decode share"
             raise HeadwayError(f"{wrong}; give it once, as {where}.kv.tiers.{name}.")
+        if len({kv.eviction for kv in kvs.values()}) > 1:
+            wrong = f"{where}.decode.kv.eviction: prefill and decode share the {name} store, which has one order"
+            raise HeadwayError(f"{wrong}; give it once, as {where}.kv.eviction.")

@@ -59,6 +59,18 @@ def test_sessions_can_be_ranked_by_and_a_run_without_any_comes_last() -> None:
     assert (figure("sessions.completed"), direction("sessions.completed")) == ("sessions.completed", "high")
 
 
+def test_tiers_and_transfers_rank_where_a_run_has_them() -> None:
+    plain = run("plain", 1, 2)
+    more, less = (
+        (name, {**plain[1], "tiers": {"cpu": {"hit_ratio": share}}, "transfer": {"wait": {"p99": 9 * share}}})
+        for name, share in (("more", 0.4), ("less", 0.3))
+    )
+    assert order([plain, less, more], by=figure("tiers.cpu.hit_ratio")) == ["more", "less", "plain"]
+    assert order([plain, more, less], by=figure("transfer.wait.p99")) == ["less", "more", "plain"]
+    for path in ("tiers.storage.thrashed_blocks", "loads.wait.mean", "transfer.bytes", "tiers.gpu.hit_ratio"):
+        assert figure(path) == path
+
+
 def test_an_slo_of_whole_requests_ranks_too() -> None:
     slo = {"slo": Targets(e2e_ps=80 * MS)}
     assert order([run("late", 1, 90, **slo), run("good", 9, 80, **slo)]) == ["good", "late"]

@@ -63,6 +63,7 @@ def test_one_request_takes_queue_and_prefill_and_transfer_and_decode(tmp_path: P
     assert result.requests["instance"] == [1]
     found = result.summary()["transfer"]
     assert (found["count"], found["bytes"]) == (1, 160 * TOKEN_BYTES)
+    assert found["bytes_per_s"] == 160 * TOKEN_BYTES * 1000 / 71
     assert found["wait"]["mean"] == 0.0
     assert found["time"]["mean"] == 15.0
     assert found["link_utilization"] == 10 / 71
@@ -130,6 +131,18 @@ def test_pipelined_chunks_queue_on_a_slow_link(tmp_path: Path) -> None:
     # From 32 ms on two chunks share the link, of the first 4 ms being left: it leaves at 40. Then the second has 16 ms
     # left, and from 48 ms on, with 8 of them, shares with the third until 64; that has then had 8 of its 20 ms.
     assert ms(result, "transferred_ps") == [76 + 5]
+
+
+@pytest.mark.parametrize("granularity", ["block", "chunk", "stream"])
+def test_pipelined_or_not_the_same_bytes_are_moved(tmp_path: Path, granularity: str) -> None:
+    # Steps of 200 tokens end within a block, and the second prompt begins in the middle of one.
+    given = scenario(trace(tmp_path, (0, 330, 2), (0, 540, 2)), max_batch_tokens=200)
+    moved = []
+    for pipelined in (False, True):
+        given["cluster"]["transfer"] |= {"granularity": granularity, "pipelined": pipelined}
+        moved.append(headway.simulate(given).summary()["transfer"]["bytes"])
+    tokens = {"block": (21 + 34) * 16, "chunk": (2 + 3) * 200, "stream": 330 + 540}[granularity]
+    assert moved == [tokens * TOKEN_BYTES] * 2
 
 
 @pytest.mark.parametrize("leap", LEAPS)
@@ -225,6 +238,7 @@ def test_a_request_of_one_token_that_the_first_instance_delivers_goes_nowhere_el
     assert result.requests["transferred_ps"] == [-1]
     assert result.summary()["transfer"]["count"] == 0
     assert [one["output_tokens"] for one in result.summary()["instances"]] == [1, 0]
+    assert [one["requests"] for one in result.summary()["instances"]] == [1, 1]  # it was meant for both
 
 
 def test_who_is_preempted_where_it_generates_computes_its_prompt_there(tmp_path: Path) -> None:
@@ -250,3 +264,29 @@ def test_a_run_folder_has_the_transfers_and_another_does_not(tmp_path: Path) -> 
     other.save(tmp_path / "other")
     assert "prefill_instance" not in (tmp_path / "other" / "requests.jsonl").read_text()
     assert "transfer" not in other.summary()
+
+
+@pytest.mark.parametrize("leap", LEAPS)
+@pytest.mark.parametrize("offload", [None, "lazy", "eager"])
+def test_the_index_hears_when_a_prompt_has_moved_on(tmp_path: Path, leap: bool | str, offload: str | None) -> None:
+    """The first prompt is there at 33.6 ms, in the middle of a long run of its instance; word comes 20 ms later."""
+    believed = {}
+    for at in (53, 54):
+        lines: list[dict[str, Any]] = [{"headway_trace": 1, "origin": "made", "block_tokens": BLOCK}]
+        for when, key, tokens in ((0, 1000, 161), (1, 2000, 480), (at, 1000, 161)):
+            blocks = [(key, -(-tokens // BLOCK))]
+            lines.append({"prompt_tokens": tokens, "output_tokens": 5, "at_ps": when * MS, "blocks": blocks})
+        (tmp_path / "requests.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        workload = {"trace": {"path": str(tmp_path / "requests.jsonl"), "sessions": "none"}}
+        kv: dict[str, Any] = {"gpu_blocks": 1000}
+        if offload is not None:
+            kv |= {"offload": offload, "tiers": {"cpu": {"blocks": 1000}}}
+        given = scenario(workload, kv=kv, prefill={"instances": 1, "max_batch_tokens": 16}) | {
+            "policies": {"routing": {"name": "pair", "prefill": "prefix-affinity"}},
+            "signals": {"kv_event_delay": "20ms"},
+            "leap": leap,
+        }
+        result = headway.simulate(given)
+        assert ms(result, "transferred_ps")[0] == 33.6 < ms(result, "handed_ps")[1] - 20
+        believed[at] = result.requests["predicted_tokens"][2]
+    assert believed == {53: 160, 54: 160 if offload == "eager" else 0}  # of which there is a copy below

@@ -18,8 +18,10 @@ GB = 10**9
 JOB = Job(Request(0, 0, 1, Path((), ())), 1, 0, 16, True)
 
 
-def arrivals(bandwidth: int, latency: int, transfers: list[tuple[int, int]]) -> dict[int, int]:
-    """When each transfer of (start, bytes), in order of start, arrives."""
+def arrivals(
+    bandwidth: int, latency: int, transfers: list[tuple[int, int]], alone: int | None = None
+) -> dict[int, int]:
+    """When each transfer of (start, bytes), in order of start, arrives; or the one that alone somebody waits for."""
     link: Link[int] = Link(bandwidth, latency)
     found: dict[int, int] = {}
     waiting = list(enumerate(transfers))
@@ -30,7 +32,7 @@ def arrivals(bandwidth: int, latency: int, transfers: list[tuple[int, int]]) -> 
             found.update({load.instance: now for load in link.arrived(now)})
         while waiting and waiting[0][1][0] == now:
             number, (_, amount) = waiting.pop(0)
-            link.start(now, amount, Load(number, JOB, 0, 0))
+            link.start(now, amount, Load(number, JOB, 0, 0) if alone in (None, number) else None)
     return found
 
 
@@ -89,3 +91,17 @@ def test_it_agrees_with_exact_fractions(bandwidth: int, transfers: list[tuple[in
     for number, at in exact(bandwidth, transfers).items():
         # Rounded up to whole picoseconds each time something happens, which delays those behind by as much.
         assert at <= got[number] <= at + 3 * len(transfers) ** 2, number
+
+
+@given(
+    st.integers(1, 10**12),
+    st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 10**4)), min_size=1, max_size=12).map(sorted),
+    st.data(),
+)
+def test_what_nobody_waits_for_takes_its_share_all_the_same(
+    bandwidth: int, transfers: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    number = data.draw(st.integers(0, len(transfers) - 1))
+    got = arrivals(bandwidth, 3, transfers, number)[number]
+    # Looked at less often, it has been rounded less often.
+    assert abs(got - arrivals(bandwidth, 3, transfers)[number]) <= 3 * len(transfers) ** 2

@@ -126,6 +126,7 @@ def test_a_shared_store_stands_there_once(tmp_path: Path) -> None:
     summary = result.summary()
     assert summary["tiers"]["storage"]["stores"] == 1 and summary["tiers"]["storage"]["blocks"] == 50
     assert summary["tiers"]["storage"]["hit_ratio"] == 32 / 68
+    assert summary["tiers"]["gpu"]["hit_ratio"] == summary["cache"]["token_hit_ratio"] - 32 / 68
     assert [one["tiers"] for one in summary["instances"]] == [{}, {}]
 
 
@@ -161,6 +162,34 @@ def test_the_index_hears_of_moves_and_of_what_is_gone(tmp_path: Path, leap: bool
     late = Looker(*ALL)
     run(tmp_path, leap, late, "ABA", kv=kv, signals={"kv_event_delay": "1500ms"})
     assert late.within[-1] == (4, 4, 4)
+
+
+class All(Looker):
+    """Sends all to the first instance and writes down where each is believed to find a prompt."""
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        self.believed = [self.index.matches_within(request.path, tier) for tier in ("gpu", "cpu", "storage")]
+        assert self.believed[-1] == self.index.matches(request.path)
+        return Route(cluster.instances[0].id)
+
+
+@LEAPS
+@pytest.mark.parametrize("offload", ["lazy", "eager"])
+def test_what_lies_in_a_shared_store_is_believed_with_all_who_can_load_it(
+    tmp_path: Path, leap: bool | str, offload: str
+) -> None:
+    def last(blocks: int, prompts: str = "ABA", delay: str = "10ms") -> list[list[int]]:
+        kv = {"offload": offload, "tiers": {"cpu": {**CPU, "blocks": blocks, "shared": True}}}
+        looker = All(*ALL)
+        run(tmp_path, leap, looker, prompts, instances=3, kv=kv, signals={"kv_event_delay": delay})
+        return looker.believed
+
+    assert last(20) == [[0, 0, 0], [4, 4, 4], [4, 4, 4]]
+    copied = 4 if offload == "eager" else 0
+    assert last(20, "AA") == [[4, 0, 0], [4, copied, copied], [4, copied, copied]]
+    assert last(20, "ABA", "1500ms") == [[4, 0, 0], [4, copied, copied], [4, copied, copied]]
+    left = 2 if offload == "lazy" else 0  # B's copy took its place
+    assert last(2) == [[0, 0, 0], [left, left, left], [left, left, left]]
 
 
 def test_samples_keep_to_a_grid_that_grows_with_the_run() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from io import StringIO
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from headway.report.trace import report, snippet
+from headway.workload import reuse
 from headway.workload.inspect import describe, inspect
 from headway.workload.traces import Info, Options, Reader, Record, Trace, weka
 
 
-def brute_force(prompts: list[list[int]], instances: int, capacity: int | None) -> float:
+def brute_force(
+    prompts: list[list[int]], instances: int, capacity: int | None, order: reuse.Order = "first-to-last"
+) -> float:
     """Each cache is a list in order of use, the most recent last."""
     caches: list[list[int]] = [[] for _ in range(instances)]
     hits = 0
@@ -27,7 +31,7 @@ def brute_force(prompts: list[list[int]], instances: int, capacity: int | None) 
             if block not in cache:
                 break
             hits += 1
-        for block in blocks:
+        for block in blocks if order == "first-to-last" else reversed(blocks):
             if block in cache:
                 cache.remove(block)
             cache.append(block)
@@ -51,24 +55,71 @@ def write(folder: Path, prompts: list[list[int]], stamps: list[float] | None = N
     prompts=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=25),
     capacity=st.none() | st.integers(1, 12),
     instances=st.integers(1, 4),
+    order=st.sampled_from(reuse.ORDERS),
 )
-def test_reuse_follows_the_rule(tmp_path: Path, prompts: list[list[int]], capacity: int | None, instances: int) -> None:
-    found = inspect(write(tmp_path, prompts), capacities=[capacity], instances=[instances])["reuse"]
+def test_reuse_follows_the_rule(
+    tmp_path: Path, prompts: list[list[int]], capacity: int | None, instances: int, order: reuse.Order
+) -> None:
+    found = inspect(write(tmp_path, prompts), capacities=[capacity], instances=[instances], order=order)["reuse"]
     assert found == [
         {
             "instances": instances,
             "capacity": capacity,
-            "block_hit_ratio": pytest.approx(brute_force(prompts, instances, capacity)),
+            "block_hit_ratio": pytest.approx(brute_force(prompts, instances, capacity, order)),
             "placement": "round-robin",
+            "order": order,
         }
     ]
+
+
+@st.composite
+def prompts_of_runs(draw: st.DrawFn) -> list[list[reuse.Run]]:
+    """Fresh, or an earlier one cut inside a run and gone on with; a prompt may have a block twice."""
+    run = st.tuples(st.integers(-30, 30), st.integers(1, 9))
+    found: list[list[reuse.Run]] = []
+    for _ in range(draw(st.integers(1, 25))):
+        runs: list[reuse.Run] = []
+        if found and draw(st.booleans()):
+            runs = draw(st.sampled_from(found))
+            runs = runs[: draw(st.integers(1, len(runs)))]
+            first, count = runs.pop()
+            runs.append((first, draw(st.integers(1, count + 2))))
+        found.append(runs + draw(st.lists(run, min_size=not runs, max_size=3)))
+    return found
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    runs=prompts_of_runs(),
+    capacities=st.lists(st.none() | st.integers(1, 40), min_size=1, max_size=4),
+    order=st.sampled_from(reuse.ORDERS),
+    bits=st.sampled_from([1, 3, 14]),
+    short=st.sampled_from([0, 1024]),
+)
+def test_caches_of_every_size_hit_what_one_block_at_a_time_does(
+    runs: list[list[reuse.Run]],
+    capacities: list[int | None],
+    order: reuse.Order,
+    bits: int,
+    short: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In either order, with runs that lie across the lists of stretches, and with the log written anew or not."""
+    monkeypatch.setattr(reuse, "BUCKET_BITS", bits)
+    monkeypatch.setattr(reuse, "SHORT", short)
+    prompts = [[block for first, count in one for block in range(first, first + count)] for one in runs]
+    found = reuse.hits(zip(runs, map(len, prompts), strict=True), repeat(0), capacities, 1, order)
+    each = [brute_force(prompts, 1, capacity, order) for capacity in capacities]
+    assert [blocks / found.referenced for blocks in found.blocks] == each
+    assert found.tokens == max(found.blocks) and found.distinct == len(set(chain.from_iterable(prompts)))
 
 
 def test_a_request_does_not_hit_itself_and_stops_at_the_first_miss(tmp_path: Path) -> None:
     path = write(tmp_path, [[1, 2, 3], [1, 2, 3], [9, 2, 3]])
     assert inspect(path)["reuse"][0]["block_hit_ratio"] == 3 / 9
-    # a cache of two keeps the tail of a prompt, whose head is gone
+    # a cache of two keeps the tail of a prompt, whose head is gone; or its head, where the tail goes first
     assert inspect(path, capacities=[2])["reuse"][0]["block_hit_ratio"] == 0
+    assert inspect(path, capacities=[2], order="tail-first")["reuse"][0]["block_hit_ratio"] == 2 / 9
 
 
 def test_sessions_continue_the_owner_of_the_deepest_match_but_not_a_shared_root(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -33,6 +33,10 @@ def inspect(
         str, Parameter(help="Cache sizes in the trace's own blocks, separated by commas; inf is unlimited.")
     ] = "1000,10000,inf",
     instances: Annotated[str, Parameter(help="Numbers of caches under round robin, separated by commas.")] = "1,8",
+    order: Annotated[
+        Literal["first-to-last", "tail-first"],
+        Parameter(help="How a cache uses the blocks of one prompt; an engine releases them tail first."),
+    ] = "first-to-last",
     block_tokens: Annotated[int | None, Parameter(help="Tokens of a block, where the file does not say.")] = None,
     limit: Annotated[int | None, Parameter(help="Read the first so many requests only.")] = None,
     drawn: Drawn = AS_IT_COMES,
@@ -52,6 +56,7 @@ def inspect(
             format=format,
             capacities=sizes,
             instances=counts,
+            order=order,
             block_tokens=block_tokens,
             limit=limit,
             seed=drawn.seed,

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
+from copy import deepcopy
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway import registry
 from headway.experiment.contenders import WHERE, Contender, contenders
+from headway.experiment.notes import COPIES, moves_prefixes, pairs_by_prefix
 from headway.experiment.run import simulate
 from headway.experiment.verdict import verdict
 from headway.experiment.workers import available, crew, end, interrupted, pool_of, uninterrupted
@@ -92,6 +95,9 @@ def compare(
     without one the fewest requests lost, then the lowest mean of E2E. `by` names a figure of the summary to rank by
     instead, such as `latency.tpot.p99`.
 
+    Where prompts are computed apart and their prefixes do not stay there, a pair policy that seeks prefixes runs twice:
+    as it is, and with `transfer.keep_prefill_copy` on.
+
     A policy is a name, `path/to/file.py:Class`, a mapping with `name` and parameters, or a class or an object of the
     caller's own, which runs in this process; text may name several, separated by commas. The others run on `workers`
     processes, all cores unless told otherwise, and what they print goes to standard error.
@@ -100,11 +106,25 @@ def compare(
     loaded = Scenario.load(scenario, overrides)
     resolved = loaded.resolved()
     found = contenders(loaded, policies, stage)
-    summaries = run_all([(resolved, one) for one in found], workers, progress)
+    tasks = [(resolved, one) for one in found]
+    if stage == "routing" and moves_prefixes(loaded.cluster):
+        for one in [one for one in found if pairs_by_prefix(one.spec)]:
+            found.append(replace(one, name=f"{one.name}(copies)"))
+            tasks.append((with_copies(resolved), found[-1]))
+    summaries = run_all(tasks, workers, progress)
     ranked = rank(zip((one.name for one in found), summaries, strict=True), chosen)
     oracles = tuple(one.name for one in found if one.oracle)
     said = verdict(ranked, resolved, oracles, chosen, PLAIN[stage])
     return Comparison(resolved, ranked, said, oracles, chosen, stage)
+
+
+def with_copies(resolved: Json) -> Json:
+    """The scenario, but that prefixes stay where they are computed."""
+    found = deepcopy(resolved)
+    for one in found["cluster"].get("deployments", {"": found["cluster"]}).values():
+        if "transfer" in one:
+            one["transfer"][COPIES] = True
+    return found
 
 
 def _summary(resolved: Json, stage: str, spec: Any) -> Json:

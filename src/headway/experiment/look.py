@@ -11,9 +11,11 @@ from msgspec import to_builtins
 
 from headway.scenario import DEFAULT, Scenario, Source
 from headway.types import HeadwayError, Json
+from headway.wording import shown, suggest
 from headway.workload import inspect as traces
 from headway.workload.preview import REQUESTS
 from headway.workload.preview import preview as look
+from headway.workload.reuse import ORDERS, Order
 from headway.workload.traces import Options, Trace, open_trace
 from headway.workload.transforms import parse
 from headway.workload.transforms.rewrite import Count, rewrite
@@ -40,6 +42,7 @@ def inspect_trace(
     format: str | None = None,
     capacities: Sequence[int | None] = CAPACITIES,
     instances: Sequence[int] = INSTANCES,
+    order: Order = "first-to-last",
     block_tokens: int | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -48,8 +51,11 @@ def inspect_trace(
     progress: Progress | None = None,
 ) -> Json:
     """The figures of a trace file: its shape, its sessions, and what LRU caches of these `capacities` (in its own
-    blocks, None without limit) would reuse of it on so many `instances`. `seed`, `start` and `duration` are for a
-    format whose requests are drawn."""
+    blocks, None without limit) would reuse of it on so many `instances`. In a cache a prompt's blocks are used in this
+    `order`: first-to-last, or tail-first, as an engine releases them. `seed`, `start` and `duration` are for a format
+    whose requests are drawn."""
+    if order not in ORDERS:
+        raise HeadwayError(f"order: no order of use is called {shown(order)}.{suggest(str(order), ORDERS)}")
     for name, values in (("capacities", capacities), ("instances", instances)):
         for value in values:
             if value is not None and value < 1:
@@ -60,7 +66,7 @@ def inspect_trace(
     trace = Trace.load(reader)
     if not len(trace):
         raise HeadwayError(f"{source.name}: the file holds no requests.")
-    return traces.describe(trace, capacities, instances)
+    return traces.describe(trace, capacities, instances, order)
 
 
 def convert_trace(

@@ -8,6 +8,8 @@ from typing import Any
 from headway import registry
 from headway.cluster_spec import Cluster
 
+COPIES = "keep_prefill_copy"
+
 
 def note(summary: Mapping[str, Any], warmup: int) -> str | None:
     """Why a run has no figures; None where it has some."""
@@ -25,18 +27,33 @@ def note(summary: Mapping[str, Any], warmup: int) -> str | None:
     return None
 
 
+def moves_prefixes(cluster: Cluster) -> bool:
+    """Whether prompts are computed apart, and nothing of them stays there."""
+    return any(one.architecture == "disaggregated" and not one.transfer.keep_prefill_copy for one in cluster.pools())
+
+
+def pairs_by_prefix(spec: Any) -> bool:
+    """Whether a routing policy chooses pairs, and one of them by what is cached there."""
+    made = registry.build("routing", spec, "policies.routing") if isinstance(spec, str | dict) else spec
+    return bool(getattr(made, "pairs", False) and getattr(made, "seeks_prefixes", False))
+
+
 def lost_prefixes(cluster: Cluster, routing: Mapping[str, Any]) -> str | None:
     """What to say of policies, by name, that send prompts where their prefixes are computed to instances which do not
     keep them; None where there is nothing to say."""
-    moved = any(one.architecture == "disaggregated" and not one.transfer.keep_prefill_copy for one in cluster.pools())
+    moved = moves_prefixes(cluster)
     names = [name for name, spec in routing.items() if moved and _seeks_prefixes(spec)]
     if not names:
         return None
     many = len(names) > 1
     lives = f"{', '.join(names)} {'live' if many else 'lives'} on prefixes cached where prompts are computed"
-    return f"{lives}; 'transfer.keep_prefill_copy' is off, so that nothing stays there once it has been moved."
+    lost = "'transfer.keep_prefill_copy' is off, so that nothing stays there once it has been moved"
+    return f"{lives}; {lost}. Set it to true to keep a copy there."
 
 
 def _seeks_prefixes(spec: Any) -> bool:
+    """Whether prompts go where they are believed cached: a pair says so, any other reads an index of prefixes."""
     made = registry.build("routing", spec, "policies.routing") if isinstance(spec, str | dict) else spec
-    return bool(getattr(made, "seeks_prefixes", False))
+    entry = registry.own_entry(made)
+    reads = entry is not None and "prefix_index" in entry.exact
+    return bool(getattr(made, "seeks_prefixes", reads))

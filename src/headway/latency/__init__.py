@@ -16,6 +16,7 @@ from headway.latency.estimator import Estimator
 from headway.latency.fixed import Fixed
 from headway.latency.hardware import Gpu, gpus, read_gpu
 from headway.latency.linear import Linear
+from headway.latency.links import LinkProfile, links, read_link
 from headway.latency.piecewise import Piecewise
 from headway.latency.roofline import Roofline
 from headway.latency.shapes import ModelShape, models, read_model
@@ -62,6 +63,7 @@ __all__ = [
     "Gpu",
     "LatencyModel",
     "Linear",
+    "LinkProfile",
     "ModelShape",
     "Piecewise",
     "Roofline",
@@ -71,8 +73,10 @@ __all__ = [
     "explicit",
     "gpus",
     "kv_blocks",
+    "links",
     "models",
     "plain",
     "read_gpu",
+    "read_link",
     "read_model",
 ]

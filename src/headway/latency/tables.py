@@ -1,4 +1,4 @@
-"""The packaged tables of GPUs and models: reading them, and finding an entry by any of its names."""
+"""The packaged tables of GPUs, models and links: reading them, and finding an entry by any of its names."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Table(Generic[T]):
         self.entries = MappingProxyType(dict(entries))
         self.aliases = MappingProxyType(dict(aliases))
 
-    def find(self, name: str, kind: str, where: str) -> T:
+    def find(self, name: str, kind: str, where: str, instead: str = "a mapping of figures will do") -> T:
         wanted = plain(name)
         entry = self.entries.get(self.aliases.get(wanted, wanted))
         if entry is None:
             near = get_close_matches(wanted, [*self.entries, *self.aliases], n=1)
             hint = suggest(wanted, near) if near else ""
             raise HeadwayError(
-                f"{where}: no {kind} in the table is called {shown(name)} (a mapping of figures will do).{hint} "
+                f"{where}: no {kind} in the table is called {shown(name)} ({instead}).{hint} "
                 f"Known: {', '.join(sorted(self.entries))}."
             )
         return entry

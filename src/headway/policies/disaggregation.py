@@ -69,17 +69,45 @@ class UncachedThreshold(Believer):
         return request.prompt_tokens - cached >= self.colocate_below_tokens
 
 
+class Half(ClusterView):
+    """The instances that one half chooses among, as the cluster that it sees."""
+
+    __slots__ = ("by_id",)
+
+    def __init__(self, instances: Sequence[InstanceView]) -> None:
+        super().__init__(instances)
+        self.by_id = {view.id: view for view in instances}
+
+    def at(self, cluster: ClusterView) -> Half:
+        """At the present decision."""
+        self.now_ps = cluster.now_ps
+        self.priority = cluster.priority
+        self.explain = cluster.explain
+        self._tenants = cluster._tenants
+        self._totals = cluster._totals
+        return self
+
+    def chosen(self, answer: Any) -> InstanceView | None:
+        """The instance that an answer names, if it is one that a half may give."""
+        if not isinstance(answer, Route) or answer.prefill is not None:
+            return None
+        try:
+            return self.by_id.get(answer.target)
+        except TypeError:  # not even hashable
+            return None
+
+
 class Halves:
     """What each half sees of a group of instances: those that generate, and those for prompts of each deployment."""
 
     def __init__(self, cluster: ClusterView, numbers: dict[tuple[int, str], int]) -> None:
         self.instances = cluster.instances
-        self.generating = ClusterView([view for view in cluster.instances if view.role != "prefill"])
+        self.generating = Half([view for view in cluster.instances if view.role != "prefill"])
         self.generating.group = cluster.group
-        self.prompting: dict[str, ClusterView] = {}
+        self.prompting: dict[str, Half] = {}
         prompts = [view for view in cluster.instances if view.role == "prefill"]
         for pool in dict.fromkeys(view.pool for view in prompts):
-            found = self.prompting[pool] = ClusterView([view for view in prompts if view.pool == pool])
+            found = self.prompting[pool] = Half([view for view in prompts if view.pool == pool])
             found.group = numbers.setdefault((cluster.group, pool), len(numbers))
 
 
@@ -113,19 +141,22 @@ class Pairing:
         halves = self.halves.get(cluster.group)
         if halves is None or halves.instances is not cluster.instances:
             halves = self.halves[cluster.group] = Halves(cluster, self.numbers)
-        generating = as_now(halves.generating, cluster)
-        chosen = self.ask(self.decode, "decode", request, generating)
+        generating = halves.generating.at(cluster)
+        chosen: Route | Reject = self.decode.route(request, generating)
         if isinstance(chosen, Reject):
             return chosen
-        view = candidate(chosen.target, generating.instances)
+        view = generating.chosen(chosen)
+        if view is None:
+            raise wrong_half(self.decode, "decode", chosen, request, generating)
         prompting = halves.prompting.get(view.pool)
         if view.role == "both" or prompting is None or not self.apart(request, view, generating):
             self.whole += 1
             return chosen
-        as_now(prompting, cluster)
-        other = self.ask(self.prefill, "prefill", request, prompting)
+        other: Route | Reject = self.prefill.route(request, prompting.at(cluster))
         if isinstance(other, Reject):
             return other
+        if prompting.chosen(other) is None:
+            raise wrong_half(self.prefill, "prefill", other, request, prompting)
         self.split += 1
         return Route(
             chosen.target,
@@ -135,24 +166,6 @@ class Pairing:
             both_cards(chosen, generating, other, prompting) if cluster.explain else None,
             other.target,
         )
-
-    def ask(self, half: Any, role: str, request: Request, cluster: ClusterView) -> Route | Reject:
-        answer = half.route(request, cluster)
-        if isinstance(answer, Reject):
-            return answer
-        where = f"{PLACE}.{role}: {type(half).__name__}"
-        if not isinstance(answer, Route):
-            right = "route must return a Route, as in Route(view.id), or a Reject"
-            raise HeadwayError(f"{where}.{right}, got {shown(answer)}, at request {request.id}.")
-        if answer.prefill is not None:
-            wrong = "chooses one instance of those it is shown, and named one for 'prefill' too"
-            right = "a policy that chooses both says so with `pairs = True` in its class"
-            raise HeadwayError(f"{where} {wrong}; {right}, at request {request.id}.")
-        if candidate(answer.target, cluster.instances) is None:
-            known = ", ".join(ids(cluster.instances)[:8])
-            wrong = f"routed to {shown(answer.target)}, which is not one of those it was shown ({known})"
-            raise HeadwayError(f"{where} {wrong}, at request {request.id}.")
-        return answer
 
     def apart(self, request: Request, view: InstanceView, cluster: ClusterView) -> bool:
         answer = self.decider.apart(request, view, cluster)
@@ -213,6 +226,7 @@ class Pair:
                 raise HeadwayError(f"{PLACE}.{role}: a policy that chooses pairs is none for a half of one.")
         decider = registry.build("decider", self.decider, f"{PLACE}.decider")
         self.pairing = Pairing(halves[0], halves[1], decider)
+        self._parts = [part for one in self.pairing.parts for part in (one, *getattr(one, "_parts", ()))]
         self.entry = joined(registry.declared(type(self)), self.pairing.parts)
         self.route = self.pairing.route
         self.bind = self.pairing.bind
@@ -284,19 +298,19 @@ def of_prefill(rng: Callable[[str], Random], name: str) -> Random:
     return rng(f"prefill.{name}")
 
 
-def as_now(view: ClusterView, cluster: ClusterView) -> ClusterView:
-    view.now_ps = cluster.now_ps
-    view.priority = cluster.priority
-    view.explain = cluster.explain
-    view.keep(cluster._tenants, cluster._totals)
-    return view
-
-
-def candidate(target: object, instances: Sequence[InstanceView]) -> Any:
-    for view in instances:
-        if view.id == target:
-            return view
-    return None
+def wrong_half(half: Any, role: str, answer: Any, request: Request, cluster: ClusterView) -> HeadwayError:
+    """What is wrong with the answer of a half."""
+    where = f"{PLACE}.{role}: {type(half).__name__}"
+    if not isinstance(answer, Route):
+        right = "route must return a Route, as in Route(view.id), or a Reject"
+        return HeadwayError(f"{where}.{right}, got {shown(answer)}, at request {request.id}.")
+    if answer.prefill is not None:
+        wrong = "chooses one instance of those it is shown, and named one for 'prefill' too"
+        right = "a policy that chooses both says so with `pairs = True` in its class"
+        return HeadwayError(f"{where} {wrong}; {right}, at request {request.id}.")
+    known = ", ".join(ids(cluster.instances)[:8])
+    wrong = f"routed to {shown(answer.target)}, which is not one of those it was shown ({known})"
+    return HeadwayError(f"{where} {wrong}, at request {request.id}.")
 
 
 def both_cards(chosen: Route, generating: ClusterView, other: Route, prompting: ClusterView) -> Scorecard:

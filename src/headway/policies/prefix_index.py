@@ -14,14 +14,18 @@ what they have evicted, a run may be gone whose continuation is still held; then
 What is held lies on the instance's GPU, unless the instance has told that it moved to a slower tier. Tails move before
 heads, so two more numbers say where each block of a run lies: where those end that lie on the GPU, and those that lie
 no deeper than in the CPU's memory.
+
+What lies in a store that several instances share goes on where the prompt held by any of them leaves off, whoever put
+it there.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from headway.policies.shared_store import SharedStore
 from headway.types import HeadwayError, Path
 from headway.wording import suggest
 
@@ -47,6 +51,7 @@ class PrefixIndex:
         "_moved",
         "_none",
         "_pieces",
+        "_shared",
         "_sizes",
         "block_tokens",
         "capacity",
@@ -66,6 +71,7 @@ class PrefixIndex:
         self._holes = False  # whether anything was removed
         # key -> where the run's blocks end on the GPU, and those no deeper than in the CPU's memory
         self._moved: list[dict[int, tuple[int, int]]] = [{} for _ in range(instances)]
+        self._shared: list[list[SharedStore]] = []  # by instance, where there are any
 
     def size(self, instance: int) -> int:
         """How many blocks the instance is believed to hold."""
@@ -102,6 +108,8 @@ class PrefixIndex:
 
     def _joined(self, path: Path) -> list[int]:
         """As `matches`, where a run may be held without those before it."""
+        if self._shared:
+            return self._reach(path, len(TIERS) - 1)
         found = self._none[:]
         at = 0
         for key, end in path.blocks(self.block_tokens):
@@ -119,8 +127,10 @@ class PrefixIndex:
         or storage, which is all."""
         if tier not in TIERS:
             raise HeadwayError(f"matches_within: there is no tier {tier!r}.{suggest(tier, TIERS)}")
-        found = self.matches(path)
         level = TIERS.index(tier)
+        if self._shared:
+            return self._reach(path, level)
+        found = self.matches(path)
         for instance, moved in enumerate(self._moved):
             if not moved or level > 1:
                 continue
@@ -132,6 +142,37 @@ class PrefixIndex:
                     found[instance] = max(start, moved[key][level])
                     break
                 start = end
+        return found
+
+    def share(self, instances: Iterable[int], tier: str) -> SharedStore:
+        """A store of that tier, from which these instances can load, and which tells what comes and goes."""
+        store = SharedStore(TIERS.index(tier))
+        self._shared = self._shared or [[] for _ in range(self.instances)]
+        for instance in instances:
+            self._shared[instance].append(store)
+        self._holes = True
+        return store
+
+    def _reach(self, path: Path, level: int) -> list[int]:
+        """As `matches_within`, where stores are shared."""
+        found = self._none[:]
+        going, start = list(range(self.instances)), 0  # those that have all the runs so far
+        for key, end in path.blocks(self.block_tokens):
+            holders = self._holders.get(key, {})
+            for instance in going:
+                at, held = start, holders.get(instance)
+                if held is not None:
+                    if level < len(TIERS) - 1 and key in self._moved[instance]:
+                        held = min(held, self._moved[instance][key][level])
+                    at = max(at, held)
+                for store in self._shared[instance]:
+                    if store.level <= level:
+                        at = store.reach(key, at)
+                found[instance] = min(at, end)
+            going = [instance for instance in going if found[instance] == end]
+            if not going:
+                break
+            start = end
         return found
 
     def move(self, instance: int, key: int, block: int, source: int, target: int) -> None:

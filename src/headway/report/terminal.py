@@ -181,7 +181,7 @@ def run_facts(summary: Mapping[str, Any], targets: Mapping[str, Any]) -> list[tu
         loads = f"{number(found['loads'], 0)} loads, {number(found['load_s'])} s of steps"
         rows.append(("adapters", f"{number(found['requests'], 0)} requests with one, {loads}"))
     for name, tier in summary.get("tiers", {}).items():
-        rows.append((f"{name} tier", _tier(tier)))
+        rows.append((f"{name} tier", _gpu_tier(tier) if name == "gpu" else _tier(tier)))
     if "loads" in summary:
         count, wait = summary["loads"]["count"], summary["loads"]["wait"]
         took = f", {number(wait['mean'])} ms on average, p99 {number(wait['p99'])} ms" if count else ""
@@ -199,8 +199,12 @@ def run_facts(summary: Mapping[str, Any], targets: Mapping[str, Any]) -> list[tu
             f"{number(cost['gpu_held_seconds'], 0)} held, ${usd} per million tokens",
         )
     )
-    for name, value in (summary.get("policy_metrics") or {}).items():
-        rows.append((name, number(value, 0 if value == int(value) else 3)))
+    own = [
+        f"{name}={number(value, 0 if value == int(value) else 3)}"
+        for name, value in (summary.get("policy_metrics") or {}).items()
+    ]
+    if own:
+        rows.append(("policies", " ".join(own)))
     return rows
 
 
@@ -208,9 +212,13 @@ def _transfers(found: Mapping[str, Any]) -> str:
     took = ""
     if found["count"]:
         wait, time = found["wait"], found["time"]
-        took = f"; mean {number(wait['mean'])} ms until there is room, {number(time['mean'])} ms on the way"
-        took += f" (p99 {number(wait['p99'])}, {number(time['p99'])})"
+        took = f"; mean {number(wait['mean'])} ms before they begin, {number(time['mean'])} ms on the way"
+        took += f" (p99 {number(wait['p99'])}, {number(time['p99'])}); links {percent(found['link_utilization'])} busy"
     return f"{number(found['count'], 0)}, {number(found['bytes'] / 1e9)} GB{took}"
+
+
+def _gpu_tier(tier: Mapping[str, Any]) -> str:
+    return f"{percent(tier['hit_ratio'])} of prompt tokens, found without a load, {percent(tier['utilization'])} full"
 
 
 def _tier(found: Mapping[str, Any]) -> str:

@@ -142,8 +142,10 @@ def about_sessions(sessions: Mapping[str, Any]) -> list[tuple[str, str]]:
 def reuse(found: Mapping[str, Any]) -> list[RenderableType]:
     """Share of blocks that LRU caches of each size would hit in order of arrival."""
     block = found["blocks"]["tokens"]
+    tail_first = any(row["order"] == "tail-first" for row in found["reuse"])
+    used = ", tail first" if tail_first else ""
     parts: list[RenderableType] = [
-        Text(" What LRU caches under round robin would hit, in order of arrival;"),
+        Text(f" What LRU caches under round robin would hit, in order of arrival{used};"),
         Text(f" a cache's capacity counts the trace's own blocks, of {block} tokens each:"),
         _hits(found["reuse"], block),
     ]

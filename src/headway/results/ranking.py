@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from headway.results.groups import fairness, sessions
 from headway.results.metrics import summarise
-from headway.results.recorder import Recorder, RunFacts
+from headway.results.recorder import InstanceStats, Recorder, RunFacts, TierStats
 from headway.results.sample import completed
 from headway.types import HeadwayError, Json
 from headway.wording import shown, suggest
@@ -38,6 +38,15 @@ BEST: Final[dict[str, Best]] = {
     "fairness": "high",
     "sessions.completed": "high",
     "sessions.duration": "low",
+    "tiers.gpu.hit_ratio": "high",
+    "tiers.cpu.hit_ratio": "high",
+    "tiers.cpu.thrashed_blocks": "low",
+    "tiers.storage.hit_ratio": "high",
+    "tiers.storage.thrashed_blocks": "low",
+    "loads.wait": "low",
+    "transfer.bytes": "low",
+    "transfer.wait": "low",
+    "transfer.time": "low",
 }
 MANY: Final = 12  # names that a sentence may list
 # The facts of a run that was none: its summary has every path.
@@ -68,7 +77,9 @@ def figure(path: str) -> str:
     wanted = path.strip().replace("-", "_")
     nothing = Recorder()
     some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed(nothing, NOTHING), 0)}
-    every = summarise(nothing, [], NOTHING) | some
+    stores = [TierStats("", name, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for name in ("cpu", "storage")]
+    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # has all the parts that some have
+    every = summarise(nothing, [idle], NOTHING) | some
     known = [name for name in paths(every) if direction(name)]
     if wanted in known:
         return wanted
@@ -90,13 +101,14 @@ def direction(path: str) -> Best | None:
 
 
 def value(summary: Json, path: str) -> float | None:
-    """The number at a dotted path of a summary; None where the run had no sample, no sessions, or one tenant."""
+    """The number at a dotted path of a summary; None where the run had no sample, or no such part: no sessions, one
+    tenant, no stores below the GPU."""
     found: Any = summary
     for part in path.split("."):
-        if part in ("sessions", "fairness") and part not in found:
+        found = found.get(part)
+        if found is None:
             return None
-        found = found[part]
-    return None if found is None else float(found)
+    return float(found)
 
 
 def paths(summary: Json, prefix: str = "") -> list[str]:

@@ -176,6 +176,8 @@ class InstanceStats(Struct):
     adapter_load_ps: int = 0  # by which those made steps longer
     tiers: list[TierStats] = []
     load_waits_ps: list[int] = []  # how long each load from them took
+    kv_samples: list[int] = []  # blocks in use on the GPU, at the multiples of the interval, where there are tiers
+    kv_interval_ps: int = 0
     sent_bytes: int = 0  # of KV caches, to the instances that generate
     link_busy_ps: int = 0  # of the link that they go by
 

@@ -21,12 +21,37 @@ def tiers(instances: Sequence[InstanceStats], length_ps: int) -> Json:
     if not found:
         return {}
     waits = [wait for stats in instances for wait in stats.load_waits_ps]
-    sections = {}
+    sections = {"gpu": _gpu([stats for stats in instances if stats.tiers])}
     for name, by_owner in found.items():
         stores = list(by_owner.values())
         section = {"stores": len(stores), **_figures(stores, prompts[name], length_ps)}
         sections[name] = {**section, "samples": _samples(stores)}
     return {"tiers": sections, "loads": {"count": len(waits), "wait": spread_of(waits)}}
+
+
+def _gpu(instances: list[InstanceStats]) -> Json:
+    """The tier that the others lie below: what was found there, and how full it was."""
+    blocks = sum(stats.kv_blocks for stats in instances)
+    loaded = sum(store.hit_tokens for store in _stores(instances))
+    hits = sum(stats.cached_tokens for stats in instances) - loaded
+    used = [sum(at) for at in zip(*(stats.kv_samples for stats in instances), strict=True)]
+    return {
+        "stores": len(instances),
+        "blocks": blocks,
+        "hit_tokens": hits,
+        "hit_ratio": ratio(hits, sum(stats.prompt_tokens for stats in instances)),
+        "utilization": ratio(sum(used), len(used) * blocks),
+        "peak_utilization": max(stats.peak_kv_blocks / stats.kv_blocks for stats in instances),
+        "samples": {
+            "interval_s": instances[0].kv_interval_ps / PS_PER_SECOND,
+            "utilization": [count / blocks for count in used],
+        },
+    }
+
+
+def _stores(instances: Sequence[InstanceStats]) -> list[TierStats]:
+    """Each once."""
+    return list({(tier.name, tier.owner): tier for stats in instances for tier in stats.tiers}.values())
 
 
 def own_tiers(stats: InstanceStats, length_ps: int) -> Json:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from headway.results.percentiles import spread_of
 from headway.results.recorder import InstanceStats, Recorder
+from headway.results.sample import rate
 from headway.types import InvariantError, Json
 
 
@@ -27,10 +28,12 @@ def transfers(recorder: Recorder, instances: Sequence[InstanceStats], warmup: in
             waits.append(begun - handed)
             moves.append(arrived - begun)
     busy_ps = sum(stats.link_busy_ps for stats in senders)
+    moved = sum(stats.sent_bytes for stats in senders)
     return {
         "transfer": {
             "count": len(moves),
-            "bytes": sum(stats.sent_bytes for stats in senders),
+            "bytes": moved,
+            "bytes_per_s": rate(moved, length_ps),
             "wait": spread_of(waits),
             "time": spread_of(moves),
             "link_utilization": busy_ps / (len(senders) * length_ps) if length_ps else None,

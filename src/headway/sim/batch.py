@@ -152,7 +152,7 @@ class Batch:
 
     def settle(self, at: int) -> None:
         """Bring the cache up to `at`: blocks of the steps begun before, prompt blocks of the steps ended by then."""
-        if self.end >= 0:
+        if self.end >= 0 and self.length > 1:
             begun = self.begun(at)
             self.take_to(begun)
             if self.partial is not None:

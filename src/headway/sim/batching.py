@@ -30,6 +30,7 @@ class Batching(Loading):
         "chunk",
         "entered",
         "gaps",
+        "gated",
         "hits",
         "max_batch_size",
         "max_batch_tokens",
@@ -50,8 +51,9 @@ class Batching(Loading):
         self.max_batch_size = view.max_batch_size
         self.waiting: dict[Ticket, Job] = {}
         self.adapters: Adapters | None = None  # where their number is limited
+        self.gated = False  # whether a request may have to wait for something else than blocks and its turn
         self.entered = 0  # how many ever entered, for their order
-        self.resuming: list[Job] = []  # those that go on to decode with the step that has begun
+        self.resuming: list[Job] = []  # those that go on to decode with the first step of the run
         # what it leaves
         self.recorder = recorder
         self.gaps = GapLog()
@@ -128,7 +130,7 @@ class Batching(Loading):
         """Waiting requests enter in order while sequences, tokens, blocks and adapters allow. True if the first of
         those that stay might enter at the next step although nothing else changes."""
         cache, size, waiting, running = self.cache, self.block_tokens, self.waiting, self.running
-        queue, adapters, loads = self.queue, self.adapters, self.loads
+        queue, loads = self.queue, self.loads
         budget = self.max_batch_tokens - self.decodes
         if self.chunks:
             job, want = self.chunks[0]
@@ -146,29 +148,16 @@ class Batching(Loading):
             except (KeyError, TypeError):
                 right = "first must return one of those that wait at the instance"
                 raise self.wrong(right, ticket, next(iter(waiting))) from None
-            if adapters is not None and not adapters.has_room(job.request.adapter):
-                self.refused = ticket
-                return False
-            if job.handover is not None and job.handover.incoming.full():
-                job.handover.incoming.blocked[self.view.index] = None
+            if self.gated and self.shut_out(job):
                 self.refused = ticket
                 return False
             known = job.known
             hits = cache.match(job.runs, (known - 1) // size) if self.caching else 0
             if loads and (end := self.reach(job, hits)) > hits:
-                if job.swapped:
-                    hits = 0
-                room = cache.total - cache.held
-                if end > room and end - hits > room - cache.idle_in(job.runs, hits):
-                    self.refused = ticket
-                    return False
-                queue.take()
-                del waiting[ticket]
-                if not job.started:
-                    self.recorder.loaded_tokens[job.row] = (end - hits) * size
-                self.load(job, hits, end, now)
-                self.take_turn(job, end * size, now)
-                continue
+                if self.admit_load(job, hits, end, now):
+                    continue
+                self.refused = ticket
+                return False
             done = hits * size
             want = known - done
             if want > budget:
@@ -184,8 +173,8 @@ class Batching(Loading):
                 return not loads and not cache.goes_tail_first(job.runs, hits)
             queue.take()
             del waiting[ticket]
-            if adapters is not None and adapters.enter(job.request.adapter):
-                self.view.adapters = adapters.names()
+            if self.adapters is not None and self.adapters.enter(job.request.adapter):
+                self.view.adapters = self.adapters.names()
             if hits:
                 job.holds = cache.hold(job.runs, hits, job.ticket.priority)
             cache.take(blocks - hits)
@@ -199,6 +188,32 @@ class Batching(Loading):
                 self.partial = job
                 break
         return False
+
+    def shut_out(self, job: Job) -> bool:
+        """Whether its adapter finds no room, or the instance that it is to go on to may not be about to get more."""
+        if self.adapters is not None and not self.adapters.has_room(job.request.adapter):
+            return True
+        if job.handover is None or not job.handover.incoming.full():
+            return False
+        job.handover.incoming.blocked[self.view.index] = None
+        return True
+
+    def admit_load(self, job: Job, hits: int, end: int, now: int) -> bool:
+        """A request's turn has come, and its blocks up to `end` are to be loaded first, if there is room for them."""
+        cache = self.cache
+        if job.swapped:
+            hits = 0
+        room = cache.total - cache.held
+        if end > room and end - hits > room - cache.idle_in(job.runs, hits):
+            return False
+        self.queue.take()
+        del self.waiting[job.ticket]
+        if not job.started:
+            self.recorder.loaded_tokens[job.row] = (end - hits) * self.block_tokens
+        self.load(job, hits, end, now)
+        if job.awaits is None:
+            self.take_turn(job, end * self.block_tokens, now)
+        return True
 
     def take_turn(self, job: Job, cached: int, now: int) -> None:
         """A request's turn has come, with so many of its tokens cached."""
@@ -222,7 +237,7 @@ class Batching(Loading):
         self.stirred = True
 
     def resume(self, job: Job) -> None:
-        """It goes on to decode in the next step, which is a run of its own: the gap before its token is longer."""
+        """It goes on to decode in the next step: the gap before its token is longer, so its own begin after it."""
         job.resumes = False
         job.order = self.entered = self.entered + 1
         self.running[job] = job

@@ -24,7 +24,7 @@ PROGRESS_EVERY = 1000  # arrivals
 LAST = (1 << 63) - 1  # the columns' last picosecond
 TOO_LONG = (
     "The run would go on beyond 106 days of simulated time, where the clock ends; "
-    "shorten it with 'horizon', or look at the latency model's figures."
+    "shorten it with 'horizon', or look at the figures of the latency model and of the links."
 )
 
 
@@ -41,7 +41,8 @@ class Simulation(Cluster):
         stirred = False  # something has happened after which the router looks through its queue
         listens = self.listens = traffic.listens
         follows = listens or queues  # whether what happens at an instant may bring on more at the same
-        links, timed = self.links, NEVER  # as of when the timer was last set for them
+        prepares = routers is not None or queues or hears  # whether something precedes what the router is told
+        links = self.links
         loads = bool(links.links)
         arrival = traffic.next_ps
         self.started_ps = self.now = min(0 if arrival == NEVER else arrival, horizon)
@@ -51,6 +52,8 @@ class Simulation(Cluster):
             now = end if end < arrival else arrival
             if self.timer < now:
                 now = self.timer
+            if loads and links.next_ps < now:
+                now = links.next_ps
             if now > horizon:
                 break
             # (a) step ends
@@ -61,15 +64,16 @@ class Simulation(Cluster):
                     instance.finish_run(now)
                     begins.append(index)
                 end = ends[0] >> INDEX_BITS
-            if not begins and arrival != now and self.timer != now:  # only stale entries
+            if not begins and arrival != now and self.timer != now and links.next_ps != now:  # only stale entries
                 continue
             self.now = now
-            if routers is not None and now >= routers.sync_at:
-                routers.sync(now)
-            if queues:
-                stirred = bool(first_tokens or done) or arrival == now or self.timer == now
-            if hears and (first_tokens or done):
-                self.signals.refresh(now)
+            if prepares:
+                if routers is not None and now >= routers.sync_at:
+                    routers.sync(now)
+                if queues:
+                    stirred = bool(first_tokens or done) or now in (arrival, self.timer, links.next_ps)
+                if hears and (first_tokens or done):
+                    self.signals.refresh(now)
             if first_tokens:
                 if len(first_tokens) > 1:
                     first_tokens.sort(key=by_row)
@@ -87,6 +91,8 @@ class Simulation(Cluster):
                     if progress is not None and planned.request.id % PROGRESS_EVERY == 0:
                         progress(planned.request.id, now)
                     arrival = traffic.next_ps
+                if loads and links.next_ps == now:
+                    self.deliver(now)
                 if self.timer == now:
                     self.ring(now)
                 if done:
@@ -110,9 +116,6 @@ class Simulation(Cluster):
                     if instance.end < 0 and instance.begin(now):
                         heappush(ends, instance.end << INDEX_BITS | index)
                 begins.clear()
-                if loads and links.next_ps != timed:
-                    timed = links.next_ps
-                    self.set_timer()
         self.ended_ps = self.now
         if arrival != NEVER or self.held or any(instance.running or instance.queued() for instance in instances):
             if self.setup.horizon_ps is None:

@@ -116,18 +116,19 @@ class Cluster(Fleet):
         recorder.predicted_tokens[row] = flight.cached
         size = self.block_tokens
         job = Job(request, planned.output_tokens, planned.output_key, size, row >= self.warmup)
-        instance = self.instances[index]
-        tokens = request.prompt_tokens + planned.output_tokens - 1
+        instance = target = self.instances[index]
         if flight.prefill is not None:
             job, instance = self.handovers.split(job, flight.prefill.index, index)
             recorder.prefill_instance[row] = flight.prefill.index
         if request.deadline_ps is not None:
             self.deadlines.jobs[row] = (instance.view.index, job)
         instance.stats.requests += 1
-        if self.never_fits(now, row, tokens, self.instances[index]) or (
-            flight.prefill is not None and self.never_fits(now, row, request.prompt_tokens, instance)
-        ):
-            self.done.append(job)
+        tokens = request.prompt_tokens + planned.output_tokens - 1
+        if tokens > target.cache.total * size:
+            self.never_fits(now, job, tokens, target)
+            return
+        if instance is not target and request.prompt_tokens > instance.cache.total * size:
+            self.never_fits(now, job, request.prompt_tokens, instance)
             return
         index = instance.view.index
         recorder.enqueued_ps[row] = now
@@ -141,37 +142,37 @@ class Cluster(Fleet):
         elif instance.end != before:  # the run was cut
             heappush(self.ends, instance.end << INDEX_BITS | index)
 
-    def never_fits(self, now: int, row: int, tokens: int, instance: Instance) -> bool:
-        """Whether a request that has to hold so many tokens at a time is turned away for that."""
+    def never_fits(self, now: int, job: Job, tokens: int, instance: Instance) -> None:
+        """A request would have to hold so many tokens at a time: it is turned away."""
         needed = -(-tokens // self.block_tokens)
-        if needed <= instance.cache.total:
-            return False
-        self.end(now, row, REJECTED, f"needs {needed} KV blocks, {instance.view.id} has {instance.cache.total}")
-        return True
+        self.end(now, job.row, REJECTED, f"needs {needed} KV blocks, {instance.view.id} has {instance.cache.total}")
+        self.done.append(job)
 
     def pass_on(self, now: int) -> None:
         """Requests whose prompts have been computed, or a chunk of them, go on to the instances that generate, by
         request."""
-        self.handed.sort(key=by_row)
+        if len(self.handed) > 1:
+            self.handed.sort(key=by_row)
         for source in self.handed:
             handover, row = source.handover, source.row
             assert handover is not None
-            flight = self.control.flight(row)
             if handover.done:
-                self.control.handed(now, row)
+                flight = self.control.handed(now, row)
                 if row in self.deadlines.jobs:
                     self.deadlines.jobs[row] = (handover.decode, handover.target)
+            else:
+                flight = self.control.flight(row)
             self.handovers.pass_on(now, handover, flight.priority, flight.hints)
         self.handed.clear()
-        if self.links.next_ps < self.timer:
-            self.set_timer()
+
+    def deliver(self, now: int) -> None:
+        """Blocks arrive that requests wait for."""
+        for load in self.links.arrived(now):
+            self.handovers.loaded(now, load)
 
     def ring(self, now: int) -> None:
         """What was held back comes up again, and clients whose deadline this is give up, each by request."""
-        if self.links.next_ps == now:
-            for load in self.links.arrived(now):
-                self.handovers.loaded(now, load)
-        while (request := self.control.due(now)) is not None:
+        while self.held and (request := self.control.due(now)) is not None:
             self.arrive(now, self.held.pop(request.id), again=True)
         while self.deadlines.next_ps() == now:
             row = self.deadlines.take()
@@ -196,7 +197,7 @@ class Cluster(Fleet):
         self.handovers.given_up(now, job)
 
     def set_timer(self) -> None:
-        self.timer = min(self.control.next_ps, self.links.next_ps, self.deadlines.next_ps())
+        self.timer = min(self.control.next_ps, self.deadlines.next_ps())
 
     def turn_away(self, now: int, request: Request, outcome: int, reason: str = "") -> None:
         """A request ends that never came to an instance."""

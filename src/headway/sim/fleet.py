@@ -8,6 +8,7 @@ from heapq import heappush
 from typing import Any
 
 from headway.results.recorder import InstanceStats, Recorder
+from headway.sim.gauge import Gauge
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.leap import NEVER
@@ -35,6 +36,7 @@ class Fleet:
         self.handed: list[Job] = []  # requests whose prompts were computed at this instant, and that go on elsewhere
         self.links = Links()
         self.outgoing: dict[int, int] = {}  # the link of each instance that computes prompts for others
+        self.gauges: dict[int, Gauge] = {}  # of the GPUs of those that have stores below
         self.shared: dict[tuple[str, str], Tier] = {}  # stores by pool and name
         self.instances = [self.instance(engine, scheduler) for engine in setup.engines]
         # Heap of run ends; an entry that its instance no longer has is stale. It is never empty.
@@ -81,6 +83,7 @@ class Fleet:
         """The run begins: from here on it is written down how full the stores are."""
         for instance in self.instances:
             if instance.tiers is not None:
+                self.gauges[instance.view.index] = Gauge(instance, self.started_ps)
                 for tier in instance.tiers.tiers:
                     tier.samples = Samples(self.started_ps)
 
@@ -119,6 +122,10 @@ class Fleet:
                 view = instance.view
                 instance.stats.tiers = tiers.stats(view.id, view.pool, self.block_tokens, self.ended_ps)
                 instance.stats.load_waits_ps = tiers.waits
+                gauge = self.gauges[view.index]
+                gauge.record(instance, self.ended_ps - 1)
+                instance.stats.kv_samples = gauge.samples.values
+                instance.stats.kv_interval_ps = gauge.samples.interval_ps
             gaps.extend(instance.gaps.runs)
             gaps.extend(instance.gaps.resumed)
             instance.stats.evicted_blocks = instance.cache.evicted

@@ -28,7 +28,7 @@ class GapLog:
     def resume(self, job: Job, now: int) -> None:
         """The first token after a preemption."""
         self.torn.setdefault(job.row, []).append(len(self.resumed))
-        self.resumed.extend((now - self.last_token_ps[job.row], 0, 1, int(job.counted)))
+        self.resumed.frombytes(ENTRY(now - self.last_token_ps[job.row], 0, 1, job.counted))
 
     def close(self, job: Job, last_token_ps: int) -> None:
         """A request stops decoding before its end: its stretch of the log ends here."""

@@ -29,7 +29,7 @@ class Handovers:
             source.handover = job.awaits = Handover(source, job, prefill, decode, link, transfer, incoming)
             job.started = True
             job.prefilled = job.request.prompt_tokens
-            fleet.instances[decode].stats.requests += 1
+        fleet.instances[decode].stats.requests += 1
         return source, instance
 
     def pass_on(self, now: int, handover: Handover, priority: float, hints: Hints) -> None:

@@ -43,6 +43,8 @@ class Instance(Stepping):
 
     def cut(self, now: int) -> bool:
         """End the run at the first step boundary at or after this instant. True if that is now."""
+        if self.length == 1:
+            return False
         steps = steps_begun(self.first, self.increment, now - self.start)
         if steps < self.length:
             self.length = steps
@@ -85,7 +87,9 @@ class Instance(Stepping):
 
     def nudge(self, now: int) -> bool:
         """Somebody may enter who could not. True if a step can begin at this instant."""
-        return self.cut_to_enter(now) if self.end >= 0 else self.queued() > 0
+        if not self.waiting and not self.ready:
+            return False
+        return self.end < 0 or self.cut_to_enter(now)
 
     def forget_load(self, job: Job, now: int) -> None:
         """What a request waits for, or has loaded, is not wanted any more; what is on its way comes for nobody."""
@@ -103,7 +107,8 @@ class Instance(Stepping):
             self.history.record(self, now)
         self.settle(now)
         self.arrive(job, now)
-        self.settle_stores(now)
+        if self.tiers is not None:
+            self.settle_stores(now)
         return self.end < 0 or self.cut_to_enter(now)
 
     def let_go(self, job: Job, now: int) -> bool:
@@ -115,13 +120,18 @@ class Instance(Stepping):
         held = self.cache.held
         self.peak = max(self.peak, held)
         del self.handing[job]
-        self.cache.release(job.holds, job.blocks)
+        self.cache.now = now
+        gone = []
         if self.transfer is not None and not self.transfer.keeps_copy:
-            self.cache.forget(job.holds)
+            gone = self.cache.remove(job.holds, job.blocks)
+        else:
+            self.cache.release(job.holds, job.blocks)
         if self.tells_kv:
             self.view.kv_used -= held - self.cache.held
         self.stir()
-        self.settle_stores(now)
+        if self.tiers is not None:
+            self.settle_stores(now)
+            self.tiers.tell_places(now, gone)
         return self.nudge(now)
 
     # --- resting, stopping, checking ---------------------------------------------------------------------------

@@ -210,9 +210,9 @@ class KvCache:
         assert self.stored is not None
         self.stored.extend((key, start, end, 0.0) for key, start, end in reversed(holds))
 
-    def release(self, holds: list[Hold], blocks: int) -> None:
+    def release(self, holds: list[Hold], blocks: int, gone: list[Stretch] | None = None) -> None:
         """A request gives up its `blocks`, tail first: what it alone held of cached content becomes idle, its private
-        blocks become empty."""
+        blocks become empty. Where a list is given, what would become idle goes there and becomes empty too."""
         pieces = self.pieces
         if self.stored is not None:
             self.note(holds)
@@ -223,18 +223,22 @@ class KvCache:
             private -= size
             piece = pieces[key]
             if piece.end == end and piece.start == start and piece.next is None:
-                if piece.holders == 1:
+                if piece.holders > 1:
+                    piece.holders -= 1
+                elif gone is None:
                     piece.holders = 0
                     self.lru[piece] = self.releases = self.releases + 1
                     idle += size
                 else:
-                    piece.holders -= 1
+                    del pieces[key]
+                    private += size
+                    gone.append((key, start, end, piece.level))
             else:
-                self._release_part(key, start, end)
+                self._release_part(key, start, end, gone)
         self.idle += idle
         self.held -= private + idle
 
-    def _release_part(self, key: int, start: int, end: int) -> None:
+    def _release_part(self, key: int, start: int, end: int, gone: list[Stretch] | None) -> None:
         parts: list[Piece] = []
         idle: Piece | None = None
         for piece in reversed(self._chain(key)):
@@ -249,48 +253,34 @@ class KvCache:
                 front = Piece(key, piece.start, start, piece.holders, None, piece.level)
                 piece.start = start
             piece.holders -= 1
-            if piece.holders == 0:
-                self.idle += piece.end - piece.start
-                self.held -= piece.end - piece.start
-                # Neighbours in the LRU too: one piece.
-                if idle is not None and idle.start == piece.end and idle.level == piece.level:
-                    idle.start = piece.start
-                else:
-                    idle = piece
-                    self.lru[piece] = self.releases = self.releases + 1
-                    parts.append(piece)
-            else:
+            if piece.holders:
                 idle = None
                 parts.append(piece)
+            else:
+                self.held -= piece.end - piece.start
+                if gone is not None:
+                    gone.append((key, piece.start, piece.end, piece.level))
+                else:
+                    self.idle += piece.end - piece.start
+                    # Neighbours in the LRU too: one piece.
+                    if idle is not None and idle.start == piece.end and idle.level == piece.level:
+                        idle.start = piece.start
+                    else:
+                        idle = piece
+                        self.lru[piece] = self.releases = self.releases + 1
+                        parts.append(piece)
             if front is not None:
                 parts.append(front)
         self._store(key, parts[::-1])
 
-    def forget(self, holds: list[Hold]) -> None:
-        """Those of the blocks that nobody holds become empty."""
-        for key, start, end in holds:
-            left: list[Piece] = []
-            for piece in self._chain(key):
-                if piece.holders or piece.start >= end or piece.end <= start:
-                    left.append(piece)
-                    continue
-                self.idle -= min(piece.end, end) - max(piece.start, start)
-                if self.log is not None:
-                    self.log.append((self.now, key, max(piece.start, start)))
-                back = piece.end
-                if piece.start < start:
-                    piece.end = start
-                    left.append(piece)
-                else:
-                    del self.lru[piece]
-                if back > end:
-                    left.append(self._restore(Piece(key, end, back, 0, None, piece.level)))
-            self._store(key, left)
-
-    def _restore(self, piece: Piece) -> Piece:
-        """What is left behind a gap is as recent as what was released last."""
-        self.lru[piece] = self.releases = self.releases + 1
-        return piece
+    def remove(self, holds: list[Hold], blocks: int) -> list[Stretch]:
+        """A request gives up its `blocks`, and what it alone held of cached content is cached no longer; this is it."""
+        gone: list[Stretch] = []
+        self.release(holds, blocks, gone)
+        gone.reverse()
+        if self.log is not None:
+            self.log.extend((self.now, key, start) for key, start, _, _ in gone)
+        return gone
 
     def _chain(self, key: int) -> list[Piece]:
         chain = []

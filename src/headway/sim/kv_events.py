@@ -5,14 +5,16 @@ enough ago, before a policy looks; what one instance tells touches no other's pa
 each instance is all that counts.
 
 An instance with stores below its GPU tells where content has moved, and when it has left the last of them, at its
-scheduling changes, when the stores are settled.
+scheduling changes, when the stores are settled. A store that instances share tells what comes and goes itself.
 """
 
 from __future__ import annotations
 
 from headway.policies.prefix_index import PrefixIndex
+from headway.policies.shared_store import SharedStore
 from headway.sim.instance import Instance
 from headway.sim.kv_cache import Eviction
+from headway.sim.tier import Change, Tier
 from headway.sim.tiers import Move
 
 
@@ -24,13 +26,21 @@ class KvEvents:
         self.delay = delay
         self.logs: list[list[Eviction]] = []
         self.moves: list[tuple[int, list[Move]]] = []  # of the instances that have stores
+        users: dict[Tier, list[int]] = {}  # of what is shared
         for instance in instances:
             log: list[Eviction] = []
             if instance.tiers is None:
                 instance.cache.log = log
             else:
                 self.moves.append((instance.view.index, instance.tiers.hear()))
+                for tier in instance.tiers.tiers:
+                    if tier.shared:
+                        users.setdefault(tier, []).append(instance.view.index)
             self.logs.append(log)
+        self.shared: list[tuple[list[Change], list[SharedStore]]] = []  # what each tells, and who hears it
+        for tier, whose in users.items():
+            tier.log = []
+            self.shared.append((tier.log, [index.share(whose, tier.name) for index in indexes]))
 
     def tell(self, now: int) -> None:
         """The indexes hear of every eviction at least `delay` ago; of none at this instant, where steps begin last."""
@@ -38,6 +48,9 @@ class KvEvents:
         for index, moves in self.moves:
             if moves and moves[0][0] < before:
                 self.apply_moves(index, moves, before)
+        for changes, beliefs in self.shared:
+            if changes and changes[0][0] < before:
+                self.apply_changes(changes, beliefs, before)
         for instance, log in zip(self.instances, self.logs, strict=True):
             if (
                 instance.tiers is None
@@ -77,3 +90,18 @@ class KvEvents:
             for belief in self.indexes:
                 belief.move(index, key, block * self.block_tokens // belief.block_tokens, source, target)
         del moves[:told]
+
+    def apply_changes(self, changes: list[Change], beliefs: list[SharedStore], before: int) -> None:
+        told = 0
+        for at, key, start, end, came in changes:
+            if at >= before:
+                break
+            told += 1
+            for belief, index in zip(beliefs, self.indexes, strict=True):
+                size = index.block_tokens
+                first = start * self.block_tokens // size
+                if came:
+                    belief.put(key, first, end * self.block_tokens // size)
+                else:
+                    belief.lose(key, first, -(-end * self.block_tokens // size))
+        del changes[:told]

@@ -20,6 +20,7 @@ LOST = 1 << 20  # more than progress has lost by rounding down, which must not c
 
 class Link:
     __slots__ = (
+        "awaited",
         "bandwidth",
         "busy_ps",
         "latency_ps",
@@ -37,6 +38,7 @@ class Link:
         self.latency_ps = latency_ps
         # heap: the progress at which the last byte leaves, number, who waits for it (nobody for what is stored away)
         self.leaving: list[tuple[int, int, Load | None]] = []
+        self.awaited: list[tuple[int, int, Load]] = []  # heap of those that somebody waits for, and some that have left
         self.under_way: deque[tuple[int, Load]] = deque()  # when they arrive
         self.progress = 0
         self.since = 0  # when it was settled
@@ -50,7 +52,10 @@ class Link:
         self.settle(now)
         alone_ps = max(1, -(-amount * PS_PER_SECOND // self.bandwidth))
         self.numbered += 1
-        heappush(self.leaving, (self.progress + (alone_ps << FINE), self.numbered, load))
+        goal = self.progress + (alone_ps << FINE)
+        heappush(self.leaving, (goal, self.numbered, load))
+        if load is not None:
+            heappush(self.awaited, (goal, self.numbered, load))
         self.moved_bytes += amount
         self.set_next()
 
@@ -82,20 +87,26 @@ class Link:
         self.since = now
 
     def set_next(self) -> None:
-        while self.under_way and not self.under_way[0][1].wanted:
-            self.under_way.popleft()
-        self.next_ps = self.under_way[0][0] if self.under_way else NEVER
-        if self.next_ps == NEVER and self.leaving:
-            first = self.leaving[0][2]
-            at, progress = self.since, self.progress
-            for place, (goal, _, load) in enumerate(
-                self.leaving if first is not None and first.wanted else sorted(self.leaving)
-            ):
-                at -= (progress - goal) * (len(self.leaving) - place) + LOST >> FINE
-                progress = goal
-                if load is not None and load.wanted:
-                    self.next_ps = at + self.latency_ps
-                    break
+        under_way, awaited = self.under_way, self.awaited
+        while under_way and not under_way[0][1].wanted:
+            under_way.popleft()
+        while awaited and (awaited[0][0] <= self.progress or not awaited[0][2].wanted):
+            heappop(awaited)
+        if under_way:
+            self.next_ps = under_way[0][0]
+        else:
+            self.next_ps = self.leaves(awaited[0][0]) + self.latency_ps if awaited else NEVER
+
+    def leaves(self, last: int) -> int:
+        """When a last byte leaves whose transfer has such a goal, if nothing is added: stage by stage, as `settle`."""
+        at, progress, count = self.since, self.progress, len(self.leaving)
+        if self.leaving[0][0] == last:
+            return at - ((progress - last) * count + LOST >> FINE)
+        for goal in sorted([goal for goal, _, _ in self.leaving if goal <= last]):
+            at -= (progress - goal) * count + LOST >> FINE
+            progress = goal
+            count -= 1
+        return at
 
 
 class Links:
@@ -115,10 +126,13 @@ class Links:
 
     def start(self, now: int, number: int, amount: int, load: Load | None) -> None:
         link = self.links[number]
+        before = link.next_ps
         link.start(now, amount, load)
         if load is not None:
             load.links.append(number)
-        self._push(number, link)
+        if link.next_ps != before:
+            self._push(number, link)
+            self._drop_stale()
 
     def forget(self, load: Load) -> None:
         """Nobody waits for it any more; what is on its way goes on, but its arrival is no event."""
@@ -126,6 +140,7 @@ class Links:
         for number in load.links:
             self.links[number].set_next()
             self._push(number, self.links[number])
+        self._drop_stale()
 
     def arrived(self, now: int) -> list[Load]:
         """The loads whose last transfer arrives at this instant, by link; called at `next_ps`."""
@@ -146,7 +161,6 @@ class Links:
     def _push(self, number: int, link: Link) -> None:
         if link.next_ps != NEVER:
             heappush(self.heap, (link.next_ps, number))
-        self._drop_stale()
 
     def _drop_stale(self) -> None:
         heap = self.heap

@@ -72,6 +72,8 @@ class Loading(Batch):
         load = handover.load
         assert load is not None
         tokens = (handover.target.known if handover.done else handover.source.computed) - handover.sent
+        if not handover.done:  # what is part of a block goes with the rest of it, so that nothing goes twice
+            tokens -= tokens % handover.transfer.grain_tokens
         if tokens > 0 or handover.done:
             handover.sent += max(0, tokens)
             load.left += not handover.done

@@ -157,12 +157,12 @@ class Routers:
     def flight(self, request_id: int) -> Flight:
         return self.planes[self.home[request_id]].flight(request_id)
 
-    def handed(self, now_ps: int, request_id: int) -> None:
+    def handed(self, now_ps: int, request_id: int) -> Flight:
         plane = self.planes[self.home[request_id]]
         flight = plane.flights[request_id]
         if flight.prefill is not None:
             self.changed[flight.prefill.index] = None
-        plane.handed(now_ps, request_id)
+        return plane.handed(now_ps, request_id)
 
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         self.hearing(request_id).finished(now_ps, request_id, outcome, output_tokens)

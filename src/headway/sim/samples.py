@@ -18,11 +18,18 @@ class Samples:
         self.interval_ps = FINEST_PS
         self.values: list[int] = []
 
+    def next_ps(self) -> int:
+        """When the next is due."""
+        return self.origin + len(self.values) * self.interval_ps
+
+    def add(self, value: int) -> None:
+        values = self.values
+        values.append(value)
+        if len(values) == MOST:
+            del values[1::2]
+            self.interval_ps *= 2
+
     def until(self, now: int, value: int) -> None:
         """It was so much from the last call on, and may change now."""
-        values = self.values
-        while self.origin + len(values) * self.interval_ps < now:
-            values.append(value)
-            if len(values) == MOST:
-                del values[1::2]
-                self.interval_ps *= 2
+        while self.next_ps() < now:
+            self.add(value)

@@ -77,6 +77,7 @@ class Stepping(Batching):
             self.tiers = Tiers(self.cache, tiers, links, engine)
         self.loads = tiers is not None or view.role == "decode"
         self.transfer = engine.transfer
+        self.gated = self.adapters is not None or (self.transfer is not None and self.transfer.incoming is not None)
         self.handing: dict[Job, None] = {}  # prompts computed for others that have not got them yet
         self.step_times = engine.latency.run
         self.idle_watts = engine.idle_watts
@@ -149,7 +150,7 @@ class Stepping(Batching):
                 steps = 1
         else:
             first, increment, steps = self.step_times(decodes, self.context, ())
-        if once or self.walks or self.resuming:
+        if once or self.walks:
             steps = 1
         elif steps > 1:
             if decodes and (left := self.ending[0][0] - self.steps) < steps:
@@ -183,20 +184,15 @@ class Stepping(Batching):
         self.steps += length
         if decodes := self.decodes:
             self.context += decodes * length
-            counted = self.counted
             if self.resuming:
-                counted -= sum([job.counted for job in self.resuming])
-            self.log(ENTRY(self.first, self.increment, length, counted))
+                self.log_resumed()
+            else:
+                self.log(ENTRY(self.first, self.increment, length, self.counted))
             if length > 1 and self.partial is not None:  # earlier steps' blocks come before what ends now
                 job, want = self.chunks[0]
                 self.offer(job, (job.computed + want * (length - 1)) // self.block_tokens)
         if self.expiring:
             self.drop_decodes()
-        if self.resuming:
-            for job in self.resuming:
-                if job in self.running:
-                    self.gaps.resume(job, now)
-            self.resuming.clear()
         ending, steps = self.ending, self.steps
         while ending and ending[0][0] == steps:
             self.leave(heappop(ending)[2])
@@ -205,6 +201,17 @@ class Stepping(Batching):
         if self.tells_kv:
             self.view.kv_used = cache.held
             self.reported_to = NEVER
+
+    def log_resumed(self) -> None:
+        """The gaps of a run with whose first step some go on to decode: theirs before its token are longer."""
+        first, increment, later = self.first, self.increment, self.length - 1
+        self.log(ENTRY(first, increment, 1, self.counted - sum([job.counted for job in self.resuming])))
+        if later:
+            self.log(ENTRY(first + increment, increment, later, self.counted))
+        for job in self.resuming:
+            if later or job not in self.expiring:  # else its token is wasted
+                self.gaps.resume(job, self.start + first)
+        self.resuming.clear()
 
     def advance(self, job: Job, tokens: int, now: int) -> None:
         """A prefill moves on; with its last token the next output token comes."""
@@ -220,6 +227,7 @@ class Stepping(Batching):
             return
         if job is self.partial:
             self.partial = None
+        self.refused = None  # with this prompt's blocks for hits it may need fewer
         if self.cache.stored is not None:
             self.cache.note(job.holds)
             self.stirred = True

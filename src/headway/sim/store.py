@@ -8,6 +8,8 @@ gaps where some of them came again later or were taken out.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
 from heapq import heapify, heappop, heappush
 
 from headway.sim.kv_cache import Runs, Stretch
@@ -26,14 +28,17 @@ class Part:
         self.ranges = [(start, end)]  # in order
 
 
+Span = tuple[int, int, Part]  # first block, end block
+
+
 class Store:
-    __slots__ = ("blocks", "came", "levels", "parts", "ranked", "recency", "used")
+    __slots__ = ("blocks", "came", "levels", "ranked", "recency", "spans", "used")
 
     def __init__(self, blocks: int, ranked: bool = False) -> None:
         self.blocks = blocks
         self.used = 0
-        self.parts: dict[int, list[Part]] = {}  # by key
-        self.recency: dict[Part, None] = {}  # oldest first
+        self.spans: dict[int, list[Span]] = {}  # the ranges of all parts of a key, in order
+        self.recency: OrderedDict[Part, None] = OrderedDict()  # oldest first; a dict would look at all that have gone
         self.ranked = ranked  # whether levels count
         self.levels: list[tuple[float, int, Part]] = []  # heap of the parts then, also of some that are no more
         self.came = 0  # parts that ever did
@@ -52,27 +57,30 @@ class Store:
 
     def covered(self, key: int, at: int) -> int:
         """Where the blocks of a key end that are here without a gap from `at` on."""
-        parts = self.parts.get(key, ())
-        further = True
-        while further:
-            further = False
-            for part in parts:
-                for start, end in part.ranges:
-                    if start <= at < end:
-                        at = end
-                        further = len(parts) > 1
+        spans = self.spans.get(key)
+        if spans is not None:
+            for place in range(max(0, bisect_right(spans, at, key=_first) - 1), len(spans)):
+                start, end, _ = spans[place]
+                if start > at:
+                    break
+                at = max(at, end)
         return at
+
+    def within(self, key: int, start: int, end: int) -> list[Span]:
+        """What is here of these blocks, in order."""
+        spans = self.spans.get(key)
+        if spans is None:
+            return []
+        low, high = _touching(spans, start, end)
+        return [(max(first, start), min(last, end), part) for first, last, part in spans[low:high]]
 
     def first_in(self, runs: Runs, start: int, end: int) -> int:
         """The first of the blocks from `start` to `end` that is here, or `end`."""
         first = 0
         for key, last in runs:
             if last > start:
-                for part in self.parts.get(key, ()):
-                    for left, right in part.ranges:
-                        at = max(left, first, start)
-                        if at < min(right, last, end):
-                            end = at
+                for left, _, _ in self.within(key, max(first, start), min(last, end)):
+                    return left
             if last >= end:
                 break
             first = last
@@ -82,27 +90,32 @@ class Store:
         """How many of the blocks from `start` to `end` came after `at`."""
         count = first = 0
         for key, last in runs:
-            for part in self.parts.get(key, ()):
-                if part.at > at:
-                    for left, right in part.ranges:
-                        count += max(0, min(right, last, end) - max(left, first, start))
+            if last > start and first < end:
+                for left, right, part in self.within(key, max(first, start), min(last, end)):
+                    if part.at > at:
+                        count += right - left
             first = last
         return count
 
     def parts_of(self, key: int, start: int, end: int) -> list[Stretch]:
         """What is here of these blocks, by level, in order."""
-        found: list[Stretch] = []
-        for part in self.parts.get(key, ()):
-            for first, last in part.ranges:
-                if first < end and last > start:
-                    found.append((key, max(first, start), min(last, end), part.level))
-        return sorted(found)
+        return [(key, first, last, part.level) for first, last, part in self.within(key, start, end)]
 
     def put(self, key: int, start: int, end: int, at: int, level: float = 0.0) -> int:
         """The blocks become the most recent ones. How many of them were not here before."""
+        spans = self.spans.get(key)
+        if spans is not None and not self.ranked and self._is_whole(spans, start, end):
+            part = spans[0][2]
+            part.at = at
+            part.level = level
+            self.recency.move_to_end(part)
+            return 0
         fresh = end - start - self.discard(key, start, end)
         part = Part(key, start, end, at, level)
-        self.parts.setdefault(key, []).append(part)
+        if key in self.spans:
+            insort(self.spans[key], (start, end, part), key=_first)
+        else:
+            self.spans[key] = [(start, end, part)]
         self.recency[part] = None
         if self.ranked:
             self.came += 1
@@ -110,39 +123,50 @@ class Store:
         self.used += end - start
         return fresh
 
+    def touch(self, key: int, start: int, end: int, level: float | None) -> None:
+        """The blocks, all of which are here, become the most recent ones, but came when they came. Without a level they
+        have been used once more."""
+        for first, last, part in reversed(self.within(key, start, end)):  # the head is the most recent
+            self.put(key, first, last, part.at, part.level + 1 if level is None else level)
+
     def discard(self, key: int, start: int, end: int) -> int:
         """Take the blocks out. How many of them were here."""
-        gone = 0
-        for part in self.parts.get(key, [])[:]:
-            left = []
-            for first, last in part.ranges:
-                if last <= start or first >= end:
-                    left.append((first, last))
-                    continue
-                gone += min(last, end) - max(first, start)
-                if first < start:
-                    left.append((first, start))
-                if last > end:
-                    left.append((end, last))
-            part.ranges = left
-            if not left:
-                self._forget(part)
+        spans = self.spans.get(key)
+        if spans is None:
+            return 0
+        if self._is_whole(spans, start, end):
+            del self.spans[key], self.recency[spans[0][2]]
+            self.used -= end - start
+            return end - start
+        low, high = _touching(spans, start, end)
+        gone, left = 0, []
+        for first, last, part in spans[low:high]:
+            gone += min(last, end) - max(first, start)
+            rest = [one for one in ((first, min(last, start)), (max(first, end), last)) if one[0] < one[1]]
+            place = part.ranges.index((first, last))
+            part.ranges[place : place + 1] = rest
+            if not part.ranges:
+                del self.recency[part]
+            left += [(front, back, part) for front, back in rest]
+        spans[low:high] = left
+        if not spans:
+            del self.spans[key]
         self.used -= gone
         return gone
+
+    def _is_whole(self, spans: list[Span], start: int, end: int) -> bool:
+        """Whether the blocks are all that is here of their key, and came together."""
+        first, last, part = spans[0]
+        return first == start and last == end and len(spans) == 1 and len(part.ranges) == 1
 
     def overflow(self) -> list[Stretch]:
         """Take out what goes beyond the capacity, in the order in which it goes."""
         gone: list[Stretch] = []
         while self.used > self.blocks:
             part = self._lowest() if self.ranked else next(iter(self.recency))
-            start, end = part.ranges.pop()
-            over = self.used - self.blocks
-            if end - start > over:
-                part.ranges.append((start, end - over))
-                start = end - over
-            elif not part.ranges:
-                self._forget(part)
-            self.used -= end - start
+            start, end = part.ranges[-1]
+            start = max(start, end - (self.used - self.blocks))
+            self.discard(part.key, start, end)
             gone.append((part.key, start, end, part.level))
         return gone
 
@@ -155,20 +179,13 @@ class Store:
             heappop(levels)
         return levels[0][2]
 
-    def _forget(self, part: Part) -> None:
-        del self.recency[part]
-        parts = self.parts[part.key]
-        parts.remove(part)
-        if not parts:
-            del self.parts[part.key]
-
     def check(self) -> None:
         """What the parts say is what is used, no block twice, and no more than there is room for."""
         used = 0
-        for key, parts in self.parts.items():
+        for key, spans in self.spans.items():
             at = -1
-            for start, end in sorted(one for part in parts for one in part.ranges):
-                if start < at or end <= start or any(part not in self.recency for part in parts):
+            for start, end, part in spans:
+                if start < at or end <= start or part not in self.recency or (start, end) not in part.ranges:
                     raise InvariantError(f"A store's blocks {key}:{start}-{end} are out of order.")
                 at = end
                 used += end - start
@@ -176,3 +193,15 @@ class Store:
             raise InvariantError(
                 f"A store's blocks do not add up: {self.used} used of {self.blocks}, parts say {used}."
             )
+
+
+def _first(span: Span) -> int:
+    return span[0]
+
+
+def _touching(spans: list[Span], start: int, end: int) -> tuple[int, int]:
+    """The places of those that have any of the blocks from `start` to `end`."""
+    low = bisect_right(spans, start, key=_first)
+    if low and spans[low - 1][1] > start:
+        low -= 1
+    return low, bisect_left(spans, end, low, key=_first)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headway.policies.prefix_index import TIERS
 from headway.results.recorder import TierStats
+from headway.sim.kv_cache import Stretch
 from headway.sim.link import Link
 from headway.sim.samples import Samples
 from headway.sim.store import Store
@@ -13,6 +14,9 @@ from headway.sim.ticks import Ticks
 
 if TYPE_CHECKING:
     from headway.sim.tiers import Tiers
+
+
+Change = tuple[int, int, int, int, bool]  # when, key, first block, end block; whether it came, else it went
 
 
 class Tier:
@@ -25,6 +29,7 @@ class Tier:
         "level",
         "link",
         "loaded",
+        "log",
         "name",
         "peak",
         "polled",
@@ -57,6 +62,7 @@ class Tier:
         self.samples: Samples | None = None  # of its use, from the beginning of the run on
         self.polled: Ticks | None = None  # what pollers have seen of it, where there are any
         self.users: list[Tiers] = []
+        self.log: list[Change] | None = None  # of what it has, where somebody wants to know and it is shared
 
     def used(self) -> int:
         return max(0, self.store.used - self.lent) + self.swapped
@@ -70,6 +76,10 @@ class Tier:
         if self.polled is not None:
             self.polled.until(now, used)
         self.since = now
+
+    def tell(self, now: int, content: list[Stretch], came: bool) -> None:
+        if self.log is not None:
+            self.log.extend((now, key, start, end, came) for key, start, end, _ in content)
 
     def stats(self, owner: str, link: Link, block_tokens: int, now: int) -> TierStats:
         """At the end of a run."""

@@ -114,14 +114,8 @@ class Tiers:
                 tier.hits += last - first
             tier.thrashed += tier.store.younger(job.runs, first, last, now - THRASH_PS)
             if self.eager or tier.shared:  # it was used
-                content = stretches(job.runs, first, last, job.ticket.priority)
-                if self.counts:
-                    content = [
-                        (key, left, right, count + 1)
-                        for key, low, high, _ in content
-                        for _, left, right, count in reversed(tier.store.parts_of(key, low, high))
-                    ]
-                self.put([tier], now, content)
+                for key, low, high, level in stretches(job.runs, first, last, job.ticket.priority):
+                    tier.store.touch(key, low, high, None if self.counts else level)
             else:  # it moves
                 tier.settle(now)
                 tier.lent += last - first
@@ -248,6 +242,7 @@ class Tiers:
             store, fresh = tier.store, 0
             for key, start, end, level in content:
                 fresh += store.put(key, start, end, now, level)
+            tier.tell(now, content, True)
             content = store.overflow()
             self.tell_lost(now, tier, content)
             tier.peak = max(tier.peak, tier.used())
@@ -266,21 +261,26 @@ class Tiers:
 
     def tell_places(self, now: int, content: list[Stretch]) -> None:
         """Copies of what the GPU has let go lie where they lie, if there are any."""
-        assert self.log is not None
+        if self.log is None:
+            return
         for key, start, end, _ in content:
             told: list[Move] = []
-            for block in range(start, end):
-                found = GONE
+            at = start
+            while at < end:
+                found, to = GONE, end
                 for tier in self.tiers:
-                    if tier.store.covered(key, block) > block:
-                        found = tier.level
+                    if (covered := tier.store.covered(key, at)) > at:
+                        found, to = tier.level, min(covered, to)
                         break
+                    to = tier.store.first_in(((key, end),), at, to)
                 if not told or told[-1][4] != found:
-                    told.append((now, key, block, GPU, found))
+                    told.append((now, key, at, GPU, found))
+                at = to
             self.log.extend(reversed(told))
 
     def tell_lost(self, now: int, tier: Tier, content: list[Stretch]) -> None:
         """A store loses content to the next one, or for good; that concerns all who use it."""
+        tier.tell(now, content, False)
         for one in tier.users if content else ():
             if one.log is None:
                 continue
@@ -292,6 +292,8 @@ class Tiers:
     def check(self) -> None:
         """Conservation: what each store says it has is what lies there."""
         for tier in self.tiers:
+            if tier.users[0] is not self:  # a store that is shared is looked through once
+                continue
             tier.store.check()
             if tier.swapped < 0 or tier.lent < 0:
                 raise InvariantError(f"The tier {tier.name} keeps {tier.swapped} blocks of requests that had to yield.")

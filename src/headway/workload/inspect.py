@@ -2,7 +2,8 @@
 
 Reuse is what LRU caches would hit in file order. Request i goes to cache i mod N (round robin), or all requests of a
 session go to the same one (sticky), the sessions taking turns in order of first appearance. Blocks are the trace's own,
-a partly filled last one included.
+a partly filled last one included. One prompt's blocks are touched first to last, or tail first as an engine releases
+them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def inspect(
     format: str | None = None,
     capacities: Sequence[int | None] = (None,),
     instances: Sequence[int] = (1,),
+    order: reuse.Order = "first-to-last",
 ) -> Json:
     """All figures of a trace file; a capacity is in blocks a cache, None for unlimited."""
     for capacity in capacities:
@@ -37,10 +39,12 @@ def inspect(
         if count < 1:
             raise HeadwayError(f"--instances: there is at least 1 cache, got {count}.")
     trace = read_trace(pathlib.Path(path), format)
-    return describe(trace, capacities, instances)
+    return describe(trace, capacities, instances, order)
 
 
-def describe(trace: Trace, capacities: Sequence[int | None], instances: Sequence[int]) -> Json:
+def describe(
+    trace: Trace, capacities: Sequence[int | None], instances: Sequence[int], order: reuse.Order = "first-to-last"
+) -> Json:
     """The figures of a trace already read. Those of time are None where no clock goes through the whole trace, those
     of content where the trace says nothing of it."""
     clock = trace.info.clock == "trace" and min(trace.arrival_ps) >= 0
@@ -69,7 +73,7 @@ def describe(trace: Trace, capacities: Sequence[int | None], instances: Sequence
     if runs is None:
         found["notes"].append(f"The {trace.format} format says nothing of content: no blocks, no reuse to report.")
     else:
-        found |= _reuse(trace, runs, columns, capacities, instances)
+        found |= _reuse(trace, runs, columns, capacities, instances, order)
     return found
 
 
@@ -149,27 +153,38 @@ def _sessions(trace: Trace, columns: Columns) -> Json | None:
 
 
 def _reuse(
-    trace: Trace, runs: Runs, columns: Columns, capacities: Sequence[int | None], instances: Sequence[int]
+    trace: Trace,
+    runs: Runs,
+    columns: Columns,
+    capacities: Sequence[int | None],
+    instances: Sequence[int],
+    order: reuse.Order,
 ) -> Json:
     size = trace.block_tokens
     assert size is not None
 
     def hits(places: Iterable[int], sizes: Sequence[int | None]) -> reuse.Hits:
         rows = range(len(trace))
-        return reuse.hits(((runs(row), trace.prompt_tokens[row]) for row in rows), places, sizes, size)
+        return reuse.hits(((runs(row), trace.prompt_tokens[row]) for row in rows), places, sizes, size, order)
 
     ideal = hits(cycle((0,)), (None,))
     total = max(ideal.referenced, 1)
 
     def listed(placement: str, places: Callable[[int], Iterable[int]], counts: Iterable[int]) -> list[Json]:
         return [
-            {"instances": count, "capacity": capacity, "block_hit_ratio": blocks / total, "placement": placement}
+            {
+                "instances": count,
+                "capacity": capacity,
+                "block_hit_ratio": blocks / total,
+                "placement": placement,
+                "order": order,
+            }
             for count in counts
             for capacity, blocks in zip(capacities, hits(places(count), capacities).blocks, strict=True)
         ]
 
-    order = _order(columns.session)
-    several = [count for count in instances if count > 1] if len(order) else []
+    by_session = _by_session(columns.session)
+    several = [count for count in instances if count > 1] if len(by_session) else []
     return {
         "blocks": {"tokens": size, "distinct": ideal.distinct, "referenced": ideal.referenced},
         "ideal_reuse": {
@@ -178,11 +193,11 @@ def _reuse(
             "request_hit_ratio": ideal.requests / len(trace),
         },
         "reuse": listed("round-robin", lambda count: cycle(range(count)), instances),
-        "sticky_reuse": listed("sticky", lambda count: (number % count for number in order), several),
+        "sticky_reuse": listed("sticky", lambda count: (number % count for number in by_session), several),
     }
 
 
-def _order(sessions: Sequence[int]) -> array[int]:
+def _by_session(sessions: Sequence[int]) -> array[int]:
     """Each row's session by its place in order of first appearance; a request of none is one of its own."""
     numbers: dict[int, int] = {}
     found = array("q")

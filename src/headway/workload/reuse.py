@@ -1,26 +1,29 @@
 """Reuse: what LRU caches would hit of prompts given as runs of block ids, in order of arrival.
 
-One rule. A prompt's hit is the leading run of its blocks that are resident before it; then all its blocks are touched
-first to last, and whatever is over capacity goes, least recently used first. This is order alone: no time, no engine's
-block size, no output tokens.
+One rule. A prompt's hit is the leading run of its blocks that are resident before it; then all its blocks are touched,
+first to last or tail first, and whatever is over capacity goes, least recently used first. This is order alone: no
+time, no engine's block size, no output tokens.
 
 Nothing here is done block by block. An LRU cache of c blocks holds the c blocks touched last, so one order of use
 serves caches of every size: each block has the number of its last touch, and a cache of c blocks holds those at or
 after some `floor`, which only ever rises. A run of ids touched at once has consecutive numbers, so the order is kept as
-stretches of ids with a constant `shift` from id to number.
+stretches of ids with a constant `shift` from id to number. Touched tail first, a run's numbers fall as its ids rise;
+under mirrored ids (n is then -n) they rise again, and only looking up differs.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
+Order = Literal["first-to-last", "tail-first"]  # how one prompt's blocks are touched
 Run = tuple[int, int]  # first id, count
 Stretches = tuple[list[int], list[int], list[int]]  # starts, ends and shifts, in order of id
 
+ORDERS: Final[tuple[Order, ...]] = ("first-to-last", "tail-first")
 BUCKET_BITS: Final = 14  # ids of one list of stretches, so that no list grows long
 SPARSE: Final = 4  # log entries for a stretch, beyond which the log is written anew
 SHORT: Final = 1024  # entries of a log that is never worth it
@@ -40,9 +43,21 @@ class Hits(Struct):
 class Caches:
     """Equal prompts, one order of use, a cache of each of the `capacities` (ascending, None for unlimited last)."""
 
-    __slots__ = ("_buckets", "_counts", "_firsts", "_floors", "_limits", "_live", "_now", "_stretches", "_times")
+    __slots__ = (
+        "_buckets",
+        "_counts",
+        "_firsts",
+        "_floors",
+        "_limits",
+        "_live",
+        "_now",
+        "_stretches",
+        "_tail_first",
+        "_times",
+    )
 
-    def __init__(self, capacities: Sequence[int | None]) -> None:
+    def __init__(self, capacities: Sequence[int | None], order: Order = "first-to-last") -> None:
+        self._tail_first = order == "tail-first"  # then all ids below are mirrored
         self._limits = [capacity for capacity in capacities if capacity is not None]
         self._floors = [0] * len(capacities)
         self._live = [0] * len(self._limits)  # blocks at or after each floor
@@ -57,9 +72,14 @@ class Caches:
     def offer(self, runs: Sequence[Run], hits: list[int]) -> int:
         """Look a prompt up, add the blocks that each cache hits to `hits`, and touch its blocks. Gives the hit of the
         largest cache."""
-        walked = self._look(runs, hits)
-        for first, count in runs:
-            self._touch(first, count)
+        if self._tail_first:
+            walked = self._look_mirrored(runs, hits)
+            for first, count in reversed(runs):
+                self._touch(1 - first - count, count)
+        else:
+            walked = self._look(runs, hits)
+            for first, count in runs:
+                self._touch(first, count)
         for which, limit in enumerate(self._limits):
             if self._live[which] > limit:
                 self._evict(which, self._live[which] - limit)
@@ -98,6 +118,39 @@ class Caches:
                     walked += past - at
                     at = past
                     place += 1
+        for which in range(smallest, caches):
+            hits[which] += walked
+        return walked
+
+    def _look_mirrored(self, runs: Sequence[Run], hits: list[int]) -> int:
+        """As `_look`, down the mirrored ids. A stretch's head is its most recent, so a cache may have lost its tail."""
+        floors, buckets = self._floors, self._buckets
+        caches = len(floors)
+        smallest = 0
+        walked = 0
+        for first, count in runs:
+            at = 1 - first  # the next id is the one below
+            end = at - count
+            while at > end:
+                bucket = (at - 1) >> BUCKET_BITS
+                found = buckets.get(bucket)
+                until = max(end, bucket << BUCKET_BITS)
+                place = bisect_left(found[0], at) - 1 if found else -1
+                while at > until:
+                    if not found or place < 0 or found[1][place] < at:
+                        for which in range(smallest, caches):
+                            hits[which] += walked
+                        return walked
+                    down = max(found[0][place], until)
+                    lowest = down + found[2][place]
+                    while floors[smallest] > lowest:
+                        hits[smallest] += walked + max(at - down - (floors[smallest] - lowest), 0)
+                        smallest += 1
+                        if smallest == caches:
+                            return walked + max(at - down - (floors[caches - 1] - lowest), 0)
+                    walked += at - down
+                    at = down
+                    place -= 1
         for which in range(smallest, caches):
             hits[which] += walked
         return walked
@@ -199,18 +252,19 @@ def hits(
     caches: Iterable[int],
     capacities: Sequence[int | None],
     block_tokens: int,
+    order: Order = "first-to-last",
 ) -> Hits:
     """What `prompts`, each with its tokens, hit in the caches that they are sent to, of each capacity. A block that is
     only partly filled counts as a block, and as the tokens that it has."""
-    order = sorted(range(len(capacities)), key=lambda at: (capacities[at] is None, capacities[at] or 0))
-    ascending = [capacities[at] for at in order]
+    ranked = sorted(range(len(capacities)), key=lambda at: (capacities[at] is None, capacities[at] or 0))
+    ascending = [capacities[at] for at in ranked]
     stacks: dict[int, Caches] = {}
-    found = [0] * len(order)
+    found = [0] * len(ranked)
     total = Hits([])
     for (runs, tokens), place in zip(prompts, caches, strict=False):  # what says where to send may have no end
         stack = stacks.get(place)
         if stack is None:
-            stack = stacks[place] = Caches(ascending)
+            stack = stacks[place] = Caches(ascending, order)
         blocks = stack.offer(runs, found)
         if blocks:
             total.requests += 1
@@ -218,7 +272,7 @@ def hits(
         for _, count in runs:
             total.referenced += count
     total.distinct = sum(stack.distinct() for stack in stacks.values())
-    total.blocks = [0] * len(order)
-    for rank, at in enumerate(order):
+    total.blocks = [0] * len(ranked)
+    for rank, at in enumerate(ranked):
         total.blocks[at] = found[rank]
     return total

@@ -1,0 +1,315 @@
+"""Blocks, ownership, tokens and times add up after every single event of random runs, and whoever breaks that is told.
+
+`watch` works all of it out from the requests themselves. The second half breaks one thing at a time in the engine: a
+watch that nothing alarms would prove nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, note, settings
+
+import headway
+import pd_draws
+import session_plans
+import watch
+from headway.experiment.run import prepare, run_facts
+from headway.flight import Flight
+from headway.sim.batching import Batching
+from headway.sim.handovers import Handovers
+from headway.sim.instance import Instance
+from headway.sim.kv_cache import KvCache
+from headway.sim.link import Link
+from headway.sim.loading import Loading
+from headway.sim.stepping import Stepping
+from headway.sim.store import Store
+from headway.sim.tiers import Tiers
+from test_exactness import COMMON, MODES, STORED, Json, Shedder, Witness, demand, run, scenarios, traits
+
+
+def watched(scenario: Json, leap: bool | str) -> tuple[headway.Result, watch.Watcher]:
+    """A drawn scenario, run under watch."""
+    given = {key: value for key, value in scenario.items() if key not in ("sessions", "shedder")}
+    given["leap"] = leap
+    own: Json = {}
+    if scenario["policies"]["routing"] == "witness":
+        given["policies"] = {stage: spec for stage, spec in scenario["policies"].items() if stage != "routing"}
+        own["routing"] = Witness()
+    if "shedder" in scenario:
+        own["admission"] = Shedder(*scenario["shedder"])
+    prepared = prepare(headway.Scenario.load(given), **own)
+    simulation = prepared.simulation()
+    watcher = watch.attach(simulation)
+    sessions = scenario.get("sessions")
+    recorder = simulation.run(prepared.traffic() if sessions is None else session_plans.traffic(sessions))
+    watcher.over()
+    result = headway.Result.of(prepared.resolved, recorder, simulation.stats, run_facts(prepared.scenario, simulation))
+    return result, watcher
+
+
+@pytest.mark.parametrize(
+    ("family", "examples"),
+    [
+        ("tiered", 75),
+        ("split", 75),
+        ("sessions", 15),
+        ("controlled", 15),
+        pytest.param("tiered", 3000, marks=pytest.mark.long),
+        pytest.param("split", 3000, marks=pytest.mark.long),
+        pytest.param("sessions", 500, marks=pytest.mark.long),
+        pytest.param("controlled", 500, marks=pytest.mark.long),
+        pytest.param("traced", 500, marks=pytest.mark.long),
+    ],
+)
+def test_everything_adds_up_after_every_event(family: str, examples: int, tmp_path: Path) -> None:
+    """The watch itself changes nothing: the run is the same byte by byte."""
+    seen: Counter[str] = Counter()
+
+    @settings(
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(scenarios(f"{family}, scattered", tmp_path))
+    def holds(scenario: Json) -> None:
+        note(f"headway.simulate({scenario!r})")
+        mode = MODES[seen["scenarios"] % len(MODES)]
+        result, watcher = watched(scenario, mode)
+        alone = run(scenario, mode)
+        assert result.to_json() == alone.to_json()
+        assert result.requests == alone.requests
+        assert watcher.events >= len(result.requests["arrival_ps"])
+        seen.update(["scenarios", *traits(scenario, result)])
+
+    holds()
+    if family == "tiered":
+        demand(seen, STORED, 0.1)
+        demand(seen, ("evict lfu", "evict priority", "gave up beside loads"), 0.03)
+        demand(seen, ("swap",), 0.01)
+    if family == "split":
+        demand(seen, pd_draws.SHOWN, 0.1)
+        demand(seen, ("handed over and not there", *COMMON), 0.03)
+
+
+# --- what the watch notices --------------------------------------------------------------------------------------
+
+Plain = Callable[..., Any]
+
+
+def leak(plain: Plain, cache: KvCache, *given: Any) -> None:
+    plain(cache, *given)
+    cache.held += 1
+
+
+def hold_twice(plain: Plain, cache: KvCache, *given: Any) -> Any:
+    plain(cache, *given)
+    return plain(cache, *given)
+
+
+def evict_nothing(plain: Plain, cache: KvCache, count: int) -> None:
+    cache.idle -= count
+
+
+def one_block_more(plain: Plain, loading: Loading, job: Any, *given: Any) -> None:
+    plain(loading, job, *given)
+    job.blocks += 1
+
+
+def yield_and_stay(plain: Plain, batching: Batching, job: Any) -> None:
+    plain(batching, job)
+    batching.running[job] = job
+
+
+def vanish(plain: Plain, stepping: Stepping, job: Any) -> None:
+    plain(stepping, job)
+    stepping.finished.remove(job)
+
+
+def store_twice(plain: Plain, store: Store, *given: Any) -> Any:
+    discard, store_class = Store.discard, type(store)
+    try:
+        store_class.discard = lambda *_: 0  # type: ignore[method-assign]
+        return plain(store, *given)
+    finally:
+        store_class.discard = discard  # type: ignore[method-assign]
+
+
+def stay_below(plain: Plain, tiers: Tiers, *given: Any) -> None:
+    shared = [tier.shared for tier in tiers.tiers]
+    for tier in tiers.tiers:
+        tier.shared = True
+    plain(tiers, *given)
+    for tier, was in zip(tiers.tiers, shared, strict=True):
+        tier.shared = was
+
+
+def lend_for_good(plain: Plain, tiers: Tiers, now: int, job: Any) -> None:
+    tiers.lent.pop(job, None)
+
+
+def keep_swapped(plain: Plain, tiers: Tiers, now: int, job: Any) -> None:
+    kept = job.swapped
+    plain(tiers, now, job)
+    tiers.tiers[0].swapped += kept
+
+
+def invent(plain: Plain, tiers: Tiers, now: int, content: Any) -> None:
+    plain(tiers, now, [*content, (77, 0, 1, 0.0)])
+
+
+def copy_down(plain: Plain, tiers: Tiers, now: int) -> None:
+    plain(tiers, now)
+    if not tiers.eager and tiers.cache.lru:
+        piece = next(iter(tiers.cache.lru))
+        tiers.come_down(now, [(piece.key, piece.start, piece.end, 0.0)])
+
+
+def load_more(plain: Plain, tiers: Tiers, *given: Any) -> None:
+    plain(tiers, *given)
+    tiers.tiers[0].loaded += 1
+
+
+def count_incoming_twice(plain: Plain, handovers: Handovers, now: int, handover: Any, *given: Any) -> None:
+    handover.incoming.count += not handover.begun
+    plain(handovers, now, handover, *given)
+
+
+def count_request_twice(plain: Plain, handovers: Handovers, job: Any, prefill: int, decode: int) -> Any:
+    handovers.fleet.instances[decode].stats.requests += 1
+    return plain(handovers, job, prefill, decode)
+
+
+def stay_in_flight(plain: Plain, flight: Flight) -> None:
+    pass
+
+
+def receive_nothing(plain: Plain, handovers: Handovers, *given: Any) -> None:
+    pass
+
+
+def keep_on_handing(plain: Plain, instance: Instance, *given: Any) -> bool:
+    return False
+
+
+def cache_too_early(plain: Plain, loading: Loading, handover: Any, *given: Any) -> None:
+    plain(loading, handover, *given)
+    loading.offer(handover.target, handover.target.known // loading.block_tokens)
+
+
+def keep_a_copy(plain: Plain, cache: KvCache, *given: Any) -> list[Any]:
+    cache.release(*given)
+    return []
+
+
+def send_more(plain: Plain, link: Link, *given: Any) -> None:
+    plain(link, *given)
+    link.moved_bytes += 1
+
+
+def wait_for_more(plain: Plain, link: Link, now: int, amount: int, load: Any) -> None:
+    plain(link, now, amount, load)
+    if load is not None:
+        load.left += 1
+
+
+def count_prompt_twice(plain: Plain, stepping: Stepping, job: Any, computed: int) -> None:
+    if job.handover is None:
+        job.prefilled = 0
+    plain(stepping, job, computed)
+
+
+def count_first_token_twice(plain: Plain, stepping: Stepping, *given: Any) -> None:
+    plain(stepping, *given)
+    stepping.stats.output_tokens += 1
+
+
+def count_hits_every_time(plain: Plain, batching: Batching, job: Any, cached: int, now: int) -> None:
+    if job.started:
+        batching.stats.cached_tokens += cached
+    plain(batching, job, cached, now)
+
+
+def end_early(plain: Plain, stepping: Stepping, job: Any) -> None:
+    plain(stepping, job)
+    job.generated -= 1
+
+
+def hide_preemption(plain: Plain, batching: Batching, job: Any) -> None:
+    plain(batching, job)
+    batching.recorder.preemptions[job.row] -= 1
+
+
+def start_later(plain: Plain, batching: Batching, job: Any, cached: int, now: int) -> None:
+    plain(batching, job, cached, now + 1)
+
+
+def start_again(plain: Plain, batching: Batching, job: Any, cached: int, now: int) -> None:
+    plain(batching, job, cached, now)
+    batching.recorder.started_ps[job.row] = now
+
+
+BROKEN: list[tuple[str, Any, str, Any, str]] = [
+    ("tiered", KvCache, "release", leak, r"says \d+ held blocks, requests hold"),
+    ("tiered", KvCache, "hold", hold_twice, r"counts holders"),
+    ("tiered", KvCache, "evict", evict_nothing, r"says -?\d+ idle blocks and has"),
+    ("tiered", Loading, "load", one_block_more, r"\(loading\) has \d+ blocks, not"),
+    ("tiered", Batching, "preempt", yield_and_stay, r"is in two places"),
+    ("tiered", Stepping, "finish_expired", vanish, r"is in 0 places at a time"),
+    ("tiered", Store, "put", store_twice, r"(cpu|storage) has blocks \S+ of \d+ twice"),
+    ("tiered", Tiers, "loaded", stay_below, r"which still lie in (cpu|storage)"),
+    ("tiered", Tiers, "take_back", lend_for_good, r"says \d+ blocks are lent, requests have 0"),
+    ("tiered", Tiers, "end_swap", keep_swapped, r"keeps \d+ blocks of requests that had to yield"),
+    ("tiered", Tiers, "come_down", invent, r"Blocks \[\(0, 1\)\] of 77 came into \w+ from nowhere"),
+    ("tiered", Tiers, "settle", copy_down, r"came into \w+ and are still in the GPU"),
+    ("tiered", Tiers, "load", load_more, r"blocks went up, requests asked for"),
+    ("split", Handovers, "pass_on", count_incoming_twice, r"is to get \d+ requests, and says"),
+    ("split", Handovers, "split", count_request_twice, r"says \d+ requests, \d+ were sent there"),
+    ("split", Flight, "leave_prefill", stay_in_flight, r"router says \d+ in flight on \S+, there are"),
+    ("split", Handovers, "received", receive_nothing, r"is to get \d+ requests, and says"),
+    ("split", Instance, "let_go", keep_on_handing, r"has two owners"),
+    ("split", Loading, "fetch", cache_too_early, r"two owners: blocks on their way to it are already in the cache"),
+    ("split", KvCache, "remove", keep_a_copy, r"two owners: instance \d+ keeps a copy"),
+    ("split", Link, "start", send_more, r"Link \d+ has moved \d+ bytes"),
+    ("split", Link, "start", wait_for_more, r"waits for \d+ transfers, \d+ are on their way"),
+    ("split", Stepping, "count_prefill", count_prompt_twice, r"says \d+ prompt tokens computed, it was"),
+    ("split", Stepping, "hand_over", count_first_token_twice, r"say \d+ tokens, requests that have ended got"),
+    ("tiered", Batching, "take_turn", count_hits_every_time, r"says \d+ tokens found cached, it was"),
+    ("tiered", Stepping, "leave", end_early, r"ends with \d+ tokens, \d+ were generated"),
+    ("tiered", Batching, "preempt", hide_preemption, r"had to yield \d+ times, the record says"),
+    ("tiered", Batching, "take_turn", start_later, r"started_ps is \d+"),
+    ("tiered", Batching, "take_turn", start_again, r"started_ps was \d+ and becomes \d+"),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "owner", "method", "wrong", "sentence"), BROKEN, ids=[one[3].__name__ for one in BROKEN]
+)
+def test_the_watch_notices(
+    family: str, owner: Any, method: str, wrong: Any, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first of the drawn scenarios in which it can be noticed, and before the engine stumbles over it."""
+    plain = getattr(owner, method)
+    monkeypatch.setattr(owner, method, lambda self, *given: wrong(plain, self, *given))
+
+    @settings(
+        max_examples=150,
+        phases=[Phase.generate],  # the first that fails will do
+        report_multiple_bugs=False,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(scenarios(f"{family}, scattered", tmp_path))
+    def holds(scenario: Json) -> None:
+        watched(scenario, True)
+
+    with pytest.raises(watch.Broken, match=sentence):
+        holds()

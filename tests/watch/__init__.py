@@ -1,0 +1,18 @@
+"""Whether a simulation keeps what it promises after each single event: `attach` before its `run`, `over` after it."""
+
+from __future__ import annotations
+
+from headway.sim.clock import Simulation
+from watch.blocks import Gpus, Stores
+from watch.events import Broken, Watcher
+from watch.tokens import Times, Tokens
+from watch.transfers import Links, Ownership
+
+__all__ = ["Broken", "Watcher", "attach"]
+
+
+def attach(simulation: Simulation) -> Watcher:
+    tokens = Tokens(simulation)
+    gpus = Gpus(simulation, tokens.generated)
+    parts = [Ownership(simulation), tokens, gpus, Stores(simulation), Links(simulation), Times(simulation)]
+    return Watcher(simulation, parts)
