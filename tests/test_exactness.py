@@ -559,7 +559,8 @@ def session_traits(scenario: Json, result: headway.Result) -> dict[str, bool]:
 
 def tier_traits(scenario: Json, result: headway.Result) -> dict[str, bool]:
     summary, columns = result.summary(), result.requests
-    tiers, kv = summary["tiers"].values(), scenario["cluster"]["kv"]
+    tiers = [tier for name, tier in summary["tiers"].items() if name != "gpu"]
+    kv = scenario["cluster"]["kv"]
     ends = zip(columns["outcome"], columns["started_ps"], columns["first_token_ps"], strict=True)
     return {
         "offload": any(one["stored_blocks"] for one in tiers),

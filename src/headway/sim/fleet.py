@@ -110,6 +110,8 @@ class Fleet:
 
     def stop(self, horizon: int) -> None:
         self.ended_ps = horizon
+        for index, gauge in self.gauges.items():
+            gauge.record(self.instances[index], horizon)
         for instance in self.instances:
             instance.stop(horizon)
 
@@ -123,7 +125,7 @@ class Fleet:
                 instance.stats.tiers = tiers.stats(view.id, view.pool, self.block_tokens, self.ended_ps)
                 instance.stats.load_waits_ps = tiers.waits
                 gauge = self.gauges[view.index]
-                gauge.record(instance, self.ended_ps - 1)
+                gauge.record(instance, self.ended_ps)
                 instance.stats.kv_samples = gauge.samples.values
                 instance.stats.kv_interval_ps = gauge.samples.interval_ps
             gaps.extend(instance.gaps.runs)

@@ -104,16 +104,18 @@ class Store:
     def put(self, key: int, start: int, end: int, at: int, level: float = 0.0) -> int:
         """The blocks become the most recent ones. How many of them were not here before."""
         spans = self.spans.get(key)
-        if spans is not None and not self.ranked and self._is_whole(spans, start, end):
-            part = spans[0][2]
-            part.at = at
-            part.level = level
-            self.recency.move_to_end(part)
-            return 0
-        fresh = end - start - self.discard(key, start, end)
+        fresh = end - start
+        if spans is not None:
+            first, last, part = spans[0]
+            if first == start and last == end and len(part.ranges) == 1 and not self.ranked:  # it is here as it comes
+                part.at = at
+                part.level = level
+                self.recency.move_to_end(part)
+                return 0
+            fresh -= self.discard(key, start, end)
         part = Part(key, start, end, at, level)
-        if key in self.spans:
-            insort(self.spans[key], (start, end, part), key=_first)
+        if spans:
+            insort(spans, (start, end, part), key=_first)
         else:
             self.spans[key] = [(start, end, part)]
         self.recency[part] = None
@@ -134,10 +136,11 @@ class Store:
         spans = self.spans.get(key)
         if spans is None:
             return 0
-        if self._is_whole(spans, start, end):
-            del self.spans[key], self.recency[spans[0][2]]
-            self.used -= end - start
-            return end - start
+        first, last, part = spans[0]
+        if len(spans) == 1 and first >= start and last <= end and len(part.ranges) == 1:  # all that is here of the key
+            del spans[0], self.spans[key], self.recency[part]
+            self.used -= last - first
+            return last - first
         low, high = _touching(spans, start, end)
         gone, left = 0, []
         for first, last, part in spans[low:high]:
@@ -154,18 +157,15 @@ class Store:
         self.used -= gone
         return gone
 
-    def _is_whole(self, spans: list[Span], start: int, end: int) -> bool:
-        """Whether the blocks are all that is here of their key, and came together."""
-        first, last, part = spans[0]
-        return first == start and last == end and len(spans) == 1 and len(part.ranges) == 1
-
     def overflow(self) -> list[Stretch]:
         """Take out what goes beyond the capacity, in the order in which it goes."""
         gone: list[Stretch] = []
         while self.used > self.blocks:
             part = self._lowest() if self.ranked else next(iter(self.recency))
             start, end = part.ranges[-1]
-            start = max(start, end - (self.used - self.blocks))
+            over = self.used - self.blocks
+            if end - start > over:
+                start = end - over
             self.discard(part.key, start, end)
             gone.append((part.key, start, end, part.level))
         return gone
