@@ -6,6 +6,7 @@ WORKERS ?= 2
 
 .PHONY: demo test test-long lint wheel bench bench-compiled clean help
 CASES ?= base 50k 64-instances long-outputs mooncake
+RATIOS ?= pd tiers
 
 demo: $(VENV)/.installed  ## which routing policy serves the embedded workload best
 	$(BIN)/headway compare
@@ -26,13 +27,15 @@ wheel: $(VENV)/.installed-dev  ## a wheel with the engine compiled from the same
 	rm -rf dist
 	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m build --no-isolation --outdir dist .
 
-bench: $(VENV)/.installed  ## CPU time and peak memory on fixed scenarios; CASES=million for the largest
+bench: $(VENV)/.installed  ## CPU time and peak memory on fixed scenarios, and what tiers and P/D cost; CASES=million for the largest
 	$(BIN)/python benchmarks/bench.py $(CASES)
+	$(BIN)/python benchmarks/ratios.py $(RATIOS)
 
 bench-compiled: wheel  ## the same with the engine compiled
 	rm -rf build/compiled
 	$(BIN)/python -m pip install --quiet --no-deps --target build/compiled dist/*.whl
 	$(BIN)/python benchmarks/bench.py --package build/compiled $(CASES)
+	$(BIN)/python benchmarks/ratios.py --package build/compiled $(RATIOS)
 
 clean:  ## remove the environment and what was built
 	rm -rf $(VENV) build dist

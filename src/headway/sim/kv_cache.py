@@ -188,14 +188,14 @@ class KvCache:
                 if self.log is not None:
                     self.log.append((self.now, piece.key, piece.end))
                 if self.spilt is not None:
-                    self.spilt.append((piece.key, piece.end, piece.end + count, piece.level))
+                    follow(self.spilt, (piece.key, piece.end, piece.end + count, piece.level))
                 return
             count -= size
             del lru[piece]
             if self.log is not None:
                 self.log.append((self.now, piece.key, piece.start))
             if self.spilt is not None:
-                self.spilt.append((piece.key, piece.start, piece.end, piece.level))
+                follow(self.spilt, (piece.key, piece.start, piece.end, piece.level))
             if piece.next is None and self.pieces[piece.key] is piece:
                 del self.pieces[piece.key]
             else:
@@ -325,6 +325,16 @@ class KvCache:
                 f"KV blocks do not add up: {self.held} held, {self.idle} idle of {self.total}; "
                 f"pieces say {held} and {idle}, requests hold {private} of their own."
             )
+
+
+def follow(before: list[Stretch], stretch: Stretch) -> None:
+    """What goes next: where it lies just before the last that went, the two are one."""
+    if before:
+        key, start, end, level = before[-1]
+        if stretch[0] == key and stretch[2] == start and stretch[3] == level:
+            before[-1] = (key, stretch[1], end, level)
+            return
+    before.append(stretch)
 
 
 def _start(piece: Piece) -> int:

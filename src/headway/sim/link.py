@@ -57,7 +57,8 @@ class Link:
         if load is not None:
             heappush(self.awaited, (goal, self.numbered, load))
         self.moved_bytes += amount
-        self.set_next()
+        if load is not None or self.next_ps != NEVER:
+            self.set_next()
 
     def arrived(self, now: int) -> list[Load]:
         """What arrives at this instant, in the order in which the last bytes left; called at `next_ps`."""

@@ -23,13 +23,18 @@ class Samples:
         return self.origin + len(self.values) * self.interval_ps
 
     def add(self, value: int) -> None:
-        values = self.values
-        values.append(value)
-        if len(values) == MOST:
-            del values[1::2]
-            self.interval_ps *= 2
+        self.values.append(value)
+        if len(self.values) == MOST:
+            self.thin()
+
+    def thin(self) -> None:
+        del self.values[1::2]
+        self.interval_ps *= 2
 
     def until(self, now: int, value: int) -> None:
         """It was so much from the last call on, and may change now."""
-        while self.next_ps() < now:
-            self.add(value)
+        values = self.values
+        while self.origin + len(values) * self.interval_ps < now:
+            values.append(value)
+            if len(values) == MOST:
+                self.thin()

@@ -103,7 +103,7 @@ class Stepping(Batching):
             self.history.record(self, now)
         self.chunks = []
         self.cache.now = now
-        if self.tiers is not None:
+        if self.tiers is not None and self.stirred:
             self.settle_stores(now)
         again = False
         if self.partial is not None:
@@ -120,7 +120,7 @@ class Stepping(Batching):
             view = self.view
             view.queued = len(self.waiting) if not self.loads else self.queued()
             view.running = len(self.running)
-        if self.tiers is not None:
+        if self.tiers is not None and self.stirred:
             self.settle_stores(now)
         if self.running:
             if self.busy_from < 0:

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
 
-from headway.sim.kv_cache import Runs, Stretch
+from headway.sim.kv_cache import Runs, Stretch, follow
 from headway.types import InvariantError
 
 SPARE = 64  # entries of no use that a heap may have, beside as many as there are of use
@@ -112,12 +112,15 @@ class Store:
                 part.level = level
                 self.recency.move_to_end(part)
                 return 0
-            fresh -= self.discard(key, start, end)
+            if end > first:
+                fresh -= self.discard(key, start, end)
         part = Part(key, start, end, at, level)
-        if spans:
-            insort(spans, (start, end, part), key=_first)
-        else:
+        if not spans:
             self.spans[key] = [(start, end, part)]
+        elif end <= spans[0][0]:
+            spans.insert(0, (start, end, part))
+        else:
+            insort(spans, (start, end, part), key=_first)
         self.recency[part] = None
         if self.ranked:
             self.came += 1
@@ -136,11 +139,12 @@ class Store:
         spans = self.spans.get(key)
         if spans is None:
             return 0
-        first, last, part = spans[0]
-        if len(spans) == 1 and first >= start and last <= end and len(part.ranges) == 1:  # all that is here of the key
-            del spans[0], self.spans[key], self.recency[part]
-            self.used -= last - first
-            return last - first
+        first, last, part = spans[-1]
+        if end <= spans[0][0] or start >= last:
+            return 0
+        if first <= start and last <= end:
+            self._cut(key, spans, start)
+            return last - start
         low, high = _touching(spans, start, end)
         gone, left = 0, []
         for first, last, part in spans[low:high]:
@@ -157,6 +161,19 @@ class Store:
         self.used -= gone
         return gone
 
+    def _cut(self, key: int, spans: list[Span], start: int) -> None:
+        """Take out what the last span of a key has from `start` on: what is evicted goes from the tail."""
+        first, last, part = spans.pop()
+        part.ranges.pop()  # the last of its part too
+        if first < start:
+            spans.append((first, start, part))
+            part.ranges.append((first, start))
+        elif not part.ranges:
+            del self.recency[part]
+            if not spans:
+                del self.spans[key]
+        self.used -= last - start
+
     def overflow(self) -> list[Stretch]:
         """Take out what goes beyond the capacity, in the order in which it goes."""
         gone: list[Stretch] = []
@@ -167,7 +184,7 @@ class Store:
             if end - start > over:
                 start = end - over
             self.discard(part.key, start, end)
-            gone.append((part.key, start, end, part.level))
+            follow(gone, (part.key, start, end, part.level))
         return gone
 
     def _lowest(self) -> Part:

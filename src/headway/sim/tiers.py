@@ -243,8 +243,9 @@ class Tiers:
             for key, start, end, level in content:
                 fresh += store.put(key, start, end, now, level)
             tier.tell(now, content, True)
-            content = store.overflow()
-            self.tell_lost(now, tier, content)
+            content = store.overflow() if store.used > store.blocks else []
+            if content:
+                self.tell_lost(now, tier, content)
             tier.peak = max(tier.peak, tier.used())
             if fresh:
                 tier.stored += fresh

@@ -1,0 +1,151 @@
+"""What KV tiers and prefill/decode disaggregation cost: CPU time of a run with them over that of the same workload
+without, `python benchmarks/ratios.py [CASE ...] [--json]`.
+
+The two of a case run by turns in one process, and the best of several runs counts. Timed is the simulation alone, and
+the simulation with its summary, as in `bench.py`. With tiers the base is the same cluster, whose caches evict, without
+them; disaggregated, 2 instances that compute prompts and 6 that generate stand against 8 that do both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+Json = dict[str, Any]
+
+
+def normal(mean: int, least: int, most: int) -> Json:
+    return {"dist": "normal", "mean": mean, "std": mean // 4, "min": least, "max": most}
+
+
+def completions(rate: int, prompt: Json, output: Json) -> Json:
+    return {
+        "rate": f"{rate}/s",
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "prefix": {"groups": 20, "tokens": min(256, prompt["mean"] // 2)},
+    }
+
+
+SHORT, OUTPUT = normal(512, 16, 2048), normal(256, 8, 1024)
+WORKLOADS: dict[str, Json] = {
+    "base": completions(40, SHORT, OUTPUT),
+    "1k": completions(25, normal(1024, 16, 4096), OUTPUT),
+    "prompt-heavy": completions(8, normal(6000, 500, 12000), normal(64, 4, 256)),
+    "decode-heavy": completions(20, normal(128, 16, 512), normal(800, 8, 2000)),
+    "high-load": completions(120, SHORT, OUTPUT),
+    "chat": {
+        "rate": "6/s",
+        "kind": "chat",
+        "prompt_tokens": {"dist": "lognormal", "mean": 1500, "std": 1000, "min": 50, "max": 8000},
+        "output_tokens": {"dist": "lognormal", "mean": 150, "std": 100, "min": 10, "max": 800},
+    },
+}
+WHOLE: Json = {"instances": 8}
+APART: Json = {"architecture": "disaggregated", "prefill": {"instances": 2}, "decode": {"instances": 6}}
+CPU: Json = {"cpu": {"blocks": 6000}}
+TIERS: dict[str, Json] = {
+    "lazy": {"tiers": CPU, "offload": "lazy"},
+    "eager": {"tiers": CPU, "offload": "eager"},
+    "threshold": {"tiers": CPU, "offload": "threshold", "offload_level": 0.8},
+    "shared": {"tiers": {"cpu": {"blocks": 3000}, "storage": {"blocks": 60000, "shared": True}}},
+}
+GPU_BLOCKS = {"base": 1500, "1k": 2500, "high-load": 1500, "chat": 4000}  # few enough that they evict
+
+
+def cases() -> dict[str, tuple[str, Json, Json]]:
+    """By name: the workload, the plain cluster, and the one whose cost is asked for."""
+    found: dict[str, tuple[str, Json, Json]] = {}
+    for name in ("base", "1k", "prompt-heavy", "decode-heavy", "high-load"):
+        found[f"pd/{name}"] = (name, WHOLE, APART)
+    for name in ("1k", "prompt-heavy"):
+        found[f"pd/{name}/pipelined"] = (name, WHOLE, {**APART, "transfer": {"pipelined": True}})
+    for name, offloads in {
+        "base": list(TIERS),
+        "1k": ["lazy", "eager"],
+        "high-load": ["lazy"],
+        "chat": list(TIERS),
+    }.items():
+        plain = {"gpu_blocks": GPU_BLOCKS[name]}
+        for offload in offloads:
+            tiered = {**WHOLE, "kv": {**plain, **TIERS[offload]}}
+            found[f"tiers/{name}/{offload}"] = (name, {**WHOLE, "kv": plain}, tiered)
+    return found
+
+
+def measure(case: str, requests: int, repeats: int) -> Json:
+    """One case in this process."""
+    from headway.experiment.run import prepare, run_facts
+    from headway.results.metrics import summarise
+    from headway.scenario import Scenario
+    from headway.workload.traffic import OpenLoop
+
+    workload, *clusters = cases()[case]
+    routing = {"routing": "least-loaded"}
+    given = {"seed": 7, "workload": {"requests": requests, **WORKLOADS[workload]}, "policies": routing}
+    loaded = [Scenario.load({**given, "cluster": cluster}) for cluster in clusters]
+    simulated, summarised = [float("inf")] * 2, [float("inf")] * 2
+    for _ in range(repeats):
+        for which, scenario in enumerate(loaded):
+            prepared = prepare(scenario)
+            traffic: Any = prepared.traffic()
+            if not traffic.listens:  # then it can be generated beforehand
+                traffic = OpenLoop(list(traffic))
+            gc.collect()
+            before = time.process_time()
+            simulation = prepared.simulation()
+            recorder = simulation.run(traffic)
+            between = time.process_time()
+            summarise(recorder, simulation.stats, run_facts(scenario, simulation))
+            simulated[which] = min(simulated[which], between - before)
+            summarised[which] = min(summarised[which], time.process_time() - between)
+    plain, featured = (simulated[which] + summarised[which] for which in (0, 1))
+    return {
+        "case": case,
+        "plain_s": round(plain, 3),
+        "with_s": round(featured, 3),
+        "ratio": round(featured / plain, 2),
+        "simulation_ratio": round(simulated[1] / simulated[0], 2),
+    }
+
+
+def main() -> None:
+    known = cases()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", help="names, or beginnings of names; all where none is given")
+    parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--repeats", type=int, default=7, help="runs of each; the best counts")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--package", default=str(HERE.parent / "src"), help="folder with the package to measure")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        print(json.dumps(measure(options.cases[0], options.requests, options.repeats)))
+        return
+    wanted = [case for case in known if case.startswith(tuple(options.cases or [""]))]
+    if not wanted:
+        parser.error(f"there is no such case; known: {', '.join(known)}")
+    environment = dict(os.environ, PYTHONPATH=options.package)
+    if not options.json:
+        print(f"{'case':<28}{'plain s':>9}{'with s':>9}{'ratio':>8}{'simulation alone':>18}")
+    for case in wanted:
+        numbers = ["--requests", str(options.requests), "--repeats", str(options.repeats)]
+        command = [sys.executable, __file__, case, "--inside", *numbers]
+        row = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+        if options.json:
+            print(json.dumps(row))
+        else:
+            times = f"{row['plain_s']:>9.3f}{row['with_s']:>9.3f}"
+            print(f"{case:<28}{times}{row['ratio']:>8.2f}{row['simulation_ratio']:>18.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
