@@ -224,7 +224,8 @@ def test_policies_lists_the_catalogue(headway: Run) -> None:
     assert entries["scorer", "queue-depth"]["signals"]["reported"]
     assert all(entry["summary"] for entry in found)
     stages = list(dict.fromkeys(entry["stage"] for entry in found))
-    assert stages == ["routing", "scorer", "filter", "picker", "decider", "admission", "priority", "flow", "scheduler"]
+    parts = ["scorer", "filter", "picker", "decider"]
+    assert stages == ["routing", *parts, "admission", "priority", "flow", "scheduler", "scaling"]
 
 
 def test_the_listing_tells_parameters_and_signals_in_80_columns(headway: Run) -> None:

@@ -10,6 +10,7 @@ import pytest
 import headway
 from headway import HeadwayError, registry
 from headway.cli import status
+from headway.experiment.verdict import saving
 from headway.scenario import STAGES
 
 SCENARIO: dict[str, Any] = {
@@ -174,3 +175,78 @@ def test_a_routing_policy_beside_a_comparison_of_another_stage_holds_for_all(sce
     ]
     assert status(words) == 0
     assert json.loads(capsys.readouterr().out)["stage"] == "admission"
+
+
+# --- autoscalers ------------------------------------------------------------------------------------------------------
+
+POOL = {
+    "workload": {"requests": 60, "rate": "2/s", "prompt_tokens": 64, "output_tokens": 32},
+    "cluster": {"instances": 4, "min_replicas": 1, "max_batch_size": 4},
+    "scaling": {"interval": "1s"},
+    "slo": {"ttft": "10s"},
+}
+CRASH = "{at: 1s, instance: instance-0, kind: crash}"
+KNATIVE = "{name: concurrency, stable_window_s: 2, panic_window_s: 1}"
+
+
+def test_a_comparison_of_autoscalers_says_who_serves_as_many_for_less() -> None:
+    found = headway.compare(POOL, f"static,{KNATIVE}", stage="scaling", workers=1)
+    usd = [found[name]["cost"]["usd"] for name in ("static", "concurrency")]
+    assert usd[1] < 0.6 * usd[0] and found["concurrency"]["slo"]["goodput_ratio"] == 1
+    less = f"{100 * (1 - usd[1] / usd[0]):.0f} % less than static."
+    assert "Of those that serve as many within the SLO, concurrency(" in found.verdict
+    assert found.verdict.endswith(less)
+    fixed = headway.compare(POOL, f"static,{KNATIVE}", stage="scaling", overrides="cluster.min_replicas=4", workers=1)
+    assert "USD" not in fixed.verdict  # nobody costs less
+    assert "USD" not in headway.compare(POOL, f"static,{KNATIVE}", stage="scaling", by="cost.usd", workers=1).verdict
+
+
+def test_saving_needs_as_many_requests_served() -> None:
+    def one(share: float, usd: float) -> dict[str, Any]:
+        return {"slo": {"goodput_ratio": share}, "cost": {"usd": usd}}
+
+    slo = {"slo": {"ttft": "1s"}}
+    assert saving([("a", one(0.99, 6)), ("b", one(0.98, 1)), ("static", one(0.9, 12))], slo, "static") == (
+        " It costs 6.00 USD, 50 % less than static."
+    )
+    assert saving([("static", one(0.99, 6)), ("b", one(0.98, 1))], slo, "static") == ""
+    assert saving([("a", one(0.99, 6)), ("b", one(0.99, 0.5))], slo, "static") == (
+        " Of those that serve as many within the SLO, b costs the least, 0.5000 USD."
+    )
+    assert saving([("a", one(0.99, 6)), ("b", one(0.98, 1))], slo, "static") == ""
+
+
+def test_a_name_with_parameters_breaks_before_them(tmp_path: Any, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    file = tmp_path / "pool.yaml"
+    file.write_text(json.dumps(POOL))
+    policies = f"static,{KNATIVE},{{name: target-utilization, signal: batch, scale_down_delay_s: 1}}"
+    assert status(["compare", str(file), "--stage", "scaling", "--policies", policies]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    at = next(number for number, line in enumerate(lines) if line.split()[:1] == ["target-utilization"])
+    assert lines[at + 1].split()[0].startswith("(signal=batch")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--set", "policies.scaling=hpa", "--set", "cluster.min_replicas=4"], "No pool may change its size"),
+        (["compare", "--stage", "scaling", "--set", "cluster.min_replicas=4"], "No pool may change its size"),
+        (["run", "--set", "policies.scaling=hpa", "--set", "scaling.interval=null"], "'scaling.interval' is null"),
+        (["compare", "--stage", "scaling", "--set", "cluster.scaling=hpa"], "Every pool that may change its size has"),
+        (["run", "--set", "faults=[{at: 9h, instance: instance-0, kind: crash}]"], "The fault struck nothing"),
+        (["run", "--set", f"faults=[{CRASH}, {{at: 9h, instance: instance-1, kind: crash}}]"], "1 of 2 faults struck"),
+        (["compare", "--stage", "scaling"], ""),
+        (["run", "--set", "policies.scaling=hpa"], ""),
+        (["run", "--set", "cluster.min_replicas=4"], ""),
+        (["run", "--set", f"faults=[{CRASH}]"], ""),
+    ],
+)  # fmt: skip
+def test_what_can_have_no_effect_is_said(words: list[str], said: str, tmp_path: Any, capsys: Any) -> None:
+    file = tmp_path / "pool.yaml"
+    file.write_text(json.dumps(POOL))
+    names = ["--policies", "static,hpa"] if words[0] == "compare" else []
+    assert status([words[0], str(file), *names, *words[1:]]) == 0
+    found = capsys.readouterr().err
+    assert found.startswith(f"headway: {said}") if said else not found

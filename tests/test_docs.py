@@ -33,6 +33,7 @@ from headway.experiment.controls import CONTROLS
 from headway.experiment.run import about
 from headway.latency import NAMES, gpus, links, models
 from headway.overrides import policy_config
+from headway.results import store
 from headway.results.groups import fairness, sessions
 from headway.results.recorder import Recorder
 from headway.results.sample import Sample
@@ -136,7 +137,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("where", "words"), HEADWAY, ids=labels(HEADWAY))
 def test_a_command_that_is_shown_runs(where: str, words: list[str], place: Path, headway: Run) -> None:
     arguments = ["examples/05_trace.jsonl" if word == "FILE" else word for word in words[1:]]
-    if arguments[0] in ("run", "compare"):
+    if arguments[0] in ("run", "compare", "plan"):
         arguments += ["--set", "workload.requests=5"]
     done = headway(*arguments, cwd=place)
     assert done.returncode == 0, f"{where}: {done.stderr}"
@@ -211,6 +212,9 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     halves = {"prefill": {"instances": 1}, "decode": {"instances": 1}}
     split = {**TINY, "cluster": {"architecture": "disaggregated", **halves}}
     words |= _paths(package.simulate(split).summary()) | _paths(Scenario.load(split).resolved())
+    living = {**TINY, "cluster": {"instances": 1, "min_replicas": 1, "max_replicas": 2}, "scaling": {}, "routers": 1}
+    words |= _paths(package.simulate(living).summary()) | _paths(Scenario.load(living).resolved())
+    words |= {store.SCALING, store.STATES}
     return words | _paths(result.summary()) | _paths({"run": about(scenario)}) | _paths(scenario.resolved())
 
 
@@ -235,7 +239,8 @@ def _names(module: ModuleType) -> set[str]:
 
 def _fields(cls: type) -> set[str]:
     own = [base for base in cls.__mro__ if base.__module__.startswith("headway")]
-    return {name for base in own for name in vars(base)} | set(getattr(cls, "__struct_fields__", ()))
+    names = {name for base in own for name in (*vars(base), *inspect.get_annotations(base))}
+    return names | set(getattr(cls, "__struct_fields__", ()))
 
 
 def _paths(document: Any, before: str = "") -> set[str]:
@@ -286,7 +291,7 @@ def test_a_name_that_is_not_there_is_noticed(vocabulary: set[str]) -> None:
 
 def test_verbs_and_options_in_the_text_are_real(headway: Run) -> None:
     texts = [(page, text) for page, text in inline() if text.startswith(("headway ", "--"))]
-    helps = {verb: headway(verb, "--help").stdout for verb in ("run", "compare", "controls", "policies")}
+    helps = {verb: headway(verb, "--help").stdout for verb in ("run", "compare", "controls", "plan", "policies")}
     helps["trace"] = "".join(headway("trace", verb, "--help").stdout for verb in ("inspect", "convert", "cap", "slice"))
     helps["workload"] = headway("workload", "preview", "--help").stdout
     for page, text in texts:

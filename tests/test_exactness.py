@@ -22,13 +22,14 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 import control_draws
 import headway
+import life_draws
 import pd_draws
 import session_plans
 from deployment_draws import deployed
 from headway import ClusterView, Request, Route, registry
 from headway.experiment.run import prepare, run_facts
 from headway.registry import REPORTED, Entry
-from headway.types import ADMIT, KEPT, Admit, Reject
+from headway.types import ADMIT, KEPT, Admit, InstanceChanged, Reject
 from session_plans import Draws, pick
 from tier_draws import OFFLOADS, shared_prefixes, sometimes_tiered, tiered
 
@@ -91,7 +92,8 @@ class Witness:
     def observe(self, event: Any) -> None:
         self.events += 1
         views = [tuple(getattr(view, name) for name in VIEW) for view in self.context.instances]
-        self.look(type(event).__name__, event.at_ps, event.request.id, event.instance.index, views)
+        about = event.was if isinstance(event, InstanceChanged) else event.request.id
+        self.look(type(event).__name__, event.at_ps, about, event.instance.index, event.instance.state, views)
 
     def metrics(self) -> dict[str, float]:
         return {"seen": float(self.seen), "decisions": float(self.decisions), "events": float(self.events)}
@@ -409,6 +411,12 @@ def scenarios(family: str, folder: Path) -> SearchStrategy[Json]:
             found = scenario(draws, Load(shared_prefixes(draws), 100), pick(draws, True, False))
             found["cluster"]["kv"]["prefix_caching"] = True
             return tiered(draws, with_adapters(draws, found))
+        if kind == "living":
+            base = pick(draws, "synthetic", "controlled", "split")
+            found = controlled(draws) if base == "controlled" else scenario(draws, synthetic(draws), False)
+            found = with_adapters(draws, found)
+            found = pd_draws.split(draws, found) if base == "split" else deployed(draws, found)
+            return life_draws.living(draws, sometimes_tiered(draws, found))
         if kind == "split":
             found = with_adapters(draws, scenario(draws, synthetic(draws), False))
             return sometimes_tiered(draws, pd_draws.split(draws, found))
@@ -437,6 +445,9 @@ def run(scenario: Json, leap: bool | str) -> headway.Result:
     if scenario["policies"]["routing"] == "witness":
         given["policies"] = {stage: spec for stage, spec in scenario["policies"].items() if stage != "routing"}
         own["routing"] = Witness()
+    if scenario["policies"].get("scaling") == "erratic":
+        given["policies"] = {stage: spec for stage, spec in given["policies"].items() if stage != "scaling"}
+        own["scaling"] = life_draws.Erratic()
     if "sessions" not in scenario:
         return headway.simulate(given, **own)
     if "shedder" in scenario:
@@ -531,6 +542,8 @@ def traits(scenario: Json, result: headway.Result) -> list[str]:
         facts |= tier_traits(scenario, result)
     if "transfer" in summary:
         facts |= pd_draws.split_traits(scenario, columns)
+    if "scaling" in scenario:
+        facts |= life_draws.life_traits(scenario, result)
     if "sessions" in scenario:
         facts |= session_traits(scenario, result)
     if "flow" in scenario["policies"]:
@@ -656,6 +669,9 @@ def demand(seen: Counter[str], names: tuple[str, ...], share: float) -> None:
         ("tiered, scattered", 300),
         ("split, searched", 60),
         ("split, scattered", 300),
+        ("living, searched", 60),
+        ("living, scattered", 400),
+        pytest.param("living, scattered", 5000, marks=pytest.mark.long),
         ("controlled, searched", 60),
         ("controlled, scattered", 450),
         pytest.param("controlled, scattered", 5000, marks=pytest.mark.long),
@@ -676,7 +692,10 @@ def test_leaping_walking_and_cutting_give_the_same_bytes(family: str, examples: 
     if family == "split, scattered":
         demand(seen, pd_draws.SHOWN, 0.1)
         demand(seen, ("handed over and not there", *(f"decider {name}" for name in pd_draws.DECIDERS)), 0.05)
-        demand(seen, (*COMMON, *USUAL), 0.03)
+        demand(seen, COMMON, 0.03)
+        demand(seen, USUAL, 0.01)
+    elif family == "living, scattered":
+        demand(seen, life_draws.SHOWN, 0.015)
     elif family == "controlled, scattered":
         demand(seen, CONTROLLED, 0.015)
         demand(seen, (*COMMON, "polled signals", "reported evictions", "adapter loaded again"), 0.02)

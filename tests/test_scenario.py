@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from conftest import ROOT
-from headway import cluster_spec, kv_spec, overrides, pd_spec
+from headway import cluster_spec, kv_spec, life_spec, overrides, pd_spec
 from headway import scenario as scenario_module
 from headway.latency import MODELS, gpus, models
 from headway.latency.hardware import GpuFigures
@@ -426,6 +426,13 @@ SECTIONS: dict[str, list[type[msgspec.Struct]]] = {
     "GPUs": [GpuFigures],
     "Models": [ModelFigures],
     "`policies`": [scenario_module.Policies],
+    "`scaling`": [
+        life_spec._ScalingKeys,
+        life_spec._WarmupKeys,
+        life_spec._DrainKeys,
+        life_spec._TriggerKeys,
+    ],
+    "`faults`": [life_spec._FaultKeys],
     "`slo`": [scenario_module._SloKeys],
     "`signals`": [scenario_module._SignalKeys],
 }

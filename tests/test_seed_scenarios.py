@@ -1,5 +1,6 @@
-"""The acceptance scenarios of the cluster simulator's design, section 13, as far as they concern the control plane, in
-the words in which they are written there. "Given" is made true by the trace and the cluster, and checked."""
+"""The acceptance scenarios of the cluster simulator's design, section 13, as far as they concern the control plane and
+the autoscaler, in the words in which they are written there. "Given" is made true by the trace and the cluster, and
+checked."""
 
 from __future__ import annotations
 
@@ -150,3 +151,71 @@ def test_scenario_shadow_divergence_tracking(arrivals: Arrivals, policy: str) ->
     # And routing record shows ExpectedCacheHit=true, CacheHit=false
     assert requests["predicted_tokens"][2] > 0
     assert requests["cached_tokens"][2] == 0
+
+
+def waiting(requests: Any, at_s: int) -> int:
+    """Requests that had come by then and had not been started."""
+    at = at_s * PS_PER_SECOND
+    return sum(came <= at < start for came, start in zip(requests["arrival_ps"], requests["started_ps"], strict=True))
+
+
+def scaled(arrivals: Arrivals, **scaling: Any) -> dict[str, Any]:
+    """Two replicas that compute one request at a time, each for 5 s and a little; there may be a third."""
+    one = {"instances": 2, "max_replicas": 3, "max_batch_size": 1}
+    scenario = arrivals.scenario(deployments={"llama-70b-v1": one})
+    scenario["scaling"] = {"interval": "10s", **scaling}
+    scenario["policies"] = {"routing": "least-loaded"}
+    scenario["policies"]["scaling"] = {"name": "queue-threshold", "above": 5, "sustained_s": 60}
+    return scenario
+
+
+@pytest.mark.parametrize(("count", "sustained"), [(80, True), (34, False)])
+def test_scenario_auto_scale_up_on_sustained_high_load(arrivals: Arrivals, count: int, sustained: bool) -> None:
+    # Given deployment config "llama-70b-v1" has 2 replicas
+    for number in range(count):
+        arrivals.request(0, [(1000 * number, 8)], output_tokens=500)
+    # And queue depth exceeds threshold for 60 seconds (or, with fewer requests, for less)
+    result = headway.simulate(scaled(arrivals))
+    checks = [10 * number for number in range(1, 8)]
+    above = [waiting(result.requests, at_s) > 2 * 5 for at_s in checks]
+    assert above[0] and all(above) == sustained
+    # When auto-scale policy evaluates
+    # Then scale decision is SCALE_UP
+    if not sustained:
+        assert result.scaling_events == []
+        return
+    decision = result.scaling_events[0]
+    assert decision.at_ps == checks[-1] * PS_PER_SECOND  # it has been seen for 60 seconds then, and not before
+    assert (decision.pool, decision.before, decision.after) == ("llama-70b-v1", 2, 3)
+    assert decision.trigger == "interval"
+
+
+@pytest.mark.parametrize("curve", ["linear", "exponential", "step"])
+def test_scenario_scale_up_includes_provisioning_delay(arrivals: Arrivals, curve: str) -> None:
+    # Given auto-scaler decides to scale up
+    for number in range(80):
+        arrivals.request(0, [(1000 * number, 8)], output_tokens=500)
+    for at_s in (104, 106, 140):  # as it loads, as it warms up, and after
+        arrivals.request(at_s * 1000, [(1000 * at_s, 8)], output_tokens=100)
+    warmup = {"duration": "30s", "curve": curve, "penalty": 2}
+    result = headway.simulate(scaled(arrivals, provisioning="20s", model_load="15s", warmup=warmup))
+    (decided, *_) = [event.at_ps for event in result.scaling_events]
+    # When ScaleActionEvent is processed
+    changes = [(change.at_ps - decided, change.state) for change in result.states if change.instance == 2]
+    # Then new instance enters PROVISIONING state
+    assert changes[1] == (0, "provisioning")
+    # And instance becomes READY after ProvisioningDelay + ModelLoadTime
+    assert changes[2:] == [
+        (20 * PS_PER_SECOND, "loading"),
+        (35 * PS_PER_SECOND, "warming"),  # it serves from then on
+        (65 * PS_PER_SECOND, "ready"),
+    ]
+    loading, warming, ready = (result.requests["instance"][row] for row in (80, 81, 82))
+    assert loading != 2
+    assert warming == ready == 2
+    # And instance has degraded performance during WarmupDuration
+    took = [result.requests["finished_ps"][row] - result.requests["arrival_ps"][row] for row in (81, 82)]
+    alone = 128 * MS // 10 + 99 * 10 * MS
+    assert took[1] == alone
+    assert alone < took[0] <= 2 * alone
+    assert took[0] == {"linear": 1.95, "exponential": 1.875, "step": 2}[curve] * alone

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headway.experiment.compare import Comparison, compare
     from headway.experiment.controls import Controls, controls
     from headway.experiment.look import convert_trace, inspect_trace, preview
+    from headway.experiment.plan import Plan, plan
     from headway.experiment.run import simulate
     from headway.policies.context import Context
     from headway.policies.queues import Ticket
@@ -34,12 +35,15 @@ if TYPE_CHECKING:
         HeadwayError,
         InstanceView,
         InvariantError,
+        LoadSample,
         Path,
+        PoolView,
         Priority,
         Reject,
         Request,
         Route,
         Routed,
+        Scale,
         Scorecard,
     )
 
@@ -51,6 +55,7 @@ _HOMES = {
     "Comparison": "experiment.compare",
     "controls": "experiment.controls",
     "Controls": "experiment.controls",
+    **dict.fromkeys(("Plan", "plan"), "experiment.plan"),
     **dict.fromkeys(("preview", "inspect_trace", "convert_trace"), "experiment.look"),
     "Result": "results.result",
     "Scenario": "scenario",
@@ -60,6 +65,7 @@ _HOMES = {
     "Bounds": "registry",
     **dict.fromkeys(("ADMIT", "Admit", "Delay", "Priority", "Reject", "Route", "Scorecard"), "types"),
     **dict.fromkeys(("ClusterView", "InstanceView", "Path", "Request"), "types"),
+    **dict.fromkeys(("LoadSample", "PoolView", "Scale"), "types"),
     **dict.fromkeys(("Event", "Finished", "FirstToken", "Routed"), "types"),
     **dict.fromkeys(("HeadwayError", "InvariantError"), "types"),
 }
@@ -79,13 +85,17 @@ __all__ = [
     "HeadwayError",
     "InstanceView",
     "InvariantError",
+    "LoadSample",
     "Path",
+    "Plan",
+    "PoolView",
     "Priority",
     "Reject",
     "Request",
     "Result",
     "Route",
     "Routed",
+    "Scale",
     "Scenario",
     "Scorecard",
     "Ticket",
@@ -94,6 +104,7 @@ __all__ = [
     "controls",
     "convert_trace",
     "inspect_trace",
+    "plan",
     "policy",
     "preview",
     "simulate",

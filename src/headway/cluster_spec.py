@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from headway import latency
+from headway import latency, registry
 from headway.kv_spec import Kv, Positive, read_kv
 from headway.pd_spec import (
     MOST_INSTANCES,
@@ -16,6 +16,7 @@ from headway.pd_spec import (
     Gpus,
     HalfKeys,
     Instances,
+    Replicas,
     check_shared,
     read_transfer,
 )
@@ -26,6 +27,7 @@ from headway.wording import cut, shown
 
 LONGEST_NAME: Final = 100
 COMMON: Final = ("block_tokens", "prefix_caching")  # keys of `kv` that hold for the whole cluster
+SCALED: Final = ("min_replicas", "max_replicas", "scaling")  # keys of a pool that is scaled
 APART: Final = (*ROLES, "transfer")  # keys of a disaggregated deployment
 
 
@@ -66,6 +68,18 @@ class Engines(Struct, frozen=True):
     prefill: Any = None  # where it is disaggregated, what is different on the instances that compute prompts
     decode: Any = None  # and on those that generate
     transfer: Any = None  # from the ones to the others
+    min_replicas: Replicas | None = None  # None: as many as there are at the start
+    max_replicas: Replicas | None = None
+    scaling: Any = None  # its autoscaler, where it is not that of `policies`
+
+    def bounds(self) -> tuple[int, int]:
+        """The fewest and the most instances that there may be."""
+        low = self.instances if self.min_replicas is None else self.min_replicas
+        return low, self.instances if self.max_replicas is None else self.max_replicas
+
+    def scales(self) -> bool:
+        """Whether anything is said of how many there may be."""
+        return any(getattr(self, name) is not None for name in SCALED)
 
     def shape(self, where: str = "cluster") -> latency.ModelShape:
         return latency.read_model(self.model, f"{where}.model")
@@ -105,10 +119,13 @@ class Engines(Struct, frozen=True):
     def explicit(self) -> Json:
         if self.architecture == "disaggregated":
             return self.explicit_halves()
-        names = [name for name in Engines.__struct_fields__ if name not in ("architecture", *APART)]
+        absent = [name for name in SCALED if getattr(self, name) is None]
+        names = [name for name in Engines.__struct_fields__ if name not in ("architecture", *APART, *absent)]
         found: Json = msgspec.to_builtins({name: getattr(self, name) for name in names})
         found["kv"] = self.kv.explicit() | {"gpu_blocks": self.kv_blocks()}
         found["latency"] = latency.explicit(self.latency_section())
+        if self.scaling is not None:
+            found["scaling"] = registry.explicit("scaling", self.scaling, "cluster.scaling")
         del found["adapters"]
         return found if self.adapters is None else found | {"adapters": self.adapters.explicit()}
 
@@ -171,8 +188,28 @@ class Cluster(Engines, frozen=True):
         return any(one.architecture == "disaggregated" for one in self.pools())
 
     def pools(self) -> list[Engines]:
-        """Its deployments; where it has none it is one itself."""
-        return [self] if self.deployments is None else list(self.deployments.values())
+        return list(self.named().values())
+
+    def instance_ids(self) -> list[str]:
+        """What its instances are called, those that there may be later included."""
+        found: list[str] = []
+        for name, half in self.scaled().items():
+            stem = "instance" if name == "default" and self.deployments is None else name
+            found += [f"{stem}-{number}" for number in range(half.bounds()[1])]
+        return found
+
+    def scaled(self) -> dict[str, Engines]:
+        """The pools of equal instances that are scaled together, by name."""
+        found: dict[str, Engines] = {}
+        for name, one in self.named().items():
+            before = "" if self.deployments is None else f"{name}-"
+            halves = {f"{before}{role}": half for role, half in one.halves().items()}
+            found |= halves or {name: one}
+        return found
+
+    def named(self) -> dict[str, Engines]:
+        """Its deployments by name; where it has none it is one itself."""
+        return {"default": self} if self.deployments is None else {**self.deployments}
 
     def default_model(self) -> str:
         """Whose a request is that names none; empty where there are several to choose from."""
@@ -212,6 +249,8 @@ def _keys(section: Any, where: str, kv: Kv) -> Any:
 def _whole(one: E, given: Json, where: str) -> E:
     """A deployment, checked whole, with its number of instances; `given` is what was said at this place."""
     halves = one.halves(where)
+    for role, half in halves.items() or {"": one}.items():
+        _check_bounds(half, f"{where}.{role}" if role else where)
     if not halves:
         for key in APART:
             if given.get(key) is not None:
@@ -228,10 +267,21 @@ def _whole(one: E, given: Json, where: str) -> E:
     if "instances" in given and one.instances != prefill + decode:
         wrong = f"is {one.instances}, but prefill and decode have {prefill} + {decode} = {prefill + decode}"
         raise HeadwayError(f"{where}.instances: {wrong}; make them agree, or leave it out.")
-    if prefill + decode > MOST_INSTANCES:
-        raise HeadwayError(f"{where}: may have {MOST_INSTANCES:,} instances at most, got {prefill + decode:,}.")
+    most = sum(half.bounds()[1] for half in halves.values())
+    if most > MOST_INSTANCES:
+        raise HeadwayError(f"{where}: may have {MOST_INSTANCES:,} instances at most, got {most:,}.")
     transfer = read_transfer(None, f"{where}.transfer") if one.transfer is None else one.transfer
     return msgspec.structs.replace(one, instances=prefill + decode, transfer=transfer)
+
+
+def _check_bounds(one: Engines, where: str) -> None:
+    low, high = one.bounds()
+    if low > one.instances:
+        raise HeadwayError(f"{where}.min_replicas: is {low}, above the {one.instances} instances at the start.")
+    if high < one.instances:
+        raise HeadwayError(f"{where}.max_replicas: is {high}, below the {one.instances} instances at the start.")
+    if one.scaling is not None:
+        registry.build("scaling", one.scaling, f"{where}.scaling")
 
 
 def _check_common(kv: Kv, common: Kv, where: str, right: str) -> None:
@@ -269,6 +319,7 @@ def _deployments(given: Any, cluster: Cluster) -> dict[str, Deployment]:
             if f"{name}-{role}" in found:
                 wrong = f"the deployment {shown(name)} has instances of that name"
                 raise HeadwayError(f"{place}.{cut(name)}-{role}: {wrong}; call it something else.")
-    if sum(one.instances for one in found.values()) > MOST_INSTANCES:
+    pools = [pool for one in found.values() for pool in one.halves().values() or [one]]
+    if sum(pool.bounds()[1] for pool in pools) > MOST_INSTANCES:
         raise HeadwayError(f"{place}: the deployments may have {MOST_INSTANCES:,} instances together at most.")
     return found

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from headway.flight import QUEUED, Flight, Queued, Sent, TimedOut
-from headway.model_groups import grouped
+from headway.model_groups import Group, Stranded, grouped
 from headway.policies.answers import VERDICT, check_priority, is_number, refuses, wrong_answer, wrong_target
 from headway.policies.context import Context
 from headway.policies.disaggregation import paired
@@ -25,13 +25,16 @@ from headway.types import (
     ADMIT,
     KEPT,
     NO_PRIORITY,
+    SERVING,
     Admit,
     ClusterView,
     Delay,
     Event,
     Finished,
     FirstToken,
+    Handed,
     HeadwayError,
+    InstanceChanged,
     InstanceView,
     Priority,
     Reject,
@@ -39,6 +42,7 @@ from headway.types import (
     Route,
     Routed,
 )
+from headway.units import duration_text
 from headway.wording import shown
 
 MOST_TOKENS: Final = 1 << 62  # that any prompt may be believed to have cached
@@ -59,10 +63,13 @@ class ControlPlane:
         flow: Any = None,
         *,
         explain: Explain | None = None,
+        observe: Callable[[Event], None] | None = None,
     ) -> None:
+        """`observe` hears what the policies do."""
         self.cluster = ClusterView(context.instances)
         self.cluster.explain = explain is not None
         self.explain = explain
+        self.ordered = context.instances
         self.views = {view.id: view for view in context.instances}
         self.admission = admission
         self.permit: Permit | None = getattr(admission, "permit", None)
@@ -82,10 +89,13 @@ class ControlPlane:
                 bind(context)
         self.indexes = context.indexes
         self.observers = [stage.observe for stage in everyone if hasattr(stage, "observe")]
+        if observe is not None:
+            self.observers.append(observe)
         read = [signal for stage in self.stages.values() for signal in declared(stage).exact]
         kept = KEPT if EVERYTHING[0] in read else [name for name in KEPT if name in read]
         self.state = RouterState(self.cluster, kept) if kept else None
         self.flights: dict[int, Flight] = {}
+        self.patience_ps = NEVER  # how long a request waits for an instance to come up
         # heap of what admission put off: when to ask again, id, how often it was put off
         self.held: list[tuple[int, int, int, Request]] = []
         self.asked_again = (-1, 0)  # which request came up last, and how often it had been put off
@@ -106,6 +116,9 @@ class ControlPlane:
         if group is None:
             return Reject(f"404: no instance serves model {shown(request.model)}")
         cluster.instances, cluster.group = group.instances, group.number
+        if not group.instances:
+            self.strand(now_ps, request, group)
+            return None
         verdict = self.admission.admit(request, cluster)
         if verdict is not ADMIT and not isinstance(verdict, Admit):
             return self.not_admitted(now_ps, request, verdict)
@@ -183,9 +196,11 @@ class ControlPlane:
             answer: Flight | Reject | TimedOut
             if entry is not None:
                 answer = TimedOut(entry.reason)
-            elif (entry := flow.take(cluster)) is not None:
+            elif group.instances and (entry := flow.take(cluster)) is not None:
                 cluster.priority = entry.priority
                 answer = self.route(now_ps, entry.request, entry.priority)
+            elif group.empty_ps + self.patience_ps <= now_ps and (entry := flow.oldest()) is not None:
+                answer = Reject(f"503: no instance came up within {duration_text(self.patience_ps)}")
             elif (entry := flow.excess()) is not None:
                 answer = Reject(entry.reason)
             else:
@@ -203,6 +218,11 @@ class ControlPlane:
         self.next_ps = held[0][0] if held else NEVER
         if self.flow is not None:
             self.next_ps = min(self.next_ps, *(group.flow.next_ps for group in self.groups))
+        for group in self.groups:
+            if group.stranded:
+                self.next_ps = min(self.next_ps, next(iter(group.stranded.values())).until_ps)
+            if not group.instances and group.flow is not None and len(group.flow):
+                self.next_ps = min(self.next_ps, group.empty_ps + self.patience_ps)
 
     def dispatch(self, now_ps: int, request: Request, route: Route, priority: Priority) -> Flight:
         view = self.checked(route.target, request)
@@ -242,6 +262,8 @@ class ControlPlane:
             view = None
         if view is None:
             raise wrong_target(self.routing, target, "is not an instance of this cluster", request)
+        if view.state not in SERVING:
+            raise wrong_target(self.routing, target, f"is {view.state} and takes no requests", request)
         if self.by_model is not None and request.model not in view.serves:
             raise wrong_target(self.routing, target, f"does not serve model {shown(request.model)}", request)
         return view
@@ -256,6 +278,69 @@ class ControlPlane:
         flight.prefill = view
         for index in self.indexes:
             index.touch(view.index, request.path)
+
+    # --- instances that come and go --------------------------------------------------------------------------------
+
+    def instance_changed(self, now_ps: int, index: int, state: str) -> None:
+        """An instance gets into another state."""
+        view = self.ordered[index]
+        was, view.state = view.state, state
+        if state == "stopped":
+            for believed in self.indexes:
+                believed.clear(index)
+        for group in self.groups:
+            if view in group.members:
+                group.regroup(now_ps)
+        if self.observers:
+            self.tell(InstanceChanged(now_ps, view, was))
+
+    def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
+        """A request that its instance has lost, or that has to leave it, is routed again; None where it has to wait for
+        an instance to come up."""
+        cluster = self.cluster
+        group = self.groups[0] if self.by_model is None else self.by_model[request.model]
+        cluster.now_ps, cluster.priority = now_ps, priority
+        cluster.instances, cluster.group = group.instances, group.number
+        if group.instances:
+            return self.route(now_ps, request, priority)
+        self.strand(now_ps, request, group, priority)
+        return None
+
+    def strand(self, now_ps: int, request: Request, group: Group, priority: Priority | None = None) -> None:
+        """A request finds no instance to go to, and waits for one."""
+        group.stranded[request.id] = Stranded(now_ps + self.patience_ps, request, priority)
+        self.set_next()
+
+    def rescue(self) -> Stranded | None:
+        """The next request that waited for an instance and now has one; it is to `arrive` again, or to be resent."""
+        for group in self.groups:
+            if group.stranded and group.instances:
+                found = group.stranded.pop(next(iter(group.stranded)))
+                self.set_next()
+                return found
+        return None
+
+    def forsaken(self, now_ps: int) -> Request | None:
+        """The next request that has waited for an instance as long as one may."""
+        for group in self.groups:
+            if group.stranded and next(iter(group.stranded.values())).until_ps <= now_ps:
+                found = group.stranded.pop(next(iter(group.stranded)))
+                self.set_next()
+                return found.request
+        return None
+
+    def pools_of(self, request: Request) -> tuple[str, ...]:
+        """Where a request could go, were all instances up."""
+        group = self.groups[0] if self.by_model is None else self.by_model.get(request.model)
+        return () if group is None else group.pools
+
+    def pending(self, pool: str) -> int:
+        """Requests that wait here, and could go to a pool."""
+        found = 0
+        for group in self.groups:
+            if pool in group.pools:
+                found += len(group.stranded) + (0 if group.flow is None else len(group.flow))
+        return found
 
     # --- what happened -----------------------------------------------------------------------------------------
 
@@ -274,7 +359,11 @@ class ControlPlane:
     def handed(self, now_ps: int, request_id: int) -> Flight:
         """A request's prompt has been computed on one instance, and it goes on to the other."""
         flight = self.flights[request_id]
+        prefill = flight.prefill
+        assert prefill is not None
         flight.leave_prefill()
+        if self.observers:
+            self.tell(Handed(now_ps, flight.request, flight.view, prefill))
         return flight
 
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
@@ -293,6 +382,10 @@ class ControlPlane:
         if self.put_off.pop(request_id, None) is not None:
             self.set_next()
             return True
+        for group in self.groups:
+            if group.stranded.pop(request_id, None) is not None:
+                self.set_next()
+                return True
         entry = None
         for group in self.groups if self.flow is not None else ():
             entry = group.flow.remove(request_id)

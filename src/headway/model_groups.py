@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from headway.types import InstanceView
+from msgspec import Struct
+
+from headway.policies.flow import NEVER
+from headway.types import SERVING, InstanceView, Priority, Request
 
 
 class Group:
     """The instances that serve a model, in order of index, and the router's queue of requests that wait for them."""
 
-    __slots__ = ("flow", "instances", "name", "number")
+    __slots__ = ("empty_ps", "flow", "instances", "members", "name", "number", "pools", "stranded")
 
-    def __init__(self, number: int, name: str, instances: tuple[InstanceView, ...]) -> None:
+    def __init__(self, number: int, name: str, members: tuple[InstanceView, ...]) -> None:
         self.number = number
         self.name = name  # the first of its names
-        self.instances = instances
+        self.members = members
+        self.pools = tuple(dict.fromkeys(view.pool for view in members))
+        self.instances = reachable(members)  # those of them that requests can go to
+        self.empty_ps = NEVER  # since when there are none
         self.flow: Any = None
+        # Requests that found none, the longest waiting first; a dict whose first is taken again and again would walk
+        # over all that were taken before.
+        self.stranded: OrderedDict[int, Stranded] = OrderedDict()
+
+    def regroup(self, now_ps: int) -> None:
+        """The state of a member has changed."""
+        self.instances = reachable(self.members)
+        self.empty_ps = NEVER if self.instances else min(self.empty_ps, now_ps)
+
+
+class Stranded(Struct, frozen=True, gc=False):
+    """A request that waits for an instance to come up."""
+
+    until_ps: int
+    request: Request
+    priority: Priority | None  # where it was routed before
+
+
+OTHER: Final = {"prefill": "decode", "decode": "prefill"}
+
+
+def reachable(members: Sequence[InstanceView]) -> tuple[InstanceView, ...]:
+    """Who can serve a request. Of a deployment that computes prompts apart, both halves must be there."""
+    serving = [view for view in members if view.state in SERVING]
+    roles = {(view.pool, view.role): None for view in serving}
+    return tuple(view for view in serving if (view.pool, OTHER.get(view.role, view.role)) in roles)
 
 
 def grouped(views: Sequence[InstanceView]) -> tuple[list[Group], dict[str, Group] | None]:

@@ -24,6 +24,7 @@ DEFAULT_POLICIES = {
     "flow": "none",
     "routing": "weighted",
     "scheduler": "fcfs",
+    "scaling": "static",
 }
 DEEPEST: Final = 100  # levels of a document
 MOST_VALUES: Final = 1_000_000  # in a document; aliases can stand for billions

@@ -16,6 +16,7 @@ MOST_INSTANCES: Final = 100_000
 ROLES: Final = ("prefill", "decode")
 LINK: Final = ("500us", "50GB/s")  # latency and bandwidth
 Instances = Annotated[int, Meta(ge=1, le=MOST_INSTANCES)]
+Replicas = Annotated[int, Meta(ge=0, le=MOST_INSTANCES)]
 Gpus = Annotated[int, Meta(ge=1, le=1024)]
 Architecture = Literal["monolithic", "disaggregated"]
 
@@ -32,6 +33,9 @@ class HalfKeys(Struct):
     kv: Kv = Kv()
     adapters: Any = None
     latency: Any = None
+    min_replicas: Replicas | None = None
+    max_replicas: Replicas | None = None
+    scaling: Any = None
 
 
 class _TransferKeys(Struct):

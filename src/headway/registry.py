@@ -32,10 +32,21 @@ METHODS = {
     "picker": "pick",
     "decider": "apart",
     "scheduler": "queue",
+    "scaling": "scale",
 }
 
 # With how many arguments each method is called, and those that a policy may have beside its stage's own.
-ARGUMENTS = {"admit": 2, "prioritise": 2, "route": 2, "score": 3, "keep": 3, "pick": 3, "apart": 3, "queue": 0}
+ARGUMENTS = {
+    "admit": 2,
+    "prioritise": 2,
+    "route": 2,
+    "score": 3,
+    "keep": 3,
+    "pick": 3,
+    "apart": 3,
+    "queue": 0,
+    "scale": 1,
+}
 OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}
 
 REPORTED = (
@@ -194,7 +205,7 @@ def find(stage: str, name: str, where: str) -> Entry:
         return load(stage, name, where)
     entry = _ENTRIES.get((stage, canonical(name)))
     if entry is None:
-        noun = f"{stage} policy" if stage in ("routing", "admission") else stage
+        noun = f"{stage} policy" if stage in ("routing", "admission", "scaling") else stage
         raise HeadwayError(f"{where}: no {noun} is called {shown(name)}.{suggest(cut(canonical(name)), names(stage))}")
     return entry
 
@@ -250,6 +261,14 @@ def split(spec: object, where: str) -> tuple[str, dict[str, Any]]:
             return name, rest
         raise HeadwayError(f"{where}: a mapping must say the policy's name, as in {{name: round-robin}}.")
     raise HeadwayError(f"{where}: expected a name or a mapping with 'name', got {shown(spec)}.")
+
+
+def explicit(stage: str, spec: Any, where: str) -> dict[str, Any]:
+    """A policy's name and its parameters, defaults included; the file it comes from keeps its place."""
+    name, _ = split(spec, where)
+    made = build(stage, spec, where)
+    found = {parameter.name: getattr(made, parameter.name) for parameter in made.entry.parameters}
+    return {"name": name if is_file(name) else made.entry.name, **msgspec.to_builtins(found)}
 
 
 def build(stage: str, spec: object, where: str) -> Any:

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 import headway.policies  # noqa: F401  (declares the policies)
 from headway import overrides, references, registry
 from headway.cluster_spec import Cluster
+from headway.life_spec import Fault, Scaling, read_faults, read_scaling
 from headway.pd_spec import ROLES
 from headway.policies.disaggregation import Pair
 from headway.policies.profile import scorer_list
@@ -48,6 +49,7 @@ class Policies(Struct, frozen=True):
     flow: Any = overrides.DEFAULT_POLICIES["flow"]
     routing: Any = overrides.DEFAULT_POLICIES["routing"]
     scheduler: Any = overrides.DEFAULT_POLICIES["scheduler"]
+    scaling: Any = overrides.DEFAULT_POLICIES["scaling"]
 
     def build(self, stage: str) -> Any:
         """A fresh policy object of a stage: policies keep state, so every run makes its own."""
@@ -58,10 +60,11 @@ class Policies(Struct, frozen=True):
         return _explicit(stage, getattr(self, stage), f"policies.{stage}")
 
     def resolved(self) -> Json:
-        """Every stage, but no flow control where there is none."""
+        """Every stage, but no flow control and no autoscaler where there is none."""
         found = {stage: self.explicit(stage) for stage in STAGES}
-        if found["flow"]["name"] == overrides.DEFAULT_POLICIES["flow"]:
-            del found["flow"]
+        for stage in ("flow", "scaling"):
+            if found[stage]["name"] == overrides.DEFAULT_POLICIES[stage]:
+                del found[stage]
         return found
 
 
@@ -100,6 +103,9 @@ class _Keys(Struct):
     slo: Any = msgspec.field(default_factory=dict)
     signals: Any = msgspec.field(default_factory=dict)
     routers: Any = 1
+    retries: Annotated[int, Meta(ge=0, le=100)] = 0
+    scaling: Any = None
+    faults: Any = None
     leap: Leap = True
     warmup: Count = 0
     horizon: Any = None
@@ -119,6 +125,9 @@ class Scenario(Struct, frozen=True):
     horizon_ps: int | None
     signals: Signals = Signals()
     routers: RouterSpec = RouterSpec()
+    retries: int = 0  # how often a request that its instance has lost is sent again
+    scaling: Scaling | None = None
+    faults: tuple[Fault, ...] = ()
 
     @classmethod
     def load(cls, source: Source = DEFAULT, overrides: str | Iterable[str] = ()) -> Scenario:
@@ -144,6 +153,12 @@ class Scenario(Struct, frozen=True):
             found["signals"] = self.signals.resolved()
         if self.routers != RouterSpec():
             found["routers"] = self.routers.resolved()
+        if self.retries:
+            found["retries"] = self.retries
+        if self.scaling is not None:
+            found["scaling"] = self.scaling.explicit()
+        if self.faults:
+            found["faults"] = [fault.explicit() for fault in self.faults]
         return _absolute(found)
 
     def key(self) -> str:
@@ -229,8 +244,12 @@ def validate(data: Mapping[str, Any]) -> Scenario:
         horizon_ps=_duration(keys.horizon, "horizon"),
         signals=_signals(keys.signals),
         routers=read_routers(keys.routers),
+        retries=keys.retries,
+        scaling=None if keys.scaling is None else read_scaling(keys.scaling),
+        faults=read_faults(keys.faults),
     )
     _check_models(scenario)
+    _check_faults(scenario)
     for stage in STAGES:
         scenario.policies.build(stage)
     return scenario
@@ -250,6 +269,15 @@ def _check_models(scenario: Scenario) -> None:
                 raise HeadwayError(f"{place}: {wrong} {{{served[0]}: 1}}. Known: {', '.join(served)}.")
             if model.name and model.name not in served:
                 raise HeadwayError(f"{place}: no deployment serves {shown(model.name)}.{suggest(model.name, served)}")
+
+
+def _check_faults(scenario: Scenario) -> None:
+    """Each is to strike an instance that there may be."""
+    known = scenario.cluster.instance_ids() if scenario.faults else []
+    for number, fault in enumerate(scenario.faults):
+        if fault.instance not in known:
+            wrong = f"no instance is called {shown(fault.instance)}"
+            raise HeadwayError(f"faults[{number}].instance: {wrong}.{suggest(fault.instance, known)}")
 
 
 def _given(section: Any) -> Any:

@@ -17,6 +17,8 @@ from headway.errors import InvariantError as InvariantError
 from headway.errors import UndeclaredSignal as UndeclaredSignal
 from headway.instance_view import Estimator as Estimator
 from headway.instance_view import InstanceView as InstanceView
+from headway.pool_view import LoadSample as LoadSample
+from headway.pool_view import PoolView as PoolView
 
 PS_PER_SECOND: Final = 1_000_000_000_000
 
@@ -227,6 +229,13 @@ class Route(Struct, frozen=True, gc=False):
     prefill: str | None = None  # the instance that computes the prompt, where that is not the target
 
 
+class Scale(Struct, frozen=True, gc=False):
+    """How many replicas a pool is to have."""
+
+    replicas: int
+    reason: str = ""
+
+
 ADMIT: Final = Admit()
 
 
@@ -237,6 +246,15 @@ class Routed(Struct, frozen=True, gc=False):
     request: Request
     instance: InstanceView
     prefill: InstanceView | None = None  # that which computes the prompt, where it is another
+
+
+class Handed(Struct, frozen=True, gc=False):
+    """Observation: a prompt was computed on one instance, and the request goes on to the other."""
+
+    at_ps: int
+    request: Request
+    instance: InstanceView  # that which generates
+    prefill: InstanceView
 
 
 class FirstToken(Struct, frozen=True, gc=False):
@@ -253,8 +271,26 @@ class Finished(Struct, frozen=True, gc=False):
     output_tokens: int
 
 
-Event = Routed | FirstToken | Finished
+class InstanceChanged(Struct, frozen=True, gc=False):
+    """Observation: an instance comes, goes, or is not to be sent anything for a time. `instance.state` is the new
+    state; where that is `stopped`, whatever was cached there is gone."""
 
+    at_ps: int
+    instance: InstanceView
+    was: str
+
+
+Event = Routed | Handed | FirstToken | Finished | InstanceChanged
+
+# What an instance goes through. Requests go to it while it is warming (slower than usual) and ready.
+STATES: Final = ("provisioning", "loading", "warming", "ready", "draining", "unreachable", "stopped")
+SERVING: Final = ("warming", "ready")
+STARTING: Final = ("provisioning", "loading")
+REPLICAS: Final = (*STARTING, *SERVING, "unreachable")  # those that count as such: neither about to go nor gone
+
+# How a request's stay on one instance may end, while it goes on elsewhere or is sent again: no outcome of the request.
+REDIRECTED: Final = "redirected"
+RETRIED: Final = "retried"
 OUTCOMES: Final = ("completed", "rejected", "timed_out", "failed", "in_flight")
 
 

@@ -26,6 +26,7 @@ from headway.types import (
     Finished,
     FirstToken,
     HeadwayError,
+    InstanceChanged,
     InstanceView,
     Path,
     Reject,
@@ -661,3 +662,13 @@ def busiest(requests: Any) -> int:
         now += change
         most = max(most, now)
     return most
+
+
+def test_tenant_fair_shares_what_the_instances_that_serve_can_take() -> None:
+    there = views(3)
+    there[2].state = "stopped"
+    bench = Bench("tenant-fair", there)
+    assert bench.policy.limit == 2 * 256
+    there[1].state = "draining"
+    bench.policy.observe(InstanceChanged(0, there[1], "ready"))
+    assert bench.policy.limit == 256

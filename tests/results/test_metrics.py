@@ -69,7 +69,9 @@ def test_a_run_worked_out_by_hand() -> None:
     assert got["cost"] == {
         "gpu_seconds_per_request": 2.0,
         "gpu_held_seconds": 16.0,
+        "usd": pytest.approx(16 / 3600 * 2),
         "usd_per_1k_tokens": pytest.approx(16 / 3600 * 2 / 0.105),
+        "usd_per_1m_tokens": pytest.approx(16 / 3600 * 2 / 0.000105),
     }
     assert got["preemptions"] == 4
     first = got["instances"][0]

@@ -9,19 +9,17 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
 from headway import __version__
+from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
 from headway.cli.page import AsJson, Page, say, text_of
+from headway.cli.plan import plan
 from headway.cli.trace import trace
 from headway.types import HeadwayError, InvariantError, Json
-
-if TYPE_CHECKING:
-    from headway.scenario import Scenario
 
 app = App(
     name="headway",
@@ -31,50 +29,9 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 app.command(trace)
+app.command(plan)
 workload = App(name="workload", help="Look at the workload of a scenario.", help_format="plaintext")
 app.command(workload)
-
-ScenarioFile = Annotated[
-    str | None, Parameter(help="A YAML file or a preset's name; the embedded default workload if left out.")
-]
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Choice:
-    """How a scenario is changed before it is run."""
-
-    changes: Annotated[
-        list[str] | None,
-        Parameter(
-            name="--set", negative="", help="Change a key of the scenario, as in workload.rate=60/s; repeat for more."
-        ),
-    ] = None
-    routing_policy: Annotated[str | None, Parameter(help="A routing policy's name, or path/to/file.py:Class.")] = None
-    routing_scorers: Annotated[
-        str | None, Parameter(help='Scorers of the policy "weighted", as in "prefix-affinity:3,queue-depth:2".')
-    ] = None
-    policy_config: Annotated[Path | None, Parameter(help="A YAML file with routing-policy and routing-scorers.")] = None
-
-    def load(self, scenario: str | None) -> Scenario:
-        from headway import overrides
-        from headway.scenario import DEFAULT, load_data, validate
-
-        data = load_data(DEFAULT if scenario is None else scenario)
-        data = overrides.choose_routing(data, self.routing_policy, self.routing_scorers, self.policy_config)
-        return validate(overrides.apply(data, self.changes or ()))
-
-    def routing(self) -> dict[str, str]:
-        """The options that name a routing policy, as far as they are given."""
-        found = {
-            "--routing-policy": self.routing_policy,
-            "--routing-scorers": self.routing_scorers,
-            "--policy-config": self.policy_config,
-        }
-        return {option: str(value) for option, value in found.items() if value is not None}
-
-
-AS_IT_IS = Choice()
 
 
 @app.command
@@ -89,10 +46,10 @@ def run(
     as_json: AsJson = False,
 ) -> Page | Json:
     """Simulate a scenario and print what its users would see."""
-    from headway.experiment.notes import lost_prefixes, note
+    from headway.experiment.notes import lost_prefixes, note, unscaled, unstruck
     from headway.experiment.run import about, simulate
-    from headway.report import terminal
     from headway.report.progress import RunProgress
+    from headway.report.run import run_report
     from headway.results import store
 
     loaded = choice.load(scenario)
@@ -101,13 +58,13 @@ def run(
     with RunProgress(loaded.workload.requests) as progress:
         result = simulate(loaded, progress=progress)
     if output is not None:
-        result.save(output)
-        files = sorted((store.MANIFEST, store.REQUESTS, store.SCENARIO, store.SUMMARY))
+        files = result.save(output)
         say(f"wrote {', '.join(files)} to {output}")
     routing = result.scenario["policies"]["routing"]
-    said = lost_prefixes(loaded.cluster, {routing["name"]: routing})
-    if said is not None:
-        say(said)
+    beside = [lost_prefixes(loaded.cluster, {routing["name"]: routing}), unscaled(loaded)]
+    for said in (*beside, unstruck(loaded, [result.summary()])):
+        if said is not None:
+            say(said)
     if as_json:
         said = note(result.summary(), loaded.warmup)
         if said is not None:
@@ -118,7 +75,7 @@ def run(
         again += ["--set", change]
     for option, value in choice.routing().items():
         again += [option, value]
-    report = terminal.run_report(result.summary(), result.scenario)
+    report = run_report(result.summary(), result.scenario)
     return Page([report, "Which routing policy serves this best?"], shlex.join(again))
 
 
@@ -132,7 +89,7 @@ def compare(
         Parameter(help="Policies, separated by commas; mappings such as {name: weighted, scorers: {...}} too."),
     ] = None,
     stage: Annotated[
-        str, Parameter(help="Whose policies are compared: admission, priority, flow, routing or scheduler.")
+        str, Parameter(help="Whose policies are compared: admission, priority, flow, routing, scheduler or scaling.")
     ] = "routing",
     by: Annotated[
         str | None, Parameter(help="Rank by this figure of the JSON document, as in latency.ttft.p99.")
@@ -146,7 +103,7 @@ def compare(
     """Simulate a scenario under every policy of a stage, on all cores, and print them best first."""
     from headway.experiment.compare import compare as compare_policies
     from headway.experiment.contenders import contenders
-    from headway.experiment.notes import lost_prefixes
+    from headway.experiment.notes import lost_prefixes, unscaled, unstruck
     from headway.report import terminal
     from headway.report.progress import CompareProgress
 
@@ -158,8 +115,10 @@ def compare(
     loaded = choice.load(scenario)
     with CompareProgress() as progress:
         comparison = compare_policies(loaded, policies, stage=stage, by=by, progress=progress)
+    beside = [unscaled(loaded, stage == "scaling"), unstruck(loaded, (summary for _, summary in comparison.ranked))]
     if stage == "routing":
-        said = lost_prefixes(loaded.cluster, {one.name: one.spec for one in contenders(loaded, policies)})
+        beside.append(lost_prefixes(loaded.cluster, {one.name: one.spec for one in contenders(loaded, policies)}))
+    for said in beside:
         if said is not None:
             say(said)
     return comparison.summary(per) if as_json else Page([terminal.comparison_report(comparison, per)])

@@ -16,7 +16,7 @@ from headway import registry
 from headway.experiment.contenders import WHERE, Contender, contenders
 from headway.experiment.notes import COPIES, moves_prefixes, pairs_by_prefix
 from headway.experiment.run import simulate
-from headway.experiment.verdict import verdict
+from headway.experiment.verdict import saving, verdict
 from headway.experiment.workers import available, crew, end, interrupted, pool_of, uninterrupted
 from headway.overrides import DEFAULT_POLICIES
 from headway.results.ranking import figure, rank
@@ -89,7 +89,7 @@ def compare(
     progress: Progress | None = None,
 ) -> Comparison:
     """Run a scenario under each policy of a stage (all of them unless `policies` says which) and rank what came out.
-    Stages are admission, priority, flow, routing and scheduler; the scenario's policies hold for the others.
+    Stages are admission, priority, flow, routing, scheduler and scaling; the scenario's policies hold for the others.
 
     Best is, where the scenario has an SLO, the largest share of requests within it, then the lowest p99 of TTFT;
     without one the fewest requests lost, then the lowest mean of E2E. `by` names a figure of the summary to rank by
@@ -115,6 +115,8 @@ def compare(
     ranked = rank(zip((one.name for one in found), summaries, strict=True), chosen)
     oracles = tuple(one.name for one in found if one.oracle)
     said = verdict(ranked, resolved, oracles, chosen, PLAIN[stage])
+    if stage == "scaling" and by is None:
+        said += saving(ranked, resolved, PLAIN[stage])
     return Comparison(resolved, ranked, said, oracles, chosen, stage)
 
 
@@ -141,7 +143,7 @@ def run_all(
     away = [
         position
         for position, (resolved, one) in enumerate(tasks)
-        if workers > 1 and not _strange(resolved["policies"]) and not _strange(one.spec)
+        if workers > 1 and not strange(resolved["policies"]) and not strange(one.spec)
     ]
     here = [position for position in range(len(tasks)) if len(away) < 2 or position not in away]
 
@@ -175,12 +177,12 @@ def run_all(
     return [done[position] for position in range(len(tasks))]
 
 
-def _strange(spec: Any) -> bool:
+def strange(spec: Any) -> bool:
     """Whether a policy, or a part of it, lives in the caller's program alone."""
     if isinstance(spec, dict):
-        return any(_strange(part) for pair in spec.items() for part in pair)
+        return any(strange(part) for pair in spec.items() for part in pair)
     if isinstance(spec, list | tuple):
-        return any(map(_strange, spec))
+        return any(map(strange, spec))
     if isinstance(spec, str):
         name = registry.canonical(spec)
         return any(entry.name == name and registry.outside(entry.make) for entry in registry.entries())

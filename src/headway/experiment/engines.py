@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from headway.cluster_spec import Cluster, Engines
 from headway.kv_spec import TierSpec
 from headway.latency import capacity_score
 from headway.pd_spec import Transfer
-from headway.sim.setup import EngineSetup, TierSetup, TransferSetup
+from headway.sim.setup import EngineSetup, PoolSetup, TierSetup, TransferSetup
 from headway.types import InstanceView
 
 
@@ -40,7 +43,7 @@ def _halves(spec: Engines, first: int, before: str, pool: str, serves: tuple[str
 def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, ...]) -> list[EngineSetup]:
     shape, card, blocks, model = spec.shape(), spec.card(), spec.kv_blocks(), spec.latency_model()
     capacity = capacity_score(shape, card, spec.tp)
-    return [
+    found = [
         EngineSetup(
             InstanceView(
                 first + number,
@@ -69,8 +72,26 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
             block_bytes=shape.kv_bytes_per_token * spec.kv.block_tokens,
             eviction=spec.kv.eviction,
         )
-        for number in range(spec.instances)
+        for number in range(spec.bounds()[1])
     ]
+    for engine in found[spec.instances :]:  # a place where one may come to stand
+        engine.view.state = "stopped"
+    return found
+
+
+def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]:
+    """The pools that are scaled, each with its policy, over the places that `engines` gives their instances."""
+    found: list[PoolSetup] = []
+    first = 0
+    for name, one in cluster.named().items():
+        where = "cluster" if cluster.deployments is None else f"cluster.deployments.{name}"
+        for role, half in (one.halves() or {"": one}).items():
+            low, high = half.bounds()
+            id = list(cluster.scaled())[len(found)]
+            policy = build(half.scaling, f"{where}.{role}.scaling" if role else f"{where}.scaling")
+            found.append(PoolSetup(id, name, first, half.instances, low, high, policy))
+            first += high
+    return found
 
 
 def _tier(name: str, spec: TierSpec) -> TierSetup:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headway import registry
 from headway.cluster_spec import Cluster
+from headway.overrides import DEFAULT_POLICIES
+from headway.scenario import Scenario
 
 COPIES = "keep_prefill_copy"
 
@@ -25,6 +27,45 @@ def note(summary: Mapping[str, Any], warmup: int) -> str | None:
         counted = " that counts" if requests["completed"] else ""
         return f"No request{counted} was completed: of {arrived:,}, {what}."
     return None
+
+
+def unscaled(scenario: Scenario, compared: bool = False) -> str | None:
+    """Why an autoscaler, or those `compared`, can do nothing; None where they can, or where there is none."""
+    pools = scenario.cluster.scaled().values()
+    specs = [scenario.policies.scaling if pool.scaling is None else pool.scaling for pool in pools]
+    if not compared and all(_is_static(spec) for spec in specs):
+        return None
+    free = [pool for pool in pools if len(set(pool.bounds())) > 1]
+    if not free:
+        return (
+            "No pool may change its size, so that an autoscaler has nothing to do: "
+            "give 'max_replicas', and 'min_replicas' where it may shrink, beside 'instances'."
+        )
+    if compared and all(pool.scaling is not None for pool in free):
+        return (
+            "Every pool that may change its size has a 'scaling' of its own, "
+            "beside which 'policies.scaling', and so this comparison, has no effect; take it away there."
+        )
+    if scenario.scaling is not None and scenario.scaling.interval_ps is None and scenario.scaling.triggers is None:
+        return "'scaling.interval' is null and there are no 'scaling.triggers', so that no autoscaler ever looks."
+    return None
+
+
+def _is_static(spec: Any) -> bool:
+    name = spec.get("name") if isinstance(spec, Mapping) else spec
+    return isinstance(name, str) and registry.canonical(name) == DEFAULT_POLICIES["scaling"]
+
+
+def unstruck(scenario: Scenario, summaries: Iterable[Mapping[str, Any]]) -> str | None:
+    """What to say of faults that struck nothing in any of the runs; None where all did in one."""
+    given = len(scenario.faults)
+    if not given:
+        return None
+    struck = max(sum(summary["scaling"]["faults"].values()) for summary in summaries)
+    if struck == given:
+        return None
+    which = "The fault" if given == 1 else f"{given - struck} of {given} faults"
+    return f"{which} struck nothing: its instance was not there then, or the run was over before."
 
 
 def moves_prefixes(cluster: Cluster) -> bool:

@@ -14,8 +14,9 @@ from headway import __version__, registry
 from headway.control import Explain
 from headway.experiment.blame import told
 from headway.experiment.engines import engines
+from headway.experiment.life import autoscaler, life_setup
 from headway.latency import Estimator
-from headway.results.recorder import RunFacts
+from headway.results.recorder import PoolFacts, RunFacts
 from headway.results.result import Result
 from headway.scenario import DEFAULT, STAGES, Scenario, Source
 from headway.sim.clock import Simulation
@@ -39,6 +40,7 @@ def simulate(
     flow: Any = None,
     routing: Any = None,
     scheduler: Any = None,
+    scaling: Any = None,
     progress: Progress | None = None,
     explain: Explain | None = None,
 ) -> Result:
@@ -56,6 +58,7 @@ def simulate(
         flow=flow,
         routing=routing,
         scheduler=scheduler,
+        scaling=scaling,
     )
     try:
         simulation, traffic = prepared.simulation(explain), prepared.traffic()
@@ -88,7 +91,13 @@ class Prepared(Struct, frozen=True):
         estimator = Estimator(engine.latency for engine in self.setup.engines)
         streams = partial(stream, seed)
         return Simulation(
-            self.setup, **self.policies, rng=streams, estimator=estimator, explain=explain, further=self.further
+            self.setup,
+            **{stage: made for stage, made in self.policies.items() if stage != "scaling"},
+            rng=streams,
+            estimator=estimator,
+            explain=explain,
+            further=self.further,
+            autoscaler=None if self.setup.life is None else autoscaler(self.scenario, self.setup, self.setup.life),
         )
 
 
@@ -100,9 +109,11 @@ def prepare(
     flow: Any = None,
     routing: Any = None,
     scheduler: Any = None,
+    scaling: Any = None,
 ) -> Prepared:
     """All of a run that comes before its first event. Policies are given as to `simulate`."""
-    given = {"admission": admission, "priority": priority, "flow": flow, "routing": routing, "scheduler": scheduler}
+    given = {"admission": admission, "priority": priority, "flow": flow, "routing": routing}
+    given |= {"scheduler": scheduler, "scaling": scaling}
     named = {stage: _plain(spec) for stage, spec in given.items() if isinstance(spec, str | Mapping)}
     scenario = replace(scenario, policies=replace(scenario.policies, **named))
     resolved = scenario.resolved()
@@ -115,7 +126,9 @@ def prepare(
             resolved["policies"][stage] = described(policies[stage])
     own = {stage: spec for stage, spec in given.items() if stage not in named and spec is not None}
     further = [router_policies(scenario, own) for _ in range(scenario.routers.count - 1)]
-    return Prepared(scenario, resolved, policies, cluster_setup(scenario), further)
+    setup = cluster_setup(scenario)
+    setup.life = life_setup(scenario, setup, partial(pool_policy, scenario, own.get("scaling")))
+    return Prepared(scenario, resolved, policies, setup, further)
 
 
 def router_policies(scenario: Scenario, own: Mapping[str, Any]) -> list[Any]:
@@ -132,6 +145,13 @@ def router_policies(scenario: Scenario, own: Mapping[str, Any]) -> list[Any]:
             made = own_policy(stage, own[stage], stage) if stage in own else scenario.policies.build(stage)
             found[stage] = made
     return [found[stage] for stage in ROUTER_STAGES]
+
+
+def pool_policy(scenario: Scenario, own: Any, spec: Any, where: str) -> Any:
+    """The autoscaler of one pool: its own, or else that of all, each in its own copy."""
+    if spec is not None:
+        return registry.build("scaling", spec, where)
+    return scenario.policies.build("scaling") if own is None else deepcopy(own_policy("scaling", own, "scaling"))
 
 
 def _plain(spec: str | Mapping[str, Any]) -> str | Json:
@@ -208,6 +228,7 @@ def router_setup(scenario: Scenario) -> RouterSetup | None:
 
 
 def run_facts(scenario: Scenario, simulation: Simulation) -> RunFacts:
+    life = simulation.setup.life
     return RunFacts(
         started_ps=simulation.started_ps,
         ended_ps=simulation.ended_ps,
@@ -219,4 +240,6 @@ def run_facts(scenario: Scenario, simulation: Simulation) -> RunFacts:
         deployed=scenario.cluster.deployments is not None,
         predicts=bool(simulation.control.indexes),
         routers=[] if simulation.routers is None else simulation.routers.counts(),
+        pools=[] if life is None else [PoolFacts(one.id, one.first, one.minimum, one.maximum) for one in life.pools],
+        retries=scenario.retries,
     )

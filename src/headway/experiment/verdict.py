@@ -54,6 +54,22 @@ def verdict(
     return said
 
 
+def saving(ranked: Sequence[Named], scenario: Json, plain: str) -> str:
+    """Who of those that serve as many requests as the best costs the least, and how much less than the plainest policy.
+    Empty where nobody costs less than others do."""
+    slo = has_slo(scenario)
+    best = ranked[0][1]
+    good = [pair for pair in ranked if _as_many(best, pair[1], slo)]
+    name, cheapest = min(good, key=lambda pair: pair[1]["cost"]["usd"])
+    usd = cheapest["cost"]["usd"]
+    beside = next((summary["cost"]["usd"] for known, summary in ranked if known == plain), 0.0)
+    if name == plain or usd >= max(beside, *(summary["cost"]["usd"] for _, summary in good)):
+        return ""
+    who = f"Of those that {'serve as many within the SLO' if slo else 'lose as few'}, {name} costs the least,"
+    less = "" if usd >= beside else f", {100 * (1 - usd / beside):.0f} % less than {plain}"
+    return f" {'It costs' if len(good) == 1 else who} {f'{usd:,.2f}' if usd >= 1 else written(usd)} USD{less}."
+
+
 def has_slo(scenario: Mapping[str, Any]) -> bool:
     """Whether anybody was promised anything, all users or a tenant's."""
     workload = scenario.get("workload", {})
@@ -82,14 +98,16 @@ def _decisive(summary: Json, slo: bool, by: str | None) -> float | None:
 
 
 def _level(best: Json, other: Json, slo: bool, by: str | None) -> bool:
-    if by is not None:
-        same = True
-    elif slo:
-        same = round(_share(best), 3) == round(_share(other), 3)
-    else:
-        same = _lost(best) == _lost(other)
+    same = by is not None or _as_many(best, other, slo)
     mine, its = _decisive(best, slo, by), _decisive(other, slo, by)
     return same and mine is not None and its is not None and abs(its - mine) <= LEVEL * abs(mine)
+
+
+def _as_many(best: Json, other: Json, slo: bool) -> bool:
+    """Whether two serve as many requests, as far as a table shows."""
+    if slo:
+        return round(_share(best), 3) == round(_share(other), 3)
+    return _lost(best) == _lost(other)
 
 
 def _reason(summaries: list[Json], slo: bool, by: str | None) -> str:

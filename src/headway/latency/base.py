@@ -12,7 +12,8 @@ the same along the run may be finer and is rounded once a step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Final, Protocol
 
 FOREVER: Final = 1 << 60
@@ -22,6 +23,33 @@ Run = tuple[int, int, int]
 
 
 class LatencyModel(Protocol):
+    """A model may also have `scaled(factor)`, which gives the model of an engine whose steps take so many times as
+    long: each of its coefficients times the factor, rounded once."""
+
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         """(first, increment, k_max) in whole picoseconds, first and k_max at least 1."""
         ...
+
+
+class Walked:
+    """A model that cannot scale its coefficients, with each step's time scaled: no two steps are planned together."""
+
+    def __init__(self, model: LatencyModel, factor: Fraction) -> None:
+        self.model = model
+        self.factor = factor
+
+    def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
+        return times(self.model.run(decodes, context, chunks)[0], self.factor, 1), 0, 1
+
+
+def scaled(model: LatencyModel, factor: Fraction) -> LatencyModel:
+    """The model of an engine whose steps take `factor` times as long."""
+    if factor == 1:
+        return model
+    own: Callable[[Fraction], LatencyModel] | None = getattr(model, "scaled", None)
+    return Walked(model, factor) if own is None else own(factor)
+
+
+def times(value: int, factor: Fraction, least: int = 0) -> int:
+    """A coefficient times a factor, rounded once."""
+    return max(least, round(value * factor))

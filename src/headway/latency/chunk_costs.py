@@ -24,6 +24,10 @@ class ChunkCosts(dict[int, tuple[int, int, int]]):
         self._token = (token, chunk)
         self._pair = (pair.numerator, pair.denominator)
 
+    def scaled(self, factor: Fraction) -> ChunkCosts:
+        token, chunk = self._token
+        return ChunkCosts(round(token * factor), Fraction(*self._pair) * factor, round(chunk * factor))
+
     def __missing__(self, tokens: int) -> tuple[int, int, int]:
         token, chunk = self._token
         numerator, denominator = self._pair

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, ClassVar
 
 from msgspec import Struct
 
 from headway import section
-from headway.latency.base import FOREVER, Chunk, Run
+from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.figures import token_ps
 
 
@@ -38,6 +39,9 @@ class Fixed:
             token_ps(given.prefill_tokens_per_s, f"{where}.prefill_tokens_per_s"),
             token_ps(given.decode_tokens_per_s, f"{where}.decode_tokens_per_s"),
         )
+
+    def scaled(self, factor: Fraction) -> Fixed:
+        return Fixed(times(self.prefill_ps, factor, 1), times(self.decode_ps, factor, 1))
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         if not chunks:

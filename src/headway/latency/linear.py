@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from headway import section
-from headway.latency.base import FOREVER, Chunk, Run
+from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.chunk_costs import ChunkCosts
 from headway.types import HeadwayError
 from headway.units import duration_ps, fine_duration
@@ -58,6 +58,15 @@ class Linear:
             fine_duration(given.prefill_pair, f"{where}.prefill_pair"),
             duration_ps(given.sequence, f"{where}.sequence"),
             duration_ps(given.context_token, f"{where}.context_token"),
+        )
+
+    def scaled(self, factor: Fraction) -> Linear:
+        return Linear(
+            times(self.step, factor, 1),
+            times(self.prefill_token, factor),
+            self.prefill_pair * factor,
+            times(self.sequence, factor),
+            times(self.context_token, factor),
         )
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:

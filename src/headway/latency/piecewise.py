@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from headway import section
-from headway.latency.base import FOREVER, Chunk, Run
+from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.figures import count, positive, token_ps
 from headway.types import PS_PER_SECOND, HeadwayError
 from headway.wording import shown
@@ -51,6 +51,10 @@ class Piecewise:
             saturation,
             positive(given.saturated_tokens_per_s, f"{where}.saturated_tokens_per_s"),
         )
+
+    def scaled(self, factor: Fraction) -> Piecewise:
+        saturated = self.throughput(self._saturation)
+        return Piecewise(times(self.prefill_ps, factor, 1), self._batch1 / factor, self._saturation, saturated / factor)
 
     def throughput(self, batch: int) -> Fraction:
         """Tokens a second of a decoding batch, exactly."""

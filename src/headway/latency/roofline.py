@@ -7,13 +7,14 @@ Left out: communication between tensor-parallel GPUs, kernels that run neither a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from fractions import Fraction
 from typing import Any, ClassVar
 
 from msgspec import Struct
 
 from headway import section
-from headway.latency.base import FOREVER, Chunk, Run
+from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.chunk_costs import ChunkCosts
 from headway.latency.figures import share
 from headway.latency.hardware import Gpu
@@ -64,6 +65,17 @@ class Roofline:
         given = section.read(RooflineParameters, data, where)
         mfu, mbu = share(given.mfu, f"{where}.mfu"), share(given.mbu, f"{where}.mbu")
         return cls(model, gpu, tp, mfu, mbu, duration_ps(given.overhead, f"{where}.overhead"))
+
+    def scaled(self, factor: Fraction) -> Roofline:
+        found = copy(self)
+        found._token = times(self._token, factor)
+        found._pair = times(self._pair, factor)
+        found._kv = times(self._kv, factor)
+        found._compute = times(self._compute, factor)
+        found._memory = times(self._memory, factor, 1)
+        found._chunk = self._chunk.scaled(factor)
+        found._decode = []
+        return found
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         if not chunks:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from headway.policies.context import Candidates, Context
 from headway.registry import Bounds, policy
-from headway.types import ClusterView, Event, Finished, Request, Routed
+from headway.types import ClusterView, Event, Finished, InstanceChanged, Request, Routed
 
 Score = Annotated[float, Bounds(0.0, 1.0)]
 
@@ -39,6 +39,8 @@ class AdapterAffinity:
         return scores
 
     def observe(self, event: Event) -> None:
+        if isinstance(event, InstanceChanged):
+            return
         adapter = event.request.adapter
         if adapter is None:
             return

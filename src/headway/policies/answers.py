@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sys import float_info
 from typing import Any, Final
 
-from headway.types import Delay, HeadwayError, Priority, Reject, Request
+from headway.types import Delay, HeadwayError, PoolView, Priority, Reject, Request, Scale
 from headway.wording import shown
 
 LONGEST_PS: Final = 1 << 62  # of a delay
@@ -29,6 +29,15 @@ def check_priority(policy: Any, priority: object, request: Request) -> None:
     if priority.hints and not (isinstance(priority.hints, Mapping) and all(map(is_number, priority.hints.values()))):
         right = "prioritise must give hints as a mapping of names to finite numbers"
         raise wrong_answer("policies.priority", policy, right, priority.hints, request)
+
+
+def check_scale(policy: Any, answer: object, pool: PoolView) -> None:
+    scale = answer if isinstance(answer, Scale) else Scale(-1)
+    if type(scale.replicas) is int and scale.replicas >= 0 and isinstance(scale.reason, str):
+        return
+    who = f"policies.scaling: {type(policy).__name__}.scale"
+    right = "must return None, or a Scale with a whole number of replicas that is not negative"
+    raise HeadwayError(f"{who} {right}, got {shown(answer)}, for pool {shown(pool.id)} at {pool.now:g} s.")
 
 
 def is_number(value: object) -> bool:

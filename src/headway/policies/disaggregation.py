@@ -21,7 +21,18 @@ from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTok
 from headway.policies.context import Context
 from headway.policies.scorecards import ids
 from headway.registry import REPORTED, Bounds, Entry, policy
-from headway.types import ClusterView, Event, HeadwayError, InstanceView, Reject, Request, Route, Routed, Scorecard
+from headway.types import (
+    ClusterView,
+    Event,
+    HeadwayError,
+    InstanceChanged,
+    InstanceView,
+    Reject,
+    Request,
+    Route,
+    Routed,
+    Scorecard,
+)
 from headway.wording import one_line, shown
 
 PLACE = "policies.routing"
@@ -182,6 +193,9 @@ class Pairing:
             if hasattr(part, "observe"):
                 part.observe(event)
         if not hasattr(self.prefill, "observe"):
+            return
+        if isinstance(event, InstanceChanged):
+            self.prefill.observe(event)
             return
         row = event.request.id
         if isinstance(event, Routed):

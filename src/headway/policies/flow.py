@@ -177,6 +177,10 @@ class Bands:
 
     # --- in and out --------------------------------------------------------------------------------------------
 
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self.waiting)
+
     def put(self, now_ps: int, request: Request, priority: Priority) -> None:
         self.came += 1
         entry = Waiting(request, priority, self.came, now_ps, self.key(request, priority))
@@ -279,6 +283,10 @@ class Bands:
         self.timed_out += 1
         self.forget(entry)
         return entry
+
+    def oldest(self) -> Waiting | None:
+        """The one that has waited for longest, taken out."""
+        return self.remove(next(iter(self.waiting))) if self.waiting else None
 
     def excess(self) -> Waiting | None:
         """The newest of those that wait beyond the capacity, taken out."""

@@ -237,6 +237,18 @@ class PrefixIndex:
                 del self._holders[key]
         self._sizes[instance] -= held - left
 
+    def clear(self, instance: int) -> None:
+        """An instance is gone with all it had."""
+        holders = self._holders
+        for piece in self._pieces[instance]:
+            key = piece[0] if isinstance(piece, tuple) else piece
+            if key in holders and holders[key].pop(instance, None) is not None and not holders[key]:
+                del holders[key]
+        self._pieces[instance].clear()
+        self._fronts[instance].clear()
+        self._moved[instance].clear()
+        self._sizes[instance] = 0
+
     def touch(self, instance: int, path: Path) -> None:
         """The prompt's full blocks become the instance's most recently used; its oldest go beyond the capacity."""
         runs = path.blocks(self.block_tokens)

@@ -23,6 +23,7 @@ from headway.types import (
     Event,
     Finished,
     HeadwayError,
+    InstanceChanged,
     Priority,
     Request,
     Routed,
@@ -147,6 +148,8 @@ class TenantWeighted:
         return Priority(hints["weight"] / (1 + self.inflight.get(request.tenant, 0)), hints)
 
     def observe(self, event: Event) -> None:
+        if isinstance(event, InstanceChanged):
+            return
         tenant = event.request.tenant
         if isinstance(event, Routed):
             self.inflight[tenant] = self.inflight.get(tenant, 0) + 1

@@ -30,9 +30,10 @@ HEADINGS: Final = {
     "priority": "priority policies",
     "flow": "flow control, the router's queue",
     "scheduler": "schedulers",
+    "scaling": "autoscalers",
 }
 # Stages that look at instances.
-READERS: Final = ("routing", "scorer", "filter", "decider", "admission", "priority", "flow")
+READERS: Final = ("routing", "scorer", "filter", "decider", "admission", "priority", "flow", "scaling")
 DEFAULTS: Final = {**DEFAULT_POLICIES, "picker": "max-score", "decider": "always"}
 
 

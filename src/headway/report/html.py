@@ -18,12 +18,12 @@ def page(title: str, parts: Iterable[str]) -> str:
     return template.substitute(title=escape(title), body="\n".join(parts))
 
 
-def write(path: pathlib.Path, text: str) -> None:
+def write(path: pathlib.Path, text: str, option: str = "--html") -> None:
     try:
         path.write_text(str(clean(text)), encoding="utf-8", newline="\n")
     except (OSError, ValueError) as error:
         why = (isinstance(error, OSError) and error.strerror) or error
-        raise HeadwayError(f"--html: {str(path)!r} cannot be written ({why}).") from None
+        raise HeadwayError(f"{option}: {str(path)!r} cannot be written ({why}).") from None
 
 
 def heading(title: str, *notes: str) -> str:

@@ -1,4 +1,5 @@
-"""Charts as SVG, to stand in a page: rates over time as lines, histograms as bars. The page's style has the colours."""
+"""Charts as SVG, to stand in a page: rates over time and curves as lines, histograms as bars. The page's style has the
+colours."""
 
 from __future__ import annotations
 
@@ -60,6 +61,45 @@ def bars(bins: Sequence[tuple[str, float]], unit: str, colour: int = 1) -> str:
             drawn.append(_text(LEFT + (place + 0.5) * step, HEIGHT - 9, label, "middle"))
     said = f"{unit} by size: {', '.join(f'{label}: {_short(value)}' for label, value in bins)}"
     return _svg(said, [*_across(ticks), *drawn])
+
+
+def curve(
+    series: Sequence[tuple[str, Sequence[float | None]]],
+    at: Sequence[float],
+    unit: str,
+    axis: str,
+    limits: Sequence[tuple[str, float]] = (),
+    mark: float | None = None,
+) -> str:
+    """Values at certain places of an axis, a line through those of each series; what is None is left out. A limit is a
+    dashed line across, the mark one upwards."""
+    found = [value for _, values in series for value in values if value is not None]
+    ticks = _ticks(max([*found, *(limit for _, limit in limits)], default=0.0) or 1.0)
+    most = max(at, default=0.0) or 1.0
+
+    def place(x: float, y: float) -> str:
+        return f"{_number(LEFT + INNER_WIDTH * x / most)} {_number(TOP + INNER_HEIGHT * (1 - y / ticks[-1]))}"
+
+    drawn = []
+    for number, (name, values) in enumerate(series):
+        colour = f"var(--s{number % COLOURS + 1})"
+        points = [place(x, y) for x, y in zip(at, values, strict=True) if y is not None]
+        dots = "".join(f"M{point}h0" for point in points)
+        highest = max((value for value in values if value is not None), default=0.0)
+        label = f"<title>{escape(name)}: up to {_short(highest)} {escape(unit)}</title>"
+        drawn.append(f'<path d="M{"L".join(points)}" fill="none" stroke="{colour}" stroke-width="1.8">{label}</path>')
+        drawn.append(f'<path d="{dots}" stroke="{colour}" stroke-width="6" stroke-linecap="round"/>')
+    dashed = 'stroke="var(--soft)" stroke-dasharray="4 3"'
+    for name, limit in limits:
+        label = f"<title>{escape(name)}: {_short(limit)}</title>"
+        drawn.append(f'<path d="M{place(0, limit)}H{WIDTH - RIGHT}" {dashed}>{label}</path>')
+    if mark is not None and mark <= most:
+        drawn.append(f'<path d="M{place(mark, 0)}V{TOP}" {dashed}><title>{_short(mark)} {escape(axis)}</title></path>')
+    below = [value for value in _ticks(most) if value <= 0.85 * most]  # the axis has its name at the end
+    marks = [_text(LEFT + INNER_WIDTH * value / most, HEIGHT - 9, _short(value), "middle") for value in below]
+    marks.append(_text(WIDTH - RIGHT, HEIGHT - 9, axis, "end"))
+    said = f"{unit} against {axis}: {', '.join(name for name, _ in series)}"
+    return _svg(said, [*_across(ticks), *marks, *drawn]) + _legend([name for name, _ in series])
 
 
 def time_text(seconds: float) -> str:

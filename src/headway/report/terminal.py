@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -12,18 +12,14 @@ from rich.text import Text
 
 from headway.experiment.compare import Comparison
 from headway.experiment.contenders import stage_label
-from headway.experiment.notes import note
 from headway.experiment.verdict import has_slo, written
 from headway.overrides import DEFAULT_POLICIES
 from headway.results import ranking
 
 Column = tuple[str, str, Callable[[float | None], str]]  # a figure's path, its heading, how it is written
 
-LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"), ("queue wait", "queue_wait"))
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 GAP = "–"
-GROUPS_AT_MOST = 8  # tenants that a terminal shows
-NAME_AT_LEAST, NAME_AT_MOST = 12, 28  # characters of its name in a line
+NAME_AT_LEAST, NAME_AT_MOST = 18, 28  # characters of its name in a line
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -35,6 +31,14 @@ def number(value: float | None, digits: int = 1) -> str:
 
 def percent(share: float | None) -> str:
     return GAP if share is None else f"{100 * share:.1f} %"
+
+
+def hours(seconds: float | None) -> str:
+    return GAP if seconds is None else written(seconds / 3600)
+
+
+def money(usd: float | None) -> str:
+    return GAP if usd is None else f"{usd:,.2f}" if usd >= 1 else written(usd)
 
 
 def table(*headers: str, gap: int = 2) -> Table:
@@ -60,8 +64,8 @@ def title(scenario: Mapping[str, Any], but: str = "") -> RenderableType:
     deployments = cluster.get("deployments")
     pools = [cluster] if deployments is None else list(deployments.values())
     pools = [half for pool in pools for half in _halves(pool)]
-    gpus = sum(pool["instances"] * pool["tp"] for pool in pools)
-    size = f"{'; '.join(map(_pool, pools))} ({gpus:,} GPU{'s' if gpus > 1 else ''})"
+    low, high = (sum(_bounds(pool)[end] * pool["tp"] for pool in pools) for end in (0, 1))
+    size = f"{'; '.join(map(_pool, pools))} ({span(low, high)} GPU{'s' if high > 1 else ''})"
     how = f"step times: {', '.join(dict.fromkeys(pool['latency']['model'] for pool in pools))}"
     for stage, spec in scenario["policies"].items():
         label = stage_label(stage, spec)
@@ -81,160 +85,31 @@ def _halves(pool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [{**pool[role], "model": pool["model"], "role": f"{role} "} for role in ("prefill", "decode")]
 
 
+def _bounds(pool: Mapping[str, Any]) -> tuple[int, int]:
+    """The fewest and the most instances that it may have."""
+    count = pool["instances"]
+    return pool.get("min_replicas", count), pool.get("max_replicas", count)
+
+
+def span(low: float, high: float) -> str:
+    return number(low, 0) if low == high else f"{number(low, 0)} to {number(high, 0)}"
+
+
 def _pool(pool: Mapping[str, Any]) -> str:
     """Equal instances, in words."""
     model, gpu = (
         each if isinstance(each, str) else each.get("name", "custom") for each in (pool["model"], pool["gpu"])
     )
-    count = pool["instances"]
-    many = count > 1
-    return f"{count:,} {pool.get('role', '')}instance{'s' * many} of {model}, {'each ' * many}on {pool['tp']} × {gpu}"
+    low, high = _bounds(pool)
+    many = high > 1
+    instances = f"{pool.get('role', '')}instance{'s' * many}"
+    return f"{span(low, high)} {instances} of {model}, {'each ' * many}on {pool['tp']} × {gpu}"
 
 
-def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:
-    """What one run gave: latencies, then what they cost and how they were reached."""
-    latencies = table("ms", *STATISTICS)
-    for name, key in LATENCIES:
-        values = summary["latency"][key]
-        latencies.add_row(Text(name), *(number(values[statistic]) for statistic in STATISTICS))
-    parts: list[RenderableType] = [title(scenario), ""]
-    said = note(summary, scenario["warmup"])
-    if said is not None:
-        parts.extend((Text(said), ""))
-    targets = scenario["slo"]
-    if has_slo({**scenario, "slo": {}}):  # a tenant has its own: no one target is everybody's
-        targets = dict.fromkeys(targets)
-    parts += [latencies, "", facts(run_facts(summary, targets)), ""]
-    for name in ("tenants", "classes", "kinds", "models"):
-        if name in summary:
-            parts += [groups(name, summary[name], has_slo(scenario)), ""]
-    return Group(*parts)
-
-
-def groups(name: str, found: Sequence[Mapping[str, Any]], slo: bool) -> RenderableType:
-    """The tenants, classes, kinds or models with the most requests, a line each."""
-    shown = sorted(found, key=lambda one: -one["requests"]["arrived"])[:GROUPS_AT_MOST]
-    served = "goodput\nshare" if slo else "served\nshare"
-    headings = ("requests\n", "TTFT ms\nmean", "\np99", "TPOT ms\np99", "E2E ms\nmean", served, "cache\nhits")
-    made = table(name, *headings, gap=1)
-    made.columns[0].max_width, made.columns[0].overflow = NAME_AT_MOST - 4, "ellipsis"
-    for one in shown:
-        latency = one["latency"]
-        made.add_row(
-            Text(one["id"]),
-            number(one["requests"]["arrived"], 0),
-            number(latency["ttft"]["mean"]),
-            number(latency["ttft"]["p99"]),
-            number(latency["tpot"]["p99"]),
-            number(latency["e2e"]["mean"]),
-            percent(one["slo"]["goodput_ratio"]),
-            percent(one["cache"]["token_hit_ratio"]),
-        )
-    left = len(found) - len(shown)
-    return Group(made, Text(f" and {left:,} more, with --json")) if left else made
-
-
-def run_facts(summary: Mapping[str, Any], targets: Mapping[str, Any]) -> list[tuple[str, str]]:
-    requests, throughput, cache = summary["requests"], summary["throughput"], summary["cache"]
-    balance, slo, cost = summary["balance"], summary["slo"], summary["cost"]
-    usd = GAP if cost["usd_per_1k_tokens"] is None else number(1000 * cost["usd_per_1k_tokens"], 3)
-    ends = [f"{number(requests['completed'], 0)} completed"]
-    for outcome in ("rejected", "timed_out", "failed", "in_flight"):
-        if requests[outcome]:
-            ends.append(f"{number(requests[outcome], 0)} {outcome.replace('_', ' ')}")
-    rest = ""
-    if requests["retried"]:
-        rest += f"; {number(requests['retried'], 0)} of them sent again"
-    if requests["not_issued"]:
-        rest += f"; {number(requests['not_issued'], 0)} turns of sessions never came"
-    rows = [
-        ("requests", f"{number(requests['arrived'], 0)} arrived: {', '.join(ends)}{rest}"),
-        (
-            "throughput",
-            f"{number(throughput['requests_per_s'], 2)} requests/s, tokens/s: "
-            f"{number(throughput['input_tokens_per_s'], 0)} in, {number(throughput['output_tokens_per_s'], 0)} out",
-        ),
-    ]
-    if "sessions" in summary:
-        rows.append(("sessions", _sessions(summary["sessions"])))
-    met = []
-    for name, target in targets.items():
-        share = slo[f"{name}_attainment"]
-        if target is not None:
-            met.append(f"{name.upper()} ≤ {target} {percent(share)}")
-        elif share is not None:
-            met.append(f"{name.upper()} by tenant {percent(share)}")
-    if met:
-        rows.append(("goodput", f"{number(slo['goodput_requests_per_s'], 2)} requests/s within the SLO"))
-        rows.append(("SLO met", ", ".join(met)))
-    rows.append(
-        (
-            "cache hits",
-            f"{percent(cache['token_hit_ratio'])} of prompt tokens, {percent(cache['block_hit_ratio'])} of blocks, "
-            f"{percent(cache['request_hit_ratio'])} of requests",
-        )
-    )
-    rows.append(("preemptions", number(summary["preemptions"], 0)))
-    rows.append(("balance", f"Jain {number(balance['jain'], 3)}, coefficient of variation {number(balance['cv'], 3)}"))
-    if "adapters" in summary:
-        found = summary["adapters"]
-        loads = f"{number(found['loads'], 0)} loads, {number(found['load_s'])} s of steps"
-        rows.append(("adapters", f"{number(found['requests'], 0)} requests with one, {loads}"))
-    for name, tier in summary.get("tiers", {}).items():
-        rows.append((f"{name} tier", _gpu_tier(tier) if name == "gpu" else _tier(tier)))
-    if "loads" in summary:
-        count, wait = summary["loads"]["count"], summary["loads"]["wait"]
-        took = f", {number(wait['mean'])} ms on average, p99 {number(wait['p99'])} ms" if count else ""
-        rows.append(("KV loads", f"{number(count, 0)}{took}"))
-    if "transfer" in summary:
-        rows.append(("KV transfers", _transfers(summary["transfer"])))
-    if "fairness" in summary:
-        even = summary["fairness"]
-        tokens, goodput = number(even["jain_tokens"], 3), number(even["jain_goodput"], 3)
-        rows.append(("fairness", f"Jain {tokens} of tenants' tokens, {goodput} of their goodput shares"))
-    rows.append(
-        (
-            "cost",
-            f"{number(cost['gpu_seconds_per_request'], 3)} GPU-seconds a request, "
-            f"{number(cost['gpu_held_seconds'], 0)} held, ${usd} per million tokens",
-        )
-    )
-    own = [
-        f"{name}={number(value, 0 if value == int(value) else 3)}"
-        for name, value in (summary.get("policy_metrics") or {}).items()
-    ]
-    if own:
-        rows.append(("policies", " ".join(own)))
-    return rows
-
-
-def _transfers(found: Mapping[str, Any]) -> str:
-    took = ""
-    if found["count"]:
-        wait, time = found["wait"], found["time"]
-        took = f"; mean {number(wait['mean'])} ms before they begin, {number(time['mean'])} ms on the way"
-        took += f" (p99 {number(wait['p99'])}, {number(time['p99'])}); links {percent(found['link_utilization'])} busy"
-    return f"{number(found['count'], 0)}, {number(found['bytes'] / 1e9)} GB{took}"
-
-
-def _gpu_tier(tier: Mapping[str, Any]) -> str:
-    return f"{percent(tier['hit_ratio'])} of prompt tokens, found without a load, {percent(tier['utilization'])} full"
-
-
-def _tier(found: Mapping[str, Any]) -> str:
-    thrashed = f" ({number(found['thrashed_blocks'], 0)} thrashed)" if found["thrashed_blocks"] else ""
-    return (
-        f"{percent(found['hit_ratio'])} of prompt tokens; blocks: {number(found['stored_blocks'], 0)} stored, "
-        f"{number(found['loaded_blocks'], 0)} loaded{thrashed}; {percent(found['utilization'])} full, "
-        f"{percent(found['peak_utilization'])} at most; link {percent(found['link_utilization'])} busy"
-    )
-
-
-def _sessions(found: Mapping[str, Any]) -> str:
-    duration = found["duration"]
-    lasting = "" if duration["mean"] is None else f", lasting {number(duration['mean'] / 1000)} s on average"
-    turns = f"{number(found['turns'])} turns each"
-    return f"{number(found['count'], 0)} of {turns}, {number(found['completed'], 0)} completed{lasting}"
+SCALED: tuple[Column, ...] = (
+    ("scaling.replica_seconds", "replica\nhours", hours),
+    ("cost.usd", "cost\nUSD", money),
+)
 
 
 class _Ranking:
@@ -247,23 +122,33 @@ class _Ranking:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.update(max_width=10_000)
         shown = _columns(self.found, self.fairness)
-        while len(shown) > 1:
-            narrowest = _ranking(self.found, shown, NAME_AT_LEAST)
-            if Measurement.get(console, wide, narrowest).maximum <= options.max_width:
+        least = min(max(len(name.partition("(")[0]) for name, _ in self.found.ranked), NAME_AT_LEAST)
+        while True:
+            rest = Measurement.get(console, wide, _ranking(self.found, shown, 1)).maximum - 1
+            if rest + least <= options.max_width or len(shown) == 1:
                 break
             shown.pop()
-        yield _ranking(self.found, shown, NAME_AT_MOST)
+        yield _ranking(self.found, shown, max(1, min(NAME_AT_MOST, options.max_width - rest)))
 
 
 def _columns(found: Comparison, fairness: bool) -> list[Column]:
     """The figures of a comparison, the one that it is ranked by among them."""
     even: Column = ("fairness.jain_goodput", "tenants'\nJain", lambda share: number(share, 3))
+    shown = figures([summary for _, summary in found.ranked], has_slo(found.scenario))
+    if found.stage == "scaling":  # what it is about comes first, and then how fast
+        shown.sort(key=lambda column: column[0].startswith("latency"))
+        place = sum(not path.startswith("latency") for path, _, _ in shown)
+    else:
+        place = len(shown)
+    if any(summary.get("scaling", {}).get(way) for _, summary in found.ranked for way in ("scale_ups", "scale_downs")):
+        shown[place:place] = SCALED
     usual: list[Column] = [
-        *figures([summary for _, summary in found.ranked], has_slo(found.scenario)),
+        *shown,
         *([even] if fairness else []),
         ("cache.token_hit_ratio", "cache\nhits", percent),
-        ("balance.jain", "Jain\nindex", lambda share: number(share, 3)),
     ]
+    if found.stage != "scaling":  # who was there for a shorter time got less: that is no want of balance
+        usual.append(("balance.jain", "Jain\nindex", lambda share: number(share, 3)))
     if found.by is None or any(path == found.by for path, _, _ in usual):
         return usual
     section, _, name = found.by.rpartition(".")
@@ -297,9 +182,16 @@ def _ranking(found: Comparison, shown: list[Column], name_width: int) -> Table:
     for name, summary in found.ranked:
         best = name == found.best
         row = [write(ranking.value(summary, path)) for path, _, write in shown]
-        label = Text(f"{name} (oracle)" if name in found.oracles else name)
+        label = Text(_label(f"{name} (oracle)" if name in found.oracles else name, name_width))
         made.add_row("▸" if best else "", label, *row, style="bold" if best else None)
     return made
+
+
+def _label(name: str, width: int) -> str:
+    """A policy as it is broken into lines: before its parameters, where a word would else be cut."""
+    bare, mark, parameters = name.partition("(")
+    cut = len(name.partition(" ")[0]) > width >= len(bare)
+    return f"{bare}\n({parameters}" if mark and cut else name
 
 
 def comparison_report(found: Comparison, per: str | None = None) -> RenderableType:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from operator import ge
 
 from headway.results.recorder import COLUMNS, COMPLETED, IN_FLIGHT, InstanceStats, Recorder, RunFacts, TierStats
+from headway.results.scaling import held_ps
+from headway.results.scaling_checks import check_scaling
 from headway.results.transfers import check_transfers
 from headway.types import OUTCOMES, InvariantError
 
@@ -16,9 +18,12 @@ def verify(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) 
     length_ps = facts.ended_ps - facts.started_ps
     if any(stats.role is not None for stats in instances):
         check_transfers(recorder, instances, length_ps)
+    check_scaling(recorder, instances, facts)
     for stats in instances:
-        if not 0 <= stats.busy_ps <= length_ps:
-            raise InvariantError(f"Instance {stats.id} was busy for {stats.busy_ps} ps of a run of {length_ps} ps.")
+        held = held_ps(stats, length_ps)
+        if not 0 <= stats.busy_ps <= held <= length_ps:
+            was = f"was busy for {stats.busy_ps} ps and held for {held} ps"
+            raise InvariantError(f"Instance {stats.id} {was} of a run of {length_ps} ps.")
         if not 0 <= stats.peak_kv_blocks <= stats.kv_blocks:
             raise InvariantError(f"Instance {stats.id} held {stats.peak_kv_blocks} of {stats.kv_blocks} KV blocks.")
         for tier in stats.tiers:

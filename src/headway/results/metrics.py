@@ -8,20 +8,20 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from itertools import compress, repeat
-from math import fsum, sqrt
+from math import sqrt
 from operator import floordiv, ge, sub
 from typing import Any
 
+from headway.results.cost import costs
 from headway.results.gaps import GapCounts
 from headway.results.groups import groups, jain
 from headway.results.percentiles import Spread, ranks, spread
-from headway.results.recorder import COMPLETED, InstanceStats, Recorder, RunFacts
-from headway.results.sample import attainment, completed, latency, ratio, throughput
+from headway.results.recorder import InstanceStats, Recorder, RunFacts
+from headway.results.sample import attainment, completed, good, latency, ratio, throughput
+from headway.results.scaling import held_ps, present, scaling
 from headway.results.tiers import own_tiers, tiers
 from headway.results.transfers import transfers
 from headway.types import OUTCOMES, PS_PER_SECOND, Json
-
-PS_PER_HOUR = 3600 * PS_PER_SECOND
 
 
 def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> Json:
@@ -31,6 +31,10 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
     window_ps = facts.ended_ps - recorder.arrival_ps[facts.warmup] if counted else None
     length_ps = facts.ended_ps - facts.started_ps
     found = latency(sample)
+    # What clients gave up after a refusal was planned too: who sheds does not get an easier score.
+    planned = counted + recorder.abandoned if counted else 0
+    here = present(recorder, instances)
+    there = [instances[index] for index in here]
     return {
         "requests": _requests(recorder),
         "duration_s": length_ps / PS_PER_SECOND,
@@ -44,18 +48,18 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         "throughput": throughput(sample, window_ps),
         "cache": _cache(recorder, facts),
         **_shadow(recorder, facts),
-        "balance": _balance(recorder, instances, facts.warmup),
-        # What clients gave up after a refusal was planned too: who sheds does not get an easier score.
-        "slo": attainment(sample, counted + recorder.abandoned if counted else 0, window_ps),
-        "cost": _cost(recorder, instances, length_ps),
+        "balance": _balance(recorder, here, instances, facts.warmup),
+        "slo": attainment(sample, planned, window_ps),
+        **costs(recorder, there, length_ps),
         "preemptions": sum(stats.preemptions for stats in instances),
         "policy_metrics": dict(facts.policy_metrics),
         **_routers(facts),
-        **_adapters(recorder, instances),
-        **tiers(instances, length_ps),
-        **transfers(recorder, instances, facts.warmup, length_ps),
+        **_adapters(recorder, there),
+        **tiers(there, length_ps),
+        **transfers(recorder, there, facts.warmup, length_ps),
+        **scaling(recorder, instances, facts, good(sample), planned),
         **groups(recorder, sample, facts, window_ps),
-        "instances": _instances(instances, length_ps),
+        "instances": _instances(here, there, length_ps),
     }
 
 
@@ -112,33 +116,16 @@ def _routers(facts: RunFacts) -> Json:
     return {"routers": {"count": len(facts.routers), "requests": facts.routers}} if facts.routers else {}
 
 
-def _balance(recorder: Recorder, instances: list[InstanceStats], warmup: int) -> Json:
+def _balance(recorder: Recorder, here: list[int], instances: list[InstanceStats], warmup: int) -> Json:
     """Over the numbers of requests routed to each instance that generates: standard deviation over mean, and Jain's
     fairness."""
     routed = Counter(recorder.instance[warmup:])
-    counts = [routed[index] for index, stats in enumerate(instances) if stats.role != "prefill"]
+    counts = [routed[index] for index in here if instances[index].role != "prefill"]
     total = sum(counts)
     squares = sum(count * count for count in counts)
     return {
         "cv": sqrt(len(counts) * squares - total * total) / total if total else None,
         "jain": jain(counts),
-    }
-
-
-def _cost(recorder: Recorder, instances: list[InstanceStats], length_ps: int) -> Json:
-    """Over the whole run, warm-up included: hardware is paid for whether its requests count or not."""
-    completed = [code == COMPLETED for code in recorder.outcome]
-    tokens = sum(compress(recorder.prompt_tokens, completed)) + sum(compress(recorder.output_tokens, completed))
-    busy_ps = sum(stats.busy_ps * stats.gpus for stats in instances)
-    gpus: Counter[float] = Counter()  # by price, so that equal ones are counted before anything is rounded
-    for stats in instances:
-        gpus[stats.usd_per_gpu_hour] += stats.gpus
-    held_ps = gpus.total() * length_ps
-    usd = fsum(count * length_ps / PS_PER_HOUR * price for price, count in gpus.items())
-    return {
-        "gpu_seconds_per_request": ratio(busy_ps, completed.count(True) * PS_PER_SECOND),
-        "gpu_held_seconds": held_ps / PS_PER_SECOND,
-        "usd_per_1k_tokens": usd * 1000 / tokens if tokens else None,
     }
 
 
@@ -158,19 +145,20 @@ def _link(stats: InstanceStats, length_ps: int) -> Json:
     return {"sent_bytes": stats.sent_bytes, "link_utilization": ratio(stats.link_busy_ps, length_ps)}
 
 
-def _instances(instances: list[InstanceStats], length_ps: int) -> list[dict[str, Any]]:
+def _instances(here: list[int], instances: list[InstanceStats], length_ps: int) -> list[dict[str, Any]]:
     routed: Counter[bool] = Counter()  # a request whose prompt is computed apart is there too
     for stats in instances:
         routed[stats.role == "prefill"] += stats.requests
     return [
         {
             "id": stats.id,
+            **({} if stats.held_ps is None else {"index": index, "held_s": stats.held_ps / PS_PER_SECOND}),
             **({} if stats.pool is None else {"pool": stats.pool, "model": stats.model}),
             **({} if stats.role is None else {"role": stats.role}),
             "requests": stats.requests,
             "share": ratio(stats.requests, routed[stats.role == "prefill"]),
             "busy_s": stats.busy_ps / PS_PER_SECOND,
-            "utilization": ratio(stats.busy_ps, length_ps),
+            "utilization": ratio(stats.busy_ps, held_ps(stats, length_ps)),
             "steps": stats.steps,
             "prefill_tokens": stats.prefill_tokens,
             "output_tokens": stats.output_tokens,
@@ -183,5 +171,5 @@ def _instances(instances: list[InstanceStats], length_ps: int) -> list[dict[str,
             **own_tiers(stats, length_ps),
             **_link(stats, length_ps),
         }
-        for stats in instances
+        for index, stats in zip(here, instances, strict=True)
     ]

@@ -10,6 +10,7 @@ from headway.results.groups import fairness, sessions
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, TierStats
 from headway.results.sample import completed
+from headway.results.scaling import figures
 from headway.types import HeadwayError, Json
 from headway.wording import shown, suggest
 
@@ -35,6 +36,16 @@ BEST: Final[dict[str, Best]] = {
     "balance.jain": "high",
     "slo": "high",
     "cost": "low",
+    "energy": "low",
+    "scaling.replica_seconds": "low",
+    "scaling.mean_replicas": "low",
+    "scaling.slo_per_replica": "high",
+    "scaling.scale_ups": "low",
+    "scaling.scale_downs": "low",
+    "scaling.oscillations": "low",
+    "scaling.failed": "low",
+    "scaling.retried": "low",
+    "scaling.redirected": "low",
     "fairness": "high",
     "sessions.completed": "high",
     "sessions.duration": "low",
@@ -77,6 +88,7 @@ def figure(path: str) -> str:
     wanted = path.strip().replace("-", "_")
     nothing = Recorder()
     some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed(nothing, NOTHING), 0)}
+    some["scaling"] = figures(nothing, [], NOTHING, 0, 0)
     stores = [TierStats("", name, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for name in ("cpu", "storage")]
     idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # has all the parts that some have
     every = summarise(nothing, [idle], NOTHING) | some
@@ -102,7 +114,7 @@ def direction(path: str) -> Best | None:
 
 def value(summary: Json, path: str) -> float | None:
     """The number at a dotted path of a summary; None where the run had no sample, or no such part: no sessions, one
-    tenant, no stores below the GPU."""
+    tenant, no stores below the GPU, instances that neither came nor went."""
     found: Any = summary
     for part in path.split("."):
         found = found.get(part)

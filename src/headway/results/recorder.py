@@ -11,6 +11,7 @@ from headway.types import OUTCOMES, Request
 
 COMPLETED = OUTCOMES.index("completed")
 REJECTED = OUTCOMES.index("rejected")
+FAILED = OUTCOMES.index("failed")
 TIMED_OUT = OUTCOMES.index("timed_out")
 IN_FLIGHT = OUTCOMES.index("in_flight")
 # The columns kept as numbers: the type of each, and what a row holds before anything is known.
@@ -41,6 +42,8 @@ COLUMNS: Final = {
     "handed_ps": ("q", -1),
     "transfer_ps": ("q", -1),
     "transferred_ps": ("q", -1),
+    "retries": ("i", 0),
+    "redirects": ("i", 0),
 }
 NAMED: Final = ("tenant", "slo_class", "session", "kind", "model", "adapter")
 USUAL_CLASS: Final = "standard"  # number 0 in its column
@@ -50,7 +53,22 @@ class Recorder:
     """Per-request columns and the gaps between tokens. A time that never came is -1; so is the instance of a request
     that was never routed."""
 
-    __slots__ = (*COLUMNS, "abandoned", "gaps", "names", "not_issued", "reasons", "retried", "rows", "rows_ahead")
+    __slots__ = (
+        *COLUMNS,
+        "abandoned",
+        "gaps",
+        "lost",
+        "lost_tokens",
+        "names",
+        "not_issued",
+        "reasons",
+        "retried",
+        "rows",
+        "rows_ahead",
+        "scaled",
+        "states",
+        "struck",
+    )
 
     tenant: array[int]  # like the next, an index into `names`
     slo_class: array[int]
@@ -79,6 +97,9 @@ class Recorder:
     handed_ps: array[int]
     transfer_ps: array[int]
     transferred_ps: array[int]
+    # How often an instance lost it and it was sent again from the beginning, or was emptied and it went on elsewhere.
+    retries: array[int]
+    redirects: array[int]
 
     def __init__(self, rows_ahead: int = 1) -> None:
         """Rows are reserved so many at a time, which is faster; then the columns want `trim` at the end."""
@@ -90,9 +111,14 @@ class Recorder:
         self.names: dict[str, dict[str, int]] = {name: {} for name in NAMED}
         self.names["slo_class"][USUAL_CLASS] = 0
         self.retried = 0  # requests that repeat one that did not succeed
+        self.lost_tokens = 0  # generated for requests whose instance then lost them, and that were sent again
         self.not_issued = 0  # turns that sessions planned and never sent
         self.abandoned = 0  # those among them for want of an earlier turn that succeeded
         self.reasons: dict[int, str] = {}  # row -> why it was rejected or failed, or timed out at the router
+        self.scaled: list[ScaleRecord] = []  # what the autoscaler did
+        self.states: list[StateChange] = []  # of the instances, where they come and go
+        self.struck: list[FaultRecord] = []
+        self.lost = 0  # requests that failed because the instance went that had them
         # Gaps between successive tokens of one request, run by run, four integers each: the first gap, the increment
         # from step to step, the number of steps, and how many requests saw them. A negative weight takes back the
         # gaps of a request that turned out not to count.
@@ -132,6 +158,31 @@ class Recorder:
 
     def __len__(self) -> int:
         return self.rows
+
+
+class ScaleRecord(Struct, frozen=True):
+    """The autoscaler changed the number of a pool's replicas."""
+
+    at_ps: int
+    pool: str
+    before: int
+    after: int
+    reason: str = ""
+    trigger: str = ""  # what made it look: interval, queue_depth, ...
+
+
+class StateChange(Struct, frozen=True, gc=False):
+    at_ps: int
+    instance: int
+    state: str
+
+
+class FaultRecord(Struct, frozen=True):
+    """A fault that struck an instance; what would have struck none that is there is not among them."""
+
+    at_ps: int
+    instance: int
+    kind: str
 
 
 class TierStats(Struct):
@@ -180,6 +231,10 @@ class InstanceStats(Struct):
     kv_interval_ps: int = 0
     sent_bytes: int = 0  # of KV caches, to the instances that generate
     link_busy_ps: int = 0  # of the link that they go by
+    scaled_with: str = ""  # its pool, where instances come and go
+    held_ps: int | None = None  # from provisioning to stopped, summed; None: from beginning to end
+    idle_watts: float = 0.0
+    busy_watts: float = 0.0
 
 
 class Targets(Struct, frozen=True):
@@ -188,6 +243,15 @@ class Targets(Struct, frozen=True):
     ttft_ps: int | None = None
     tpot_ps: int | None = None
     e2e_ps: int | None = None
+
+
+class PoolFacts(Struct, frozen=True):
+    """Equal instances that are scaled together: `maximum` places from the instance `first` on."""
+
+    id: str
+    first: int
+    minimum: int
+    maximum: int
 
 
 class RunFacts(Struct):
@@ -203,3 +267,5 @@ class RunFacts(Struct):
     deployed: bool = False  # requests go to the deployments of their models
     predicts: bool = False  # a policy keeps an index of what it believes cached
     routers: list[int] = []  # requests that came to each, where there are several
+    pools: list[PoolFacts] = []  # where instances come and go
+    retries: int = 0  # how often a request that its instance has lost may be sent again

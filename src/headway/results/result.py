@@ -9,32 +9,43 @@ import msgspec
 from headway.results import store
 from headway.results.checks import verify
 from headway.results.metrics import summarise
-from headway.results.recorder import InstanceStats, Recorder, RunFacts
+from headway.results.recorder import InstanceStats, Recorder, RunFacts, ScaleRecord, StateChange
 from headway.results.table import Table
 from headway.types import Json
 
 
 class Result:
-    """One run. `requests` has its columns, `summary()` its figures, `scenario` what would run it again."""
+    """One run. `requests` has its columns, `summary()` its figures, `scenario` what would run it again. Where instances
+    come and go, `states` has what they went through and `scaling_events` what the autoscaler did, in order of time."""
 
-    __slots__ = ("_summary", "requests", "scenario")
+    __slots__ = ("_summary", "requests", "scaling_events", "scenario", "states")
 
-    def __init__(self, scenario: Json, requests: Table, summary: Json) -> None:
+    def __init__(
+        self,
+        scenario: Json,
+        requests: Table,
+        summary: Json,
+        scaling_events: list[ScaleRecord] | None = None,
+        states: list[StateChange] | None = None,
+    ) -> None:
         self.scenario = scenario
         self.requests = requests
         self._summary = summary
+        self.scaling_events = scaling_events or []
+        self.states = states or []
 
     @classmethod
     def of(cls, scenario: Json, recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> Result:
         """The result of a finished run; one that breaks an invariant is refused."""
         verify(recorder, instances, facts)
-        return cls(scenario, Table.of(recorder), summarise(recorder, instances, facts))
+        summary = summarise(recorder, instances, facts)
+        return cls(scenario, Table.of(recorder), summary, recorder.scaled, recorder.states)
 
     @classmethod
     def load(cls, folder: str | Path) -> Result:
         """A result that was saved before."""
         kept = store.read(folder)
-        return cls(kept.scenario, kept.requests, kept.summary)
+        return cls(kept.scenario, kept.requests, kept.summary, kept.scaling_events, kept.states)
 
     def summary(self) -> Json:
         return self._summary
@@ -43,9 +54,12 @@ class Result:
         """The summary as one JSON document, keys in the order of their definition."""
         return store.pretty(self._summary)
 
-    def save(self, folder: str | Path) -> None:
-        """Write the run into a folder: scenario.yaml, summary.json, requests.jsonl, manifest.json."""
-        store.write(folder, store.Kept(self.scenario, self._summary, self.requests))
+    def save(self, folder: str | Path) -> list[str]:
+        """Write the run into a folder: scenario.yaml, summary.json, requests.jsonl and manifest.json; where instances
+        come and go states.jsonl, too, and scaling.jsonl. Returns their names."""
+        kept = store.Kept(self.scenario, self._summary, self.requests, self.scaling_events, self.states)
+        store.write(folder, kept)
+        return kept.files()
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -53,6 +67,8 @@ class Result:
             and self.scenario == other.scenario
             and msgspec.json.encode(self._summary) == msgspec.json.encode(other._summary)
             and self.requests == other.requests
+            and self.scaling_events == other.scaling_events
+            and self.states == other.states
         )
 
     __hash__ = None  # type: ignore[assignment]

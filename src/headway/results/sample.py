@@ -139,10 +139,14 @@ def attainment(sample: Sample, planned: int, window_ps: int | None) -> Json:
     for name in ("ttft", "tpot", "e2e"):
         met = sample.met.get(name, ())
         found[f"{name}_attainment"] = ratio(met.count(True), len(met) - met.count(None))
-    good = len(sample) if sample.good is None else sample.good.count(True)
-    found["goodput_requests_per_s"] = rate(good, window_ps)
-    found["goodput_ratio"] = ratio(good, planned)
+    found["goodput_requests_per_s"] = rate(good(sample), window_ps)
+    found["goodput_ratio"] = ratio(good(sample), planned)
     return found
+
+
+def good(sample: Sample) -> int:
+    """How many met all their targets; without any, all."""
+    return len(sample) if sample.good is None else sample.good.count(True)
 
 
 def ratio(part: int, whole: int) -> float | None:

@@ -3,6 +3,8 @@
     scenario.yaml    the resolved scenario, which runs it again
     summary.json     the summary document
     requests.jsonl   one object a request, in order of arrival
+    scaling.jsonl    one object for each time that the autoscaler changed the size of a pool, where it did
+    states.jsonl     one object for each state that an instance got into, where instances come and go
     manifest.json    format number, version and seeds; marks the folder as a run's
 
 No file holds a wall-clock time. The requests are not compressed: zlib's bytes differ from build to build.
@@ -11,20 +13,25 @@ No file holds a wall-clock time. The requests are not compressed: zlib's bytes d
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import yaml
+from msgspec import structs
 
 from headway import __version__
+from headway.results.recorder import ScaleRecord, StateChange
 from headway.results.table import COLUMNS, Row, Table
 from headway.types import HeadwayError, Json
 from headway.wording import cut
 
 FORMAT = 1
 MANIFEST, SCENARIO, SUMMARY, REQUESTS = "manifest.json", "scenario.yaml", "summary.json", "requests.jsonl"
+SCALING, STATES = "scaling.jsonl", "states.jsonl"
 BATCH = 4096  # rows encoded at a time
+Line = TypeVar("Line", bound=msgspec.Struct)
 
 
 class Kept(msgspec.Struct):
@@ -33,6 +40,13 @@ class Kept(msgspec.Struct):
     scenario: Json
     summary: Json
     requests: Table
+    scaling_events: list[ScaleRecord] = []
+    states: list[StateChange] = []
+
+    def files(self) -> list[str]:
+        """What they are called in the folder."""
+        more = {SCALING: self.scaling_events, STATES: self.states}
+        return sorted((MANIFEST, REQUESTS, SCENARIO, SUMMARY, *(name for name, lines in more.items() if lines)))
 
 
 class Manifest(msgspec.Struct):
@@ -67,13 +81,15 @@ def write(folder: str | Path, kept: Kept) -> None:
     try:
         check(place)
         place.mkdir(parents=True, exist_ok=True)
-        for name in (SUMMARY, REQUESTS, SCENARIO):  # never a mixture of two runs
+        for name in (SUMMARY, REQUESTS, SCENARIO, SCALING, STATES):  # never a mixture of two runs
             (place / name).unlink(missing_ok=True)
         manifest = Manifest(FORMAT, __version__, kept.scenario.get("seed"))
         _text(place / MANIFEST, pretty(msgspec.to_builtins(manifest)) + "\n")
         plain = clean(msgspec.to_builtins(kept.scenario))
         _text(place / SCENARIO, yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
         _requests(place / REQUESTS, kept.requests)
+        _lines(place / SCALING, [structs.replace(one, reason=clean(one.reason)) for one in kept.scaling_events])
+        _lines(place / STATES, kept.states)
         _text(place / SUMMARY, pretty(kept.summary) + "\n")
     except OSError as error:
         raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
@@ -118,9 +134,12 @@ def _requests(file: Path, table: Table) -> None:
             try:
                 out.write(encoder.encode_lines(rows))
             except UnicodeEncodeError:  # a reason of the policy's own making
-                out.write(
-                    encoder.encode_lines([msgspec.structs.replace(row, reason=clean(row.reason)) for row in rows])
-                )
+                out.write(encoder.encode_lines([structs.replace(row, reason=clean(row.reason)) for row in rows]))
+
+
+def _lines(file: Path, lines: Sequence[msgspec.Struct]) -> None:
+    if lines:
+        file.write_bytes(msgspec.json.Encoder().encode_lines(lines))
 
 
 def read(folder: str | Path) -> Kept:
@@ -133,6 +152,8 @@ def read(folder: str | Path) -> Kept:
         scenario = yaml.safe_load((place / SCENARIO).read_text(encoding="utf-8"))
         summary = msgspec.json.decode((place / SUMMARY).read_bytes(), type=dict[str, Any])
         rows = msgspec.json.Decoder(Row).decode_lines((place / REQUESTS).read_bytes())
+        scaled = _read_lines(place / SCALING, ScaleRecord)
+        states = _read_lines(place / STATES, StateChange)
     except FileNotFoundError as error:
         name = Path(error.filename).name
         raise HeadwayError(
@@ -144,7 +165,12 @@ def read(folder: str | Path) -> Kept:
         _unreadable(folder, " ".join(str(error).split()))
     if not isinstance(scenario, dict):
         _unreadable(folder, f"{SCENARIO} is not a mapping")
-    return Kept(scenario, summary, Table({name: [getattr(row, name) for row in rows] for name in COLUMNS}))
+    table = Table({name: [getattr(row, name) for row in rows] for name in COLUMNS})
+    return Kept(scenario, summary, table, scaled, states)
+
+
+def _read_lines(file: Path, kind: type[Line]) -> list[Line]:
+    return msgspec.json.Decoder(kind).decode_lines(file.read_bytes()) if file.exists() else []
 
 
 def _unreadable(folder: str | Path, why: str) -> NoReturn:

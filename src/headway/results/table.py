@@ -45,6 +45,8 @@ class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):
     handed_ps: int = -1
     transfer_ps: int = -1
     transferred_ps: int = -1
+    retries: int = 0
+    redirects: int = 0
 
 
 COLUMNS = Row.__struct_fields__

@@ -59,7 +59,8 @@ def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], leng
         if prefill == -1:
             possible = handed == begun == arrived == -1
         else:
-            possible = roles[prefill] == "prefill" and roles[decode] == "decode"
+            # who had to leave the instance that it was handed to may have gone to one that does both
+            possible = roles[prefill] == "prefill" and (roles[decode] == "decode" or recorder.redirects[row] > 0)
             came = [at for at in (started, handed, arrived, finished) if at != -1]
             possible = possible and came == sorted(came) and (arrived == -1 or started <= begun <= arrived)
         if not possible:
@@ -71,8 +72,10 @@ def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], leng
         if not 0 <= stats.link_busy_ps <= length_ps:
             raise InvariantError(f"The link of {stats.id} was busy for {stats.link_busy_ps} of {length_ps} ps.")
     prompts = sum(stats.prefill_tokens + stats.cached_tokens for stats in instances)
-    if prompts > sum(recorder.prompt_tokens):
-        raise InvariantError(f"{prompts} prompt tokens were computed or cached, of {sum(recorder.prompt_tokens)}.")
+    sent = sum(tokens * (1 + again) for tokens, again in zip(recorder.prompt_tokens, recorder.retries, strict=True))
+    if prompts > sent:
+        raise InvariantError(f"{prompts} prompt tokens were computed or cached, of {sent}.")
     generated = sum(stats.output_tokens for stats in instances)
-    if generated != sum(recorder.output_tokens):
-        raise InvariantError(f"{generated} tokens were generated, but requests got {sum(recorder.output_tokens)}.")
+    got = sum(recorder.output_tokens) + recorder.lost_tokens
+    if generated != got:
+        raise InvariantError(f"{generated} tokens were generated, but requests got {got}.")

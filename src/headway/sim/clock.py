@@ -37,19 +37,25 @@ class Simulation(Cluster):
         mask = (1 << INDEX_BITS) - 1
         horizon = LAST if self.setup.horizon_ps is None else min(self.setup.horizon_ps, LAST)
         hears = self.signals.vary and bool(self.control.observers)  # a policy may look when it is told something
-        queues = self.control.flow is not None
-        stirred = False  # something has happened after which the router looks through its queue
+        queues = self.queues
+        stirred = False  # something has happened after which the router looks at its queue, or the autoscaler looks
         listens = self.listens = traffic.listens
-        follows = listens or queues  # whether what happens at an instant may bring on more at the same
-        prepares = routers is not None or queues or hears  # whether something precedes what the router is told
+        capacity = self.capacity
+        watches = queues or capacity is not None
+        follows = listens or watches  # whether what happens at an instant may bring on more at the same
+        prepares = routers is not None or watches or hears  # whether something precedes what the router is told
         links = self.links
         loads = bool(links.links)
         arrival = traffic.next_ps
         self.started_ps = self.now = min(0 if arrival == NEVER else arrival, horizon)
         self.watch_tiers()
+        if capacity is not None:
+            capacity.start(self.now)
         while True:
             end = ends[0] >> INDEX_BITS
             now = end if end < arrival else arrival
+            if capacity is not None and arrival == NEVER and capacity.deserted():
+                break
             if self.timer < now:
                 now = self.timer
             if loads and links.next_ps < now:
@@ -70,9 +76,9 @@ class Simulation(Cluster):
             if prepares:
                 if routers is not None and now >= routers.sync_at:
                     routers.sync(now)
-                if queues:
+                if watches:
                     stirred = bool(first_tokens or done) or now in (arrival, self.timer, links.next_ps)
-                if hears and (first_tokens or done):
+                if hears and (first_tokens or done or self.handed):
                     self.signals.refresh(now)
             if first_tokens:
                 if len(first_tokens) > 1:
@@ -99,7 +105,9 @@ class Simulation(Cluster):
                     self.complete(now, traffic if listens else None)
                 if not follows:
                     break
-                if stirred:
+                if capacity is not None and stirred and capacity.wanted(now):
+                    capacity.manage(now)
+                if stirred and queues:
                     self.pump(now)
                 if listens:
                     if self.refused:
@@ -123,6 +131,8 @@ class Simulation(Cluster):
             if routers is not None and horizon >= routers.sync_at:
                 routers.sync(horizon)
             self.stop(horizon)
+            if self.losses is not None:
+                self.losses.stop()
             traffic.stop()
         self.recorder.not_issued = traffic.not_issued
         self.recorder.abandoned = traffic.abandoned

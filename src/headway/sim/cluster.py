@@ -8,11 +8,14 @@ from heapq import heappush
 from random import Random
 from typing import Any
 
+from headway.autoscaler import Autoscaler
 from headway.control import ControlPlane, Explain
 from headway.flight import QUEUED, Flight
 from headway.policies.context import Context, Estimator
+from headway.policies.flow import NoFlow
 from headway.registry import declared
-from headway.results.recorder import COMPLETED, IN_FLIGHT, REJECTED, TIMED_OUT
+from headway.results.recorder import COMPLETED, FAILED, IN_FLIGHT, REJECTED, TIMED_OUT
+from headway.sim.capacity import Capacity
 from headway.sim.deadlines import Deadlines
 from headway.sim.fleet import INDEX_BITS, Fleet
 from headway.sim.handovers import Handovers
@@ -40,6 +43,7 @@ class Cluster(Fleet):
         flow: Any = None,
         explain: Explain | None = None,
         further: Sequence[Sequence[Any]] = (),
+        autoscaler: Autoscaler | None = None,
     ) -> None:
         """`further` has the stages of the routers after the first: admission, priority, routing and flow."""
         Fleet.__init__(self, setup, scheduler)
@@ -51,18 +55,27 @@ class Cluster(Fleet):
         self.handovers = Handovers(self)
         self.timer = NEVER  # when a held request comes up again or has waited too long, or a client gives up
         stages = [admission, priority, routing, *([] if flow is None else [flow])]
+        self.queues = flow is not None and not isinstance(flow, NoFlow)
+        scalers = () if autoscaler is None else autoscaler.policies
         if setup.polling is None:
-            self.signals = Signals(self.instances, stages)
+            self.signals = Signals(self.instances, stages, scalers)
         else:
-            self.signals = PolledSignals(self.instances, stages, setup.views, setup.polling)
+            self.signals = PolledSignals(self.instances, stages, setup.views, setup.polling, scalers)
+        life = setup.life
+        self.capacity = None if life is None else Capacity(self, life, autoscaler)
+        self.losses = None if self.capacity is None else self.capacity.losses
         truth = self.truth if any(declared(policy).oracle for policy in stages) else None
         planes: list[ControlPlane] = []
         for number, own in enumerate([stages, *further]):
             views = [copy(view) for view in setup.views] if further else setup.views
             context = Context(views, streams(rng, number), estimator, setup.block_tokens, truth)
-            planes.append(ControlPlane(context, *own, explain=explain))
+            hears = None if autoscaler is None else autoscaler.observe
+            planes.append(ControlPlane(context, *own, explain=explain, observe=hears))
         self.routers = None if setup.routers is None else Routers(setup.routers, planes, self.signals)
         self.control: ControlPlane | Routers = self.routers or planes[0]
+        if life is not None:
+            for plane in planes:
+                plane.patience_ps = life.patience_ps
         if setup.kv_event_delay is not None and self.control.indexes:
             delay = setup.kv_event_delay
             self.signals.hear(KvEvents(self.instances, self.control.indexes, setup.block_tokens, delay))
@@ -84,7 +97,7 @@ class Cluster(Fleet):
         elif isinstance(answer, Reject):
             self.turn_away(now, request, REJECTED, answer.reason)
         else:
-            self.held[row] = planned
+            self.held[row] = planned  # the router has it, or will ask again, or waits for an instance
             if answer is QUEUED:
                 recorder.admitted_ps[row] = now
         if answer is None or request.deadline_ps is not None:
@@ -104,26 +117,39 @@ class Cluster(Fleet):
                 self.send(now, planned, answer)
                 continue
             self.turn_away(now, request, REJECTED if isinstance(answer, Reject) else TIMED_OUT, answer.reason)
+        if self.capacity is not None:
+            self.capacity.count_waiting(now)
         self.set_timer()
 
     def send(self, now: int, planned: Planned, flight: Flight) -> None:
         """A request goes to its instance."""
-        request, recorder = planned.request, self.recorder
+        request = planned.request
+        counted = request.id >= self.warmup
+        job = Job(request, planned.output_tokens, planned.output_key, self.block_tokens, counted)
+        self.put(now, job, flight)
+
+    def put(self, now: int, job: Job, flight: Flight) -> None:
+        request, recorder = job.request, self.recorder
         row = request.id
         index = flight.view.index
         recorder.instance[row] = index
-        recorder.routed_ps[row] = now
-        recorder.predicted_tokens[row] = flight.cached
+        first = self.losses is None or recorder.routed_ps[row] < 0  # else it has been elsewhere, and goes on here
+        if first:
+            recorder.routed_ps[row] = now
+            recorder.predicted_tokens[row] = flight.cached
         size = self.block_tokens
-        job = Job(request, planned.output_tokens, planned.output_key, size, row >= self.warmup)
         instance = target = self.instances[index]
+        tokens = request.prompt_tokens + job.output_tokens - 1
+        if self.losses is not None:
+            self.losses.sent(now, job, flight)
         if flight.prefill is not None:
             job, instance = self.handovers.split(job, flight.prefill.index, index)
             recorder.prefill_instance[row] = flight.prefill.index
+            if self.losses is not None:
+                self.losses.split(job)
         if request.deadline_ps is not None:
             self.deadlines.jobs[row] = (instance.view.index, job)
         instance.stats.requests += 1
-        tokens = request.prompt_tokens + planned.output_tokens - 1
         if tokens > target.cache.total * size:
             self.never_fits(now, job, tokens, target)
             return
@@ -131,7 +157,8 @@ class Cluster(Fleet):
             self.never_fits(now, job, request.prompt_tokens, instance)
             return
         index = instance.view.index
-        recorder.enqueued_ps[row] = now
+        if first:
+            recorder.enqueued_ps[row] = now
         if self.signals.polled:
             self.signals.routed(now, flight.view)
             if flight.prefill is not None:
@@ -174,6 +201,8 @@ class Cluster(Fleet):
         """What was held back comes up again, and clients whose deadline this is give up, each by request."""
         while self.held and (request := self.control.due(now)) is not None:
             self.arrive(now, self.held.pop(request.id), again=True)
+        if self.capacity is not None:
+            self.capacity.turn_away(now)
         while self.deadlines.next_ps() == now:
             row = self.deadlines.take()
             if self.signals.vary:  # the policies will hear of it, and may look
@@ -186,6 +215,8 @@ class Cluster(Fleet):
         found = self.deadlines.jobs.get(row)
         if found is None:
             self.control.give_up(row)
+            if self.losses is not None:
+                self.losses.dropped(row)
             self.turn_away(now, self.held.pop(row).request, TIMED_OUT)
             return
         index, job = found
@@ -198,9 +229,13 @@ class Cluster(Fleet):
 
     def set_timer(self) -> None:
         self.timer = min(self.control.next_ps, self.deadlines.next_ps())
+        if self.capacity is not None and self.capacity.next_ps < self.timer:
+            self.timer = self.capacity.next_ps
 
     def turn_away(self, now: int, request: Request, outcome: int, reason: str = "") -> None:
         """A request ends that never came to an instance."""
+        if self.capacity is not None and outcome == TIMED_OUT:
+            self.capacity.in_vain(now, request)
         self.end(now, request.id, outcome, reason)
         if self.listens:
             self.refused.append(request)
@@ -218,8 +253,10 @@ class Cluster(Fleet):
             done.sort(key=by_row)
         for job in done:
             row = job.row
+            if self.losses is not None and not self.losses.ended(job):
+                continue
             if recorder.outcome[row] != REJECTED:
-                recorder.outcome[row] = TIMED_OUT if job.expired else COMPLETED
+                recorder.outcome[row] = FAILED if job.lost else TIMED_OUT if job.expired else COMPLETED
                 recorder.finished_ps[row] = now
                 recorder.output_tokens[row] = job.generated
             if deadlined:
@@ -239,6 +276,8 @@ class Cluster(Fleet):
     def close(self) -> None:
         """Gather what the instances leave, and check that nothing was lost."""
         self.recorder.trim()
+        if self.capacity is not None:
+            self.capacity.close(self.ended_ps)
         if self.setup.horizon_ps is None and IN_FLIGHT in self.recorder.outcome:
             raise InvariantError("The run has ended, and requests are in flight although no horizon stopped it.")
         self.gather()

@@ -36,10 +36,11 @@ class GapLog:
         self.stretches.setdefault(job.row, []).append((job.log_from, len(self.runs)))
 
     def take_back(self, job: Job) -> None:
-        """Remove a request's gaps: it was not completed, so it is not in the statistics."""
+        """Remove a request's gaps, once: it was not completed, so it is not in the statistics; or it starts again."""
+        stretches, torn = self.stretches.pop(job.row, ()), self.torn.pop(job.row, ())
         if job.counted:
-            for start, end in self.stretches.get(job.row, ()):
+            for start, end in stretches:
                 for place in range(start + 3, end, 4):
                     self.runs[place] -= 1
-            for place in self.torn.get(job.row, ()):
+            for place in torn:
                 self.resumed[place + 3] = 0

@@ -14,6 +14,7 @@ class Handovers:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.incoming: dict[int, Incoming] = {}  # by instance, what it is to get from others
+        self.bound: list[dict[int, Job]] | None = None  # requests at each instance, where those come and go
 
     def split(self, job: Job, prefill: int, decode: int) -> tuple[Job, Instance]:
         """A request whose prompt one instance computes for another: what it is at the first of them."""
@@ -22,6 +23,7 @@ class Handovers:
         transfer = instance.transfer
         assert transfer is not None
         source = Job(job.request, 1, job.output_key, fleet.block_tokens, job.counted)
+        source.started, source.prefilled = job.started, job.prefilled
         if job.output_tokens > 1 or not transfer.first_token:
             if decode not in self.incoming:
                 self.incoming[decode] = Incoming(transfer.incoming)
@@ -67,6 +69,8 @@ class Handovers:
         instance = self.fleet.instances[handover.prefill]
         before = instance.end
         self.fleet.moved(handover.prefill, before, instance.let_go(handover.source, now))
+        if self.bound is not None:
+            self.bound[handover.prefill].pop(handover.source.row, None)
 
     def received(self, now: int, incoming: Incoming) -> None:
         """An instance has got a request from another, or will not; those that wait for that may go on."""

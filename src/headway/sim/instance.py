@@ -6,9 +6,15 @@ cut the run that is under way at the next step boundary, if somebody may enter o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
+
 from headway.policies.queues import Ticket
+from headway.sim.hits import HitRate
 from headway.sim.job import Job
-from headway.sim.leap import duration, steps_begun
+from headway.sim.kv_cache import Stretch
+from headway.sim.leap import NEVER, duration, steps_begun
+from headway.sim.pace import Pace
 from headway.sim.stepping import Stepping
 from headway.types import Hints
 
@@ -119,13 +125,7 @@ class Instance(Stepping):
         self.settle(now)
         held = self.cache.held
         self.peak = max(self.peak, held)
-        del self.handing[job]
-        self.cache.now = now
-        gone = []
-        if self.transfer is not None and not self.transfer.keeps_copy:
-            gone = self.cache.remove(job.holds, job.blocks)
-        else:
-            self.cache.release(job.holds, job.blocks)
+        gone = self.part_with(job, now)
         if self.tells_kv:
             self.view.kv_used -= held - self.cache.held
         self.stir()
@@ -133,6 +133,110 @@ class Instance(Stepping):
             self.settle_stores(now)
             self.tiers.tell_places(now, gone)
         return self.nudge(now)
+
+    def part_with(self, job: Job, now: int) -> list[Stretch]:
+        """A prompt that was computed for another instance leaves; what goes of the cached content with it."""
+        del self.handing[job]
+        self.cache.now = now
+        if self.transfer is not None and not self.transfer.keeps_copy:
+            return self.cache.remove(job.holds, job.blocks)
+        self.cache.release(job.holds, job.blocks)
+        return []
+
+    # --- everybody leaves ---------------------------------------------------------------------------------------
+
+    def vacate(self, now: int) -> list[Job]:
+        """All requests are gone at this instant, by order of arrival here: the steps that have ended count, that which
+        is under way is lost. What was cached stays."""
+        if now >= self.tick:
+            self.history.record(self, now)
+        self.settle(now)
+        last_token_ps = self.halt(now)
+        gone = [*self.running, *self.loading, *self.ready, *self.waiting.values(), *self.handing]
+        for job in [*self.running]:
+            if job.ends_at_step >= 0:
+                self.stop_decoding(job)
+                self.gaps.close(job, self.gaps.last_token_ps[job.row] if job in self.resuming else last_token_ps)
+            self.release(job)
+            if self.ended is not None:
+                self.ended(job.ticket, job.generated, False)
+        self.partial = None
+        self.ending.clear()
+        self.resuming.clear()
+        self.chunks = []
+        for job in [*self.loading, *self.ready]:
+            self.unload(job, now)
+        for ticket, job in self.waiting.items():
+            self.queue.remove(ticket)
+            if job.swapped and self.tiers is not None:
+                self.tiers.end_swap(now, job)
+        self.waiting.clear()
+        left = [stretch for job in [*self.handing] for stretch in self.part_with(job, now)]
+        self.stir()
+        self.settle_stores(now)
+        if self.tiers is not None:
+            self.tiers.tell_places(now, left)
+        self.view.queued = self.view.running = 0
+        if self.tells_kv:
+            self.view.kv_used = self.cache.held
+            self.reported_to = NEVER
+        self.rest(now)
+        gone.sort(key=by_arrival)
+        return gone
+
+    def halt(self, now: int) -> int:
+        """The run under way stops. When the last of its steps that count has ended."""
+        if self.end < 0 or self.cut(now):
+            return now
+        ended = self.length - 1  # the step after these is under way
+        self.take_to(self.length)
+        self.peak = max(self.peak, self.cache.held)
+        self.cache.release([], self.decode_blocks(self.steps + ended, 1))
+        expiring, self.expiring = self.expiring, []
+        last_token_ps = self.start + duration(self.first, self.increment, ended)
+        self.length = ended
+        if ended:
+            self.finish_run(now)
+        self.end = -1
+        for job in expiring:
+            if job in self.running:
+                self.drop(job)
+        return last_token_ps
+
+    def warm(self, now: int, pieces: Sequence[tuple[int, Fraction]]) -> None:
+        """It has just come up, and is slower for a time."""
+        self.pace.warm(now, pieces)
+        self.paced_until = now
+
+    def slow(self, now: int, factor: Fraction, until: int) -> bool:
+        """It is slower from the next step on. True if that can begin at this instant."""
+        self.pace.slowed.append((until, factor))
+        self.paced_until = now
+        return self.end >= 0 and self.cut(now)
+
+    def cool(self, now: int) -> None:
+        """Whatever was cached here is gone; nobody is here. What will stand here next is sound."""
+        if now >= self.tick:
+            self.history.record(self, now)
+        self.pace = Pace(self.pace.model)
+        self.paced_until = now
+        cache, evicted = self.cache, self.cache.evicted
+        cache.now = now
+        cache.evict(cache.idle)
+        cache.evicted = evicted  # it was not for want of room
+        if cache.spilt is not None:
+            cache.spilt.clear()
+        if cache.stored is not None:
+            cache.stored.clear()
+        if self.tiers is not None:
+            self.tiers.clear(now)
+        if self.adapters is not None:
+            self.adapters.users.clear()
+            self.adapters.loading_ps = 0
+            self.view.adapters = ()
+        if self.hits is not None:
+            self.hits = HitRate()
+            self.view.hit_rate = 0.0
 
     # --- resting, stopping, checking ---------------------------------------------------------------------------
 
@@ -172,3 +276,7 @@ class Instance(Stepping):
             self.tiers.check()
         if self.adapters is not None:
             self.adapters.check([job.request.adapter for job in self.running if job.request.adapter is not None])
+
+
+def by_arrival(job: Job) -> int:
+    return job.ticket.number

@@ -30,6 +30,7 @@ class Job:
         "holds",
         "known",
         "log_from",
+        "lost",
         "order",
         "output_key",
         "output_tokens",
@@ -41,6 +42,7 @@ class Job:
         "started",
         "swapped",
         "ticket",
+        "withdrawn",
     )
 
     ticket: Ticket  # what the scheduler sees of it, from its arrival at the instance on
@@ -63,6 +65,8 @@ class Job:
         self.counted = counted  # in the statistics, i.e. not a warm-up request
         self.chunk = WHOLE  # most prompt tokens in one step, by the scheduler
         self.expired = False  # its client has given up
+        self.lost = False  # its instance has, and it is not sent again
+        self.withdrawn = False  # the request goes on elsewhere; what is left of it here has no outcome
         self.started = False  # its turn at the instance has come
         self.resumes = False  # once its blocks have come, it goes on to decode
         self.handover: Handover | None = None  # where its prompt is computed for another instance

@@ -67,6 +67,13 @@ class KvEvents:
             if log and log[0][0] < before:
                 self.apply(instance.view.index, log, before)
 
+    def forget(self, index: int) -> None:
+        """An instance is gone, and nobody believes that it has anything; what it has not told yet concerns nobody."""
+        self.logs[index].clear()
+        for whose, moves in self.moves:
+            if whose == index:
+                moves.clear()
+
     def apply(self, index: int, log: list[Eviction], before: int) -> None:
         told = 0
         ends: dict[int, int] = {}  # of what is left of each run

@@ -18,12 +18,13 @@ from random import Random
 from headway.control import ControlPlane
 from headway.flight import QUEUED, Flight, Queued, Sent
 from headway.hashing import stable
+from headway.model_groups import Stranded
 from headway.policies.prefix_index import PrefixIndex
 from headway.registry import REPORTED
 from headway.sim.leap import NEVER
 from headway.sim.setup import RouterSetup
 from headway.sim.signals import Signals
-from headway.types import HeadwayError, InstanceView, Path, Reject, Request
+from headway.types import HeadwayError, InstanceView, Path, Priority, Reject, Request
 from headway.wording import shown
 
 SYNCED = ("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens")
@@ -158,10 +159,11 @@ class Routers:
         return self.planes[self.home[request_id]].flight(request_id)
 
     def handed(self, now_ps: int, request_id: int) -> Flight:
-        plane = self.planes[self.home[request_id]]
-        flight = plane.flights[request_id]
+        router = self.home[request_id]
+        flight = self.planes[router].flights[request_id]
         if flight.prefill is not None:
             self.changed[flight.prefill.index] = None
+        plane = self.looking(router) if self.observers else self.planes[router]
         return plane.handed(now_ps, request_id)
 
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
@@ -179,11 +181,41 @@ class Routers:
     def give_up(self, request_id: int) -> bool:
         router = self.home[request_id]
         plane = self.planes[router]
-        waits = request_id not in plane.put_off
+        waits = request_id not in plane.put_off and not any(request_id in group.stranded for group in plane.groups)
         gone = plane.give_up(request_id)
         if gone and waits:
             self.waiting[router] -= 1
         return gone
+
+    # --- instances that come and go --------------------------------------------------------------------------------
+
+    def instance_changed(self, now_ps: int, index: int, state: str) -> None:
+        self.board[index].state = state
+        if state == "stopped":  # what it was sent is not there any more
+            self.touches = [touch for touch in self.touches if touch[1] != index]
+        for router, plane in enumerate(self.planes):
+            if self.observers:
+                self.looking(router)
+            plane.instance_changed(now_ps, index, state)
+
+    def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
+        router = self.home[request.id]
+        answer = self.looking(router).resend(now_ps, request, priority)
+        if isinstance(answer, Flight):
+            self.sent(router, answer)
+        return answer
+
+    def rescue(self) -> Stranded | None:
+        return next((found for plane in self.planes if (found := plane.rescue()) is not None), None)
+
+    def forsaken(self, now_ps: int) -> Request | None:
+        return next((found for plane in self.planes if (found := plane.forsaken(now_ps)) is not None), None)
+
+    def pools_of(self, request: Request) -> tuple[str, ...]:
+        return self.planes[0].pools_of(request)
+
+    def pending(self, pool: str) -> int:
+        return sum(plane.pending(pool) for plane in self.planes)
 
     def check(self) -> None:
         for router, plane in enumerate(self.planes):

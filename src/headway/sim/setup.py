@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from fractions import Fraction
+from random import Random
+from typing import Any
+
 from msgspec import Struct
 
+from headway.autoscaler import Triggers
 from headway.latency.base import LatencyModel
 from headway.sim.polling import Polling
-from headway.types import InstanceView
+from headway.types import PS_PER_SECOND, InstanceView
 
 
 class TierSetup(Struct):
@@ -60,6 +66,51 @@ class RouterSetup(Struct):
     seed: int = 0  # of who goes to which
 
 
+class PoolSetup(Struct):
+    """Equal instances that are scaled together. They have the places from `first` on, `maximum` of them."""
+
+    id: str
+    view_pool: str  # that the views of its instances name: a deployment
+    first: int
+    initial: int
+    minimum: int
+    maximum: int
+    scaling: Any  # its policy
+
+
+class WarmupSetup(Struct):
+    """Instances that have just come are slower: by each factor from its time on, counted from when they serve."""
+
+    pieces: list[tuple[int, Fraction]]  # the first at 0
+    duration_ps: int
+
+
+class FaultSetup(Struct):
+    at_ps: int
+    instance: int
+    kind: str  # crash, slow, unreachable
+    duration_ps: int | None = None  # None: for good
+    factor: Fraction = Fraction(1)  # of slow
+
+
+class LifeSetup(Struct):
+    """How instances come and go."""
+
+    pools: list[PoolSetup]
+    provisioning: Callable[[Random], Callable[[], int]]  # makers of draws, in ps
+    loading: Callable[[Random], Callable[[], int]]
+    seed: int  # of those
+    warmup: WarmupSetup | None = None
+    drain: str = "wait"  # or immediate, redirect
+    drain_timeout_ps: int | None = None  # of wait
+    faults: list[FaultSetup] = []
+    retries: int = 0  # how often a request that its instance has lost is sent again
+    patience_ps: int = 300 * PS_PER_SECOND  # how long a request waits at the router for an instance to come up
+    interval_ps: int | None = None  # from one check of the autoscaler to the next; None: it only hears triggers
+    triggers: Triggers | None = None
+    window_ps: int = 60 * PS_PER_SECOND  # of the latencies that it is shown
+
+
 class ClusterSetup(Struct):
     engines: list[EngineSetup]
     block_tokens: int
@@ -71,6 +122,7 @@ class ClusterSetup(Struct):
     polling: Polling | None = None  # None: the router reads what is true at the instant
     kv_event_delay: int | None = None  # None: its prefix indexes hear of no eviction
     routers: RouterSetup | None = None  # None: one
+    life: LifeSetup | None = None  # None: the instances are all there, from beginning to end
 
     @property
     def views(self) -> list[InstanceView]:

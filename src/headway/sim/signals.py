@@ -11,6 +11,7 @@ a value that is not kept true.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from headway.registry import declared
@@ -33,8 +34,10 @@ TIER_SIGNALS = ("tier_used", "offload_rate", "reload_rate")
 class Signals:
     """Fresh signals."""
 
-    def __init__(self, instances: list[Instance], policies: list[Any]) -> None:
-        wanted = [name for policy in policies for name in declared(policy).reported]
+    def __init__(self, instances: list[Instance], policies: list[Any], scalers: Sequence[Any] = ()) -> None:
+        """`scalers` are autoscalers: of what they alone read, KV use is worked out only when they look."""
+        decides = [name for policy in policies for name in declared(policy).reported]
+        wanted = decides + [name for policy in scalers for name in declared(policy).reported]
         self.instances = instances
         self.views = [instance.view for instance in instances]  # where the values are written
         self.kv = "kv_used" in wanted
@@ -46,7 +49,7 @@ class Signals:
             self.tiers = [(one.tiers, index) for index, one in enumerate(instances) if one.tiers is not None]
         for tiers, _ in self.tiers:
             tiers.down, tiers.up = Flow(), Flow()
-        self.vary = self.kv or self.power or bool(self.tiers)
+        self.vary = "kv_used" in decides or self.power or bool(self.tiers)
         self.polled = False
         self.kv_events: KvEvents | None = None  # where the router's prefix indexes hear of evictions
         self.origin = -1  # the first decision
@@ -121,8 +124,9 @@ class PolledSignals(Signals):
         policies: list[Any],
         views: list[InstanceView],
         polling: Polling,
+        scalers: Sequence[Any] = (),
     ) -> None:
-        super().__init__(instances, policies)
+        super().__init__(instances, policies, scalers)
         self.vary = self.polled = True
         self.views = views
         self.polling = polling

@@ -17,8 +17,9 @@ from headway.sim.batching import Batching
 from headway.sim.busy import BusyWindow
 from headway.sim.gap_log import ENTRY
 from headway.sim.job import Job
-from headway.sim.leap import NEVER
+from headway.sim.leap import NEVER, duration, steps_begun
 from headway.sim.link import Links
+from headway.sim.pace import Pace
 from headway.sim.polling import History
 from headway.sim.ranked_cache import RankedCache
 from headway.sim.setup import EngineSetup
@@ -41,6 +42,8 @@ class Stepping(Batching):
         "history",
         "idle_watts",
         "log",
+        "pace",
+        "paced_until",
         "span_watts",
         "step_times",
         "tick",
@@ -69,6 +72,8 @@ class Stepping(Batching):
         super().__init__(view, scheduler, recorder, links, block_tokens=block_tokens, caching=caching)
         self.stats.gpus = engine.gpus
         self.stats.usd_per_gpu_hour = engine.usd_per_gpu_hour
+        self.stats.idle_watts = engine.idle_watts
+        self.stats.busy_watts = engine.busy_watts
         if view.adapter_slots is not None:
             self.adapters = Adapters(view.adapter_slots, engine.adapter_load_ps)
         if engine.eviction != "lru":
@@ -79,6 +84,8 @@ class Stepping(Batching):
         self.transfer = engine.transfer
         self.gated = self.adapters is not None or (self.transfer is not None and self.transfer.incoming is not None)
         self.handing: dict[Job, None] = {}  # prompts computed for others that have not got them yet
+        self.pace = Pace(engine.latency)
+        self.paced_until = NEVER  # how long the step times hold
         self.step_times = engine.latency.run
         self.idle_watts = engine.idle_watts
         self.span_watts = engine.busy_watts - engine.idle_watts
@@ -106,6 +113,9 @@ class Stepping(Batching):
         if self.tiers is not None and self.stirred:
             self.settle_stores(now)
         again = False
+        if now >= self.paced_until:
+            model, self.paced_until = self.pace.at(now)
+            self.step_times = model.run
         if self.partial is not None:
             again = not self.schedule_partial()
         elif self.running and (need := self.phases[self.steps % self.block_tokens]):
@@ -157,6 +167,8 @@ class Stepping(Batching):
                 steps = left
             if chunks or decodes * (steps // self.block_tokens + 1) > cache.total - cache.held:
                 steps = self.affordable(steps)
+            if self.paced_until < NEVER:  # a step takes the factor in force when it begins
+                steps = min(steps, steps_begun(first, increment, self.paced_until - now))
             if self.cuts is not None:
                 steps = self.cuts.randint(1, steps)
         self.start = now
@@ -250,9 +262,16 @@ class Stepping(Batching):
     def count_prefill(self, job: Job, computed: int) -> None:
         """Prompt tokens are counted the first time they are computed."""
         done = min(computed, job.request.prompt_tokens)
-        if done > job.prefilled:
+        if done > job.prefilled and not job.withdrawn:
             self.stats.prefill_tokens += done - job.prefilled
             job.prefilled = done
+
+    def count_ended(self, job: Job, now: int) -> None:
+        """Count the prompt tokens of the steps that have ended by now, where the run goes on."""
+        if self.end >= 0 and job is self.partial:
+            begun = self.begun(now)
+            ended = begun if self.start + duration(self.first, self.increment, begun) == now else begun - 1
+            self.count_prefill(job, job.computed + self.chunks[0][1] * ended)
 
     def leave(self, job: Job) -> None:
         """The last token has come."""

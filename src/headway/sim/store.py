@@ -161,6 +161,12 @@ class Store:
         self.used -= gone
         return gone
 
+    def clear(self) -> None:
+        self.spans.clear()
+        self.recency.clear()
+        self.levels.clear()
+        self.used = 0
+
     def _cut(self, key: int, spans: list[Span], start: int) -> None:
         """Take out what the last span of a key has from `start` on: what is evicted goes from the tail."""
         first, last, part = spans.pop()

@@ -251,6 +251,13 @@ class Tiers:
                 tier.stored += fresh
                 self.links.start(now, tier.link, fresh * self.block_bytes, None)
 
+    def clear(self, now: int) -> None:
+        """The instance's own stores lose all they have; those that others read too keep it."""
+        for tier in self.tiers:
+            if not tier.shared:
+                tier.settle(now)
+                tier.store.clear()
+
     # --- what it leaves ----------------------------------------------------------------------------------------
 
     def stats(self, id: str, pool: str, block_tokens: int, now: int) -> list[TierStats]:

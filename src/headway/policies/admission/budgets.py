@@ -10,7 +10,19 @@ from typing import Annotated, Literal
 from headway.policies.context import Context
 from headway.policies.weights import exact_weights
 from headway.registry import Bounds, policy
-from headway.types import ADMIT, Admit, ClusterView, Event, Finished, InstanceView, Reject, Request, Routed
+from headway.types import (
+    ADMIT,
+    SERVING,
+    Admit,
+    ClusterView,
+    Event,
+    Finished,
+    InstanceChanged,
+    InstanceView,
+    Reject,
+    Request,
+    Routed,
+)
 
 FULL = Reject("503: the model has as many requests in flight as it may")
 OVER_SHARE = Reject("429: all of the work in flight that is allowed is taken, and the tenant's share of it is used up")
@@ -60,6 +72,8 @@ class MaxConcurrency:
                     self.count(event.prefill, event)
             elif self.halves and (prefill := self.halves.pop(event.request.id, None)) is not None:
                 self.count(prefill, event)
+        elif isinstance(event, InstanceChanged):  # others may be candidates now
+            self.kinds.clear()
 
     def count(self, view: InstanceView, event: Routed | Finished) -> None:
         key = permit_of(view, event.request)
@@ -79,7 +93,7 @@ class TenantFair:
     ended. A request is admitted (a) if with it the work of all is at most `total`, or (b) if with it the work of its
     tenant is at most its share, or (c) if its tenant has nothing in flight. The share is total × weight ÷ the weights
     of all active tenants; active is who has work in flight or asks. `weights` gives tenants' weights, those not in it
-    have 1. `total` null: the batch limits of all instances, in tokens what their KV caches hold.
+    have 1. `total` null: the batch limits of the instances that serve, in tokens what their KV caches hold.
 
     So nothing is refused while there is room, and who comes late still gets a share: the work of all then exceeds
     `total` until what the others had begun has ended. Decided in whole numbers. It reads no signal: it counts what it
@@ -97,16 +111,22 @@ class TenantFair:
         self.other = whole
 
     def bind(self, context: Context) -> None:
-        if self.total is not None:
-            self.limit = self.total
-        elif self.by == "tokens":
-            self.limit = sum([view.kv_blocks for view in context.instances]) * context.block_tokens
-        else:
-            self.limit = sum([view.max_batch_size for view in context.instances])
+        self.context = context
+        self.measure()
         self.work: dict[str, int] = {}  # in flight, of the tenants that have any
         self.requests: dict[str, int] = {}  # likewise
         self.used = 0  # by all
         self.active = 0  # the shares of those who have work in flight
+
+    def measure(self) -> None:
+        """What there is to share, by the instances that serve."""
+        there = [view for view in self.context.instances if view.state in SERVING]
+        if self.total is not None:
+            self.limit = self.total
+        elif self.by == "tokens":
+            self.limit = sum([view.kv_blocks for view in there]) * self.context.block_tokens
+        else:
+            self.limit = sum([view.max_batch_size for view in there])
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
         tenant, size = request.tenant, self.size(request)
@@ -119,6 +139,9 @@ class TenantFair:
         return request.prompt_tokens if self.by == "tokens" else 1
 
     def observe(self, event: Event) -> None:
+        if isinstance(event, InstanceChanged):
+            self.measure()
+            return
         tenant, size = event.request.tenant, self.size(event.request)
         share = self.shares.get(tenant, self.other)
         if isinstance(event, Routed):

@@ -1,0 +1,271 @@
+"""The autoscaler: watches the pools of a cluster, and asks a policy for each of them how many replicas it should have.
+
+Like the control plane it does no I/O and has no clock. It hears what the router hears (`observe`), is told the time and
+the replicas there are, and answers with the changes that are to be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway.policies.answers import check_scale
+from headway.policies.scaling import Static
+from headway.pool_watch import NOTHING
+from headway.pool_watch import PoolWatch as PoolWatch
+from headway.types import (
+    PS_PER_SECOND,
+    REDIRECTED,
+    RETRIED,
+    SERVING,
+    Event,
+    Finished,
+    FirstToken,
+    Handed,
+    InstanceChanged,
+    Request,
+    Routed,
+)
+
+NEVER: Final = 1 << 120  # later than any instant
+KEPT_PS: Final = 600 * PS_PER_SECOND  # of windows, for a policy that does not say how long its own are
+REMEMBERED: Final = 10_000  # requests that go on elsewhere and were not sent there yet
+EMPTY: Final = ("stopped", "provisioning", "loading", "unreachable")  # states of instances that hold no requests
+
+# Whether a request met its SLO: it, when its first token came (-1: never), now, its outcome, its output tokens. None
+# where it has none.
+Met = Callable[[Request, int, int, str, int], bool | None]
+
+
+class Triggers(Struct, frozen=True):
+    """What makes it look before its next periodic check, and how long it then takes no notice. None: not that."""
+
+    queue_depth: float | None = None  # requests that wait, at the router or at instances, a serving replica, above this
+    attainment: float | None = None  # share of requests that met their SLO within the window, below this, in any class
+    high: float | None = None  # requests in flight over slots of the serving replicas, above this
+    low: float | None = None  # and below this,
+    sustained_ps: int = 0  # either for so long
+    rate_change: float | None = None  # requests came at a rate that differs by this share from that at the last check
+    gap_ps: int = 15_000_000_000_000  # from one check to the next
+
+
+class Decision(Struct, frozen=True):
+    """A pool is to have another number of replicas."""
+
+    pool: int  # its number
+    before: int
+    after: int
+    reason: str
+    cause: str  # of the check: `interval`, or the trigger that held
+
+
+class Stay:
+    """Where a request is."""
+
+    __slots__ = ("first_ps", "index", "pool", "prefill", "prefill_index", "tokens", "waits")
+
+    def __init__(self, tokens: int, index: int, pool: PoolWatch) -> None:
+        self.tokens = tokens  # of its prompt
+        self.index = index  # of the instance that generates
+        self.pool = pool
+        self.prefill: PoolWatch | None = None  # the pool that computes its prompt, where it is another
+        self.prefill_index = NOTHING
+        self.waits = False  # for that
+        self.first_ps = NOTHING
+
+
+class Autoscaler:
+    """One policy a pool. Checks are due at multiples of the interval from the start on, and whenever somebody asks for
+    a trigger and is told of one."""
+
+    def __init__(
+        self,
+        pools: Sequence[PoolWatch],
+        policies: Sequence[Any],
+        interval_ps: int | None,
+        triggers: Triggers | None,
+        window_ps: int,
+        met: Met,
+    ) -> None:
+        self.pools = tuple(pools)
+        self.policies = tuple(policies)
+        # Pools that keep their size are not asked: not even what has crashed there comes back.
+        self.asked = [number for number, policy in enumerate(self.policies) if not isinstance(policy, Static)]
+        self.interval_ps = interval_ps
+        self.triggers = triggers
+        self.window_ps = window_ps
+        self.met = met
+        self.places = {view.index: pool for pool in self.pools for view in pool.views}
+        self.stays: dict[int, Stay] = {}  # by request
+        self.moving: dict[int, int] = {}  # first tokens of requests that go on elsewhere
+        self.start_ps = self.checked_ps = 0
+        self.next_ps = NEVER
+        if triggers is not None:
+            for pool in self.pools:
+                pool.high, pool.low = triggers.high, triggers.low
+
+    def start(self, now_ps: int) -> None:
+        self.start_ps = self.checked_ps = now_ps
+        for pool, policy in zip(self.pools, self.policies, strict=True):
+            pool.start(now_ps, self.window_ps, max(self.window_ps, longest(policy)))
+        self.set_next(now_ps)
+
+    def set_next(self, now_ps: int) -> None:
+        if self.interval_ps is not None:
+            passed = (now_ps - self.start_ps) // self.interval_ps
+            self.next_ps = self.start_ps + (passed + 1) * self.interval_ps
+
+    # --- what happens ------------------------------------------------------------------------------------------
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Routed):
+            self.routed(event)
+        elif isinstance(event, FirstToken):
+            stay = self.stays.get(event.request.id)
+            if stay is not None and stay.first_ps == NOTHING:
+                stay.first_ps = event.at_ps
+        elif isinstance(event, Finished):
+            self.finished(event)
+        elif isinstance(event, Handed):
+            stay = self.stays.get(event.request.id)
+            if stay is not None and stay.waits and stay.prefill is not None:
+                stay.waits = False
+                stay.prefill.left(event.at_ps, stay.tokens)
+        else:
+            self.changed(event)
+
+    def routed(self, event: Routed) -> None:
+        now, request = event.at_ps, event.request
+        before = self.stays.get(request.id)
+        if before is not None:  # nobody has said that it left
+            self.leave(now, before)
+        index, tokens = event.instance.index, request.prompt_tokens
+        pool = self.places[index]
+        stay = self.stays[request.id] = Stay(tokens, index, pool)
+        stay.first_ps = self.moving.pop(request.id, NOTHING)
+        pool.came(now, tokens)
+        if event.prefill is not None:
+            stay.prefill_index = event.prefill.index
+            prefill = self.places[stay.prefill_index]
+            if prefill is not pool:
+                stay.prefill, stay.waits = prefill, True
+                prefill.came(now, tokens)
+
+    def leave(self, now_ps: int, stay: Stay) -> None:
+        stay.pool.left(now_ps, stay.tokens)
+        if stay.waits and stay.prefill is not None:
+            stay.prefill.left(now_ps, stay.tokens)
+
+    def finished(self, event: Finished) -> None:
+        now, request = event.at_ps, event.request
+        stay = self.stays.pop(request.id, None)
+        if stay is None:  # its instance has gone
+            stay = Stay(0, event.instance.index, self.places[event.instance.index])
+        else:
+            self.leave(now, stay)
+        if event.outcome == RETRIED:  # it is judged when it ends
+            stay.pool.output.add(now, event.output_tokens)
+            return
+        if event.outcome == REDIRECTED:
+            if stay.first_ps != NOTHING:
+                self.moving[request.id] = stay.first_ps
+                if len(self.moving) > REMEMBERED:  # some may never be sent again
+                    del self.moving[next(iter(self.moving))]
+            return
+        stay.pool.output.add(now, event.output_tokens)
+        met = self.met(request, stay.first_ps, now, event.outcome, event.output_tokens)
+        first = NOTHING if stay.first_ps == NOTHING else stay.first_ps - request.arrival_ps
+        latency = now - request.arrival_ps if event.outcome == "completed" else NOTHING
+        stay.pool.finished(now, request.slo_class, met, first, latency)
+        if stay.prefill is not None:
+            stay.prefill.finished(now, request.slo_class, met, first, latency)
+
+    def in_vain(self, now_ps: int, request: Request, pools: Sequence[int]) -> None:
+        """A request has waited at the router as long as one may, and could have gone to these pools: it counts as one
+        that none of them served in time."""
+        met = self.met(request, NOTHING, now_ps, "timed_out", 0)
+        for pool in pools:
+            self.pools[pool].finished(now_ps, request.slo_class, met, NOTHING, NOTHING)
+
+    def changed(self, event: InstanceChanged) -> None:
+        """An instance has another state; where that is one in which it holds no requests, those it held are lost."""
+        index, now = event.instance.index, event.at_ps
+        if event.instance.state in EMPTY and event.was not in EMPTY:
+            for number, stay in list(self.stays.items()):
+                if stay.index == index or (stay.waits and stay.prefill_index == index):
+                    self.leave(now, stay)
+                    del self.stays[number]
+        self.places[index].recount(now)
+
+    def scaled(self, now_ps: int, pool: int) -> None:
+        """A change was carried out."""
+        self.pools[pool].scaled_ps = now_ps
+
+    # --- checks ------------------------------------------------------------------------------------------------
+
+    def trigger(self, now_ps: int) -> str | None:
+        """What makes a check due at this instant, if anything does. A pool that could not grow or shrink is not asked
+        what would make it."""
+        triggers = self.triggers
+        if triggers is None or now_ps - self.checked_ps < triggers.gap_ps:
+            return None
+        for number in self.asked:
+            pool = self.pools[number]
+            pool.now_ps = now_ps
+            found = holds(triggers, pool)
+            if found is not None:
+                return found
+        return None
+
+    def decide(self, now_ps: int, cause: str) -> list[Decision]:
+        """A check: which pools are to have another number of replicas."""
+        self.checked_ps = now_ps
+        self.set_next(now_ps)
+        decisions = []
+        for number in self.asked:
+            pool, policy = self.pools[number], self.policies[number]
+            pool.now_ps = now_ps
+            pool.recount(now_ps)
+            pool.sample(now_ps)
+            if self.triggers is not None and self.triggers.rate_change is not None:
+                pool.last_rate = pool.rate(self.window_ps / PS_PER_SECOND)
+            answer = policy.scale(pool)
+            before = wanted = pool.replicas
+            reason = ""
+            if answer is not None:
+                check_scale(policy, answer, pool)
+                wanted, reason = answer.replicas, answer.reason
+            after = min(max(wanted, pool.minimum), pool.maximum)
+            if after != before:
+                decisions.append(Decision(number, before, after, reason or f"bounds: {after} replicas", cause))
+        return decisions
+
+
+def longest(policy: Any) -> int:
+    """The longest window that a policy looks at, in ps."""
+    windows = getattr(policy, "windows_s", None)
+    return KEPT_PS if windows is None else max((round(one * PS_PER_SECOND) for one in windows), default=0)
+
+
+def holds(triggers: Triggers, pool: PoolWatch) -> str | None:
+    if pool.room_up:
+        if triggers.queue_depth is not None:
+            serving = [view.queued for view in pool.views if view.state in SERVING]
+            if sum(serving) + pool.pending > triggers.queue_depth * len(serving):
+                return "queue_depth"
+        if triggers.attainment is not None:
+            pool.forget(pool.now_ps)
+            for met, count in pool.classes.values():
+                if met < triggers.attainment * count:
+                    return "attainment"
+        if pool.high_since != NOTHING and pool.now_ps - pool.high_since >= triggers.sustained_ps:
+            return "utilization"
+    if pool.room_down and pool.low_since != NOTHING and pool.now_ps - pool.low_since >= triggers.sustained_ps:
+        return "utilization"
+    if triggers.rate_change is not None and (pool.room_up or pool.room_down):
+        rate = pool.rate(pool.window_ps / PS_PER_SECOND)
+        if abs(rate - pool.last_rate) > triggers.rate_change * pool.last_rate:
+            return "rate_change"
+    return None

@@ -1,0 +1,54 @@
+"""Which scenario a verb is about, and how it is changed before it is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from headway.scenario import Scenario
+
+ScenarioFile = Annotated[
+    str | None, Parameter(help="A YAML file or a preset's name; the embedded default workload if left out.")
+]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Choice:
+    """How a scenario is changed before it is run."""
+
+    changes: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--set", negative="", help="Change a key of the scenario, as in workload.rate=60/s; repeat for more."
+        ),
+    ] = None
+    routing_policy: Annotated[str | None, Parameter(help="A routing policy's name, or path/to/file.py:Class.")] = None
+    routing_scorers: Annotated[
+        str | None, Parameter(help='Scorers of the policy "weighted", as in "prefix-affinity:3,queue-depth:2".')
+    ] = None
+    policy_config: Annotated[Path | None, Parameter(help="A YAML file with routing-policy and routing-scorers.")] = None
+
+    def load(self, scenario: str | None) -> Scenario:
+        from headway import overrides
+        from headway.scenario import DEFAULT, load_data, validate
+
+        data = load_data(DEFAULT if scenario is None else scenario)
+        data = overrides.choose_routing(data, self.routing_policy, self.routing_scorers, self.policy_config)
+        return validate(overrides.apply(data, self.changes or ()))
+
+    def routing(self) -> dict[str, str]:
+        """The options that name a routing policy, as far as they are given."""
+        found = {
+            "--routing-policy": self.routing_policy,
+            "--routing-scorers": self.routing_scorers,
+            "--policy-config": self.policy_config,
+        }
+        return {option: str(value) for option, value in found.items() if value is not None}
+
+
+AS_IT_IS = Choice()

@@ -1,0 +1,193 @@
+"""Searches that ask as little as they can of a yes or no that is dear to find out.
+
+Each takes `ask`, which answers for one thing and is told what may be asked next, and trusts that the answer turns once:
+that more replicas never serve worse, that more load is never served better. Where that is not so, what they find still
+answers yes and what stands next to it no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Final, TypeVar
+
+from headway.experiment.load import Load
+from headway.experiment.space import Counts, Space
+
+T = TypeVar("T")
+Ask = Callable[[T, Sequence[T]], bool]  # a thing, and what may be asked next
+AHEAD: Final = 8
+FURTHEST: Final = 1024  # times the load or a part of it, beyond which nobody looks
+
+
+def fewest(ask: Ask[int], low: int, high: int, guess: int) -> int | None:
+    """The least number from `low` to `high` for which `ask` says yes; None where it says no to `high`."""
+    no, yes = low - 1, high + 1
+    number = min(max(guess, low), high)
+    while no + 1 < yes:
+        if_yes = max(number // 2, low) if no < low else (no + number) // 2
+        if_no = min(max(2 * number, 1), high) if yes > high else (number + yes) // 2
+        if ask(number, [one for one in (if_no, if_yes) if no < one < yes and one != number]):
+            yes, number = number, if_yes
+        else:
+            no, number = number, if_no
+    return yes if yes <= high else None
+
+
+def highest(ask: Ask[Fraction], load: Load, digits: int, tolerance: float) -> tuple[Fraction | None, Fraction | None]:
+    """The highest load found to which `ask` says yes, and the lowest to which it says no, no more than the tolerance
+    apart; None where there is none as far as anybody looks."""
+    yes: Fraction | None = None
+    no: Fraction | None = None
+    value, most = load.base, load.most(FURTHEST)
+    while yes is None or no is None:
+        double, half = min(value * 2, most), load.rounded(value / 2, digits)
+        if ask(value, [double] * (no is None) + [half] * (yes is None)):
+            yes = value
+            if no is None and value >= most:
+                return yes, None
+            value = double
+        else:
+            no = value
+            if yes is None and (value <= load.base / FURTHEST or half >= value):
+                return None, no
+            value = half
+    while no > yes * (1 + Fraction(tolerance)):
+        middle = load.middle(yes, no, digits)
+        if middle is None:
+            break
+        sides = [load.middle(middle, no, digits), load.middle(yes, middle, digits)]
+        if ask(middle, [side for side in sides if side is not None]):
+            yes = middle
+        else:
+            no = middle
+    return yes, no
+
+
+class Mixes:
+    """The search for the cheapest mix of pools."""
+
+    def __init__(self, ask: Ask[Counts], space: Space) -> None:
+        self._ask = ask
+        self._space = space
+        self._pools = space.pools
+        self._yes: list[Counts] = []
+        self._no: list[Counts] = []
+        # The dearest first: then there are few columns, each of many counts of what is cheapest.
+        self._order = sorted(range(len(self._pools)), key=lambda place: -self._pools[place].usd_per_hour)
+
+    def cheapest(self, every: bool = False) -> Counts | None:
+        """The cheapest mix to which `ask` says yes, the smaller of equals. None of its neighbours with one replica less
+        is one. `every` asks for every cheaper mix instead of trusting that a larger one is none the worse."""
+        best = self._first()
+        if best is None:
+            return self._of_all(None) if every else None
+        columns = list(self._cheaper(best, self._order[:-1])) if self._many() else []
+        for place, part in enumerate(columns):
+            top = self._top(part, best)
+            tops = [self._top(later, best) for later in columns[place + 1 : place + 1 + AHEAD]]
+            if top is not None and self._judge(top, [one for one in tops if one is not None]):
+                best = self._line(top, self._order[-1], top[self._order[-1]]) or best
+        if every:
+            return self._of_all(best)
+        return self._settled(best)
+
+    def below(self, counts: Counts) -> list[Counts]:
+        """The mixes of one replica less."""
+        found = []
+        for place, pool in enumerate(self._pools):
+            less = _with(counts, place, counts[place] - 1)
+            if counts[place] > pool.low and self._space.serves(less):
+                found.append(less)
+        return found
+
+    def _many(self) -> bool:
+        return len(self._pools) > 1
+
+    def _judge(self, counts: Counts, ahead: Sequence[Counts] = ()) -> bool:
+        """As far as is known already, or else by asking."""
+        if not self._space.serves(counts) or any(_within(counts, other) for other in self._no):
+            return False
+        if any(_within(other, counts) for other in self._yes):
+            return True
+        found = self._ask(counts, [one for one in ahead if self._space.serves(one)])
+        (self._yes if found else self._no).append(counts)
+        return found
+
+    def _first(self) -> Counts | None:
+        """Any mix that will do, and none the worse for one replica less of any: of one pool alone, or of all."""
+        low = tuple(pool.low for pool in self._pools)
+        whole = max(1, sum(self._space.now()))
+        for place in range(len(self._pools)):
+            found = self._line(low, place, whole)
+            if found is not None:
+                return found
+        found = tuple(pool.high for pool in self._pools)
+        if not self._many() or not self._judge(found):
+            return None
+        for place, now in enumerate(self._space.now()):
+            found = self._line(found, place, now) or found
+        return found
+
+    def _line(self, counts: Counts, place: int, guess: int) -> Counts | None:
+        """The fewest of one pool, up to its most, with those of the others given."""
+        pool = self._pools[place]
+
+        def ask(number: int, ahead: Sequence[int]) -> bool:
+            return self._judge(_with(counts, place, number), [_with(counts, place, one) for one in ahead])
+
+        found = fewest(ask, pool.low, pool.high, guess)
+        return None if found is None else _with(counts, place, found)
+
+    def _cheaper(self, best: Counts, places: Sequence[int], counts: Counts | None = None) -> Iterator[Counts]:
+        """Every better choice for these pools, with the fewest of the others."""
+        counts = tuple(pool.low for pool in self._pools) if counts is None else counts
+        if self._space.key(counts) >= self._space.key(best):
+            return
+        if not places:
+            yield counts
+            return
+        place = places[0]
+        for number in range(self._pools[place].low, self._pools[place].high + 1):
+            one = _with(counts, place, number)
+            if self._space.key(one) >= self._space.key(best):
+                return
+            yield from self._cheaper(best, places[1:], one)
+
+    def _top(self, counts: Counts, best: Counts) -> Counts | None:
+        """The largest mix of a column that would be better than the best so far; None where none is."""
+        last, key = self._order[-1], self._space.key(best)
+        low, high = self._pools[last].low, self._pools[last].high
+        if self._space.key(counts) >= key:
+            return None
+        while low < high:  # the most that is still better
+            middle = (low + high + 1) // 2
+            if self._space.key(_with(counts, last, middle)) < key:
+                low = middle
+            else:
+                high = middle - 1
+        return _with(counts, last, low)
+
+    def _settled(self, best: Counts) -> Counts:
+        """Down to where one replica less of any pool answers no, asked in earnest."""
+        while True:
+            below = sorted(self.below(best), key=self._space.key)
+            better = next((less for place, less in enumerate(below) if self._ask(less, below[place + 1 :])), None)
+            if better is None:
+                return best
+            best = better
+
+    def _of_all(self, best: Counts | None) -> Counts | None:
+        """The best of all cheaper mixes, each asked for."""
+        bound = tuple(pool.high for pool in self._pools) if best is None else best
+        cheaper = sorted(filter(self._space.serves, self._cheaper(bound, self._order)), key=self._space.key)
+        found = (one for place, one in enumerate(cheaper) if self._ask(one, cheaper[place + 1 : place + 1 + AHEAD]))
+        return next(found, best)
+
+
+def _with(counts: Counts, place: int, number: int) -> Counts:
+    return (*counts[:place], number, *counts[place + 1 :])
+
+
+def _within(smaller: Counts, larger: Counts) -> bool:
+    return all(one <= other for one, other in zip(smaller, larger, strict=True))

@@ -1,0 +1,103 @@
+"""How the instances of a scenario come and go, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from headway.autoscaler import Autoscaler
+from headway.experiment.engines import pools
+from headway.life_spec import Scaling
+from headway.policies.scaling import Static
+from headway.pool_watch import PoolWatch
+from headway.results.recorder import Targets
+from headway.scenario import Scenario
+from headway.sim.setup import ClusterSetup, FaultSetup, LifeSetup, PoolSetup, WarmupSetup
+from headway.streams import derive
+from headway.types import Request
+from headway.workload import durations
+
+PS_PER_US = 1_000_000
+NOTHING = Targets()
+
+
+def life_setup(scenario: Scenario, setup: ClusterSetup, build: Callable[[Any, str], Any]) -> LifeSetup | None:
+    """None where the instances are all there from beginning to end."""
+    found = pools(scenario.cluster, build)
+    said = scenario.scaling is not None or bool(scenario.faults)
+    if not said and static(found) and not any(pool.scales() for pool in scenario.cluster.scaled().values()):
+        return None
+    scaling = Scaling() if scenario.scaling is None else scenario.scaling
+    places = {engine.view.id: engine.view.index for engine in setup.engines}
+    warmup = scaling.warmup
+    return LifeSetup(
+        pools=found,
+        provisioning=draws(scaling.provisioning, "scaling.provisioning"),
+        loading=draws(scaling.model_load, "scaling.model_load"),
+        seed=derive(scenario.seed.simulation, "scaling"),
+        warmup=None if warmup is None else WarmupSetup(warmup.steps(), warmup.duration_ps),
+        drain=scaling.drain,
+        drain_timeout_ps=scaling.drain_timeout_ps,
+        faults=[
+            FaultSetup(fault.at_ps, places[fault.instance], fault.kind, fault.duration_ps, fault.factor)
+            for fault in scenario.faults
+        ],
+        retries=scenario.retries,
+        patience_ps=scaling.patience_ps,
+        interval_ps=scaling.interval_ps,
+        triggers=scaling.triggers,
+        window_ps=scaling.window_ps,
+    )
+
+
+def static(pools: list[PoolSetup]) -> bool:
+    """Whether all keep their size."""
+    return all(isinstance(pool.scaling, Static) for pool in pools)
+
+
+def draws(spec: Any, where: str) -> Callable[[Random], Callable[[], int]]:
+    """Makers of draws in picoseconds."""
+    make = durations.maker(spec, where)
+
+    def maker(rng: Random) -> Callable[[], int]:
+        draw = make(rng)
+        return lambda: draw() * PS_PER_US
+
+    return maker
+
+
+def autoscaler(scenario: Scenario, setup: ClusterSetup, life: LifeSetup) -> Autoscaler | None:
+    """None where all pools keep their size."""
+    if static(life.pools):
+        return None
+    watches = []
+    for pool in life.pools:
+        views = setup.views[pool.first : pool.first + pool.maximum]
+        model, role = views[0].model, views[0].role
+        low, high = pool.minimum, pool.maximum
+        watches.append(PoolWatch(pool.id, model, role, low, high, views, block_tokens=setup.block_tokens))
+    promised = Promised(scenario.slo, scenario.workload.slos())
+    policies = [pool.scaling for pool in life.pools]
+    return Autoscaler(watches, policies, life.interval_ps, life.triggers, life.window_ps, promised.met)
+
+
+class Promised:
+    """What requests are promised, and whether it was kept."""
+
+    def __init__(self, slo: Targets, tenants: dict[str, Targets]) -> None:
+        self.slo = slo
+        self.tenants = tenants
+
+    def met(self, request: Request, first_ps: int, now_ps: int, outcome: str, output_tokens: int) -> bool | None:
+        """Whether a request that has ended met its SLO; None where it has none."""
+        slo = self.tenants.get(request.tenant, self.slo)
+        if slo == NOTHING:
+            return None
+        if outcome != "completed":
+            return False
+        return (
+            (slo.ttft_ps is None or first_ps - request.arrival_ps <= slo.ttft_ps)
+            and (slo.tpot_ps is None or now_ps - first_ps <= slo.tpot_ps * (output_tokens - 1))
+            and (slo.e2e_ps is None or now_ps - request.arrival_ps <= slo.e2e_ps)
+        )

@@ -1,0 +1,268 @@
+"""Capacity planning: the cheapest cluster that keeps an SLO under a load, and the highest load that a cluster holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from math import ceil, log10
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from headway.experiment.bracket import Mixes, highest
+from headway.experiment.confidence import interval
+from headway.experiment.load import Load, load_of
+from headway.experiment.plan_words import notes, too_few, too_much, verdict
+from headway.experiment.space import Counts, Space, space_of
+from headway.experiment.targets import Target, figure_of, targets
+from headway.experiment.trials import Candidate, Progress, Trials
+from headway.scenario import DEFAULT, Scenario, Source
+from headway.types import HeadwayError, Json
+from headway.wording import shown, suggest
+
+Find = Literal["replicas", "load"]
+FINDS: Final = ("replicas", "load")
+MOST: Final = 64
+MOST_SEEDS: Final = 1000
+MOST_POINTS: Final = 200
+FROM, TO = Fraction(1, 4), Fraction(3, 2)  # of the knee: where a curve begins and ends
+CURVE: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99", "attainment", "completed")
+
+
+class Judged(Struct, frozen=True):
+    """A cluster under a load, and what the seeds said of it."""
+
+    counts: Counts
+    load: Fraction
+    seeds_met: int
+    seeds_run: int  # the first that fails decides, where more is not wanted
+    figures: dict[str, list[float | None]]  # of each target, by seed
+
+    def meets(self) -> bool:
+        return self.seeds_met == self.seeds_run
+
+
+class Plan(Struct, frozen=True):
+    """What a plan found. `counts` are the replicas of the chosen cluster, one number a pool of `space`."""
+
+    scenario: Json
+    find: Find
+    targets: tuple[Target, ...]
+    seeds: int
+    space: Space
+    load: Load
+    counts: Counts
+    answer: Judged  # the chosen cluster under the load that was asked for, or under the highest that it holds
+    less: list[Judged]  # with one replica less, or under the lowest load that it does not hold
+    holds: Fraction | None  # the highest load that the chosen cluster was seen to hold
+    breaks: Fraction | None  # the lowest load that it was seen not to hold
+    curve: list[Json]
+    tried: list[Judged]
+    runs: int
+    notes: list[str]
+
+    @property
+    def replicas(self) -> dict[str, int]:
+        """Of each pool of the chosen cluster."""
+        return self.space.replicas(self.counts)
+
+    @property
+    def verdict(self) -> str:
+        return verdict(self)
+
+    def summary(self) -> Json:
+        """The document that `headway plan --json` prints."""
+        return {
+            "scenario": self.scenario["name"],
+            "find": self.find,
+            "slo": [{"figure": one.figure, "sign": one.sign, "limit": one.limit} for one in self.targets],
+            "seeds": self.seeds,
+            "runs": self.runs,
+            "pools": [
+                {"name": pool.name, "gpus": pool.gpus, "usd_per_hour": pool.usd_per_hour} for pool in self.space.pools
+            ],
+            "answer": self.described(self.answer),
+            "less": [self.described(one) for one in self.less],
+            "load": {
+                "unit": self.load.unit,
+                "given": float(self.load.base),
+                "holds": None if self.holds is None else float(self.holds),
+                "breaks": None if self.breaks is None else float(self.breaks),
+            },
+            "curve": self.curve,
+            "tried": [self.described(one) for one in self.tried],
+            "notes": self.notes,
+            "verdict": self.verdict,
+        }
+
+    def described(self, one: Judged) -> Json:
+        """A cluster under a load, with the mean of each target over the seeds and its 95 % interval."""
+        return {
+            "replicas": self.space.replicas(one.counts),
+            "gpus": self.space.gpus(one.counts),
+            "usd_per_hour": self.space.usd_per_hour(one.counts),
+            "load": float(one.load),
+            "meets": one.meets(),
+            "seeds_met": one.seeds_met,
+            "seeds_run": one.seeds_run,
+            "figures": {target.figure: self.estimate(one, target) for target in self.targets},
+        }
+
+    def estimate(self, one: Judged, target: Target) -> Json:
+        """The figure of a target: mean, interval, the value of each seed, and whether the whole interval lies on one
+        side of the limit."""
+        values = one.figures[target.figure]
+        found = interval(values, target.share)
+        if found is None:
+            return {"mean": None, "low": None, "high": None, "clear": None, "seeds": values}
+        clear = None
+        if found.low is not None and found.high is not None:
+            clear = not found.low <= target.limit <= found.high or found.low == found.high
+        return {"mean": found.mean, "low": found.low, "high": found.high, "clear": clear, "seeds": values}
+
+
+def plan(
+    scenario: Source = DEFAULT,
+    slo: str | Sequence[str] | None = None,
+    *,
+    find: Find = "replicas",
+    seeds: int = 3,
+    vary: str | Sequence[str] | None = None,
+    max_replicas: int = MOST,
+    tolerance: float = 0.02,
+    points: int = 8,
+    every: bool = False,
+    overrides: str | Iterable[str] = (),
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Find the fewest replicas (`find="replicas"`), or the cheapest mix of deployments, that keep an SLO under the
+    scenario's load, or the highest load that its cluster holds (`find="load"`).
+
+    `slo` is as "ttft_p99<=500ms, attainment>=0.99" (see `targets`); without it 99 % of the planned requests must keep
+    the scenario's own. It must hold under each of `seeds` seeds. `vary` names the pools whose size is sought, of up to
+    `max_replicas` each. The highest load is found to a `tolerance`, and a curve of `points` loads drawn around it.
+    `every` looks at every cheaper cluster instead of trusting that more replicas never serve worse.
+    """
+    loaded = Scenario.load(scenario, overrides)
+    _check(find, seeds, tolerance, points)
+    load, space = load_of(loaded), space_of(loaded, vary, max_replicas)
+    wanted = targets(slo, loaded)
+    if find == "load" and load.why_not is not None:
+        raise HeadwayError(load.why_not)
+    with Trials(space, load, wanted, seeds, workers, progress) as trials:
+        return _Planner(loaded, find, trials, tolerance, points, every).found()
+
+
+def _check(find: str, seeds: int, tolerance: float, points: int) -> None:
+    if find not in FINDS:
+        raise HeadwayError(f"find: there is no looking for {shown(find)}.{suggest(str(find), FINDS)}")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise HeadwayError(f"seeds: must lie between 1 and {MOST_SEEDS:,}, got {shown(seeds)}.")
+    if not 1e-4 <= tolerance <= 1:
+        raise HeadwayError(f"tolerance: must lie between 0.0001 and 1, as a share of the load, got {shown(tolerance)}.")
+    if not 0 <= points <= MOST_POINTS:
+        raise HeadwayError(f"points: must lie between 0 (no curve) and {MOST_POINTS}, got {shown(points)}.")
+
+
+class _Planner:
+    """One plan in the making."""
+
+    def __init__(
+        self, scenario: Scenario, find: Find, trials: Trials, tolerance: float, points: int, every: bool
+    ) -> None:
+        self.scenario = scenario
+        self.find: Find = find
+        self.trials = trials
+        self.space, self.load = trials.space, trials.load
+        self.tolerance = tolerance
+        self.digits = ceil(-log10(tolerance)) + 2
+        self.points = points
+        self.every = every
+
+    def found(self) -> Plan:
+        base, trials = self.load.base, self.trials
+        holds = breaks = None
+        less: list[Candidate] = []
+        if self.find == "replicas":
+            mixes = Mixes(
+                lambda one, ahead: trials.meets(_at(one, base), [_at(each, base) for each in ahead]), self.space
+            )
+            counts = mixes.cheapest(self.every)
+            if counts is None:
+                raise too_few(trials)
+            answer = _at(counts, base)
+            less = [_at(one, base) for one in mixes.below(counts)]
+            if self.points and self.load.why_not is None:
+                holds, breaks = self._knee(counts)
+        else:
+            counts = self.space.now()
+            holds, breaks = self._knee(counts)
+            if holds is None:
+                raise too_much(trials, counts)
+            answer = _at(counts, holds)
+            less = [] if breaks is None else [_at(counts, breaks)]
+        drawn = [_at(counts, value) for value in self._loads(holds)]
+        trials.complete([answer, *less, *drawn])
+        judged = {one: self._judged(one) for one, _ in trials.used}
+        return Plan(
+            scenario=self.space.resolved,
+            find=self.find,
+            targets=tuple(trials.targets),
+            seeds=trials.seeds,
+            space=self.space,
+            load=self.load,
+            counts=counts,
+            answer=judged[answer],
+            less=[judged[one] for one in less],
+            holds=holds,
+            breaks=breaks,
+            curve=[self._drawn(one) for one in drawn],
+            tried=sorted(judged.values(), key=lambda one: (one.load, self.space.key(one.counts))),
+            runs=len(trials.used),
+            notes=notes(self.scenario, trials, answer, holds, breaks),
+        )
+
+    def _knee(self, counts: Counts) -> tuple[Fraction | None, Fraction | None]:
+        def ask(value: Fraction, ahead: Sequence[Fraction]) -> bool:
+            return self.trials.meets(_at(counts, value), [_at(counts, one) for one in ahead])
+
+        return highest(ask, self.load, self.digits, self.tolerance)
+
+    def _loads(self, knee: Fraction | None) -> list[Fraction]:
+        """Where the curve is drawn: evenly around the knee, which is among them."""
+        if knee is None or not self.points:
+            return []
+        steps = max(1, self.points - 1)
+        shares = [FROM + (TO - FROM) * step / steps for step in range(self.points)]
+        nearest = min(range(self.points), key=lambda place: abs(shares[place] - 1))
+        found = [
+            knee if place == nearest else self.load.rounded(knee * share, self.digits)
+            for place, share in enumerate(shares)
+        ]
+        return sorted(set(found))
+
+    def _judged(self, one: Candidate) -> Judged:
+        runs = self.trials.of(one)
+        figures = {target.figure: [target.value(run) for run in runs] for target in self.trials.targets}
+        met = sum(self.trials.kept(run) for run in runs)
+        return Judged(one.counts, one.load, met, len(runs), figures)
+
+    def _drawn(self, one: Candidate) -> Json:
+        """A point of the curve: means over the seeds."""
+        runs, judged = self.trials.of(one), self._judged(one)
+        values: dict[str, list[Any]] = {name: [figure_of(run, name) for run in runs] for name in CURVE}
+        values["arrivals_per_s"] = [run["arrivals_per_s"] for run in runs]
+        values["throughput_per_s"] = [run["throughput"]["requests_per_s"] for run in runs]
+        values["goodput_per_s"] = [run["slo"]["goodput_requests_per_s"] for run in runs]
+        means = {name: interval(found) for name, found in values.items()}
+        return {
+            "load": float(one.load),
+            "meets": judged.meets(),
+            "seeds_met": judged.seeds_met,
+            **{name: None if found is None else found.mean for name, found in means.items()},
+        }
+
+
+def _at(counts: Counts, load: Fraction) -> Candidate:
+    return Candidate(counts, load)

@@ -1,0 +1,143 @@
+"""A plan in sentences: what it found, why there is nothing to find, and what should be known beside it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from headway.experiment.bracket import FURTHEST
+from headway.experiment.space import Counts, scales
+from headway.experiment.targets import Target
+from headway.experiment.trials import Candidate, Trials
+from headway.scenario import Scenario
+from headway.types import HeadwayError, Json
+from headway.wording import listed
+
+if TYPE_CHECKING:
+    from headway.experiment.plan import Judged, Plan
+
+SIGNS: Final = {"<=": "at most", "<": "below", ">=": "at least", ">": "above"}
+SAMPLE: Final = 50  # requests that tell something
+QUIET: Final = 16  # times less load, from which on requests are as good as alone
+LONGEST_S: Final = 90 * 86400.0  # of a run
+LONG: Final = 10  # times the longest requests that arrivals should last, for a queue to have time to build
+
+
+def number(target: Target, value: float | None) -> str:
+    """A target's figure with its unit."""
+    if value is None:
+        return "unknown"
+    return f"{100 * value:.1f} %" if target.share else f"{value:,.{0 if value >= 1000 else 1}f} ms"
+
+
+def bound(target: Target) -> str:
+    limit = f"{100 * target.limit:g} %" if target.share else f"{target.limit:,g} ms"
+    return f"{SIGNS[target.sign]} {limit}"
+
+
+def verdict(plan: Plan) -> str:
+    """The answer, how sure it is, what one less would do, and how much more load there is room for."""
+    space, load = plan.space, plan.load
+    many = sum(plan.counts) != 1
+    gpus = space.gpus(plan.counts)
+    size = f"{gpus:,} GPU{'s' * (gpus != 1)}, {space.usd_per_hour(plan.counts):,.2f} USD/h"
+    figures = listed([_estimated(plan, plan.answer, target) for target in plan.targets])
+    seeds = "its one seed" if plan.seeds == 1 else f"all {plan.seeds} seeds"
+    keep = f"keep{'s' * (not many)} the SLO at {load.written(plan.answer.load)} under {seeds}"
+    said = [f"{space.written(plan.counts)} ({size}) {keep}: {figures}."]
+    for one in plan.less:
+        other = f"With {space.written(one.counts)}" if plan.find == "replicas" else f"At {load.written(one.load)}"
+        said.append(f"{other} it is kept under {one.seeds_met} of {one.seeds_run}.")
+    if plan.find == "replicas" and plan.holds is not None and plan.breaks is not None:
+        spare = 100 * float(plan.holds / load.base - 1)
+        said.append(f"The load could rise by {spare:.0f} %, to {load.written(plan.holds)}.")
+    return " ".join(said)
+
+
+def _estimated(plan: Plan, one: Judged, target: Target) -> str:
+    found = plan.estimate(one, target)
+    text = f"{target.figure} {number(target, found['mean'])}"
+    if found["low"] is None or found["low"] == found["high"]:
+        return text
+    low, high = (number(target, found[name]) for name in ("low", "high"))
+    doubt = "" if found["clear"] else ", across the limit"
+    return f"{text} (95 % interval {low.rpartition(' ')[0]} to {high}{doubt})"
+
+
+def too_few(trials: Trials) -> HeadwayError:
+    """Why no cluster will do: it would take more replicas, or more of them would not help."""
+    space, load = trials.space, trials.load
+    top = Candidate(tuple(pool.high for pool in space.pools), load.base)
+    run = trials.of(top)[-1]
+    less = _idle(trials, run)
+    if less >= QUIET:
+        idle = Candidate(top.counts, load.rounded(load.base / less, 4))
+        if not trials.meets(idle):
+            alone = f"even at 1/{less} of the load, where requests are as good as alone"
+            found = _missed(trials, trials.of(idle)[-1])
+            return HeadwayError(f"slo: no number of replicas keeps it: {alone}, {found}; ask for less.")
+    size = space.written(top.counts)
+    return HeadwayError(f"max: {size} do not keep the SLO: {_missed(trials, run)}; raise it, or ask for less.")
+
+
+def _idle(trials: Trials, run: Json) -> int:
+    """How many times less load can be tried, with enough requests to tell and no run that would never end."""
+    if trials.load.why_not is not None:
+        return 0
+    most = min(FURTHEST, int(LONGEST_S / max(run["duration_s"], 1e-9)))
+    ends_by_count = trials.space.resolved["workload"].get("requests") is not None or trials.load.unit == "speed"
+    return most if ends_by_count else min(most, run["requests"]["arrived"] // SAMPLE)
+
+
+def too_much(trials: Trials, counts: Counts) -> HeadwayError:
+    """Why there is no load that a cluster holds."""
+    loads = sorted({one.load for one, _ in trials.used})
+    runs = {load: trials.of(Candidate(counts, load))[-1] for load in loads}
+    told = [load for load, run in runs.items() if run["requests"]["completed"] >= SAMPLE] or loads
+    alone = f"not even {trials.load.written(told[0])}"
+    found = _missed(trials, runs[told[0]])
+    return HeadwayError(f"slo: this cluster keeps it under no load, {alone}: {found}; ask for less.")
+
+
+def _missed(trials: Trials, run: Json) -> str:
+    missed = [target for target in trials.targets if not target.met(run)]
+    told = [f"{target.figure} is {number(target, target.value(run))}, not {bound(target)}" for target in missed]
+    return listed(told)
+
+
+def notes(
+    scenario: Scenario, trials: Trials, answer: Candidate, holds: Fraction | None, breaks: Fraction | None
+) -> list[str]:
+    """What a reader of the answer should know."""
+    found = []
+    workload, load, runs = scenario.workload, trials.load, trials.of(answer)
+    if scales(scenario.cluster, scenario.resolved()["policies"]):
+        found.append("The autoscaler is left aside: a plan is of clusters that keep their size.")
+    if load.why_not is not None:
+        found.append(f"No curve: {load.why_not}")
+    if len(runs) > 1 and all(run == runs[0] for run in runs):
+        found.append("All seeds gave the same run: nothing in it is drawn, and one seed says as much.")
+    if holds is not None and breaks is None:
+        cure = "give the workload more requests, or ask for more"
+        found.append(f"Nothing up to {load.written(holds)} breaks the SLO in a run so short; {cure}.")
+    short = _short(runs[0])
+    if short is not None and load.unit != "users":
+        found.append(short)
+    profiles = [tenant.profile.__struct_config__.tag for tenant in workload.senders() if tenant.closed_loop is None]
+    if holds is not None and workload.duration is None and any(tag != "constant" for tag in profiles):
+        found.append(
+            "The workload ends after so many requests: a higher load sees less of its profile; say a duration."
+        )
+    return found
+
+
+def _short(run: Json) -> str | None:
+    """Whether requests come for so short a time that a queue cannot build."""
+    came, longest = run["arrivals_per_s"], run["latency"]["e2e"]["p99"]
+    if came is None or longest is None:
+        return None
+    span_s = run["requests"]["arrived"] / came
+    if span_s >= LONG * longest / 1000:
+        return None
+    said = f"Requests come for {span_s:,.3g} s and take up to {longest / 1000:,.3g} s, too short for a queue to build"
+    return f"{said}: in the long run less load is held; give the workload more requests."

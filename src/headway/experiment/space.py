@@ -1,0 +1,154 @@
+"""The clusters that a plan may choose from: so many replicas of each pool of a scenario, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from math import fsum
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway.cluster_spec import SCALED, Cluster
+from headway.pd_spec import MOST_INSTANCES, ROLES
+from headway.scenario import Scenario
+from headway.types import HeadwayError, Json
+from headway.wording import listed, shown, suggest
+
+Counts = tuple[int, ...]  # of replicas, one a pool
+DECIMALS: Final = 6  # of a cost, so that equal ones are equal however they were added up
+
+
+class Pool(Struct, frozen=True):
+    """Equal instances, so many that a plan can have more or fewer of them."""
+
+    name: str
+    deployment: str
+    role: str  # prefill or decode; empty where each instance does both
+    gpus: int  # of a replica
+    usd_per_hour: float  # of a replica
+    now: int  # in the scenario
+    low: int  # the fewest that may be tried
+    high: int
+    names: tuple[str, ...]  # that its requests call its model by; empty: whatever they say
+
+
+class Space(Struct, frozen=True):
+    """The pools of a plan, and the scenario that they are of."""
+
+    pools: tuple[Pool, ...]
+    kept: tuple[Pool, ...]  # those that stay as they are
+    resolved: Json  # the scenario, its pools of fixed size
+
+    def now(self) -> Counts:
+        return tuple(pool.now for pool in self.pools)
+
+    def usd_per_hour(self, counts: Counts) -> float:
+        return round(fsum(count * pool.usd_per_hour for pool, count in self._all(counts)), DECIMALS)
+
+    def gpus(self, counts: Counts) -> int:
+        return sum(count * pool.gpus for pool, count in self._all(counts))
+
+    def _all(self, counts: Counts) -> list[tuple[Pool, int]]:
+        return [*zip(self.pools, counts, strict=True), *((pool, pool.now) for pool in self.kept)]
+
+    def key(self, counts: Counts) -> tuple[float, int, Counts]:
+        """What makes one cluster better than another that serves as well: its price, then its size."""
+        return self.usd_per_hour(counts), sum(counts), counts
+
+    def replicas(self, counts: Counts) -> dict[str, int]:
+        return {pool.name: count for pool, count in zip(self.pools, counts, strict=True)}
+
+    def serves(self, counts: Counts) -> bool:
+        """Whether every model still has somebody."""
+        there = [pool for pool, count in self._all(counts) if count]
+        left = {name for pool in there for name in pool.names}
+        return bool(there) and all(name in left for pool in self.pools for name in pool.names)
+
+    def written(self, counts: Counts) -> str:
+        """In words: 5 replicas, or 2 fast and 1 slow."""
+        if len(self.pools) == 1:
+            return f"{counts[0]:,} replica{'s' * (counts[0] != 1)}"
+        return listed([f"{count:,} {pool.name}" for pool, count in zip(self.pools, counts, strict=True) if count])
+
+    def scenario(self, counts: Counts) -> Json:
+        """The scenario with so many replicas; deployments that have none are left out."""
+        cluster: Json = deepcopy(self.resolved["cluster"])
+        for pool, count in zip(self.pools, counts, strict=True):
+            holder: Any = cluster.get("deployments", {pool.deployment: cluster})
+            if not count:
+                del holder[pool.deployment]
+                continue
+            keys = holder[pool.deployment]
+            if pool.role:
+                keys.pop("instances", None)
+                keys = keys[pool.role]
+            keys["instances"] = count
+        return {**self.resolved, "cluster": cluster}
+
+
+def space_of(scenario: Scenario, vary: str | Sequence[str] | None, most: int) -> Space:
+    """The pools that are varied: all of them, or those named."""
+    if not 1 <= most <= MOST_INSTANCES:
+        raise HeadwayError(f"max: must lie between 1 and {MOST_INSTANCES:,}, got {shown(most)}.")
+    found = _pools(scenario, most)
+    chosen = _chosen(found, vary)
+    kept = [pool for pool in found if pool not in chosen]
+    return Space(tuple(chosen), tuple(kept), _static(scenario))
+
+
+def _pools(scenario: Scenario, most: int) -> list[Pool]:
+    cluster = scenario.cluster
+    struck = _struck(scenario)
+    several = cluster.deployments is not None and len(cluster.deployments) > 1
+    found: list[Pool] = []
+    for name, one in cluster.named().items():
+        names = one.names() if cluster.deployments is not None else ()  # type: ignore[attr-defined]
+        for role, half in (one.halves() or {"": one}).items():
+            id = list(cluster.scaled())[len(found)]
+            # A deployment of two halves stays: without it there would be nobody for its pairs.
+            low = max(0 if several and not role else 1, struck.get(id, 0))
+            if low > most:
+                raise HeadwayError(f"max: is {most}, but a fault strikes replica {low - 1} of {id}; raise it.")
+            price = half.tp * half.card().usd_per_hour
+            found.append(Pool(id, name, role, half.tp, price, half.instances, low, most, tuple(names)))
+    return found
+
+
+def _struck(scenario: Scenario) -> dict[str, int]:
+    """How many replicas a pool must have for every fault to find the instance that it strikes."""
+    found: dict[str, int] = {}
+    for fault in scenario.faults:
+        stem, _, number = fault.instance.rpartition("-")
+        id = "default" if stem == "instance" and scenario.cluster.deployments is None else stem
+        found[id] = max(found.get(id, 0), int(number) + 1)
+    return found
+
+
+def _chosen(pools: list[Pool], vary: str | Sequence[str] | None) -> list[Pool]:
+    if vary is None:
+        return pools
+    names = [name.strip() for name in (vary.split(",") if isinstance(vary, str) else vary)]
+    for name in names:
+        if name not in (known := [pool.name for pool in pools]):
+            raise HeadwayError(f"vary: no pool of this cluster is called {shown(name)}.{suggest(name, known)}")
+    return [pool for pool in pools if pool.name in names]
+
+
+def _static(scenario: Scenario) -> Json:
+    """The scenario with pools of fixed size and without an autoscaler."""
+    resolved = scenario.resolved()
+    cluster = resolved["cluster"]
+    for one in (*cluster.get("deployments", {}).values(), cluster):
+        for keys in (one, *(one[role] for role in ROLES if role in one)):
+            for key in SCALED:
+                keys.pop(key, None)
+    resolved["policies"].pop("scaling", None)
+    if not scenario.faults:
+        resolved.pop("scaling", None)
+    return resolved
+
+
+def scales(cluster: Cluster, policies: Mapping[str, Any]) -> bool:
+    """Whether a scenario has an autoscaler, which a plan leaves aside."""
+    return "scaling" in policies or any(pool.scales() for pool in cluster.scaled().values())

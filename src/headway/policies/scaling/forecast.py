@@ -1,0 +1,114 @@
+"""An autoscaler that looks ahead: replicas for the load that will be there when those asked for now are ready."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import fsum
+from typing import Annotated, Literal
+
+from headway.policies.scaling.wanted import Seconds, Share, Wanted, at_least_one, scale_to, whole
+from headway.registry import Bounds, policy
+from headway.types import PS_PER_SECOND, LoadSample, PoolView, Scale
+
+Span = Annotated[float, Bounds(1, 604_800, log=True)]
+
+
+@policy("scaling", "predictive", exact=("history", "pending"), reported=())
+class Predictive:
+    """Forecasts the request rate one lead time ahead, from its trend or its season, and scales for that.
+
+    The rate counted on is the highest of that now and those up to `lead_s` ahead, which should be the time a replica
+    takes to come up: what is added is there too late for anything sooner, but what is removed is missed at once. Trend
+    is the straight line through the rates of the checks of the last `trend_s`, by least squares. With `forecast:
+    seasonal` it is blended with the highest rate at the same phase one period ago: `blend` of that and the rest of the
+    trend, as soon as the history goes back so far.
+
+    Wanted are that rate divided by the rate that a replica holds: `rate_per_replica`, or where that is null, learnt: by
+    Little's law a request stays for the mean concurrency ÷ the rate of the last `trend_s`, so a replica that is to have
+    `concurrency` requests (null: its slots) to the share `target` holds so many a stay. The pool shrinks to the most
+    that was wanted in the last `scale_down_delay_s`.
+    """
+
+    forecast: Literal["trend", "seasonal"] = "trend"
+    lead_s: Span = 180.0
+    trend_s: Span = 600.0
+    period_s: Span = 86_400.0
+    blend: Annotated[float, Bounds(0, 1)] = 0.5
+    rate_per_replica: Annotated[float | None, Bounds(0.001, 100_000, log=True)] = None  # requests a second
+    concurrency: Annotated[float | None, Bounds(0.1, 100_000, log=True)] = None  # requests
+    target: Share = 0.7
+    scale_down_delay_s: Seconds = 300.0
+    windows_s = ()
+
+    def __post_init__(self) -> None:
+        self.wanted = Wanted(self.scale_down_delay_s)
+        self.stay: float | None = None  # seconds, as learnt last
+
+    def scale(self, pool: PoolView) -> Scale | None:
+        recent = since(pool.history, pool.now_ps - ps(self.trend_s))
+        rate = self.expected(pool, recent)
+        holds = self.held(pool, recent)
+        needed = whole(rate / holds) if holds else pool.replicas
+        needed = self.wanted.settled(pool, at_least_one(pool, needed))
+        said = f"{rate:.4g} requests a second expected within {self.lead_s:g} s"
+        return scale_to(pool, needed, f"{said}, {holds or 0:.4g} a replica")
+
+    def expected(self, pool: PoolView, recent: Sequence[LoadSample]) -> float:
+        now, lead = pool.now_ps, ps(self.lead_s)
+        rate = max(trend(recent, now), trend(recent, now + lead))
+        if self.forecast == "seasonal":
+            then = now - ps(self.period_s)
+            history = pool.history
+            first = bisect_right(history, then, key=at)
+            last = bisect_right(history, then + lead, key=at)
+            if first and first < len(history):  # each sample is of the time before it
+                season = max(one.rate for one in history[first : last + 1])
+                return self.blend * season + (1 - self.blend) * rate
+        return rate
+
+    def held(self, pool: PoolView, recent: Sequence[LoadSample]) -> float | None:
+        """Requests a second that a replica holds; None where nothing is known yet."""
+        if self.rate_per_replica is not None:
+            return self.target * self.rate_per_replica
+        arrived, there, before = [], [], None
+        for one in recent:
+            if before is not None:
+                span = (one.at_ps - before) / PS_PER_SECOND
+                arrived.append(one.rate * span)
+                there.append(one.concurrency * span)
+            before = one.at_ps
+        if fsum(arrived) > 0 and fsum(there) > 0:
+            self.stay = fsum(there) / fsum(arrived)
+        if self.stay is None:
+            return None
+        return self.target * (pool.slots if self.concurrency is None else self.concurrency) / self.stay
+
+
+def ps(seconds: float) -> int:
+    return round(seconds * PS_PER_SECOND)
+
+
+def at(sample: LoadSample) -> int:
+    return sample.at_ps
+
+
+def since(history: Sequence[LoadSample], start_ps: int) -> Sequence[LoadSample]:
+    """The samples of the time after an instant, and the one before them."""
+    return history[max(0, bisect_right(history, start_ps, key=at) - 1) :]
+
+
+def trend(samples: Sequence[LoadSample], at_ps: int) -> float:
+    """The rate at an instant by the line through the samples, by least squares, and not below zero."""
+    if not samples:
+        return 0.0
+    last = samples[-1].at_ps
+    times = [(one.at_ps - last) / PS_PER_SECOND for one in samples]
+    count = len(samples)
+    middle = fsum(times) / count
+    level = fsum([one.rate for one in samples]) / count
+    spread = fsum([(time - middle) * (time - middle) for time in times])
+    if spread == 0:
+        return level
+    slope = fsum([(time - middle) * one.rate for time, one in zip(times, samples, strict=True)]) / spread
+    return max(0.0, level + slope * ((at_ps - last) / PS_PER_SECOND - middle))

@@ -1,0 +1,138 @@
+"""The Kubernetes autoscaler: a metric's ratio to its target, stabilised over time and limited in speed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import floor
+from typing import Annotated, Final, Literal
+
+from msgspec.structs import replace
+
+from headway.policies.scaling.capacity import SIGNALS, utilization
+from headway.policies.scaling.wanted import Seconds, Wanted, at_least_one, scale_to, wake, whole
+from headway.registry import Bounds, declared, policy
+from headway.types import PS_PER_SECOND, PoolView, Scale
+
+SHARE: Final = 0.7  # of what there is, where no target is given
+QUEUE: Final = 5.0  # requests
+READS: Final = {  # by metric: what is exact, what is reported
+    **{name: ((), (signal,)) for name, signal in SIGNALS.items()},
+    "queue": (("pending",), ("queued",)),
+    "concurrency": (("concurrency",), ()),
+}
+Percent = Annotated[int | None, Bounds(1, 1000, log=True)]
+Pods = Annotated[int | None, Bounds(1, 1000, log=True)]
+Period = Annotated[float, Bounds(1, 1800, log=True)]
+Choice = Callable[[list[int]], int]
+Select = Literal["max", "min", "disabled"]
+
+
+@policy("scaling", "hpa", exact=READS["kv"][0], reported=READS["kv"][1])
+class Hpa:
+    """Scales replicas by the ratio of a metric to its target, as the Kubernetes horizontal pod autoscaler does.
+
+    Wanted are replicas · metric ÷ target, rounded up, unless the ratio is within `tolerance` of 1. The metric is the
+    mean over the replicas that serve. Those on their way count as zero when the ratio is above 1, and not at all
+    when it is below; they never turn the direction. `metric` and default `target`: kv, batch and busy are shares as in
+    target-utilization, 0.7; queue is requests that wait, at instances or at the router, a replica, 5; concurrency is
+    requests in flight and waiting a replica, mean over `window_s`, 0.7 of the slots.
+
+    Then it is stabilised: the pool grows to the least that was wanted in the last `up_window_s`, and shrinks to the
+    most that was wanted in the last `down_window_s`. Then its speed is limited: over any `up_period_s` it grows by
+    at most `up_percent` of the replicas or `up_pods`, whichever `up_select` says (max, min; disabled: not at all), and
+    likewise down. Null is no such limit. The defaults are those of Kubernetes, which looks every 15 s.
+    """
+
+    metric: Literal["kv", "batch", "busy", "queue", "concurrency"] = "kv"
+    target: Annotated[float | None, Bounds(0.001, 100_000, log=True)] = None
+    tolerance: Annotated[float, Bounds(0, 1)] = 0.1
+    window_s: Annotated[float, Bounds(1, 3600, log=True)] = 60.0
+    up_window_s: Seconds = 0.0
+    down_window_s: Seconds = 300.0
+    up_percent: Percent = 100
+    up_pods: Pods = 4
+    up_period_s: Period = 15.0
+    up_select: Select = "max"
+    down_percent: Percent = 100
+    down_pods: Pods = None
+    down_period_s: Period = 15.0
+    down_select: Select = "max"
+
+    def __post_init__(self) -> None:
+        exact, reported = READS[self.metric]
+        self.entry = replace(declared(type(self)), exact=exact, reported=reported)
+        self.windows_s = (self.window_s,) if self.metric == "concurrency" else ()
+        self.wanted = Wanted(max(self.up_window_s, self.down_window_s))
+        self.changes: deque[tuple[int, int]] = deque()  # when, by how many; as far as the longer period goes
+
+    def scale(self, pool: PoolView) -> Scale | None:
+        if not pool.serving:
+            return wake(pool)
+        value, target = self.value(pool), self.aim(pool)
+        needed = min(max(at_least_one(pool, self.by_ratio(pool, value / target)), pool.minimum), pool.maximum)
+        settled = self.limited(pool, self.stabilised(pool, needed))
+        if settled != pool.replicas:
+            self.changes.append((pool.now_ps, settled - pool.replicas))
+        said = f"{self.metric} {value:.4g}, target {target:.4g}, on {pool.serving} replicas"
+        return scale_to(pool, settled, f"{said}; wanted {needed}")
+
+    def value(self, pool: PoolView) -> float:
+        if self.metric == "queue":
+            return pool.queued + pool.pending / pool.serving
+        if self.metric == "concurrency":
+            return pool.concurrency(self.window_s) / pool.serving
+        return utilization(pool, self.metric)
+
+    def aim(self, pool: PoolView) -> float:
+        if self.target is not None:
+            return self.target
+        return {"queue": QUEUE, "concurrency": SHARE * pool.slots}.get(self.metric, SHARE)
+
+    def by_ratio(self, pool: PoolView, ratio: float) -> int:
+        replicas, serving = pool.replicas, pool.serving
+        counted = replicas if ratio > 1 else serving
+        ratio = ratio * serving / counted
+        if abs(1 - ratio) <= self.tolerance or (counted > serving and ratio < 1):
+            return replicas
+        return whole(ratio * counted)
+
+    def stabilised(self, pool: PoolView, needed: int) -> int:
+        now = pool.now_ps
+        self.wanted.add(pool, needed)
+        least = min(self.wanted.within(now, self.up_window_s))
+        most = max(self.wanted.within(now, self.down_window_s))
+        return min(max(pool.replicas, least), most)
+
+    def limited(self, pool: PoolView, wanted: int) -> int:
+        now, replicas = pool.now_ps, pool.replicas
+        kept_ps = round(max(self.up_period_s, self.down_period_s) * PS_PER_SECOND)
+        while self.changes and self.changes[0][0] <= now - kept_ps:
+            self.changes.popleft()
+        if wanted > replicas:
+            before = replicas - self.changed(now, self.up_period_s)
+            limits = [] if self.up_percent is None else [whole(before * (1 + self.up_percent / 100))]
+            limits += [] if self.up_pods is None else [before + self.up_pods]
+            limit = chosen(limits, self.up_select, replicas, max, min)
+            return wanted if limit is None else max(replicas, min(wanted, limit))
+        if wanted < replicas:
+            before = replicas - self.changed(now, self.down_period_s)
+            limits = [] if self.down_percent is None else [floor(round(before * (1 - self.down_percent / 100), 9))]
+            limits += [] if self.down_pods is None else [before - self.down_pods]
+            limit = chosen(limits, self.down_select, replicas, min, max)
+            return wanted if limit is None else min(replicas, max(wanted, limit))
+        return replicas
+
+    def changed(self, now_ps: int, seconds: float) -> int:
+        """By how many the replicas have changed in (now - seconds, now]."""
+        start_ps = now_ps - round(seconds * PS_PER_SECOND)
+        return sum([by for at_ps, by in self.changes if at_ps > start_ps])
+
+
+def chosen(limits: list[int], select: str, replicas: int, farthest: Choice, nearest: Choice) -> int | None:
+    """How far a change may go; None where nothing limits it."""
+    if select == "disabled":
+        return replicas
+    if not limits:
+        return None
+    return farthest(limits) if select == "max" else nearest(limits)

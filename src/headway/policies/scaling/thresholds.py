@@ -1,0 +1,137 @@
+"""Autoscalers that go step by step: while something is above or below what it should be, one step more or less."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from headway.policies.scaling.wanted import Seconds, Share, at_least_one, scale_to, wake, whole
+from headway.registry import Bounds, policy
+from headway.types import PS_PER_SECOND, HeadwayError, PoolView, Scale
+
+LOAD_S: Final = 60.0  # over which the load is averaged
+
+
+@policy("scaling", "static", exact=(), reported=())
+class Static:
+    """Never changes the number of replicas."""
+
+    windows_s = ()
+
+    def scale(self, pool: PoolView) -> None:
+        return None
+
+
+@policy("scaling", "queue-threshold", exact=("pending",), reported=("queued",))
+class QueueThreshold:
+    """Adds replicas when the queue has been long for a while, and removes one when it has been short for a while.
+
+    Queue depth is the requests that wait, at instances as reported and at the router, over the pool's replicas; those
+    on their way count, since they will take their share. When it was above `above` at every check for `sustained_s`,
+    the pool gets `step` replicas more; when it was not above `below` for `sustained_down_s`, one less. Either clock
+    begins anew after a change. What happens between two checks is not seen.
+    """
+
+    above: Annotated[float, Bounds(0.1, 10_000, log=True)] = 5.0  # requests a replica
+    below: Annotated[float, Bounds(0, 10_000)] = 0.5
+    sustained_s: Seconds = 60.0
+    sustained_down_s: Seconds = 300.0
+    step: Annotated[int, Bounds(1, 1000, log=True)] = 1
+    windows_s = ()
+
+    def __post_init__(self) -> None:
+        if not self.below < self.above:
+            raise HeadwayError(f"queue-threshold: below must be less than above, got {self.below:g}, {self.above:g}.")
+        self.long = Lasting(self.sustained_s)
+        self.short = Lasting(self.sustained_down_s)
+
+    def scale(self, pool: PoolView) -> Scale | None:
+        now, replicas = pool.now_ps, pool.replicas
+        if not pool.serving:
+            self.long.since_ps = self.short.since_ps = None
+            return wake(pool)
+        depth = (pool.queued * pool.serving + pool.pending) / replicas
+        said = f"{depth:.3g} requests wait for each replica"
+        long, short = self.long.holds(now, depth > self.above), self.short.holds(now, depth <= self.below)
+        if not long and not short:
+            return None
+        self.long.since_ps = self.short.since_ps = None
+        if long:
+            return Scale(replicas + self.step, f"{said}, and more than {self.above:g} did for {self.sustained_s:g} s")
+        wanted = at_least_one(pool, replicas - 1)
+        return scale_to(pool, wanted, f"{said}, and at most {self.below:g} did for {self.sustained_down_s:g} s")
+
+
+class Lasting:
+    """Whether something has held at all checks for so long."""
+
+    __slots__ = ("length_ps", "since_ps")
+
+    def __init__(self, seconds: float) -> None:
+        self.length_ps = round(seconds * PS_PER_SECOND)
+        self.since_ps: int | None = None
+
+    def holds(self, now_ps: int, true: bool) -> bool:
+        if not true:
+            self.since_ps = None
+            return False
+        if self.since_ps is None:
+            self.since_ps = now_ps
+        return now_ps - self.since_ps >= self.length_ps
+
+
+@policy("scaling", "slo-driven", exact=("attainment", "concurrency", "pending"), reported=())
+class SloDriven:
+    """Adds replicas while too few requests meet their SLO, and removes one while nearly all do and the load is low.
+
+    Attainment is the lowest of all classes, over the metrics window. Below `target` the pool grows by the share `step`
+    of its replicas, at least by one. From `comfort` on, or while nothing ends, it shrinks by one if the load on those
+    that stay would be low: at most `low` of the slots, or of the load that a replica had when the SLO was last missed,
+    where that is less. After any change, and after replicas have come up, it does not grow for `cooldown_s` and does
+    not shrink for `cooldown_down_s`, so that the latencies of before are forgotten. Load is requests in flight and
+    waiting, mean over 60 s. Without an SLO in the scenario it does nothing.
+    """
+
+    target: Share = 0.95
+    comfort: Share = 0.99
+    low: Share = 0.7
+    step: Annotated[float, Bounds(0.01, 4, log=True)] = 0.25
+    cooldown_s: Seconds = 60.0
+    cooldown_down_s: Seconds = 300.0
+    windows_s = (LOAD_S,)
+
+    def __post_init__(self) -> None:
+        if self.comfort < self.target:
+            raise HeadwayError(f"slo-driven: comfort must be at least target, got {self.comfort:g}, {self.target:g}.")
+        self.seen = False  # whether there is an SLO
+        self.missed_at: float | None = None  # load of a replica when the SLO was last missed
+        self.came_up = float("-inf")  # when replicas were last on their way
+
+    def scale(self, pool: PoolView) -> Scale | None:
+        if not pool.serving:
+            return wake(pool)
+        attainment = pool.attainment
+        self.seen = self.seen or bool(attainment)
+        if not self.seen:
+            return None
+        if pool.starting:
+            self.came_up = pool.now
+        rested = pool.now - self.came_up
+        if pool.since_scaled is not None:
+            rested = min(rested, pool.since_scaled)
+        load = pool.concurrency(LOAD_S)
+        lowest = min(attainment, key=lambda name: attainment[name], default=None)
+        if lowest is not None and attainment[lowest] < self.target:
+            if rested < self.cooldown_s:
+                return None
+            self.missed_at = load / pool.serving
+            wanted = pool.replicas + max(1, whole(self.step * pool.replicas))
+            return Scale(wanted, f"{attainment[lowest]:.1%} of {lowest} met their SLO, below {self.target:.1%}")
+        calm = lowest is None or attainment[lowest] >= self.comfort
+        stay = pool.replicas - 1
+        if not calm or rested < self.cooldown_down_s or stay < max(pool.minimum, 1 if load else 0):
+            return None
+        limit = self.low * (pool.slots if self.missed_at is None else min(pool.slots, self.missed_at))
+        if load > limit * stay:
+            return None
+        met = "nothing ended" if lowest is None else f"{attainment[lowest]:.1%} of {lowest} met their SLO"
+        return Scale(stay, f"{met}, and {load:.3g} requests are at most {limit:.3g} on each of {stay} replicas")

@@ -1,0 +1,66 @@
+"""What autoscalers have in common: whole replicas, pools where nobody serves, and what was wanted a while ago."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import ceil
+from typing import Annotated, Final
+
+from headway.registry import Bounds
+from headway.types import PS_PER_SECOND, PoolView, Scale
+
+Seconds = Annotated[float, Bounds(0, 86_400)]
+Share = Annotated[float, Bounds(0.01, 1)]
+MOST: Final = 1e9  # more than anybody has
+PLACES: Final = 9  # decimals; what lies above a whole number by less is there by rounding alone
+
+
+def whole(replicas: float) -> int:
+    """Replicas that suffice."""
+    return ceil(round(min(replicas, MOST), PLACES))
+
+
+def at_least_one(pool: PoolView, replicas: int) -> int:
+    """A pool with requests keeps one replica, whatever the signals say."""
+    return max(replicas, 1) if pool.inflight or pool.pending else replicas
+
+
+def wake(pool: PoolView) -> Scale | None:
+    """Where nobody serves there are no signals: requests that wait get a first replica."""
+    if pool.pending and not pool.replicas:
+        return Scale(1, f"{pool.pending} requests wait, and there is no replica")
+    return None
+
+
+def scale_to(pool: PoolView, replicas: int, reason: str) -> Scale | None:
+    """A decision, where it changes anything."""
+    return None if replicas == pool.replicas else Scale(replicas, reason)
+
+
+class Wanted:
+    """What was wanted at recent checks; at the first, the replicas that there are."""
+
+    __slots__ = ("begun", "kept_ps", "made")
+
+    def __init__(self, longest_s: float) -> None:
+        self.kept_ps = round(longest_s * PS_PER_SECOND)
+        self.begun = False
+        self.made: deque[tuple[int, int]] = deque()  # when, replicas; the oldest first
+
+    def add(self, pool: PoolView, replicas: int) -> None:
+        if not self.begun:
+            self.begun = True
+            self.made.append((pool.now_ps, pool.replicas))
+        while self.made and self.made[0][0] <= pool.now_ps - self.kept_ps:
+            self.made.popleft()
+        self.made.append((pool.now_ps, replicas))
+
+    def within(self, now_ps: int, seconds: float) -> list[int]:
+        """What was wanted in (now - seconds, now], and now in any case."""
+        start_ps = now_ps - round(seconds * PS_PER_SECOND)
+        return [*(replicas for at_ps, replicas in self.made if at_ps > start_ps), self.made[-1][1]]
+
+    def settled(self, pool: PoolView, replicas: int) -> int:
+        """What is wanted now, but no less of what there is than was wanted at any time in all that is kept."""
+        self.add(pool, replicas)
+        return max(replicas, min(pool.replicas, max(wanted for _, wanted in self.made)))

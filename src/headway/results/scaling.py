@@ -1,0 +1,153 @@
+"""What it took to have as many instances as were needed: replicas over time, how often their number changed, how long
+new ones took to come, and what became of the requests of those that went."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from headway.results.percentiles import spread_of
+from headway.results.recorder import InstanceStats, PoolFacts, Recorder, RunFacts, ScaleRecord, StateChange
+from headway.results.sample import ratio
+from headway.types import PS_PER_SECOND, REPLICAS, SERVING, Json
+
+OSCILLATION_PS: Final = 300 * PS_PER_SECOND  # to change direction within so long is an oscillation
+FAULTS: Final = ("crash", "slow", "unreachable")
+
+
+class Level(NamedTuple):
+    """How many instances of a pool there are once all has happened at an instant, and until the next level."""
+
+    at_ps: int
+    held: int  # paid for: all that are not stopped
+    replicas: int  # those that are not about to go
+    serving: int
+
+
+def present(recorder: Recorder, instances: Sequence[InstanceStats]) -> list[int]:
+    """Indexes of the instances that were ever there; a place that nothing ever stood at is none."""
+    if not recorder.states:
+        return list(range(len(instances)))
+    return sorted({change.instance for change in recorder.states if change.state != "stopped"})
+
+
+def held_ps(stats: InstanceStats, length_ps: int) -> int:
+    """How long an instance was paid for."""
+    return length_ps if stats.held_ps is None else stats.held_ps
+
+
+def scaling(recorder: Recorder, instances: Sequence[InstanceStats], facts: RunFacts, good: int, planned: int) -> Json:
+    """The section `scaling` of a summary, where instances come and go; `good` of the `planned` requests met their
+    SLO."""
+    if not facts.pools:
+        return {}
+    return {"scaling": figures(recorder, instances, facts, good, planned)}
+
+
+def figures(recorder: Recorder, instances: Sequence[InstanceStats], facts: RunFacts, good: int, planned: int) -> Json:
+    length_ps = facts.ended_ps - facts.started_ps
+    pools = [_Pool(one, recorder, instances, facts) for one in facts.pools]
+    held = sum(pool.held_ps for pool in pools)
+    struck = Counter(fault.kind for fault in recorder.struck)
+    return {
+        "replica_seconds": held / PS_PER_SECOND,
+        "mean_replicas": ratio(held, length_ps),
+        "mean_serving": ratio(sum(pool.serving_ps for pool in pools), length_ps),
+        "slo_per_replica": ratio(good * length_ps, planned * held),
+        "scale_ups": sum(pool.ups for pool in pools),
+        "scale_downs": sum(pool.downs for pool in pools),
+        "oscillations": sum(pool.oscillations for pool in pools),
+        "failed": recorder.lost,
+        "retried": len(recorder) - recorder.retries.count(0),
+        "redirected": len(recorder) - recorder.redirects.count(0),
+        "faults": {kind: struck[kind] for kind in FAULTS},
+        "pools": [
+            {
+                "id": pool.id,
+                "replica_seconds": pool.held_ps / PS_PER_SECOND,
+                "mean_replicas": ratio(pool.held_ps, length_ps),
+                "min_replicas": min(level.held for level in pool.levels),
+                "max_replicas": max(level.held for level in pool.levels),
+                "mean_serving": ratio(pool.serving_ps, length_ps),
+                "slo_per_replica": ratio(good * length_ps, planned * pool.held_ps),
+                "scale_ups": pool.ups,
+                "scale_downs": pool.downs,
+                "oscillations": pool.oscillations,
+                "time_to_serve": spread_of(pool.serve_ps),
+                "time_to_ready": spread_of(pool.ready_ps),
+            }
+            for pool in pools
+        ],
+    }
+
+
+class _Pool:
+    """What is counted of one pool."""
+
+    def __init__(
+        self, pool: PoolFacts, recorder: Recorder, instances: Sequence[InstanceStats], facts: RunFacts
+    ) -> None:
+        self.id = pool.id
+        own = range(pool.first, pool.first + pool.maximum)
+        changes = [change for change in recorder.states if change.instance in own]
+        self.levels = levels(changes) or [Level(facts.started_ps, 0, 0, 0)]
+        until = [*(level.at_ps for level in self.levels[1:]), facts.ended_ps]
+        self.serving_ps = sum(
+            level.serving * (end - level.at_ps) for level, end in zip(self.levels, until, strict=True)
+        )
+        self.held_ps = sum(held_ps(instances[index], facts.ended_ps - facts.started_ps) for index in own)
+        done = [record for record in recorder.scaled if record.pool == pool.id]
+        self.ups = sum(record.after > record.before for record in done)
+        self.downs = len(done) - self.ups
+        self.oscillations = oscillations(done)
+        self.serve_ps, self.ready_ps = startups(changes)
+
+
+def levels(changes: Sequence[StateChange]) -> list[Level]:
+    """The numbers of a pool's instances as a step function, from the changes of their states."""
+    states: dict[int, str] = {}
+    counts: Counter[str] = Counter()
+    found: list[Level] = []
+    for change in changes:
+        counts[states.get(change.instance, "")] -= 1
+        counts[change.state] += 1
+        states[change.instance] = change.state
+        if found and found[-1].at_ps == change.at_ps:
+            found.pop()
+        replicas = sum(counts[state] for state in REPLICAS)
+        serving = sum(counts[state] for state in SERVING)
+        found.append(Level(change.at_ps, replicas + counts["draining"], replicas, serving))
+    return found
+
+
+def oscillations(done: Sequence[ScaleRecord]) -> int:
+    """How often a pool was made larger soon after it had been made smaller, or the other way round."""
+    return sum(
+        (later.after > later.before) != (earlier.after > earlier.before)
+        and later.at_ps - earlier.at_ps <= OSCILLATION_PS
+        for earlier, later in pairwise(done)
+    )
+
+
+def startups(changes: Sequence[StateChange]) -> tuple[list[int], list[int]]:
+    """How long each instance that came up took from provisioning until it served, and until it was as fast as it gets.
+    One that was there at the beginning took no time, and one that went before is not among them."""
+    since: dict[int, int] = {}
+    serves: set[int] = set()
+    serve_ps, ready_ps = [], []
+    for change in changes:
+        index, state = change.instance, change.state
+        if state == "provisioning":
+            since[index] = change.at_ps
+            serves.discard(index)
+        elif state in SERVING and index in since:
+            if index not in serves:
+                serves.add(index)
+                serve_ps.append(change.at_ps - since[index])
+            if state == "ready":
+                ready_ps.append(change.at_ps - since.pop(index))
+        elif state in ("draining", "stopped"):
+            since.pop(index, None)
+    return serve_ps, ready_ps

@@ -1,0 +1,209 @@
+"""What becomes of requests when the instance goes that has them.
+
+Where it is emptied in good order they are routed again and go on, after everything known so far has been computed again
+elsewhere. Where it is lost they are sent again from the beginning, as often as that is allowed, or have failed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headway.flight import Flight
+from headway.results.recorder import REJECTED
+from headway.sim.gap_log import GapLog
+from headway.sim.job import Job
+from headway.types import REDIRECTED, RETRIED, HeadwayError, Priority, Reject
+from headway.workload.traffic import Planned
+
+if TYPE_CHECKING:
+    from headway.sim.cluster import Cluster
+
+MOST_REDIRECTS: Final = 1000  # of one request; who is moved more often would never be done
+APART = ("prefill_instance", "handed_ps", "transfer_ps", "transferred_ps")
+AFRESH = (
+    "routed_ps",
+    "started_ps",
+    "first_token_ps",
+    "enqueued_ps",
+    *APART,
+)
+
+
+class Losses:
+    def __init__(self, cluster: Cluster, retries: int) -> None:
+        self.cluster = cluster
+        self.retries = retries
+        # Requests by instance, as they are there; one whose prompt is computed apart may be at two of them.
+        self.bound: list[dict[int, Job]] = [{} for _ in cluster.instances]
+        cluster.handovers.bound = self.bound
+        self.earlier: dict[int, list[GapLog]] = {}  # of the instances where a request has generated before
+        self.moving: dict[int, Job] = {}  # requests that have left an instance and wait for another
+
+    # --- who is where ------------------------------------------------------------------------------------------
+
+    def sent(self, now: int, job: Job, flight: Flight) -> None:
+        """A request goes to an instance. What goes on there has its prompt computed there, too."""
+        if flight.prefill is not None and job.generated:
+            self.cluster.control.handed(now, job.row)
+        self.bound[flight.view.index][job.row] = job
+
+    def split(self, source: Job) -> None:
+        """Its prompt is computed on another instance; if that delivers its only token, it never comes to the first."""
+        row, recorder = source.row, self.cluster.recorder
+        if source.handover is None:
+            self.bound[recorder.instance[row]].pop(row)
+        self.bound[recorder.prefill_instance[row]][row] = source
+
+    def ended(self, job: Job) -> bool:
+        """A request has ended. False if that is only what was left of it on one instance, and it goes on elsewhere."""
+        if job.withdrawn:
+            return False
+        row, recorder = job.row, self.cluster.recorder
+        self.bound[recorder.instance[row]].pop(row, None)
+        self.bound[recorder.prefill_instance[row]].pop(row, None)
+        logs = self.earlier.pop(row, ())
+        rejected = recorder.outcome[row] == REJECTED
+        if rejected:  # by the last instance that it came to, which has generated nothing of it
+            recorder.output_tokens[row] = job.generated
+            self.cluster.instances[recorder.instance[row]].stats.output_tokens += job.generated
+        if rejected or job.lost or job.expired:
+            for log in logs:
+                log.take_back(job)
+        return True
+
+    def idle(self, index: int) -> bool:
+        """Nobody is at an instance, nor is it in the step that rids it of what has gone on elsewhere."""
+        return not self.bound[index] and not self.cluster.instances[index].running
+
+    def stop(self) -> None:
+        """The horizon: requests in flight leave no gaps behind."""
+        for bound in self.bound:
+            for row, job in bound.items():
+                for log in self.earlier.pop(row, ()):
+                    log.take_back(job)
+        for row, job in self.moving.items():
+            for log in self.earlier.pop(row, ()):
+                log.take_back(job)
+            self.cluster.recorder.output_tokens[row] = job.generated
+
+    # --- an instance goes --------------------------------------------------------------------------------------
+
+    def empty(self, now: int, index: int, redirect: bool, why: str) -> None:
+        """Everything leaves an instance, by request."""
+        cluster = self.cluster
+        instance = cluster.instances[index]
+        instance.vacate(now)
+        bound, self.bound[index] = self.bound[index], {}
+        for row in sorted(bound):
+            job = bound[row]
+            # Its client has gone, and it has ended with the step under way, or will where its prompt is computed.
+            if job.expired or (job.awaits is not None and job.awaits.source.expired):
+                continue
+            self.leave_other(now, index, job)
+            where = index
+            handover = job.handover if job.handover is not None else job.awaits
+            if handover is not None:  # the request as it would have gone on, with what is done of its prompt
+                source, job, where = handover.source, handover.target, handover.decode
+                job.started, job.prefilled = source.started, source.prefilled
+            if redirect:
+                self.redirect(now, where, job)
+            else:
+                self.lose(now, where, job, why)
+
+    def leave_other(self, now: int, index: int, job: Job) -> None:
+        """What is left of a request on the other instance, where there are two."""
+        cluster = self.cluster
+        handover = job.handover if job.handover is not None else job.awaits
+        if handover is None:
+            return
+        if index == handover.prefill or handover.done:
+            cluster.handovers.given_up(now, job)
+        else:  # the prompt is still being computed
+            source = handover.source
+            instance = cluster.instances[handover.prefill]
+            instance.count_ended(source, now)
+            source.withdrawn = True
+            before = instance.end
+            cluster.moved(handover.prefill, before, instance.expire(source, now))
+            if handover.begun:
+                cluster.handovers.received(now, handover.incoming)
+        self.bound[handover.prefill].pop(job.row, None)
+        self.bound[handover.decode].pop(job.row, None)
+
+    def redirect(self, now: int, index: int, job: Job) -> None:
+        """It goes on elsewhere."""
+        cluster, row = self.cluster, job.row
+        flight = cluster.control.flight(row)
+        cluster.control.finished(now, row, REDIRECTED, 0)
+        cluster.recorder.redirects[row] += 1
+        if cluster.recorder.redirects[row] > MOST_REDIRECTS:
+            wrong = f"request {row} had to leave {MOST_REDIRECTS:,} instances, and none of them got it done"
+            right = "let the autoscaler change its mind less often, or let requests end, with 'drain: {mode: wait}'"
+            raise HeadwayError(f"scaling: {wrong}; {right}.")
+        if not job.generated:
+            for column in APART:
+                getattr(cluster.recorder, column)[row] = -1
+        else:
+            self.earlier.setdefault(row, []).append(cluster.instances[index].gaps)
+            cluster.instances[index].stats.output_tokens += job.generated
+        job.rewind(cluster.block_tokens)
+        job.awaits = None
+        job.swapped = 0
+        self.again(now, job, Priority(flight.priority, flight.hints))
+
+    def lose(self, now: int, index: int, job: Job, why: str) -> None:
+        """It is sent again from the beginning, or has failed."""
+        cluster, row, recorder = self.cluster, job.row, self.cluster.recorder
+        stats, log = cluster.instances[index].stats, cluster.instances[index].gaps
+        stats.output_tokens += job.generated
+        log.take_back(job)
+        if recorder.retries[row] == self.retries:
+            job.lost = True
+            recorder.reasons[row] = why
+            recorder.lost += 1
+            cluster.done.append(job)
+            return
+        for earlier in self.earlier.pop(row, ()):
+            earlier.take_back(job)
+        flight = cluster.control.flight(row)
+        cluster.control.finished(now, row, RETRIED, job.generated)
+        recorder.retries[row] += 1
+        recorder.lost_tokens += job.generated
+        for column in AFRESH:
+            getattr(recorder, column)[row] = -1
+        recorder.loaded_tokens[row] = recorder.cached_tokens[row] = 0
+        fresh = Job(job.request, job.output_tokens, job.output_key, cluster.block_tokens, job.counted)
+        self.again(now, fresh, Priority(flight.priority, flight.hints))
+
+    def again(self, now: int, job: Job, priority: Priority) -> None:
+        """It is routed once more, or waits for an instance to come up."""
+        cluster, request = self.cluster, job.request
+        cluster.deadlines.jobs.pop(job.row, None)
+        if cluster.signals.vary:
+            cluster.signals.refresh(now)
+        answer = cluster.control.resend(now, request, priority)
+        if answer is None:
+            self.moving[job.row] = job
+            cluster.held[job.row] = Planned(request, job.output_tokens, job.output_key)
+        elif isinstance(answer, Reject):
+            self.moving[job.row] = job
+            self.dropped(job.row)
+            cluster.turn_away(now, request, REJECTED, answer.reason)
+        else:
+            self.go_on(now, job, answer)
+
+    def go_on(self, now: int, job: Job, flight: Flight) -> None:
+        cluster, row = self.cluster, job.row
+        if job.generated:
+            instance = cluster.instances[flight.view.index]
+            instance.gaps.last_token_ps[row] = self.earlier[row][-1].last_token_ps[row]
+            instance.stats.output_tokens -= job.generated  # they came elsewhere, and are among those of its end
+        cluster.put(now, job, flight)
+
+    def dropped(self, row: int) -> None:
+        """The client of a request that waits for another instance gives up, or it is turned away."""
+        job = self.moving.pop(row, None)
+        if job is not None:
+            for log in self.earlier.pop(row, ()):
+                log.take_back(job)
+            self.cluster.recorder.output_tokens[row] = job.generated

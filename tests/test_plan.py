@@ -1,0 +1,551 @@
+"""Capacity planning: a plan agrees with brute force, says how sure it is, and refuses nonsense in a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Any
+from xml.dom import minidom
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headway
+from conftest import Run
+from headway import registry
+from headway.cli import status
+from headway.experiment.bracket import Mixes, fewest, highest
+from headway.experiment.confidence import interval, quantile
+from headway.experiment.load import Load, load_of
+from headway.experiment.plan import plan
+from headway.experiment.space import Counts, Pool, Space, space_of
+from headway.experiment.targets import Target, targets
+from headway.experiment.trials import figures
+from headway.scenario import Scenario
+from headway.types import HeadwayError, Json
+
+SEEDS = 2
+MOST = 12
+COMMON: Json = {
+    "cluster": {"instances": 3},
+    "policies": {"routing": "least-loaded"},
+    "slo": {"ttft": "300ms", "tpot": "30ms"},
+}
+SHORT = {"prompt_tokens": 900, "output_tokens": {"dist": "lognormal", "mean": 24, "std": 16, "min": 2, "max": 90}}
+SMALL: dict[str, tuple[Json, str | None]] = {
+    "poisson": ({"requests": 150, "rate": "60/s", **SHORT}, None),
+    "bursts": ({"requests": 150, "rate": "30/s", "arrival": {"process": "gamma", "cv": 4}, **SHORT}, "ttft_p95<=400ms"),
+    "tenants": (
+        {"requests": 150, "rate": "50/s", "tenants": {"a": {"weight": 3, **SHORT}, "b": {"prompt_tokens": 3000}}},
+        "e2e_mean<=900ms, tpot_p99<=25ms",
+    ),
+    "users": ({"requests": 120, "closed_loop": {"concurrency": 40, "think_time": "50ms"}, **SHORT}, "e2e_p90<=500ms"),
+    "chats": (
+        {"requests": 120, "rate": "12/s", "kind": {"kind": "chat", "turns": 3, "think_time": "200ms"}, **SHORT},
+        "ttft_p99<=150ms, tpot_p99<=15ms",
+    ),
+}
+MIXED: Json = {
+    "workload": {"requests": 150, "rate": "40/s", **SHORT},
+    "cluster": {"deployments": {"a100": {"instances": 1, "gpu": "a100"}, "l40s": {"instances": 2, "gpu": "l40s"}}},
+    "policies": {"routing": "least-loaded"},
+}
+
+
+def keeps(scenario: Json, slo: str | None, seeds: int = SEEDS) -> bool:
+    """Whether a scenario keeps an SLO under each seed, worked out from whole runs by hand."""
+    for seed in range(seeds):
+        found = headway.simulate({**scenario, "seed": seed}).summary()
+        requests = found["requests"]
+        for text in (slo or "goodput>=0.99").split(","):
+            name, sign, limit = text.strip().partition("<=") if "<=" in text else text.strip().partition(">=")
+            if sign == ">=":
+                value = found["slo"]["goodput_ratio"]
+                if value < float(limit):
+                    return False
+            else:
+                latency, _, at = name.rpartition("_")
+                size = {"ms": 1.0, "s": 1000.0}["ms" if limit.endswith("ms") else "s"]
+                if found["latency"][latency][at] > float(limit.rstrip("ms")) * size:
+                    return False
+        if requests["completed"] < 0.99 * requests["arrived"]:
+            return False
+    return True
+
+
+def with_counts(scenario: Json, counts: dict[str, int]) -> Json:
+    """The scenario with so many instances of each deployment, written anew."""
+    given = scenario["cluster"]["deployments"]
+    deployments = {name: {**given[name], "instances": count} for name, count in counts.items() if count}
+    return {**scenario, "cluster": {**scenario["cluster"], "deployments": deployments}}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_fewest_replicas_are_those_of_brute_force(name: str) -> None:
+    workload, slo = SMALL[name]
+    scenario = {**COMMON, "workload": workload}
+    enough = [count for count in range(1, MOST + 1) if keeps({**scenario, "cluster": {"instances": count}}, slo)]
+    found = plan(scenario, slo, seeds=SEEDS, max_replicas=MOST, points=0, workers=1)
+    assert 1 < enough[0] < MOST  # else the case says nothing
+    assert found.replicas == {"default": enough[0]}
+    assert plan(scenario, slo, seeds=SEEDS, max_replicas=MOST, points=0, every=True, workers=1).counts == (enough[0],)
+    assert found.answer.meets() and found.answer.seeds_met == SEEDS
+    assert [(one.counts, one.meets(), one.seeds_run) for one in found.less] == [((enough[0] - 1,), False, SEEDS)]
+
+
+@pytest.mark.parametrize("slo", ["ttft_p99<=250ms, tpot_p95<=40ms", "ttft_p90<=120ms, tpot_mean<=30ms"])
+def test_the_cheapest_mix_is_that_of_an_exhaustive_search(slo: str) -> None:
+    prices = {"a100": 2.0, "l40s": 1.0}
+    most = 6
+    ways = [dict(zip(prices, counts, strict=True)) for counts in product(range(most + 1), repeat=2) if any(counts)]
+    ways.sort(key=lambda way: (sum(prices[name] * way[name] for name in way), sum(way.values()), tuple(way.values())))
+    best = next(way for way in ways if keeps(with_counts(MIXED, way), slo))
+    found = plan(MIXED, slo, seeds=SEEDS, max_replicas=most, points=0, workers=1)
+    assert found.replicas == best
+    assert found.summary()["answer"]["usd_per_hour"] == sum(prices[name] * best[name] for name in best)
+    assert len(found.tried) < len(ways)
+    assert not any(one.meets() for one in found.less)
+
+
+def test_each_model_keeps_somebody_to_serve_it() -> None:
+    cluster = {
+        "deployments": {
+            "chat": {"instances": 1, "serves": ["small"]},
+            "large": {"instances": 1, "model": "llama-3.1-70b", "tp": 4},
+        }
+    }
+    tenants = {"a": {"models": {"small": 1}, "weight": 9}, "b": {"models": {"llama-3.1-70b": 1}}}
+    scenario = {"workload": {"requests": 100, "rate": "40/s", "tenants": tenants, **SHORT}, "cluster": cluster}
+    slo = "ttft_p99<=200ms, tpot_p99<=25ms"
+    ways = [dict(zip(("chat", "large"), counts, strict=True)) for counts in product((1, 2, 3), repeat=2)]
+    enough = [way for way in ways if keeps(with_counts(scenario, way), slo, 1)]
+    best = min(enough, key=lambda way: 3.5 * way["chat"] + 14 * way["large"])
+    assert plan(scenario, slo, seeds=1, max_replicas=3, points=0, workers=1).replicas == best
+
+
+def test_the_halves_of_a_disaggregated_deployment_are_sought_apart() -> None:
+    cluster = {"architecture": "disaggregated", "prefill": {"instances": 1}, "decode": {"instances": 1}}
+    scenario = {"workload": {"requests": 100, "rate": "40/s", **SHORT, "prompt_tokens": 3000}, "cluster": cluster}
+    slo = "ttft_p99<=400ms, tpot_p99<=12ms"
+
+    def enough(prefill: int, decode: int) -> bool:
+        halves = {"prefill": {"instances": prefill}, "decode": {"instances": decode}}
+        return keeps({**scenario, "cluster": {**cluster, **halves}}, slo, 1)
+
+    ways = [way for way in product(range(1, 5), repeat=2) if enough(*way)]
+    found = plan(scenario, slo, seeds=1, max_replicas=4, points=0, workers=1)
+    assert found.counts == min(ways, key=lambda way: (sum(way), way))
+    assert found.replicas == {"prefill": found.counts[0], "decode": found.counts[1]}
+
+
+def test_the_knee_lies_where_a_fine_grid_has_it() -> None:
+    workload = {"requests": 200, "rate": "20/s", "prompt_tokens": 900, "output_tokens": 24}
+    scenario = {**COMMON, "workload": workload, "cluster": {"instances": 2}}
+    slo = "ttft_mean<=100ms, e2e_mean<=500ms"
+    found = plan(scenario, slo, find="load", seeds=1, points=0, workers=1)
+    assert found.holds is not None and found.breaks is not None
+    assert 1 < found.breaks / found.holds <= Fraction(102, 100)
+
+    def at(rate: float) -> bool:
+        return keeps({**scenario, "workload": {**workload, "rate": f"{rate:.6g}/s"}}, slo, 1)
+
+    grid = [float(found.holds) * (0.9 + 0.01 * step) for step in range(21)]
+    kept = [rate for rate in grid if at(rate)]
+    assert kept == grid[: len(kept)], "the case is not monotone, so a grid has no one knee"
+    assert at(float(found.holds)) and not at(float(found.breaks))
+    assert kept[-1] < float(found.breaks) and grid[len(kept)] > float(found.holds)
+
+
+def test_the_plan_is_the_same_whatever_the_number_of_workers() -> None:
+    scenario = {**COMMON, "workload": SMALL["poisson"][0]}
+    one, two, three = (plan(scenario, seeds=SEEDS, points=4, workers=workers).summary() for workers in (1, 2, 3))
+    assert json.dumps(one) == json.dumps(two) == json.dumps(three)
+    assert one["runs"] == sum(tried["seeds_run"] for tried in one["tried"])
+
+
+def test_the_curve_goes_through_the_knee_and_no_run_is_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def counted(resolved: Json) -> Json:
+        ran.append(json.dumps(resolved))
+        return figures(resolved)
+
+    monkeypatch.setattr("headway.experiment.trials.figures", counted)
+    found = plan({**COMMON, "workload": SMALL["poisson"][0]}, seeds=SEEDS, points=6, workers=1)
+    assert len(ran) == len(set(ran)) == found.runs
+    assert found.holds is not None and found.breaks is not None and found.holds >= found.load.base
+    loads = [point["load"] for point in found.curve]
+    assert loads == sorted(loads) and len(loads) == 6 and float(found.holds) in loads
+    assert loads[0] == pytest.approx(float(found.holds) / 4, rel=0.01)
+    assert loads[-1] == pytest.approx(float(found.holds) * 1.5, rel=0.01)
+    knee = found.curve[loads.index(float(found.holds))]
+    assert knee["meets"] and knee["seeds_met"] == SEEDS
+    assert found.curve[-1]["ttft_p99"] > found.curve[0]["ttft_p99"]
+
+
+def test_figures_come_with_their_mean_and_interval_over_the_seeds() -> None:
+    found = plan({**COMMON, "workload": SMALL["poisson"][0]}, "ttft_p99<=300ms", seeds=3, points=0, workers=1)
+    values = [
+        headway.simulate(
+            {**COMMON, "workload": SMALL["poisson"][0], "cluster": {"instances": found.counts[0]}, "seed": seed}
+        )
+        for seed in range(3)
+    ]
+    seen = [value.summary()["latency"]["ttft"]["p99"] for value in values]
+    told = found.summary()["answer"]["figures"]["ttft_p99"]
+    mean = sum(seen) / 3
+    spread = (sum((value - mean) ** 2 for value in seen) / 2) ** 0.5
+    assert told["seeds"] == seen
+    assert told["mean"] == pytest.approx(mean)
+    assert told["high"] - told["mean"] == pytest.approx(4.3027 * spread / 3**0.5)
+    assert told["clear"] is (told["high"] < 300)
+    assert "under all 3 seeds" in found.verdict and "of 3" in found.verdict
+
+
+def test_an_interval_is_students() -> None:
+    assert quantile(1) == 12.7062
+    assert quantile(30) == 2.0423 and quantile(31) == pytest.approx(2.0395, abs=2e-4)
+    assert interval([1.0]) is not None and interval([1.0, None]) is None and interval([]) is None
+    shares = interval([1.0, 0.9], share=True)
+    assert shares is not None and (shares.low, shares.high) == (pytest.approx(0.95 - 12.7062 * 0.05), 1.0)
+
+
+# --- the searches alone -----------------------------------------------------------------------------------------------
+
+
+def space(prices: Sequence[float], most: int) -> Space:
+    pools = [Pool(str(place), str(place), "", 1, price, 1, 0, most, ("m",)) for place, price in enumerate(prices)]
+    return Space(tuple(pools), (), {})
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 60))
+def test_bisection_finds_the_least_number(least: int, guess: int, most: int) -> None:
+    asked: list[int] = []
+
+    def ask(number: int, ahead: Sequence[int]) -> bool:
+        asked.append(number)
+        return number >= least
+
+    assert fewest(ask, 1, most, guess) == (least if least <= most else None)
+    assert len(asked) == len(set(asked)) <= 13
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=30), st.integers(1, 30))
+def test_where_more_is_not_always_better_the_answer_still_stands_on_an_edge(found: list[bool], guess: int) -> None:
+    number = fewest(lambda one, ahead: found[one], 0, len(found) - 1, guess)
+    assert number is None or (found[number] and (number == 0 or not found[number - 1]))
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=20))
+def test_every_needs_no_trust(found: list[bool]) -> None:
+    least = next((number for number, yes in enumerate(found, 1) if yes), None)
+    mixes = Mixes(lambda counts, ahead: found[counts[0] - 1], space([1.0], len(found)))
+    assert mixes.cheapest(every=True) == (None if least is None else (least,))
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.tuples(st.sampled_from([0.5, 1.0, 2.0, 3.5]), st.integers(1, 9)), min_size=1, max_size=3),
+    st.integers(3, 30),
+)
+def test_the_mix_is_the_cheapest_of_all(pools: list[tuple[float, int]], load: int) -> None:
+    """Each pool has a price and a power, and a mix will do where its power is that of the load."""
+    most = 6 if len(pools) < 3 else 4
+    box = space([price for price, _ in pools], most)
+    asked: list[Counts] = []
+
+    def enough(counts: Counts) -> bool:
+        return sum(count * power for count, (_, power) in zip(counts, pools, strict=True)) >= load
+
+    def ask(counts: Counts, ahead: Sequence[Counts]) -> bool:
+        asked.append(counts)
+        return enough(counts)
+
+    ways = [way for way in product(range(most + 1), repeat=len(pools)) if any(way) and enough(way)]
+    expected = min(ways, key=box.key, default=None)
+    assert Mixes(ask, box).cheapest() == expected
+    assert Mixes(lambda one, ahead: enough(one), box).cheapest(every=True) == expected
+
+
+@given(st.fractions(Fraction(1, 100), Fraction(300)), st.sampled_from([0.02, 0.001, 0.3]))
+def test_the_highest_load_is_found_to_its_tolerance(knee: Fraction, tolerance: float) -> None:
+    yes, no = highest(lambda value, ahead: value <= knee, Load("rate", Fraction(1), []), 5, tolerance)
+    assert yes is not None and no is not None
+    assert yes <= knee < no <= yes * (1 + Fraction(tolerance)) + Fraction(1, 1000)
+
+
+def test_a_load_without_end_or_without_beginning_is_told() -> None:
+    load = Load("rate", Fraction(3), [])
+    assert highest(lambda value, ahead: True, load, 4, 0.02) == (3 * 1024, None)
+    assert highest(lambda value, ahead: False, load, 4, 0.02)[0] is None
+    users = Load("users", Fraction(5), [])
+    assert highest(lambda value, ahead: value <= 7, users, 4, 0.02) == (7, 8)
+
+
+# --- loads ------------------------------------------------------------------------------------------------------------
+
+KINDS: dict[str, tuple[Json, str, float]] = {
+    "rate": ({"rate": "90/min", "arrival": "constant"}, "rate", 1.5),
+    "interval": ({"arrival": {"process": "adversarial", "size": 2, "interval": "1s"}}, "rate", 2.0),
+    "tenants": (
+        {"rate": "3/s", "arrival": "constant", "tenants": {"a": {"weight": 2}, "b": {}, "c": {"rate": "1/s"}}},
+        "rate",
+        4.0,
+    ),
+    "users": ({"closed_loop": {"concurrency": 4, "think_time": "1s"}}, "users", 4.0),
+    "both": ({"rate": "1/s", "tenants": {"a": {}, "b": {"closed_loop": {"concurrency": 2}}}}, "load", 1.0),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_twice_the_load_brings_twice_the_requests(name: str) -> None:
+    keys, unit, base = KINDS[name]
+    # so little that answers come at once and users only think
+    scenario = Scenario.load({"workload": {"requests": 200, "prompt_tokens": 8, "output_tokens": 1, **keys}})
+    load = load_of(scenario)
+    assert (load.unit, float(load.base)) == (unit, base)
+    resolved = scenario.resolved()
+    twice = {**resolved, "workload": load.scaled(resolved["workload"], load.base * 2)}
+    once_came, twice_came = (figures(one)["arrivals_per_s"] for one in (resolved, twice))
+    assert twice_came == pytest.approx(2 * once_came, rel=0.1)
+    assert load.scaled(resolved["workload"], load.base) == resolved["workload"]
+
+
+@pytest.mark.parametrize(
+    ("starts", "unit", "changed"),
+    [
+        (None, "speed", {"speed": 6.0}),
+        ({"rate": "5/s"}, "rate", {"starts": {"rate": "15/s"}}),
+        ({"users": 3}, "users", {"starts": {"users": 9}}),
+    ],
+)
+def test_the_load_of_a_trace_is_its_speed_or_that_of_its_sessions(
+    root: Path, starts: Json | None, unit: str, changed: Json
+) -> None:
+    trace = {
+        "path": str(root / "examples" / "08_sessions.jsonl"),
+        "speed": 2.0,
+        **({} if starts is None else {"starts": starts}),
+    }
+    scenario = Scenario.load({"workload": {"trace": trace}})
+    load = load_of(scenario)
+    assert load.unit == unit
+    thrice = load.scaled(scenario.resolved()["workload"], load.base * 3)["trace"]
+    for key, value in changed.items():
+        assert thrice[key] == value if not isinstance(value, dict) else value.items() <= thrice[key].items()
+    assert figures({**scenario.resolved(), "workload": {"trace": thrice}})["requests"]["completed"]
+
+
+def test_instants_as_recorded_have_no_load_to_scale(tmp_path: Path) -> None:
+    (tmp_path / "times.txt").write_text("".join(f"{0.1 * place:.1f}\n" for place in range(60)))
+    arrival = {"process": "trace", "path": str(tmp_path / "times.txt")}
+    scenario = {**COMMON, "workload": {"requests": 60, "arrival": arrival, **SHORT}}
+    with pytest.raises(HeadwayError, match=r"^workload\.arrival: .* give a rate"):
+        plan(scenario, find="load", workers=1)
+    found = plan(scenario, seeds=1, workers=1)
+    assert found.counts == (1,) and not found.curve
+    assert any(note.startswith("No curve: workload.arrival") for note in found.notes)
+
+
+# --- what goes with a plan --------------------------------------------------------------------------------------------
+
+
+def test_autoscaled_pools_are_planned_at_a_fixed_size() -> None:
+    cluster = {"instances": 2, "min_replicas": 1, "max_replicas": 9, "scaling": "queue-threshold"}
+    scenario = {**COMMON, "workload": SMALL["poisson"][0]}
+    scaled = {
+        **scenario,
+        "cluster": cluster,
+        "scaling": {"interval": "1s"},
+        "policies": {**COMMON["policies"], "scaling": "hpa"},
+    }
+    found = plan(scaled, seeds=1, points=0, workers=1)
+    assert found.counts == plan(scenario, seeds=1, points=0, workers=1).counts
+    assert any("autoscaler" in note for note in found.notes)
+
+
+def test_a_fault_always_finds_its_instance() -> None:
+    faults = [{"at": "1s", "instance": "instance-2", "kind": "slow", "factor": 3}]
+    loaded = Scenario.load({**COMMON, "workload": {"requests": 40, "rate": "2/s", **SHORT}, "faults": faults})
+    assert [pool.low for pool in space_of(loaded, None, 8).pools] == [3]
+    assert plan(loaded, seeds=1, points=0, workers=1).counts == (3,)
+    with pytest.raises(HeadwayError, match=r"^max: is 2, but a fault strikes replica 2"):
+        plan(loaded, max_replicas=2)
+
+
+def test_pools_that_are_not_varied_stay_and_are_paid_for() -> None:
+    found = plan(MIXED, "ttft_p99<=400ms, tpot_p95<=60ms", seeds=1, vary="l40s", points=0, workers=1)
+    assert [pool.name for pool in found.space.pools] == ["l40s"]
+    answer = found.summary()["answer"]
+    assert answer["usd_per_hour"] == 2.0 + found.counts[0] and answer["gpus"] == 1 + found.counts[0]
+    assert found.space.scenario((0,))["cluster"]["deployments"].keys() == {"a100"}
+
+
+def test_a_policy_that_turns_requests_away_does_not_get_a_smaller_cluster() -> None:
+    shed = {"name": "token-bucket", "rate": 5}
+    workload = SMALL["poisson"][0]
+    scenario = {**COMMON, "workload": workload, "policies": {**COMMON["policies"], "admission": shed}}
+    assert headway.simulate(scenario).summary()["latency"]["ttft"]["p99"] < 300
+    with pytest.raises(HeadwayError, match=r"^max: 4 replicas do not keep the SLO: completed is .* not at least 99 %"):
+        plan(scenario, "ttft_p99<=300ms", max_replicas=4, seeds=1, workers=1)
+
+
+def test_seeds_that_change_nothing_are_told(root: Path) -> None:
+    scenario = {"workload": {"trace": {"path": str(root / "examples" / "05_trace.jsonl")}}, "cluster": {"instances": 1}}
+    found = plan(scenario, "ttft_p99<=10s", seeds=2, points=0, workers=1)
+    assert any("one seed says as much" in note for note in found.notes)
+
+
+def test_a_policy_of_the_callers_own_program_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+
+    @headway.policy("routing", "plan-test-first")
+    class First:
+        def route(self, request: Any, cluster: Any) -> Any:
+            return headway.Route(cluster.instances[0].id)
+
+    scenario = {
+        **COMMON,
+        "workload": {"requests": 20, "rate": "1/s", **SHORT},
+        "policies": {"routing": "plan-test-first"},
+    }
+    assert plan(scenario, seeds=1, points=0, workers=2).counts == (1,)
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------------------
+
+QUIET: Json = {**COMMON, "workload": {"requests": 60, "rate": "20/s", **SHORT}}
+
+
+@pytest.mark.parametrize(
+    ("slo", "told"),
+    [
+        ("ttft_p98<=1s", r"slo: no figure is called 'ttft_p98'\. Did you mean 'ttft_p99'\?"),
+        (
+            "banana>=1",
+            r"slo: no figure is called 'banana'\. A latency \(ttft, .*\) with a statistic \(mean, .*completed\.",
+        ),
+        ("ttft_p99>=1s", r"slo: ttft_p99>=1s: at most so long is wanted of it; write it as ttft_p99<=500ms\."),
+        (
+            "attainment<=0.9",
+            r"slo: attainment<=0\.9: at least so much is wanted of it; write it as attainment>=0\.99\.",
+        ),
+        ("ttft_p99<=1", r"slo: ttft_p99: '1' is not a duration; write it with its unit"),
+        ("ttft_p99<=0ms", r"slo: ttft_p99: must be longer than nothing"),
+        ("attainment>=2", r"slo: attainment: expected a share above 0 and up to 1, as in 0\.99 or 99%, got '2'\."),
+        ("ttft_p99", r"slo: 'ttft_p99' is not a target; write bounds as in"),
+        ("ttft_p99=3s", r"slo: 'ttft_p99=3s' is not a target"),
+        ("", r"slo: '' is not a target"),
+        ("ttft_p99<=1s, ttft-p99<=2s", r"slo: ttft_p99 is bounded twice; keep one of them\."),
+        ("e2e_attainment>=0.9", r"slo: e2e_attainment: the scenario promises no such thing; give it 'slo\.e2e'"),
+        (
+            "tpot_p50<=1us",
+            r"slo: no number of replicas keeps it: even at 1/1024 .* tpot_p50 is .* ms, not at most 0\.001 ms",
+        ),
+    ],
+)
+def test_an_slo_that_cannot_be_meant_is_refused(slo: str, told: str) -> None:
+    with pytest.raises(HeadwayError, match=f"^{told}"):
+        plan(QUIET, slo, seeds=1, max_replicas=2, workers=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"find": "rate"}, "find: there is no looking for 'rate'"),
+        ({"seeds": 0}, "seeds: must lie between 1 and 1,000, got 0"),
+        ({"max_replicas": 0}, "max: must lie between 1 and 100,000, got 0"),
+        ({"tolerance": 0.0}, r"tolerance: must lie between 0\.0001 and 1"),
+        ({"points": -1}, "points: must lie between 0"),
+        ({"vary": "chat"}, "vary: no pool of this cluster is called 'chat'. Known: default."),
+        ({"overrides": "workload.rate=0/s"}, "workload.rate: '0/s' is not a rate"),
+        ({"overrides": "slo=null"}, "slo: the scenario promises nothing, so there is nothing to plan for"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(HeadwayError, match=f"^{told}"):
+        plan(QUIET, **options)
+
+
+def test_a_cluster_that_keeps_the_slo_under_no_load_is_told() -> None:
+    with pytest.raises(HeadwayError, match=r"^slo: this cluster keeps it under no load, not even .*/s: tpot_p50 is"):
+        plan(QUIET, "tpot_p50<=1us", find="load", seeds=1, workers=1)
+
+
+def test_an_slo_that_no_load_breaks_is_told() -> None:
+    found = plan(QUIET, "e2e_p99<=10h", find="load", seeds=1, points=0, workers=1)
+    assert found.breaks is None and found.holds == 20 * 1024
+    assert any("breaks the SLO in a run so short" in note for note in found.notes)
+
+
+def test_targets_are_read_in_several_ways() -> None:
+    loaded = Scenario.load(QUIET)
+    expected = (Target("ttft_p99", "<=", 1500.0), Target("attainment", ">", 0.95))
+    assert targets("ttft_p99 <= 1.5s, goodput_ratio > 95%", loaded) == expected
+    assert targets(["latency.ttft.p99<=1500ms", "slo.attainment>0.95"], loaded) == expected
+    assert targets("queue-wait-mean<1ms", loaded)[1] == Target("completed", ">=", 0.99)
+    assert targets(None, loaded) == (Target("attainment", ">=", 0.99),)
+    assert [one.written() for one in expected] == ["ttft_p99<=1500ms", "attainment>0.95"]
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({**QUIET, "name": "quiet"}))
+    return path
+
+
+def test_the_command_prints_a_table_a_curve_and_a_sentence(headway: Run, file: Path) -> None:
+    done = headway("plan", str(file), "--seeds", "2", "--points", "3")
+    assert done.returncode == 0 and not done.stderr
+    assert done.stdout.startswith("quiet: attainment>=0.99\n")
+    assert " ▸        2  7.00   2/2" in done.stdout and "against the load, on 2 replicas" in done.stdout
+    assert "2 replicas (2 GPUs, 7.00 USD/h) keep the SLO at 20/s under all 2 seeds" in " ".join(done.stdout.split())
+
+
+def test_with_json_the_command_prints_one_document(headway: Run, file: Path) -> None:
+    options = ("--slo", "ttft_p99<=300ms", "--seeds", "2", "--points", "2", "--find", "load")
+    done = headway("plan", str(file), *options, "--json")
+    document = json.loads(done.stdout)
+    assert document == plan(str(file), "ttft_p99<=300ms", seeds=2, points=2, find="load", workers=1).summary()
+    assert document["load"]["unit"] == "rate" and document["load"]["given"] == 20.0
+    assert document["load"]["holds"] < document["load"]["breaks"]
+
+
+@pytest.mark.parametrize("suffix", ["html", "svg", "json"])
+def test_a_plan_is_written_as_a_page_a_drawing_or_a_document(file: Path, suffix: str) -> None:
+    target = file.with_name(f"plan.{suffix}")
+    assert (
+        status(["plan", str(file), "--seeds", "1", "--points", "3", "--slo", "ttft_p99<=300ms", "-o", str(target)]) == 0
+    )
+    text = target.read_text(encoding="utf-8")
+    checks: dict[str, Callable[[str], bool]] = {
+        "html": lambda found: found.count("<svg ") == 2 and "TTFT against the load" in found,
+        "svg": lambda found: len(minidom.parseString(found).getElementsByTagName("svg")) == 3,
+        "json": lambda found: json.loads(found)["answer"]["replicas"] == {"default": 1},
+    }
+    assert checks[suffix](text)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--slo", "ttft_p99"), "slo: 'ttft_p99' is not a target"),
+        (("-o", "plan.txt"), "--output: 'plan.txt' should end in .html, .svg, .json"),
+        (("-o", "nowhere/plan.svg"), "--output: there is no folder 'nowhere'"),
+        (("--find", "peace"), 'Invalid value "peace" for --find'),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_a_sentence(
+    file: Path, options: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(["plan", str(file), *options]) == 2
+    shown = capsys.readouterr()
+    assert not shown.out and shown.err.startswith(f"headway: {told}") and shown.err.count("\n") == 1
