@@ -37,8 +37,8 @@ RUNS: dict[str, Any] = {
     },
     "slo-driven, told": {
         "name": "slo-driven",
-        "target": 0.99,
-        "comfort": 0.995,
+        "target": 0.97,
+        "comfort": 0.99,
         "low": 0.5,
         "step": 0.5,
         "cooldown_down_s": 600,
