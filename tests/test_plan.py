@@ -92,7 +92,9 @@ def test_the_fewest_replicas_are_those_of_brute_force(name: str) -> None:
     found = plan(scenario, slo, seeds=SEEDS, max_replicas=MOST, points=0, workers=1)
     assert 1 < enough[0] < MOST  # else the case says nothing
     assert found.replicas == {"default": enough[0]}
-    assert plan(scenario, slo, seeds=SEEDS, max_replicas=MOST, points=0, every=True, workers=1).counts == (enough[0],)
+    sure = plan(scenario, slo, seeds=SEEDS, max_replicas=MOST, points=0, every=True, workers=1)
+    assert sure.counts == (enough[0],)
+    assert not any("--every" in note for note in sure.notes)
     assert found.answer.meets() and found.answer.seeds_met == SEEDS
     assert [(one.counts, one.meets(), one.seeds_run) for one in found.less] == [((enough[0] - 1,), False, SEEDS)]
 
@@ -108,6 +110,7 @@ def test_the_cheapest_mix_is_that_of_an_exhaustive_search(slo: str) -> None:
     assert found.replicas == best
     assert found.summary()["answer"]["usd_per_hour"] == sum(prices[name] * best[name] for name in best)
     assert len(found.tried) < len(ways)
+    assert any("--every" in note for note in found.notes)  # it says what it took on trust
     assert not any(one.meets() for one in found.less)
 
 

@@ -220,8 +220,12 @@ class _Planner:
             curve=[self._drawn(one) for one in drawn],
             tried=sorted(judged.values(), key=lambda one: (one.load, self.space.key(one.counts))),
             runs=len(trials.used),
-            notes=notes(self.scenario, trials, answer, holds, breaks),
+            notes=notes(self.scenario, trials, answer, holds, breaks, self.trusts()),
         )
+
+    def trusts(self) -> bool:
+        """Whether cheaper mixes may have gone untried because larger ones had broken the SLO."""
+        return self.find == "replicas" and len(self.space.pools) > 1 and not self.every
 
     def _knee(self, counts: Counts) -> tuple[Fraction | None, Fraction | None]:
         def ask(value: Fraction, ahead: Sequence[Fraction]) -> bool:
