@@ -81,6 +81,10 @@ class Engines(Struct, frozen=True):
         """Whether anything is said of how many there may be."""
         return any(getattr(self, name) is not None for name in SCALED)
 
+    def names(self) -> tuple[str, ...]:
+        """What clients may call its model by; none where they may call it anything."""
+        return ()
+
     def shape(self, where: str = "cluster") -> latency.ModelShape:
         return latency.read_model(self.model, f"{where}.model")
 

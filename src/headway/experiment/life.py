@@ -97,7 +97,7 @@ class Promised:
         if outcome != "completed":
             return False
         return (
-            (slo.ttft_ps is None or first_ps - request.arrival_ps <= slo.ttft_ps)
+            (slo.ttft_ps is None or 0 <= first_ps - request.arrival_ps <= slo.ttft_ps)
             and (slo.tpot_ps is None or now_ps - first_ps <= slo.tpot_ps * (output_tokens - 1))
             and (slo.e2e_ps is None or now_ps - request.arrival_ps <= slo.e2e_ps)
         )

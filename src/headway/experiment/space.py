@@ -103,7 +103,6 @@ def _pools(scenario: Scenario, most: int) -> list[Pool]:
     several = cluster.deployments is not None and len(cluster.deployments) > 1
     found: list[Pool] = []
     for name, one in cluster.named().items():
-        names = one.names() if cluster.deployments is not None else ()  # type: ignore[attr-defined]
         for role, half in (one.halves() or {"": one}).items():
             id = list(cluster.scaled())[len(found)]
             # A deployment of two halves stays: without it there would be nobody for its pairs.
@@ -111,7 +110,7 @@ def _pools(scenario: Scenario, most: int) -> list[Pool]:
             if low > most:
                 raise HeadwayError(f"max: is {most}, but a fault strikes replica {low - 1} of {id}; raise it.")
             price = half.tp * half.card().usd_per_hour
-            found.append(Pool(id, name, role, half.tp, price, half.instances, low, most, tuple(names)))
+            found.append(Pool(id, name, role, half.tp, price, half.instances, low, most, one.names()))
     return found
 
 
