@@ -15,6 +15,7 @@ from headway import hashing
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.clock import Simulation
 from headway.sim.setup import TierSetup
+from headway.sim.store import Store
 from headway.types import OUTCOMES, Path
 from headway.workload.traffic import Traffic
 from reference import ReferenceRun, open_loop, simulate
@@ -66,13 +67,18 @@ def stores_found(simulation: Simulation) -> dict[str, Any]:
             store.check()
             tier.settle(LATER)
             link.settle(LATER)
-            content = [(part.key, part.ranges) for part in store.recency]
             found["contents"].append(
-                [(key, block) for key, ranges in content for start, end in ranges[::-1] for block in blocks(start, end)]
+                [(key, block) for key, start, end in oldest_first(store) for block in blocks(start, end)]
             )
             found["counts"].append((tier.stored, tier.loaded, tier.thrashed, tier.peak, tier.filled))
             found["links"].append((link.moved_bytes, link.busy_ps))
     return found
+
+
+def oldest_first(store: Store) -> list[tuple[int, int, int]]:
+    """What a store has, by key: of what came together the tail first."""
+    spans = [(one[2], -one[0], key, one[0], one[1]) for key, found in store.spans.items() for one in found]
+    return [(key, start, end) for _, _, key, start, end in sorted(spans)]
 
 
 def blocks(start: int, end: int) -> list[int]:

@@ -132,13 +132,11 @@ def vanish(plain: Plain, stepping: Stepping, job: Any) -> None:
     stepping.finished.remove(job)
 
 
-def store_twice(plain: Plain, store: Store, *given: Any) -> Any:
-    discard, store_class = Store.discard, type(store)
-    try:
-        store_class.discard = lambda *_: 0  # type: ignore[method-assign]
-        return plain(store, *given)
-    finally:
-        store_class.discard = discard  # type: ignore[method-assign]
+def store_twice(plain: Plain, store: Store, content: Any, at: int) -> Any:
+    found = plain(store, content, at)
+    for key, *_ in content:
+        store.spans[key].append(store.spans[key][-1])
+    return found
 
 
 def stay_below(plain: Plain, tiers: Tiers, *given: Any) -> None:
@@ -208,15 +206,15 @@ def keep_a_copy(plain: Plain, cache: KvCache, *given: Any) -> list[Any]:
     return []
 
 
-def send_more(plain: Plain, link: Link, *given: Any) -> None:
-    plain(link, *given)
+def send_more(plain: Plain, link: Link, *given: Any) -> Any:
     link.moved_bytes += 1
+    return plain(link, *given)
 
 
-def wait_for_more(plain: Plain, link: Link, now: int, amount: int, load: Any) -> None:
-    plain(link, now, amount, load)
+def wait_for_more(plain: Plain, link: Link, now: int, amount: int, load: Any, after: Any) -> Any:
     if load is not None:
         load.left += 1
+    return plain(link, now, amount, load, after)
 
 
 def count_prompt_twice(plain: Plain, stepping: Stepping, job: Any, computed: int) -> None:

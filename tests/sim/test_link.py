@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headway.sim.job import Job
 from headway.sim.leap import NEVER
-from headway.sim.link import Link
+from headway.sim.link import START, Link
 from headway.sim.load import Load
 from headway.types import Path, Request
 
@@ -32,7 +32,7 @@ def arrivals(
             found.update({load.instance: now for load in link.arrived(now)})
         while waiting and waiting[0][1][0] == now:
             number, (_, amount) = waiting.pop(0)
-            link.start(now, amount, Load(number, JOB, 0, 0) if alone in (None, number) else None)
+            link.start(now, amount, Load(number, JOB, 0, 0) if alone in (None, number) else None, START)
     return found
 
 
@@ -55,6 +55,16 @@ def test_thirds_of_a_picosecond_add_up() -> None:
     # Then the others have had 11/3 of their hundred, and need 3 x 289/3.
     first, others = dict.fromkeys(range(3), 23), dict.fromkeys(range(3, 6), 23 + 289)
     assert arrivals(10**12, 0, [(0, 4)] * 3 + [(1, 100)] * 3) == first | others
+
+
+def test_who_waits_for_the_whole_waits_for_the_part_that_leaves_last() -> None:
+    link = Link(10**12, 5)
+    first = link.start(0, 100, None, START)
+    assert link.next_ps == NEVER
+    link.start(10, 20, load := Load(0, JOB, 0, 0), first)
+    # They share the link until the second has left after 40 ps; the first has then had 30 of its hundred.
+    assert link.next_ps == 10 + 40 + 70 + 5
+    assert link.arrived(125) == [load]
 
 
 def test_nothing_at_all_still_takes_a_picosecond() -> None:

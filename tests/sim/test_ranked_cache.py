@@ -228,7 +228,7 @@ def test_a_store_loses_the_lowest_level_first(blocks: int, actions: list[tuple[s
             continue
         plain = [one for one in plain if one[1] not in named]
         if action == "put":
-            store.put(key, start, start + length, 0, level)
+            store.put([(key, start, start + length, level)], 0)
             plain += [(level, name) for name in reversed(named)]
         else:
             store.discard(key, start, start + length)

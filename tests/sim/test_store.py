@@ -32,10 +32,10 @@ def test_it_is_a_list_of_blocks_in_order_of_recency(blocks: int, actions) -> Non
         here = [block for block in named if block in plain]
         plain = [block for block in plain if block not in named]
         if action == "put":
-            assert store.put(key, start, start + length, 0) == length - len(here)
+            assert store.put([(key, start, start + length, 0.0)], 0) == length - len(here)
             plain += reversed(named)
         else:
-            assert store.discard(key, start, start + length) == len(here)
+            store.discard(key, start, start + length)
         assert store.used == len(plain)
         for k in KEYS:
             for at in range(16):

@@ -65,8 +65,9 @@ def below(simulation: Simulation, place: int = 0) -> list[tuple[int, int]]:
     """What a store has, the oldest first."""
     tiers = simulation.instances[0].tiers
     assert tiers is not None
-    parts = [(part.key, part.ranges) for part in tiers.tiers[place].store.recency]
-    return [(key, block) for key, ranges in parts for first, end in ranges[::-1] for block in range(first, end)[::-1]]
+    found = tiers.tiers[place].store.spans.items()
+    spans = sorted((one[2], -one[0], key, one[0], one[1]) for key, spans in found for one in spans)
+    return [(key, block) for _, _, key, first, end in spans for block in range(first, end)[::-1]]
 
 
 def test_who_lacked_blocks_is_tried_again_when_another_has_computed_its_prefix() -> None:

@@ -32,7 +32,7 @@ def evicted(instance: Instance) -> Content:
 
 
 def stored(tier: Tier) -> Content:
-    return {key: [(start, end) for start, end, _ in spans] for key, spans in tier.store.spans.items()}
+    return {key: [(start, end) for start, end, *_ in spans] for key, spans in tier.store.spans.items()}
 
 
 def wanted(job: Job, start: int, end: int) -> list[tuple[int, Range]]:

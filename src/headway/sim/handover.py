@@ -8,6 +8,7 @@ pipelined, each chunk of the prompt may travel as soon as it is computed.
 from __future__ import annotations
 
 from headway.sim.job import Job
+from headway.sim.link import START
 from headway.sim.load import Load
 from headway.sim.setup import TransferSetup
 
@@ -35,6 +36,7 @@ class Handover:
         "incoming",
         "link",
         "load",
+        "mark",
         "prefill",
         "sent",
         "source",
@@ -63,6 +65,7 @@ class Handover:
         self.begun_ps = -1  # when it had room for it, and the transfer began
         self.done = False  # the prompt is computed
         self.load: Load | None = None  # once the other instance has room for it
+        self.mark = START  # of its transfer that leaves last
         self.sent = 0  # tokens of the prompt that the other instance has, or that are on their way
 
     def amount(self, tokens: int) -> int:

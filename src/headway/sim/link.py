@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
+from typing import Final
 
 from headway.sim.leap import NEVER
 from headway.sim.load import Load
@@ -16,6 +17,9 @@ from headway.types import PS_PER_SECOND
 
 FINE = 40  # bits of a picosecond
 LOST = 1 << 20  # more than progress has lost by rounding down, which must not cost a whole picosecond
+
+Mark = tuple[int, int]  # the progress at which the last byte of a transfer leaves, and its number
+START: Final = (0, 0)
 
 
 class Link:
@@ -36,9 +40,8 @@ class Link:
     def __init__(self, bandwidth: int, latency_ps: int) -> None:
         self.bandwidth = bandwidth  # bytes a second
         self.latency_ps = latency_ps
-        # heap: the progress at which the last byte leaves, number, who waits for it (nobody for what is stored away)
-        self.leaving: list[tuple[int, int, Load | None]] = []
-        self.awaited: list[tuple[int, int, Load]] = []  # heap of those that somebody waits for, and some that have left
+        self.leaving: list[Mark] = []  # heap
+        self.awaited: list[tuple[int, int, Load]] = []  # heap of those marks that somebody waits for
         self.under_way: deque[tuple[int, Load]] = deque()  # when they arrive
         self.progress = 0
         self.since = 0  # when it was settled
@@ -47,18 +50,21 @@ class Link:
         self.busy_ps = 0  # with bytes on it
         self.moved_bytes = 0
 
-    def start(self, now: int, amount: int, load: Load | None) -> None:
-        """A transfer of so many bytes begins; it takes at least a picosecond."""
+    def start(self, now: int, amount: int, load: Load | None, after: Mark) -> Mark:
+        """A transfer of so many bytes begins; it takes at least a picosecond. Somebody may wait for it, if not for an
+        earlier one that leaves `after` it; nobody does for what is stored away."""
         self.settle(now)
         alone_ps = max(1, -(-amount * PS_PER_SECOND // self.bandwidth))
         self.numbered += 1
-        goal = self.progress + (alone_ps << FINE)
-        heappush(self.leaving, (goal, self.numbered, load))
+        mark = (self.progress + (alone_ps << FINE), self.numbered)
+        heappush(self.leaving, mark)
         if load is not None:
-            heappush(self.awaited, (goal, self.numbered, load))
+            goal, number = max(mark, after)
+            heappush(self.awaited, (goal, number, load))
         self.moved_bytes += amount
         if load is not None or self.next_ps != NEVER:
             self.set_next()
+        return mark
 
     def arrived(self, now: int) -> list[Load]:
         """What arrives at this instant, in the order in which the last bytes left; called at `next_ps`."""
@@ -71,9 +77,9 @@ class Link:
 
     def settle(self, now: int) -> None:
         """Let everything leave whose last byte has left by now."""
-        leaving = self.leaving
+        leaving, awaited = self.leaving, self.awaited
         while leaving:
-            goal, _, load = leaving[0]
+            goal, number = leaving[0]
             left_ps = -((self.progress - goal) * len(leaving) + LOST >> FINE)
             if self.since + left_ps > now:
                 self.progress += ((now - self.since) << FINE) // len(leaving)
@@ -83,15 +89,15 @@ class Link:
             self.since += left_ps
             self.busy_ps += left_ps
             self.progress = goal
-            if load is not None:
-                self.under_way.append((self.since + self.latency_ps, load))
+            if awaited and awaited[0][1] == number:
+                self.under_way.append((self.since + self.latency_ps, heappop(awaited)[2]))
         self.since = now
 
     def set_next(self) -> None:
         under_way, awaited = self.under_way, self.awaited
         while under_way and not under_way[0][1].wanted:
             under_way.popleft()
-        while awaited and (awaited[0][0] <= self.progress or not awaited[0][2].wanted):
+        while awaited and not awaited[0][2].wanted:
             heappop(awaited)
         if under_way:
             self.next_ps = under_way[0][0]
@@ -103,7 +109,7 @@ class Link:
         at, progress, count = self.since, self.progress, len(self.leaving)
         if self.leaving[0][0] == last:
             return at - ((progress - last) * count + LOST >> FINE)
-        for goal in sorted([goal for goal, _, _ in self.leaving if goal <= last]):
+        for goal in sorted([goal for goal, _ in self.leaving if goal <= last]):
             at -= (progress - goal) * count + LOST >> FINE
             progress = goal
             count -= 1
@@ -125,15 +131,16 @@ class Links:
         self.links.append(Link(bandwidth, latency_ps))
         return len(self.links) - 1
 
-    def start(self, now: int, number: int, amount: int, load: Load | None) -> None:
+    def start(self, now: int, number: int, amount: int, load: Load | None, after: Mark = START) -> Mark:
         link = self.links[number]
         before = link.next_ps
-        link.start(now, amount, load)
+        mark = link.start(now, amount, load, after)
         if load is not None:
             load.links.append(number)
         if link.next_ps != before:
             self._push(number, link)
             self._drop_stale()
+        return mark
 
     def forget(self, load: Load) -> None:
         """Nobody waits for it any more; what is on its way goes on, but its arrival is no event."""

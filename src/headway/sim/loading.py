@@ -63,7 +63,7 @@ class Loading(Batch):
     def fetch(self, handover: Handover, load: Load, now: int) -> None:
         """The blocks come from the instance that computes the prompt, as far as it has."""
         handover.load = load
-        load.left = 1  # until the prompt is computed
+        load.left = 1
         handover.sent = load.start * self.block_tokens
         handover.begun_ps = now
         self.fetch_more(handover, now)
@@ -76,8 +76,9 @@ class Loading(Batch):
             tokens -= tokens % handover.transfer.grain_tokens
         if tokens > 0 or handover.done:
             handover.sent += max(0, tokens)
-            load.left += not handover.done
-            self.links.start(now, handover.link, handover.amount(max(0, tokens)), load)
+            amount, awaiting = handover.amount(max(0, tokens)), load if handover.done else None
+            mark = self.links.start(now, handover.link, amount, awaiting, handover.mark)
+            handover.mark = max(handover.mark, mark)
 
     def swap_out(self, job: Job) -> None:
         """A decode that has to yield keeps what it has computed in the store below, if that has room."""

@@ -2,46 +2,40 @@
 there last; beyond its capacity the oldest goes first, and of what came together the tail before the head. Where content
 has a level (see `ranked_cache`), what has the lowest goes first, of equals the oldest.
 
-Content is named as in the cache: by (key, block). Blocks of one key that came together are one *part*, which may have
-gaps where some of them came again later or were taken out.
+Content is named as in the cache: by (key, block). Blocks of one key that came together have a number in common; they
+are one span, or several where some of them came again later or were taken out.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict
+from bisect import bisect_left, bisect_right
+from collections import deque
 from heapq import heapify, heappop, heappush
 
 from headway.sim.kv_cache import Runs, Stretch, follow
+from headway.sim.leap import NEVER
 from headway.types import InvariantError
 
-SPARE = 64  # entries of no use that a heap may have, beside as many as there are of use
+SPARE = 64  # entries of no use that a queue may have, beside as many as there are of use
 
-
-class Part:
-    __slots__ = ("at", "key", "level", "ranges")
-
-    def __init__(self, key: int, start: int, end: int, at: int, level: float) -> None:
-        self.at = at  # when it came
-        self.key = key
-        self.level = level
-        self.ranges = [(start, end)]  # in order
-
-
-Span = tuple[int, int, Part]  # first block, end block
+Span = tuple[int, int, int, int, float]  # first block, end block, number, when it came, level
 
 
 class Store:
-    __slots__ = ("blocks", "came", "levels", "ranked", "recency", "spans", "used")
+    __slots__ = ("blocks", "came", "levels", "queue", "ranked", "room", "spans", "used")
 
     def __init__(self, blocks: int, ranked: bool = False) -> None:
         self.blocks = blocks
         self.used = 0
-        self.spans: dict[int, list[Span]] = {}  # the ranges of all parts of a key, in order
-        self.recency: OrderedDict[Part, None] = OrderedDict()  # oldest first; a dict would look at all that have gone
+        self.came = 0  # the last number
+        self.spans: dict[int, list[Span]] = {}  # by key, in order
         self.ranked = ranked  # whether levels count
-        self.levels: list[tuple[float, int, Part]] = []  # heap of the parts then, also of some that are no more
-        self.came = 0  # parts that ever did
+        # What goes next, as it came: not all of it is still here.
+        self.queue: deque[Stretch] = deque()  # the oldest first, numbered without a gap up to the last that came
+        self.levels: list[tuple[float, int, Stretch]] = []  # a heap with numbers instead, where levels count
+        self.room = SPARE  # entries before those of no use are looked for
+
+    # --- what is here ----------------------------------------------------------------------------------------
 
     def match(self, runs: Runs, start: int, limit: int) -> int:
         """Where the blocks end that are here without a gap from `start` on, at most `limit`."""
@@ -58,12 +52,13 @@ class Store:
     def covered(self, key: int, at: int) -> int:
         """Where the blocks of a key end that are here without a gap from `at` on."""
         spans = self.spans.get(key)
-        if spans is not None:
-            for place in range(max(0, bisect_right(spans, at, key=_first) - 1), len(spans)):
-                start, end, _ = spans[place]
-                if start > at:
-                    break
-                at = max(at, end)
+        if spans is None:
+            return at
+        for place in range(_place(spans, at), len(spans)):
+            span = spans[place]
+            if span[0] > at:
+                break
+            at = span[1]
         return at
 
     def within(self, key: int, start: int, end: int) -> list[Span]:
@@ -71,16 +66,22 @@ class Store:
         spans = self.spans.get(key)
         if spans is None:
             return []
-        low, high = _touching(spans, start, end)
-        return [(max(first, start), min(last, end), part) for first, last, part in spans[low:high]]
+        found = spans[_place(spans, start) : bisect_left(spans, (end, 0, 0, 0, 0.0))]
+        if found:
+            if found[0][0] < start:
+                found[0] = (start, *found[0][1:])
+            if found[-1][1] > end:
+                found[-1] = (found[-1][0], end, *found[-1][2:])
+        return found
 
     def first_in(self, runs: Runs, start: int, end: int) -> int:
         """The first of the blocks from `start` to `end` that is here, or `end`."""
         first = 0
         for key, last in runs:
             if last > start:
-                for left, _, _ in self.within(key, max(first, start), min(last, end)):
-                    return left
+                found = self.within(key, max(first, start), min(last, end))
+                if found:
+                    return found[0][0]
             if last >= end:
                 break
             first = last
@@ -91,140 +92,182 @@ class Store:
         count = first = 0
         for key, last in runs:
             if last > start and first < end:
-                for left, right, part in self.within(key, max(first, start), min(last, end)):
-                    if part.at > at:
+                for left, right, _, came, _ in self.within(key, max(first, start), min(last, end)):
+                    if came > at:
                         count += right - left
             first = last
         return count
 
     def parts_of(self, key: int, start: int, end: int) -> list[Stretch]:
         """What is here of these blocks, by level, in order."""
-        return [(key, first, last, part.level) for first, last, part in self.within(key, start, end)]
+        return [(key, first, last, level) for first, last, _, _, level in self.within(key, start, end)]
 
-    def put(self, key: int, start: int, end: int, at: int, level: float = 0.0) -> int:
-        """The blocks become the most recent ones. How many of them were not here before."""
-        spans = self.spans.get(key)
-        fresh = end - start
-        if spans is not None:
-            first, last, part = spans[0]
-            if first == start and last == end and len(part.ranges) == 1 and not self.ranked:  # it is here as it comes
-                part.at = at
-                part.level = level
-                self.recency.move_to_end(part)
-                return 0
-            if end > first:
-                fresh -= self.discard(key, start, end)
-        part = Part(key, start, end, at, level)
-        if not spans:
-            self.spans[key] = [(start, end, part)]
-        elif end <= spans[0][0]:
-            spans.insert(0, (start, end, part))
-        else:
-            insort(spans, (start, end, part), key=_first)
-        self.recency[part] = None
+    # --- what comes ------------------------------------------------------------------------------------------
+
+    def put(self, content: list[Stretch], at: int) -> int:
+        """The blocks become the most recent ones, each stretch more recent than the one before. How many of them were
+        not here."""
+        fresh = 0
+        known, number = self.spans, self.came
+        for key, start, end, level in content:
+            number += 1
+            spans = known.get(key)
+            if spans is None:
+                known[key] = [(start, end, number, at, level)]
+                fresh += end - start
+                continue
+            first, last, _, _, _ = spans[0]
+            if first == start and last == end:  # it is here as it comes
+                spans[0] = (start, end, number, at, level)
+            elif end <= first:  # what is evicted goes from the tail on
+                spans.insert(0, (start, end, number, at, level))
+                fresh += end - start
+            else:
+                fresh += end - start - _replace(spans, start, end, [(start, end, number, at, level)])
         if self.ranked:
-            self.came += 1
-            heappush(self.levels, (level, self.came, part))
-        self.used += end - start
+            for place, stretch in enumerate(content, self.came + 1):
+                heappush(self.levels, (stretch[3], place, stretch))
+        else:
+            self.queue.extend(content)
+        self.came = number
+        self.used += fresh
+        if len(self.queue) + len(self.levels) > self.room:
+            self._tidy()
         return fresh
 
-    def touch(self, key: int, start: int, end: int, level: float | None) -> None:
-        """The blocks, all of which are here, become the most recent ones, but came when they came. Without a level they
-        have been used once more."""
-        for first, last, part in reversed(self.within(key, start, end)):  # the head is the most recent
-            self.put(key, first, last, part.at, part.level + 1 if level is None else level)
+    def touch(self, content: list[Stretch], counts: bool) -> None:
+        """The blocks, all of which are here, become the most recent ones, but came when they came. Where uses count
+        they have been used once more, else they have the new level."""
+        for key, start, end, level in content:
+            for first, last, _, at, uses in reversed(self.within(key, start, end)):  # the head is the most recent
+                self.put([(key, first, last, uses + 1 if counts else level)], at)
 
-    def discard(self, key: int, start: int, end: int) -> int:
-        """Take the blocks out. How many of them were here."""
+    # --- what goes -------------------------------------------------------------------------------------------
+
+    def discard(self, key: int, start: int, end: int) -> None:
+        """Take the blocks out, as far as they are here."""
         spans = self.spans.get(key)
         if spans is None:
-            return 0
-        first, last, part = spans[-1]
-        if end <= spans[0][0] or start >= last:
-            return 0
-        if first <= start and last <= end:
-            self._cut(key, spans, start)
-            return last - start
-        low, high = _touching(spans, start, end)
-        gone, left = 0, []
-        for first, last, part in spans[low:high]:
-            gone += min(last, end) - max(first, start)
-            rest = [one for one in ((first, min(last, start)), (max(first, end), last)) if one[0] < one[1]]
-            place = part.ranges.index((first, last))
-            part.ranges[place : place + 1] = rest
-            if not part.ranges:
-                del self.recency[part]
-            left += [(front, back, part) for front, back in rest]
-        spans[low:high] = left
+            return
+        first = spans[0]
+        if len(spans) == 1 and start <= first[0] and first[1] <= end:
+            del self.spans[key]
+            self.used -= first[1] - first[0]
+            return
+        self.used -= _replace(spans, start, end, [])
         if not spans:
             del self.spans[key]
-        self.used -= gone
-        return gone
 
     def clear(self) -> None:
         self.spans.clear()
-        self.recency.clear()
+        self.queue.clear()
         self.levels.clear()
         self.used = 0
-
-    def _cut(self, key: int, spans: list[Span], start: int) -> None:
-        """Take out what the last span of a key has from `start` on: what is evicted goes from the tail."""
-        first, last, part = spans.pop()
-        part.ranges.pop()  # the last of its part too
-        if first < start:
-            spans.append((first, start, part))
-            part.ranges.append((first, start))
-        elif not part.ranges:
-            del self.recency[part]
-            if not spans:
-                del self.spans[key]
-        self.used -= last - start
 
     def overflow(self) -> list[Stretch]:
         """Take out what goes beyond the capacity, in the order in which it goes."""
         gone: list[Stretch] = []
-        while self.used > self.blocks:
-            part = self._lowest() if self.ranked else next(iter(self.recency))
-            start, end = part.ranges[-1]
-            over = self.used - self.blocks
-            if end - start > over:
-                start = end - over
-            self.discard(part.key, start, end)
-            follow(gone, (part.key, start, end, part.level))
+        over = self.used - self.blocks
+        if over <= 0:
+            return gone
+        self.used = self.blocks
+        known, queue, levels, ranked = self.spans, self.queue, self.levels, self.ranked
+        while over > 0:
+            if ranked:
+                _, number, entry = levels[0]
+            else:
+                entry, number = queue[0], self.came - len(queue) + 1
+            key, first, end, level = entry
+            spans = known.get(key)
+            if spans is not None:
+                place = -1 if spans[-1][2] == number else _last(spans, number, first, end)
+                if place < len(spans):
+                    start, end, _, at, _ = spans[place]
+                    if end - start > over:
+                        spans[place] = (start, end - over, number, at, level)
+                        follow(gone, (key, end - over, end, level))
+                        break
+                    over -= end - start
+                    follow(gone, (key, start, end, level))
+                    del spans[place]
+                    if not spans:
+                        del known[key]
+                    if start > first:  # there may be more of it
+                        continue
+            if ranked:
+                heappop(levels)
+            else:
+                queue.popleft()
         return gone
 
-    def _lowest(self) -> Part:
-        levels = self.levels
-        if len(levels) > 2 * len(self.recency) + SPARE:
-            self.levels = levels = [entry for entry in levels if entry[2] in self.recency]
-            heapify(levels)
-        while levels[0][2] not in self.recency:
-            heappop(levels)
-        return levels[0][2]
+    def _tidy(self) -> None:
+        """Forget the entries of no use, and number the others anew."""
+        first = self.came - len(self.queue) + 1
+        entries = [(number, one) for number, one in enumerate(self.queue, first) if self._has(number, one)]
+        self.levels = [one for one in self.levels if self._has(one[1], one[2])]
+        heapify(self.levels)
+        if entries:
+            moved = {old: new for new, (old, _) in enumerate(entries, self.came - len(entries) + 1)}
+            for key, spans in self.spans.items():
+                self.spans[key] = [(start, end, moved[old], at, level) for start, end, old, at, level in spans]
+        self.queue = deque([one for _, one in entries])
+        self.room = 2 * (len(self.queue) + len(self.levels)) + SPARE
+
+    def _has(self, number: int, entry: Stretch) -> bool:
+        key, start, end, _ = entry
+        spans = self.spans.get(key)
+        return spans is not None and _last(spans, number, start, end) < len(spans)
 
     def check(self) -> None:
-        """What the parts say is what is used, no block twice, and no more than there is room for."""
+        """What the spans say is what is used, no block twice, each will go some time, and no more than there is room
+        for."""
         used = 0
+        queued = range(self.came - len(self.queue) + 1, self.came + 1)
+        ranked = {number for _, number, _ in self.levels}
         for key, spans in self.spans.items():
             at = -1
-            for start, end, part in spans:
-                if start < at or end <= start or part not in self.recency or (start, end) not in part.ranges:
+            for start, end, number, _, _ in spans:
+                if start < at or end <= start or not (number in ranked or number in queued):
                     raise InvariantError(f"A store's blocks {key}:{start}-{end} are out of order.")
                 at = end
                 used += end - start
         if used != self.used or used > self.blocks:
             raise InvariantError(
-                f"A store's blocks do not add up: {self.used} used of {self.blocks}, parts say {used}."
+                f"A store's blocks do not add up: {self.used} used of {self.blocks}, spans say {used}."
             )
 
 
-def _first(span: Span) -> int:
-    return span[0]
+def _place(spans: list[Span], at: int) -> int:
+    """The first that ends after `at`."""
+    place = bisect_right(spans, (at, NEVER, 0, 0, 0.0))
+    return place - 1 if place and spans[place - 1][1] > at else place
 
 
-def _touching(spans: list[Span], start: int, end: int) -> tuple[int, int]:
-    """The places of those that have any of the blocks from `start` to `end`."""
-    low = bisect_right(spans, start, key=_first)
-    if low and spans[low - 1][1] > start:
-        low -= 1
-    return low, bisect_left(spans, end, low, key=_first)
+def _last(spans: list[Span], number: int, start: int, end: int) -> int:
+    """The place of the last of those that are left of what came from `start` to `end`; without any, behind all."""
+    for place in range(bisect_left(spans, (end, 0, 0, 0, 0.0)) - 1, -1, -1):
+        span = spans[place]
+        if span[2] == number:
+            return place
+        if span[0] < start:
+            break
+    return len(spans)
+
+
+def _replace(spans: list[Span], start: int, end: int, new: list[Span]) -> int:
+    """Put what is new in the place of the blocks from `start` to `end`. How many of those were here."""
+    low = _place(spans, start)
+    high = bisect_left(spans, (end, 0, 0, 0, 0.0), low)
+    gone = 0
+    for place in range(low, high):
+        gone += spans[place][1] - spans[place][0]
+    if low < high:
+        head, tail = spans[low], spans[high - 1]
+        if head[0] < start:
+            gone -= start - head[0]
+            new = [(head[0], start, *head[2:]), *new]
+        if tail[1] > end:
+            gone -= tail[1] - end
+            new = [*new, (end, tail[1], *tail[2:])]
+    spans[low:high] = new
+    return gone

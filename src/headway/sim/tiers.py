@@ -114,8 +114,7 @@ class Tiers:
                 tier.hits += last - first
             tier.thrashed += tier.store.younger(job.runs, first, last, now - THRASH_PS)
             if self.eager or tier.shared:  # it was used
-                for key, low, high, level in stretches(job.runs, first, last, job.ticket.priority):
-                    tier.store.touch(key, low, high, None if self.counts else level)
+                tier.store.touch(stretches(job.runs, first, last, job.ticket.priority), self.counts)
             else:  # it moves
                 tier.settle(now)
                 tier.lent += last - first
@@ -239,9 +238,8 @@ class Tiers:
             if not content:
                 break
             tier.settle(now)
-            store, fresh = tier.store, 0
-            for key, start, end, level in content:
-                fresh += store.put(key, start, end, now, level)
+            store = tier.store
+            fresh = store.put(content, now)
             tier.tell(now, content, True)
             content = store.overflow() if store.used > store.blocks else []
             if content:
