@@ -101,6 +101,11 @@ class Table:
             column = self._columns[name] = list(column)
         return column
 
+    def column(self, name: str) -> Sequence[Any]:
+        """A column to read as it is kept: an array of numbers, a list, or words behind their numbers."""
+        column: Sequence[Any] = self._columns[name]
+        return column
+
     def keys(self) -> KeysView[str]:
         return self._columns.keys()
 

@@ -1,0 +1,78 @@
+"""What a run leaves beside its requests and its decisions, one struct a line of a file."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from headway.types import Json
+
+
+class Preemption(Struct, frozen=True, gc=False):
+    """A request had to yield its blocks to others."""
+
+    at_ps: int
+    instance: int
+    request: int
+
+
+class Thrash(Struct, frozen=True, gc=False):
+    """A request loaded blocks from a store below the GPU that had been stored away less than a second before."""
+
+    at_ps: int
+    instance: int
+    request: int
+    tier: str
+    blocks: int
+
+
+class Series(Struct, frozen=True):
+    """A value of one instance over time: `values[k]` as the instant k·`interval_ps` after `start_ps` left it."""
+
+    name: str  # kv_used
+    instance: int
+    start_ps: int
+    interval_ps: int
+    values: list[int]
+
+
+class Counterfactual(Struct, frozen=True):
+    """What another target would have given a request: the same run again, but for this decision and what followed. A
+    time that never came is -1; an objective without a value is None."""
+
+    request: int
+    at_ps: int
+    chosen: int  # the instance that generates
+    alternative: int
+    ttft_ps: int
+    alternative_ttft_ps: int
+    e2e_ps: int
+    alternative_e2e_ps: int
+    objective: str  # a figure of the summary, as in slo.goodput_ratio
+    value: float | None  # in the run as it was
+    alternative_value: float | None
+    chosen_prefill: int = -1  # the instance that computes the prompt, where that is another
+    alternative_prefill: int = -1
+
+    @property
+    def regret_ps(self) -> int | None:
+        """By how much sooner the first token would have come; negative where later."""
+        if self.ttft_ps < 0 or self.alternative_ttft_ps < 0:
+            return None
+        return self.ttft_ps - self.alternative_ttft_ps
+
+
+class Finding(Struct, frozen=True):
+    """Something about a run that somebody should know: what, when, whom it concerns and by which figures."""
+
+    kind: str  # priority_inversion, slo_violation, ...
+    at_ps: int  # when it began
+    until_ps: int  # when it ended
+    severity: float  # from 0, hardly worth a word, to 1
+    count: int  # requests, or events, that it is about
+    title: str  # one sentence, with the figures that matter most
+    requests: list[int] = []  # the first or worst of them, at most EXAMPLES
+    instances: list[int] = []
+    evidence: Json = {}  # the figures, each by its name
+
+
+EXAMPLES = 20
