@@ -4,18 +4,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-long lint wheel bench bench-compiled clean help
+.PHONY: demo test test-long browser lint wheel bench bench-compiled clean help
 CASES ?= base 50k 64-instances long-outputs mooncake
 RATIOS ?= pd tiers
 
 demo: $(VENV)/.installed  ## which routing policy serves the embedded workload best
 	$(BIN)/headway compare
 
-test: lint  ## lint, strict types, layers, and all tests but the long ones
+test: lint browser  ## lint, strict types, layers, and all tests but the long ones
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not long"
 
-test-long: $(VENV)/.installed-dev  ## every test, the whole property suite included
+test-long: $(VENV)/.installed-dev browser  ## every test, the whole property suite included
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# The tests of the report open it in a browser, and are skipped where there is none.
+browser:  ## the system's Chromium, where it is missing and can be installed
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	    test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 || \
+	    echo "Chromium could not be installed; tests that need a browser are skipped."
 
 lint: $(VENV)/.installed-dev  ## ruff, strict types, layers
 	$(BIN)/ruff check .

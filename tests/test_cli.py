@@ -556,8 +556,40 @@ def test_only_the_files_of_the_run_are_said_to_be_written(headway: Run, scenario
     folder = tmp_path / "out"
     headway("run", scenario, "-o", str(folder))
     (folder / "notes.txt").touch()
-    done = headway("run", scenario, "-o", str(folder))
-    assert "wrote manifest.json, requests.jsonl, scenario.yaml, summary.json to" in done.stderr
+    done = headway("run", scenario, "-o", str(folder), "--again")
+    assert "manifest.json, requests.jsonl, scenario.yaml, summary.json to" in done.stderr
+    assert "notes.txt" not in done.stderr
+
+
+def test_a_run_that_its_folder_has_is_read_and_not_repeated(headway: Run, scenario: str, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    first = headway("run", scenario, "-o", str(folder), "--json")
+    again = headway("run", scenario, "-o", str(folder), "--json")
+    assert "has this run already" in again.stderr
+    assert first.stdout == again.stdout
+    for change in (("--set", "seed=5"), ("--trace", "decisions")):
+        assert "wrote " in headway("run", scenario, "-o", str(folder), *change).stderr
+    (folder / "requests.jsonl").unlink()
+    assert "wrote " in headway("run", scenario, "-o", str(folder), "--trace", "decisions").stderr
+
+
+def test_a_trace_wants_a_folder(headway: Run, scenario: str) -> None:
+    for option in (("--trace", "full"), ("--counterfactuals", "3")):
+        done = headway("run", scenario, *option)
+        assert done.returncode == 2
+        assert f"{option[0]}: say with -o FOLDER" in done.stderr
+
+
+def test_explain_tells_of_a_request(headway: Run, scenario: str, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    headway("run", scenario, "-o", str(folder), "--routing-policy", "round-robin")
+    done = headway("explain", str(folder), "5")
+    assert done.returncode == 0, done.stderr
+    assert "request 5" in done.stdout
+    assert "simulated again" in " ".join(done.stdout.split())
+    wrong = headway("explain", str(folder), "100000000")
+    assert wrong.returncode == 2
+    assert "request: there are requests 0 to" in wrong.stderr
 
 
 @pytest.mark.parametrize("columns", ["40", "0"])

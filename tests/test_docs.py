@@ -31,9 +31,10 @@ from headway import latency, registry
 from headway.experiment.compare import PER
 from headway.experiment.controls import CONTROLS
 from headway.experiment.run import about
+from headway.experiment.tracing import TRACES
 from headway.latency import NAMES, gpus, links, models
 from headway.overrides import policy_config
-from headway.results import store
+from headway.results import store, study
 from headway.results.groups import fairness, sessions
 from headway.results.recorder import Recorder
 from headway.results.sample import Sample
@@ -49,6 +50,7 @@ INLINE = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(r"@?\.?([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:\.\*|\[\])?(?:\(.*\))?")
 # What the pages call an object of a class.
 VARIABLES = {"Result": "result", "ClusterView": "cluster", "InstanceView": "view", "Context": "context"}
+VERBS = ("run", "compare", "sweep", "report", "controls", "plan", "policies", "explain", "summarize", "timeline")
 FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "from", "auto", "FewestTokens", "SpareMemory", "k_max"}
 TINY: dict[str, Any] = {
     "workload": {"requests": 5, "rate": "10/s", "prompt_tokens": 64, "output_tokens": 8},
@@ -131,13 +133,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     router = (ROOT / "examples" / "policies" / "my_router.py").read_text(encoding="utf-8")
     (folder / "my_policy.py").write_text(router.replace("FewestTokens", "MyPolicy"))
     (folder / "my_policies.py").write_text(_wrapped(_python("write-a-policy.md")))
+    for name in ("first", "second"):
+        package.simulate(TINY, trace="decisions").save(folder / "runs" / name)
+    package.compare(TINY, "round-robin,random", output=folder / "runs" / "policies", workers=1)
     return folder
 
 
 @pytest.mark.parametrize(("where", "words"), HEADWAY, ids=labels(HEADWAY))
 def test_a_command_that_is_shown_runs(where: str, words: list[str], place: Path, headway: Run) -> None:
     arguments = ["examples/05_trace.jsonl" if word == "FILE" else word for word in words[1:]]
-    if arguments[0] in ("run", "compare", "plan"):
+    if arguments[0] in ("run", "compare", "sweep", "plan"):
         arguments += ["--set", "workload.requests=5"]
     done = headway(*arguments, cwd=place)
     assert done.returncode == 0, f"{where}: {done.stderr}"
@@ -207,6 +212,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     words |= _paths({"sessions": sessions(Recorder(), 0)}) | {control.name for control in CONTROLS}
     words |= _paths({"fairness": fairness(Recorder(), Sample([], [], [], [], [], [], {}, None), 0)})
     words |= {f"per_{whom}" for whom in PER}
+    words |= {study.STUDY} | _paths(package.compare(TINY, "random,round-robin", seeds=2, workers=1).summary())
     tiered = {**TINY, "cluster": {"instances": 2, "kv": {"tiers": {"cpu": {"blocks": 9}, "storage": {"blocks": 9}}}}}
     words |= _paths(package.simulate(tiered).summary()) | _paths(Scenario.load(tiered).resolved())
     halves = {"prefill": {"instances": 1}, "decode": {"instances": 1}}
@@ -214,7 +220,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     words |= _paths(package.simulate(split).summary()) | _paths(Scenario.load(split).resolved())
     living = {**TINY, "cluster": {"instances": 1, "min_replicas": 1, "max_replicas": 2}, "scaling": {}, "routers": 1}
     words |= _paths(package.simulate(living).summary()) | _paths(Scenario.load(living).resolved())
-    words |= {store.SCALING, store.STATES}
+    words |= {file for file, _ in store.LISTS.values()} | {store.DECISIONS, store.ADMISSION, "reload"} | set(TRACES)
     return words | _paths(result.summary()) | _paths({"run": about(scenario)}) | _paths(scenario.resolved())
 
 
@@ -291,7 +297,7 @@ def test_a_name_that_is_not_there_is_noticed(vocabulary: set[str]) -> None:
 
 def test_verbs_and_options_in_the_text_are_real(headway: Run) -> None:
     texts = [(page, text) for page, text in inline() if text.startswith(("headway ", "--"))]
-    helps = {verb: headway(verb, "--help").stdout for verb in ("run", "compare", "controls", "plan", "policies")}
+    helps = {verb: headway(verb, "--help").stdout for verb in VERBS}
     helps["trace"] = "".join(headway("trace", verb, "--help").stdout for verb in ("inspect", "convert", "cap", "slice"))
     helps["workload"] = headway("workload", "preview", "--help").stdout
     for page, text in texts:

@@ -449,7 +449,7 @@ def run(scenario: Json, leap: bool | str) -> headway.Result:
         given["policies"] = {stage: spec for stage, spec in given["policies"].items() if stage != "scaling"}
         own["scaling"] = life_draws.Erratic()
     if "sessions" not in scenario:
-        return headway.simulate(given, **own)
+        return headway.simulate(given, trace="full", **own)
     if "shedder" in scenario:
         own["admission"] = Shedder(*scenario["shedder"])
     prepared = prepare(headway.Scenario.load(given), **own)

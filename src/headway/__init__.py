@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headway.experiment.compare import Comparison, compare
     from headway.experiment.controls import Controls, controls
+    from headway.experiment.counterfactual import counterfactuals
+    from headway.experiment.explain import explain
     from headway.experiment.look import convert_trace, inspect_trace, preview
     from headway.experiment.plan import Plan, plan
     from headway.experiment.run import simulate
+    from headway.experiment.sweep import Sweep, sweep
     from headway.policies.context import Context
     from headway.policies.queues import Ticket
     from headway.registry import Bounds, policy
     from headway.results.result import Result
+    from headway.results.words import summarize
     from headway.scenario import Scenario
     from headway.types import (
         ADMIT,
@@ -55,9 +59,13 @@ _HOMES = {
     "Comparison": "experiment.compare",
     "controls": "experiment.controls",
     "Controls": "experiment.controls",
+    "counterfactuals": "experiment.counterfactual",
+    "explain": "experiment.explain",
     **dict.fromkeys(("Plan", "plan"), "experiment.plan"),
+    **dict.fromkeys(("Sweep", "sweep"), "experiment.sweep"),
     **dict.fromkeys(("preview", "inspect_trace", "convert_trace"), "experiment.look"),
     "Result": "results.result",
+    "summarize": "results.words",
     "Scenario": "scenario",
     "Context": "policies.context",
     "Ticket": "policies.queues",
@@ -98,16 +106,21 @@ __all__ = [
     "Scale",
     "Scenario",
     "Scorecard",
+    "Sweep",
     "Ticket",
     "__version__",
     "compare",
     "controls",
     "convert_trace",
+    "counterfactuals",
+    "explain",
     "inspect_trace",
     "plan",
     "policy",
     "preview",
     "simulate",
+    "summarize",
+    "sweep",
 ]
 
 

@@ -7,13 +7,14 @@ queue, the loop asks `pump` what becomes of it whenever something has happened, 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
 from heapq import heappop, heappush
 from typing import Any, Final
 
 from headway.flight import QUEUED, Flight, Queued, Sent, TimedOut
+from headway.flight_book import FlightBook
+from headway.journal import UNFORCED, Forced, Journal
 from headway.model_groups import Group, Stranded, grouped
 from headway.policies.answers import VERDICT, check_priority, is_number, refuses, wrong_answer, wrong_target
 from headway.policies.context import Context
@@ -27,13 +28,8 @@ from headway.types import (
     NO_PRIORITY,
     SERVING,
     Admit,
-    ClusterView,
     Delay,
     Event,
-    Finished,
-    FirstToken,
-    Handed,
-    HeadwayError,
     InstanceChanged,
     InstanceView,
     Priority,
@@ -48,10 +44,9 @@ from headway.wording import shown
 MOST_TOKENS: Final = 1 << 62  # that any prompt may be believed to have cached
 MOST_DELAYS: Final = 100_000  # of one request; who puts off more often would never let it in
 Permit = Callable[[Request, Sequence[InstanceView]], Reject | None]
-Explain = Callable[[Request, Route], None]  # is told every routing decision, with its scorecard
 
 
-class ControlPlane:
+class ControlPlane(FlightBook):
     """Runs the policies in order and keeps the exact counters of each instance."""
 
     def __init__(
@@ -62,15 +57,15 @@ class ControlPlane:
         routing: Any,
         flow: Any = None,
         *,
-        explain: Explain | None = None,
+        journals: Sequence[Journal] = (),
+        forced: Forced = UNFORCED,
         observe: Callable[[Event], None] | None = None,
     ) -> None:
         """`observe` hears what the policies do."""
-        self.cluster = ClusterView(context.instances)
-        self.cluster.explain = explain is not None
-        self.explain = explain
-        self.ordered = context.instances
-        self.views = {view.id: view for view in context.instances}
+        super().__init__(context)
+        self.cluster.explain = bool(journals)
+        self.journals = journals
+        self.forced = dict(forced)
         self.admission = admission
         self.permit: Permit | None = getattr(admission, "permit", None)
         self.priority = priority
@@ -88,13 +83,16 @@ class ControlPlane:
             if bind is not None:
                 bind(context)
         self.indexes = context.indexes
+        reported = [signal for stage in self.stages.values() for signal in declared(stage).reported]
+        for journal in journals:
+            journal.bind(context, self.cluster, reported)
         self.observers = [stage.observe for stage in everyone if hasattr(stage, "observe")]
         if observe is not None:
             self.observers.append(observe)
         read = [signal for stage in self.stages.values() for signal in declared(stage).exact]
         kept = KEPT if EVERYTHING[0] in read else [name for name in KEPT if name in read]
-        self.state = RouterState(self.cluster, kept) if kept else None
-        self.flights: dict[int, Flight] = {}
+        if kept:
+            self.state = RouterState(self.cluster, kept)
         self.patience_ps = NEVER  # how long a request waits for an instance to come up
         # heap of what admission put off: when to ask again, id, how often it was put off
         self.held: list[tuple[int, int, int, Request]] = []
@@ -135,16 +133,30 @@ class ControlPlane:
 
     def route(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject:
         decision = self.routing.route(request, self.cluster)
+        if self.forced and request.id in self.forced:
+            decision = self.force(request, decision)
         if isinstance(decision, Route):
             if self.permit is not None and (refusal := self.ask_permit(request, decision)) is not None:
                 return refusal
-            if self.explain is not None:
-                self.explain(request, decision)
+            for journal in self.journals:
+                journal.routed(now_ps, request, decision, priority)
             return self.dispatch(now_ps, request, decision, priority)
         if isinstance(decision, Reject) and isinstance(decision.reason, str):
             return decision
         right = "route must return a Route, as in Route(view.id), or a Reject"
         raise wrong_answer("policies.routing", self.routing, right, decision, request)
+
+    def force(self, request: Request, decision: Any) -> Any:
+        """Another target than the policy's, which has been asked all the same, so that its draws and turns go on as
+        they would; what it believes cached there is the index's word, if it goes by one."""
+        target, prefill = self.forced.pop(request.id)
+        if not isinstance(decision, Route) or (decision.target, decision.prefill) == (target, prefill):
+            return decision
+        place = self.views[target if prefill is None else prefill].index
+        cached = 0
+        if self.indexes:
+            cached = self.indexes[0].matches(request.path)[place] * self.indexes[0].block_tokens
+        return Route(target, "forced", cached, decision.priority, decision.scorecard, prefill)
 
     def ask_permit(self, request: Request, route: Route) -> Reject | None:
         """Admission may have its say once more when it is known where a request would go."""
@@ -159,6 +171,8 @@ class ControlPlane:
     def not_admitted(self, now_ps: int, request: Request, verdict: Reject | Delay) -> Reject | None:
         if not refuses(verdict):
             raise wrong_answer("policies.admission", self.admission, VERDICT, verdict, request)
+        for journal in self.journals:
+            journal.refused(now_ps, request, verdict)
         if not isinstance(verdict, Delay):
             return verdict
         times = self.asked_again[1] + 1 if self.asked_again[0] == request.id else 1
@@ -288,6 +302,8 @@ class ControlPlane:
         if state == "stopped":
             for believed in self.indexes:
                 believed.clear(index)
+            for journal in self.journals:
+                journal.stopped(index)
         for group in self.groups:
             if view in group.members:
                 group.regroup(now_ps)
@@ -342,41 +358,6 @@ class ControlPlane:
                 found += len(group.stranded) + (0 if group.flow is None else len(group.flow))
         return found
 
-    # --- what happened -----------------------------------------------------------------------------------------
-
-    def first_token(self, now_ps: int, request_id: int) -> None:
-        flight = self.flights[request_id]
-        request, view = flight.request, flight.view
-        flight.first_token(now_ps)
-        if self.state is not None:
-            self.state.first_token(now_ps, request, view)
-        if self.observers:
-            self.tell(FirstToken(now_ps, request, view))
-
-    def flight(self, request_id: int) -> Flight:
-        return self.flights[request_id]
-
-    def handed(self, now_ps: int, request_id: int) -> Flight:
-        """A request's prompt has been computed on one instance, and it goes on to the other."""
-        flight = self.flights[request_id]
-        prefill = flight.prefill
-        assert prefill is not None
-        flight.leave_prefill()
-        if self.observers:
-            self.tell(Handed(now_ps, flight.request, flight.view, prefill))
-        return flight
-
-    def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
-        flight = self.flights.pop(request_id)
-        request, view = flight.request, flight.view
-        flight.arrive(outcome == "completed", output_tokens)
-        if self.state is not None:
-            streamed = outcome == "completed" and flight.first_ps >= 0  # an answer may also come all at once
-            decode_ps = now_ps - flight.first_ps if streamed else None
-            self.state.finished(now_ps, request, view, output_tokens, decode_ps)
-        if self.observers:
-            self.tell(Finished(now_ps, request, view, outcome, output_tokens))
-
     def give_up(self, request_id: int) -> bool:
         """The client of a request that is put off or waits in the queue has gone. False if it is neither."""
         if self.put_off.pop(request_id, None) is not None:
@@ -397,24 +378,6 @@ class ControlPlane:
             self.state.left(entry.request)
         self.set_next()
         return True
-
-    def tell(self, event: Event) -> None:
-        self.cluster.now_ps = event.at_ps
-        for observe in self.observers:
-            observe(event)
-
-    def check(self, foreign: Sequence[int] | None = None) -> None:
-        """What the views show in flight is what this router has there, and what it knows of others': views are not for
-        policies to write to."""
-        there = Counter(flight.view.index for flight in self.flights.values())
-        there.update(flight.prefill.index for flight in self.flights.values() if flight.prefill is not None)
-        for view in self.views.values():
-            wanted = there[view.index] + (0 if foreign is None else foreign[view.index])
-            if view.inflight != wanted:
-                raise HeadwayError(
-                    f"policies: {view.id} shows {shown(view.inflight)} requests in flight and has {wanted}; "
-                    f"a policy reads the views and must not write to them."
-                )
 
     def metrics(self) -> dict[str, float]:
         """What the policies report of themselves; where models have queues of their own, each of these by its model."""

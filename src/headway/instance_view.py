@@ -200,11 +200,14 @@ class InstanceView:
         It is done in steps of max_batch_tokens, of which each running sequence takes one token to decode, over the
         prompt tokens in flight that are no longer pending; the estimator's times of these steps add up.
         """
+        return self.estimate(tokens, self.running, self.pending_prefill_tokens, self.inflight_tokens)
+
+    def estimate(self, tokens: int, decodes: int, pending: int, inflight_tokens: int) -> float:
+        """The same with other counts than those of now."""
         if self._estimator is None:
             raise HeadwayError(f"{self.id}: nothing estimates step times here; bind the policies to a Context first.")
         step_seconds = self._estimator.step_seconds
-        decodes, pending = self.running, self.pending_prefill_tokens
-        context = max(0, self.inflight_tokens - pending) if decodes else 0
+        context = max(0, inflight_tokens - pending) if decodes else 0
         chunk = max(1, self.max_batch_tokens - decodes)
         steps, rest = divmod(pending + tokens, chunk)
         seconds = step_seconds(self, rest, decodes, context) if rest else 0.0

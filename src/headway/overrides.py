@@ -119,11 +119,12 @@ def apply(data: Mapping[str, Any], assignments: Iterable[str], where: str = "--s
         keys = [key.strip() for key in path.split(".")]
         if not equals or not all(keys):
             raise HeadwayError(f"{where}{cut(text)}: write it as key.path=value, as in workload.rate=60/s.")
-        _assign(changed, keys, parse_yaml(value, f"{where}{cut(text)}"), f"{where}{cut(path.strip())}")
+        put(changed, keys, parse_yaml(value, f"{where}{cut(text)}"), f"{where}{cut(path.strip())}")
     return changed
 
 
-def _assign(data: Json, keys: list[str], value: Any, where: str) -> None:
+def put(data: Json, keys: list[str], value: Any, where: str) -> None:
+    """Set one key of a scenario's plain mapping, in place."""
     if keys[0] == "seed" and len(keys) > 1 and isinstance(data.get("seed", 0), int):
         data["seed"] = dict.fromkeys(SEEDS, data.get("seed", 0))
     if keys[0] == "policies" and len(keys) > 2:

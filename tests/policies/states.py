@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headway import registry
 from headway.policies.context import Context
 from headway.policies.prefix_index import PrefixIndex
-from headway.types import ClusterView, InstanceView, Path, Request
+from headway.types import ClusterView, InstanceView, Path, Request, Routed
 
 
 class ToldIndex(PrefixIndex):
@@ -60,11 +60,14 @@ def bound(name: str, instances: list[InstanceView], hits: list[int] | None = Non
 
 
 def choice(policy: Any, instances: list[InstanceView], request: Request, now_ps: int = 0) -> int:
-    """The index of the instance that the policy routes to."""
+    """The index of the instance that the policy routes to; it is told so, as the control plane does."""
     cluster = ClusterView(instances)
     cluster.now_ps = now_ps
     target = policy.route(request, cluster).target
-    return next(view.index for view in instances if view.id == target)
+    view = next(view for view in instances if view.id == target)
+    if hasattr(policy, "observe"):
+        policy.observe(Routed(now_ps, request, view))
+    return view.index
 
 
 def choose(

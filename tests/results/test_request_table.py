@@ -6,7 +6,7 @@ import sys
 import pytest
 from recorders import record
 
-from headway.results import recorder, store
+from headway.results import lines, recorder
 from headway.results.table import COLUMNS, Row, Table
 from headway.types import HeadwayError
 
@@ -30,7 +30,7 @@ def test_columns_are_equally_long_lists_in_order_of_arrival() -> None:
 
 
 def test_there_is_one_list_of_columns() -> None:
-    assert store.Row is Row
+    assert lines.Row is Row
     assert [name for name in COLUMNS if name in recorder.COLUMNS] == list(recorder.COLUMNS)
     assert set(COLUMNS) - set(recorder.COLUMNS) == {"request", "reason"}
 
@@ -46,7 +46,7 @@ def test_rows_are_plain_mappings() -> None:
         "outcome": "rejected", "reason": "too long", "prompt_tokens": 7, "output_tokens": 0, "cached_tokens": 0,
         "predicted_tokens": 0, "preemptions": 0, "loaded_tokens": 0,
         "prefill_instance": -1, "handed_ps": -1, "transfer_ps": -1, "transferred_ps": -1,
-        "retries": 0, "redirects": 0,
+        "retries": 0, "redirects": 0, "priority": 0.0, "loaded_from": "",
     }  # fmt: skip
 
 

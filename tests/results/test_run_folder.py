@@ -56,13 +56,18 @@ def test_the_folder_is_plain_and_has_the_same_bytes_each_time(tmp_path: Path) ->
     for folder in folders:
         result().save(folder)
     files = sorted(path.name for path in folders[0].iterdir())
-    assert files == ["manifest.json", "requests.jsonl", "scenario.yaml", "summary.json"]
+    assert [name for name in files if name != "findings.jsonl"] == [
+        "manifest.json",
+        "requests.jsonl",
+        "scenario.yaml",
+        "summary.json",
+    ]
     assert all((folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in files)
     assert yaml.safe_load((folders[0] / "scenario.yaml").read_text("utf-8")) == SCENARIO
     assert json.loads((folders[0] / "summary.json").read_text()) == result().summary()
     lines = (folders[0] / "requests.jsonl").read_text().splitlines()
     unsaid = {"loaded_tokens": 0, "prefill_instance": -1, "handed_ps": -1, "transfer_ps": -1, "transferred_ps": -1}
-    unsaid |= {"retries": 0, "redirects": 0}
+    unsaid |= {"retries": 0, "redirects": 0, "priority": 0.0, "loaded_from": ""}
     assert [{**json.loads(line), **unsaid} for line in lines] == list(result().requests.rows())
     manifest = json.loads((folders[0] / "manifest.json").read_text())
     assert (manifest["format"], manifest["seed"]) == (1, SCENARIO["seed"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,8 +15,14 @@ from cyclopts import App, CycloptsError, Parameter
 
 from headway import __version__
 from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
+from headway.cli.explain import explain
 from headway.cli.page import AsJson, Page, say, text_of
 from headway.cli.plan import plan
+from headway.cli.report import report
+from headway.cli.run import Trace, run
+from headway.cli.summarize import summarize
+from headway.cli.sweep import sweep
+from headway.cli.timeline import timeline
 from headway.cli.trace import trace
 from headway.types import HeadwayError, InvariantError, Json
 
@@ -29,54 +34,15 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 app.command(trace)
+app.command(run)
 app.command(plan)
+app.command(explain)
+app.command(report)
+app.command(sweep)
+app.command(summarize)
+app.command(timeline)
 workload = App(name="workload", help="Look at the workload of a scenario.", help_format="plaintext")
 app.command(workload)
-
-
-@app.command
-def run(
-    scenario: ScenarioFile = None,
-    /,
-    *,
-    choice: Choice = AS_IT_IS,
-    output: Annotated[
-        Path | None, Parameter(name=("--output", "-o"), help="Write the run's files to this folder.")
-    ] = None,
-    as_json: AsJson = False,
-) -> Page | Json:
-    """Simulate a scenario and print what its users would see."""
-    from headway.experiment.notes import lost_prefixes, note, unscaled, unstruck
-    from headway.experiment.run import about, simulate
-    from headway.report.progress import RunProgress
-    from headway.report.run import run_report
-    from headway.results import store
-
-    loaded = choice.load(scenario)
-    if output is not None:
-        store.check(output)
-    with RunProgress(loaded.workload.requests) as progress:
-        result = simulate(loaded, progress=progress)
-    if output is not None:
-        files = result.save(output)
-        say(f"wrote {', '.join(files)} to {output}")
-    routing = result.scenario["policies"]["routing"]
-    beside = [lost_prefixes(loaded.cluster, {routing["name"]: routing}), unscaled(loaded)]
-    for said in (*beside, unstruck(loaded, [result.summary()])):
-        if said is not None:
-            say(said)
-    if as_json:
-        said = note(result.summary(), loaded.warmup)
-        if said is not None:
-            say(said)
-        return {"run": about(loaded), **result.summary()}
-    again = ["headway", "compare", *([scenario] if scenario else [])]
-    for change in choice.changes or ():
-        again += ["--set", change]
-    for option, value in choice.routing().items():
-        again += [option, value]
-    report = run_report(result.summary(), result.scenario)
-    return Page([report, "Which routing policy serves this best?"], shlex.join(again))
 
 
 @app.command
@@ -97,6 +63,14 @@ def compare(
     per: Annotated[
         Literal["tenant", "class"] | None, Parameter(help="Print the figures of each tenant or SLO class as well.")
     ] = None,
+    seeds: Annotated[int, Parameter(help="Run every policy under so many seeds, and tell what is within noise.")] = 1,
+    baseline: Annotated[
+        str | None, Parameter(help="The policy that the others are measured against; the plain one if left out.")
+    ] = None,
+    output: Annotated[
+        Path | None, Parameter(name=("--output", "-o"), help="Write every policy's run to this folder.")
+    ] = None,
+    trace: Annotated[Trace, Parameter(help="What is written of these runs beside the requests.")] = "minimal",
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
 ) -> Page | Json:
@@ -113,8 +87,20 @@ def compare(
             f"--policies: says what is compared, and so does {next(iter(given))}; leave one of them out."
         )
     loaded = choice.load(scenario)
-    with CompareProgress() as progress:
-        comparison = compare_policies(loaded, policies, stage=stage, by=by, progress=progress)
+    with CompareProgress(seeds) as progress:
+        comparison = compare_policies(
+            loaded,
+            policies,
+            stage=stage,
+            by=by,
+            seeds=seeds,
+            baseline=baseline,
+            output=output,
+            trace=trace,
+            progress=progress,
+        )
+    if output is not None:
+        say(f"wrote {len(comparison.ranked):,} runs and study.json to {output}")
     beside = [unscaled(loaded, stage == "scaling"), unstruck(loaded, (summary for _, summary in comparison.ranked))]
     if stage == "routing":
         beside.append(lost_prefixes(loaded.cluster, {one.name: one.spec for one in contenders(loaded, policies)}))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from headway.types import Json
+
 if TYPE_CHECKING:
     from headway.scenario import Scenario
 
@@ -34,12 +36,18 @@ class Choice:
     policy_config: Annotated[Path | None, Parameter(help="A YAML file with routing-policy and routing-scorers.")] = None
 
     def load(self, scenario: str | None) -> Scenario:
+        from headway.scenario import validate
+
+        return validate(self.data(scenario))
+
+    def data(self, scenario: str | None) -> Json:
+        """The scenario's plain mapping, changed but not yet validated."""
         from headway import overrides
-        from headway.scenario import DEFAULT, load_data, validate
+        from headway.scenario import DEFAULT, load_data
 
         data = load_data(DEFAULT if scenario is None else scenario)
         data = overrides.choose_routing(data, self.routing_policy, self.routing_scorers, self.policy_config)
-        return validate(overrides.apply(data, self.changes or ()))
+        return overrides.apply(data, self.changes or ())
 
     def routing(self) -> dict[str, str]:
         """The options that name a routing policy, as far as they are given."""

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 # For terminals without Unicode.
-PLAIN = str.maketrans({"▸": ">", "×": "x", "–": "-", "·": "|", "≤": "<=", **dict.fromkeys("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "#")})
+SIGNS = {"▸": ">", "×": "x", "–": "-", "·": "|", "≤": "<=", "±": "+-", "✓": "+", "✗": "x"}
+PLAIN = str.maketrans({**SIGNS, **dict.fromkeys("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "#")})
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document instead of a table.")]
 

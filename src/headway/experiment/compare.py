@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from headway import registry
-from headway.experiment.contenders import WHERE, Contender, contenders
+from headway.experiment.batch import Job, run_jobs, strange
+from headway.experiment.contenders import WHERE, Contender, contenders, copied
+from headway.experiment.means import mean_summary
 from headway.experiment.notes import COPIES, moves_prefixes, pairs_by_prefix
+from headway.experiment.paired import Noise, paired_rows
 from headway.experiment.run import simulate
+from headway.experiment.seeds import check_seeds, seeded
+from headway.experiment.tracing import check_trace
 from headway.experiment.verdict import saving, verdict
-from headway.experiment.workers import available, crew, end, interrupted, pool_of, uninterrupted
 from headway.overrides import DEFAULT_POLICIES
+from headway.results import study
 from headway.results.ranking import figure, rank
 from headway.scenario import DEFAULT, Scenario, Source
 from headway.types import HeadwayError, Json
-from headway.wording import listed, shown, suggest
+from headway.wording import shown, suggest
 
-Progress = Callable[[int, int], None]  # policies done so far, policies in all
+Progress = Callable[[int, int], None]  # runs done so far, runs in all
 PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # who the best is measured against, by stage
 PER: Final = {"tenant": "tenants", "class": "classes"}  # whom a comparison can tell apart: a summary's section
 
 
 class Comparison(Struct, frozen=True):
-    """Summaries under each policy, best first."""
+    """Summaries under each policy, best first. Under several seeds they are means over these: `runs` has the summaries
+    seed by seed, and `paired` how far each figure is from the baseline's."""
 
     scenario: Json
     ranked: list[tuple[str, Json]]
@@ -38,6 +42,10 @@ class Comparison(Struct, frozen=True):
     oracles: tuple[str, ...] = ()  # those that read the truth: a bound, never the best unless all are
     by: str | None = None  # the figure they are ranked by, where one was asked for
     stage: str = "routing"
+    seeds: int = 1
+    baseline: str | None = None
+    paired: list[Json] | None = None
+    runs: dict[str, list[Json]] = {}
 
     @property
     def best(self) -> str:
@@ -64,18 +72,25 @@ class Comparison(Struct, frozen=True):
             "best": self.best,
             "verdict": self.verdict,
             **rows,
+            **({} if self.paired is None else {"seeds": self.seeds, "baseline": self.baseline, "paired": self.paired}),
         }
 
     def __getitem__(self, name: str) -> Json:
         """The summary of a policy by its label, or by its bare name where that says which."""
-        wanted = registry.canonical(name)
-        for known, summary in self.ranked:
-            if known in (name, wanted):
-                return summary
-        alike = [summary for known, summary in self.ranked if known.partition("(")[0] == wanted]
-        if len(alike) == 1:
-            return alike[0]
-        raise KeyError(name)
+        found = _called(name, [known for known, _ in self.ranked])
+        if found is None:
+            raise KeyError(name)
+        return dict(self.ranked)[found]
+
+
+def _called(name: str, labels: Sequence[str]) -> str | None:
+    """The label that is meant: in full, or by its bare name where that says which."""
+    wanted = registry.canonical(name)
+    for known in labels:
+        if known in (name, wanted):
+            return known
+    alike = [known for known in labels if known.partition("(")[0] == wanted]
+    return alike[0] if len(alike) == 1 else None
 
 
 def compare(
@@ -84,8 +99,12 @@ def compare(
     *,
     stage: str = "routing",
     by: str | None = None,
+    seeds: int = 1,
+    baseline: str | None = None,
     overrides: str | Iterable[str] = (),
     workers: int | None = None,
+    output: str | Path | None = None,
+    trace: str = "minimal",
     progress: Progress | None = None,
 ) -> Comparison:
     """Run a scenario under each policy of a stage (all of them unless `policies` says which) and rank what came out.
@@ -95,6 +114,13 @@ def compare(
     without one the fewest requests lost, then the lowest mean of E2E. `by` names a figure of the summary to rank by
     instead, such as `latency.tpot.p99`.
 
+    With several `seeds` each policy runs under the same ones, the n-th of which adds n to the scenario's. What is told
+    are means, and for each figure the paired difference from the `baseline` (the stage's plain policy if it runs, else
+    the first) with its 95 % interval; nobody is called the best by a difference that is within noise.
+
+    `output` is a folder to write the study into: the run of each policy under the first seed, with as much of it as
+    `trace` says (`minimal`, `decisions` or `full`), and `study.json`.
+
     Where prompts are computed apart and their prefixes do not stay there, a pair policy that seeks prefixes runs twice:
     as it is, and with `transfer.keep_prefill_copy` on.
 
@@ -103,7 +129,11 @@ def compare(
     processes, all cores unless told otherwise, and what they print goes to standard error.
     """
     chosen = None if by is None else figure(by)
+    check_seeds(seeds)
+    check_trace(trace)
     loaded = Scenario.load(scenario, overrides)
+    if output is not None:
+        study.check(output, "comparison")
     resolved = loaded.resolved()
     found = contenders(loaded, policies, stage)
     tasks = [(resolved, one) for one in found]
@@ -111,13 +141,81 @@ def compare(
         for one in [one for one in found if pairs_by_prefix(one.spec)]:
             found.append(replace(one, name=f"{one.name}(copies)"))
             tasks.append((with_copies(resolved), found[-1]))
-    summaries = run_all(tasks, workers, progress)
-    ranked = rank(zip((one.name for one in found), summaries, strict=True), chosen)
+    base = _baseline(baseline, [one.name for one in found], stage)
+    entries = [] if output is None else _begin(Path(output), resolved, found, stage, seeds, base)
+    folders = [Path(output or ".") / entry["folder"] for entry in entries]
+    try:
+        runs = _run_seeds(tasks, seeds, workers, progress, folders, trace)
+    finally:
+        if output is not None:
+            study.clear_parts(Path(output))
+    made = _judged(resolved, runs, found, chosen, stage, base, measured=baseline is not None)
+    if output is not None:
+        said, rows = made.verdict, made.paired
+        study.write(output, "comparison", resolved, entries, stage=stage, verdict=said, baseline=base, paired=rows)
+    return made
+
+
+def _begin(output: Path, resolved: Json, found: list[Contender], stage: str, seeds: int, baseline: str) -> list[Json]:
+    """The runs of a study that is about to be written; those of the comparison that was there before are gone."""
+    study.remove_runs(output)
+    study.clear_parts(output)
+    names = study.folders([one.name for one in found])
+    entries = [study.run_entry(name, one.name, one.oracle, seeds=seeds) for name, one in zip(names, found, strict=True)]
+    study.write(output, "comparison", resolved, entries, stage=stage, verdict=study.UNFINISHED, baseline=baseline)
+    return entries
+
+
+def _baseline(wanted: str | None, labels: list[str], stage: str) -> str:
+    """Whom the others are measured against."""
+    if wanted is None:
+        return PLAIN[stage] if PLAIN[stage] in labels else labels[0]
+    found = _called(wanted, labels)
+    if found is None:
+        raise HeadwayError(
+            f"baseline: no policy of this comparison is called {shown(wanted)}.{suggest(wanted, labels)}"
+        )
+    return found
+
+
+def _run_seeds(
+    tasks: list[tuple[Json, Contender]],
+    seeds: int,
+    workers: int | None,
+    progress: Progress | None,
+    folders: Sequence[Path],
+    trace: str,
+) -> dict[str, list[Json]]:
+    """The summaries of each contender, seed by seed; the run of the first seed goes to its folder."""
+    many = [
+        (seeded(resolved, number), one if seeds == 1 else copied(one))
+        for resolved, one in tasks
+        for number in range(seeds)
+    ]
+    kept = {place * seeds: folder for place, folder in enumerate(folders)}
+    found = run_all(many, workers, progress, kept, trace)
+    return {one.name: found[place * seeds : (place + 1) * seeds] for place, (_, one) in enumerate(tasks)}
+
+
+def _judged(
+    resolved: Json,
+    runs: dict[str, list[Json]],
+    found: list[Contender],
+    by: str | None,
+    stage: str,
+    baseline: str,
+    measured: bool,
+) -> Comparison:
+    several = len(runs[baseline]) > 1
+    ranked = rank([(name, mean_summary(its)) for name, its in runs.items()], by)
     oracles = tuple(one.name for one in found if one.oracle)
-    said = verdict(ranked, resolved, oracles, chosen, PLAIN[stage])
+    noise = Noise(runs) if several else None
+    plain = baseline if measured else PLAIN[stage]
+    said = verdict(ranked, resolved, oracles, by, plain, noise)
     if stage == "scaling" and by is None:
-        said += saving(ranked, resolved, PLAIN[stage])
-    return Comparison(resolved, ranked, said, oracles, chosen, stage)
+        said += saving(ranked, resolved, plain, noise)
+    rows = paired_rows(runs, baseline, by) if several else None
+    return Comparison(resolved, ranked, said, oracles, by, stage, len(runs[baseline]), baseline, rows, runs)
 
 
 def with_copies(resolved: Json) -> Json:
@@ -129,61 +227,39 @@ def with_copies(resolved: Json) -> Json:
     return found
 
 
-def _summary(resolved: Json, stage: str, spec: Any) -> Json:
-    return simulate(resolved, **{stage: spec}).summary()
+def _summary(resolved: Json, stage: str, spec: Any, folder: Path | None, trace: str) -> Json:
+    """One run, its folder written by whoever simulated it: columns do not travel."""
+    result = simulate(resolved, trace="minimal" if folder is None else trace, **{stage: spec})
+    if folder is not None:
+        study.save(result, folder)
+    return result.summary()
 
 
 def run_all(
-    tasks: list[tuple[Json, Contender]], workers: int | None = None, progress: Progress | None = None
+    tasks: Sequence[tuple[Json, Contender]],
+    workers: int | None = None,
+    progress: Progress | None = None,
+    folders: Mapping[int, Path] | None = None,
+    trace: str = "minimal",
 ) -> list[Json]:
-    """The summary of each scenario under its contender, in order. Only plain values travel between processes; a policy
-    that lives in the caller's own program, which no other process could find, runs here."""
+    """The summary of each scenario under its contender, in order; the runs at the places of `folders` are written
+    there. A policy that lives in the caller's own program, which no other process could find, runs here."""
     done: dict[int, Json] = {}
-    workers = available(workers)
-    away = [
-        position
-        for position, (resolved, one) in enumerate(tasks)
-        if workers > 1 and not strange(resolved["policies"]) and not strange(one.spec)
+    kept = folders or {}
+    jobs = [
+        Job(
+            one.name,
+            _summary,
+            (resolved, one.stage, one.spec, kept.get(place), trace),
+            home=strange(resolved["policies"]) or strange(one.spec),
+        )
+        for place, (resolved, one) in enumerate(tasks)
     ]
-    here = [position for position in range(len(tasks)) if len(away) < 2 or position not in away]
 
-    def finish(position: int, summary: Json) -> None:
-        done[position] = summary
+    def finish(place: int, summary: Json) -> None:
+        done[place] = summary
         if progress is not None:
-            progress(len(done), len(tasks))
+            progress(len(done), len(jobs))
 
-    if len(away) >= 2:
-        with pool_of(min(workers, len(away))) as pool:
-            started: list[BaseProcess] = []
-            try:
-                sent = [(position, *tasks[position]) for position in away]
-                with uninterrupted():
-                    futures = {pool.submit(_summary, base, one.stage, one.spec): place for place, base, one in sent}
-                    started = crew(pool)
-                for future in as_completed(futures):
-                    finish(futures[future], future.result())
-            except BrokenProcessPool:
-                if interrupted(started):
-                    raise KeyboardInterrupt from None
-                left = listed([tasks[position][1].name for position in away if position not in done])
-                why = "as os._exit, a crash or a want of memory does"
-                raise HeadwayError(f"{WHERE}: a process was ended from within, {why}; unfinished: {left}.") from None
-            except BaseException:
-                end(pool)
-                raise
-    for position in here:
-        resolved, one = tasks[position]
-        finish(position, _summary(resolved, one.stage, one.spec))
-    return [done[position] for position in range(len(tasks))]
-
-
-def strange(spec: Any) -> bool:
-    """Whether a policy, or a part of it, lives in the caller's program alone."""
-    if isinstance(spec, dict):
-        return any(strange(part) for pair in spec.items() for part in pair)
-    if isinstance(spec, list | tuple):
-        return any(map(strange, spec))
-    if isinstance(spec, str):
-        name = registry.canonical(spec)
-        return any(entry.name == name and registry.outside(entry.make) for entry in registry.entries())
-    return not isinstance(spec, int | float | None)
+    run_jobs(jobs, workers, finish, WHERE)
+    return [done[place] for place in range(len(jobs))]

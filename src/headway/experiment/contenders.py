@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from pathlib import PurePath
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway import references, registry
 from headway.experiment.run import own_policy
@@ -15,7 +17,7 @@ from headway.pd_spec import ROLES
 from headway.policies.profile import scorer_list
 from headway.scenario import STAGES, Scenario
 from headway.types import HeadwayError, Json
-from headway.wording import shown, suggest
+from headway.wording import one_line, shown, suggest
 
 WHERE = "policies"
 PARTS = {"filters": "filter", "policies": "admission"}  # parameters that are lists of policies: of which stage
@@ -51,6 +53,17 @@ def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing")
         name = _distinct(one.name, [other.name for other in found])
         found.append(Contender(name, one.spec, one.oracle, stage))
     return found
+
+
+def copied(one: Contender) -> Contender:
+    """The same policy for one seed more: an object of the caller's own may remember the run before."""
+    if isinstance(one.spec, str | Mapping | type):
+        return one
+    try:
+        return replace(one, spec=deepcopy(one.spec))
+    except Exception as error:
+        text = f"a copy for each seed could not be made: {one_line(error)}; give a class, or one seed"
+        raise HeadwayError(f"{WHERE}: {one.name}: {text}.") from error
 
 
 def _pairs(entry: registry.Entry) -> bool:

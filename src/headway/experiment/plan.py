@@ -13,6 +13,7 @@ from headway.experiment.bracket import Mixes, highest
 from headway.experiment.confidence import interval
 from headway.experiment.load import Load, load_of
 from headway.experiment.plan_words import notes, too_few, too_much, verdict
+from headway.experiment.seeds import check_seeds
 from headway.experiment.space import Counts, Space, space_of
 from headway.experiment.targets import Target, figure_of, targets
 from headway.experiment.trials import Candidate, Progress, Trials
@@ -23,7 +24,6 @@ from headway.wording import shown, suggest
 Find = Literal["replicas", "load"]
 FINDS: Final = ("replicas", "load")
 MOST: Final = 64
-MOST_SEEDS: Final = 1000
 MOST_POINTS: Final = 200
 FROM, TO = Fraction(1, 4), Fraction(3, 2)  # of the knee: where a curve begins and ends
 CURVE: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99", "attainment", "completed")
@@ -157,8 +157,7 @@ def plan(
 def _check(find: str, seeds: int, tolerance: float, points: int) -> None:
     if find not in FINDS:
         raise HeadwayError(f"find: there is no looking for {shown(find)}.{suggest(str(find), FINDS)}")
-    if not 1 <= seeds <= MOST_SEEDS:
-        raise HeadwayError(f"seeds: must lie between 1 and {MOST_SEEDS:,}, got {shown(seeds)}.")
+    check_seeds(seeds)
     if not 1e-4 <= tolerance <= 1:
         raise HeadwayError(f"tolerance: must lie between 0.0001 and 1, as a share of the load, got {shown(tolerance)}.")
     if not 0 <= points <= MOST_POINTS:

@@ -11,11 +11,13 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from headway import __version__, registry
-from headway.control import Explain
 from headway.experiment.blame import told
 from headway.experiment.engines import engines
 from headway.experiment.life import autoscaler, life_setup
+from headway.experiment.tracing import Explain, check_trace, journals
+from headway.journal import UNFORCED, Forced
 from headway.latency import Estimator
+from headway.results.decision_log import DecisionLog
 from headway.results.recorder import PoolFacts, RunFacts
 from headway.results.result import Result
 from headway.scenario import DEFAULT, STAGES, Scenario, Source
@@ -41,6 +43,7 @@ def simulate(
     routing: Any = None,
     scheduler: Any = None,
     scaling: Any = None,
+    trace: str = "minimal",
     progress: Progress | None = None,
     explain: Explain | None = None,
 ) -> Result:
@@ -48,9 +51,11 @@ def simulate(
 
     `overrides` are `key.path=value` changes. A stage's policy may be given by name or as a mapping with `name` and
     parameters, all but flow control also as a class or an object of the caller's own; the scenario's is used otherwise.
-    `explain` is called with each request that is routed and its `Route`, which then has a scorecard where the policy
-    writes one; the result is the same.
+    `trace` says what is written down beside the requests: `minimal`, `decisions` or `full`. `explain` is called with
+    each request that is routed and its `Route`, which then has a scorecard where the policy writes one. Requests and
+    summary are the same however much is told.
     """
+    check_trace(trace)
     prepared = prepare(
         Scenario.load(scenario, overrides),
         admission=admission,
@@ -60,8 +65,22 @@ def simulate(
         scheduler=scheduler,
         scaling=scaling,
     )
+    return finished(prepared, trace, explain=explain, progress=progress)
+
+
+def finished(
+    prepared: Prepared,
+    trace: str = "minimal",
+    *,
+    explain: Explain | None = None,
+    forced: Forced = UNFORCED,
+    progress: Progress | None = None,
+) -> Result:
+    """What came of a run. A decision that is `forced` is taken out of the policy's hands."""
+    log = None if trace == "minimal" else DecisionLog()
+    prepared.setup.trace = trace
     try:
-        simulation, traffic = prepared.simulation(explain), prepared.traffic()
+        simulation, traffic = prepared.simulation(log, explain, forced), prepared.traffic()
         recorder = simulation.run(traffic, progress)
     except (HeadwayError, InvariantError, KeyboardInterrupt):
         raise
@@ -70,7 +89,13 @@ def simulate(
         if mistake is None:
             raise
         raise mistake from error
-    return Result.of(prepared.resolved, recorder, simulation.stats, run_facts(prepared.scenario, simulation))
+    result = Result.of(prepared.resolved, recorder, simulation.stats, run_facts(prepared.scenario, simulation))
+    if not prepared.own:
+        result._key = prepared.scenario.key
+    result.trace = trace
+    result.decisions = None if log is None else log.decisions(result.requests)
+    result.series = simulation.series()
+    return result
 
 
 class Prepared(Struct, frozen=True):
@@ -81,12 +106,15 @@ class Prepared(Struct, frozen=True):
     policies: dict[str, Any]  # by stage
     setup: ClusterSetup
     further: list[list[Any]] = []  # the policies of the routers after the first, each by stage
+    own: bool = False  # a policy is an object of the caller's program, which no key stands for
 
     def traffic(self) -> Traffic:
         """The workload, from its beginning."""
         return self.scenario.workload.plan(self.scenario.seed.workload, self.scenario.cluster.default_model())
 
-    def simulation(self, explain: Explain | None = None) -> Simulation:
+    def simulation(
+        self, log: DecisionLog | None = None, explain: Explain | None = None, forced: Forced = UNFORCED
+    ) -> Simulation:
         seed = derive(self.scenario.seed.simulation, "policies")  # no way from there to the workload's draws
         estimator = Estimator(engine.latency for engine in self.setup.engines)
         streams = partial(stream, seed)
@@ -95,7 +123,8 @@ class Prepared(Struct, frozen=True):
             **{stage: made for stage, made in self.policies.items() if stage != "scaling"},
             rng=streams,
             estimator=estimator,
-            explain=explain,
+            journals=journals(log, explain, 1 + len(self.further)),
+            forced=forced,
             further=self.further,
             autoscaler=None if self.setup.life is None else autoscaler(self.scenario, self.setup, self.setup.life),
         )
@@ -128,7 +157,7 @@ def prepare(
     further = [router_policies(scenario, own) for _ in range(scenario.routers.count - 1)]
     setup = cluster_setup(scenario)
     setup.life = life_setup(scenario, setup, partial(pool_policy, scenario, own.get("scaling")))
-    return Prepared(scenario, resolved, policies, setup, further)
+    return Prepared(scenario, resolved, policies, setup, further, bool(own))
 
 
 def router_policies(scenario: Scenario, own: Mapping[str, Any]) -> list[Any]:

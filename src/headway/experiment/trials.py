@@ -14,9 +14,10 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from headway.experiment.compare import strange
+from headway.experiment.batch import strange
 from headway.experiment.load import Load
 from headway.experiment.run import simulate
+from headway.experiment.seeds import seeded
 from headway.experiment.space import Counts, Space
 from headway.experiment.targets import Target
 from headway.experiment.workers import available, crew, end, interrupted, pool_of, uninterrupted
@@ -106,9 +107,8 @@ class Trials:
 
     def scenario(self, candidate: Candidate, seed: int = 0) -> Json:
         """What is run: all three seeds of the scenario are counted up together."""
-        made = self.space.scenario(candidate.counts)
-        seeds = {name: (value + seed + 2**63) % 2**64 - 2**63 for name, value in made["seed"].items()}
-        return {**made, "seed": seeds, "workload": self.load.scaled(made["workload"], candidate.load)}
+        made = seeded(self.space.scenario(candidate.counts), seed)
+        return {**made, "workload": self.load.scaled(made["workload"], candidate.load)}
 
     def _asked(self, run: Run, ahead: Sequence[Run]) -> Json:
         if run not in self._done:

@@ -7,6 +7,7 @@ from math import floor, log10
 from typing import Any
 
 from headway.experiment.notes import note
+from headway.experiment.paired import SHARE, Noise
 from headway.results.ranking import Named, direction, value
 from headway.types import Json
 from headway.wording import listed
@@ -22,16 +23,17 @@ def verdict(
     oracles: Collection[str] = (),
     by: str | None = None,
     plain: str = "round-robin",
+    noise: Noise | None = None,
 ) -> str:
     """Who won, by what, and against whom, the plainest policy if it ran; or that several are level, or that nobody
-    meets the SLO."""
+    meets the SLO. Where several seeds were run `noise` says who can be told apart, and `ranked` has means."""
     fair = [pair for pair in ranked if pair[0] not in oracles] or list(ranked)
     (best, summary), *others = fair
     nothing = note(summary, scenario["warmup"])
     if nothing is not None and (by is None or value(summary, by) is None):
         return nothing
     slo = has_slo(scenario)
-    level = [pair for pair in others if _level(summary, pair[1], slo, by)]
+    level = [pair for pair in others if _level((best, summary), pair, slo, by, noise)]
     rest = [pair for pair in others if pair not in level]
     figures = _reason([summary, *(found for _, found in level)], slo, by)
     # The plainest policy is the one to measure against; failing that, the next one down.
@@ -42,21 +44,35 @@ def verdict(
         said = f"No policy serves this within the SLO: {who} {'come' if level else 'comes'} closest, {figures}{beside}."
     elif not others:
         said = f"{best} ran alone: {figures}."
+    elif level and noise is not None and not any(noise.shows(best, name) for name, _ in level):
+        said = f"There is no difference between {who}: {figures}{beside}."
     elif level:
-        said = f"{who} are level: {figures}{beside}."
+        hidden = noise is not None and any(
+            noise.hides(best, name, _between(summary, its, slo, by)) for name, its in level
+        )
+        said = f"{who} are {'within noise of each other' if hidden else 'level'}: {figures}{beside}."
     elif by is None:
         said = f"{best} serves this best: {figures}{beside}."
     else:
         said = f"{best} is {'highest' if direction(by) == 'high' else 'lowest'}: {figures}{beside}."
     ahead = [pair for pair in ranked[: ranked.index((best, summary))] if pair[0] in oracles]
+    if noise is not None:
+        ahead = [pair for pair in ahead if not _level((best, summary), pair, slo, by, noise)]
     if ahead:
         said += f" {ahead[0][0]}, an oracle, shows what more there is: {_reason([ahead[0][1]], slo, by)}."
-    return said
+    return said if noise is None else f"{said} {_basis(noise)}"
 
 
-def saving(ranked: Sequence[Named], scenario: Json, plain: str) -> str:
+def _basis(noise: Noise) -> str:
+    """What the figures stand on."""
+    if noise.nowhere():
+        return f"All {noise.seeds} seeds gave the same figures: nothing here is drawn, and they say no more than one."
+    return f"Means over {noise.seeds} seeds."
+
+
+def saving(ranked: Sequence[Named], scenario: Json, plain: str, noise: Noise | None = None) -> str:
     """Who of those that serve as many requests as the best costs the least, and how much less than the plainest policy.
-    Empty where nobody costs less than others do."""
+    Empty where nobody costs less than others do, or where that is noise."""
     slo = has_slo(scenario)
     best = ranked[0][1]
     good = [pair for pair in ranked if _as_many(best, pair[1], slo)]
@@ -64,6 +80,9 @@ def saving(ranked: Sequence[Named], scenario: Json, plain: str) -> str:
     usd = cheapest["cost"]["usd"]
     beside = next((summary["cost"]["usd"] for known, summary in ranked if known == plain), 0.0)
     if name == plain or usd >= max(beside, *(summary["cost"]["usd"] for _, summary in good)):
+        return ""
+    rivals = [other for other, _ in ranked if other != name and (other == plain or other in dict(good))]
+    if noise is not None and any(noise.hides(name, other, "cost.usd") for other in rivals):
         return ""
     who = f"Of those that {'serve as many within the SLO' if slo else 'lose as few'}, {name} costs the least,"
     less = "" if usd >= beside else f", {100 * (1 - usd / beside):.0f} % less than {plain}"
@@ -87,20 +106,29 @@ def _share(summary: Json) -> float:
     return summary["slo"]["goodput_ratio"] or 0.0
 
 
-def _lost(summary: Json) -> int:
+def _lost(summary: Json) -> float:
     requests = summary["requests"]
-    return int(requests["rejected"] + requests["timed_out"] + requests["failed"])
+    return float(requests["rejected"] + requests["timed_out"] + requests["failed"])
 
 
-def _decisive(summary: Json, slo: bool, by: str | None) -> float | None:
+def _decisive(slo: bool, by: str | None) -> str:
     """The figure asked for, or what decides between policies that serve equally many requests."""
-    return value(summary, by or ("latency.ttft.p99" if slo else "latency.e2e.mean"))
+    return by or ("latency.ttft.p99" if slo else "latency.e2e.mean")
 
 
-def _level(best: Json, other: Json, slo: bool, by: str | None) -> bool:
-    same = by is not None or _as_many(best, other, slo)
-    mine, its = _decisive(best, slo, by), _decisive(other, slo, by)
-    return same and mine is not None and its is not None and abs(its - mine) <= LEVEL * abs(mine)
+def _between(best: Json, other: Json, slo: bool, by: str | None) -> str:
+    """The figure that decides between these two."""
+    return _decisive(slo, by) if by is not None or _as_many(best, other, slo) else SHARE
+
+
+def _level(best: Named, other: Named, slo: bool, by: str | None, noise: Noise | None) -> bool:
+    figure = _between(best[1], other[1], slo, by)
+    if noise is not None and noise.hides(best[0], other[0], figure):
+        return True
+    if figure == SHARE and by != SHARE:
+        return False
+    mine, its = value(best[1], figure), value(other[1], figure)
+    return mine is not None and its is not None and abs(its - mine) <= LEVEL * abs(mine)
 
 
 def _as_many(best: Json, other: Json, slo: bool) -> bool:
@@ -112,14 +140,16 @@ def _as_many(best: Json, other: Json, slo: bool) -> bool:
 
 def _reason(summaries: list[Json], slo: bool, by: str | None) -> str:
     """The figures that decided, as a range where several policies share them."""
-    found = [number for number in (_decisive(summary, slo, by) for summary in summaries) if number is not None]
+    found = [number for number in (value(summary, _decisive(slo, by)) for summary in summaries) if number is not None]
     if not found:
         return "nothing completed" if by is None else f"no {by}"
     if by is not None:
         return f"{by} {_span(found, written)}"
     if not slo:
         return f"E2E {_span(found, '{:,.0f}'.format)} ms on average"
-    return f"{100 * _share(summaries[0]):.1f} % within the SLO, TTFT p99 {_span(found, '{:,.1f}'.format)} ms"
+    apart = any(round(_share(summary), 3) != round(_share(summaries[0]), 3) for summary in summaries)
+    shares = _span([100 * _share(summary) for summary in (summaries if apart else summaries[:1])], "{:.1f}".format)
+    return f"{shares} % within the SLO, TTFT p99 {_span(found, '{:,.1f}'.format)} ms"
 
 
 def _span(found: list[float], write: Callable[[float], str]) -> str:

@@ -16,7 +16,7 @@ from headway.policies.basic import least_loaded
 from headway.policies.belief import Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
 from headway.policies.scorecards import scored
-from headway.policies.sessions import MaxSessions, Sessions
+from headway.policies.sessions import Binds, MaxSessions, Sessions
 from headway.registry import Bounds, policy
 from headway.types import ClusterView, InstanceView, Request, Route
 
@@ -90,7 +90,7 @@ class LoadOnly:
 
 
 @policy("routing", "sticky", exact=["inflight"], reported=())
-class Sticky:
+class Sticky(Binds):
     """Binds a session to the instance with the fewest requests when it is first seen, and never lets go of it.
 
     The upper bound of locality and the worst case of hot spots. A request without a session goes to the fewest
@@ -110,13 +110,11 @@ class Sticky:
         view = self.sessions.find(session, cluster.instances)
         if view is not None:
             return Route(view.id, "bound")
-        view = least_loaded(cluster.instances)
-        self.sessions.bind(session, view)
-        return Route(view.id, "first sight")
+        return Route(least_loaded(cluster.instances).id, "first sight")
 
 
 @policy("routing", "unified", exact=["inflight", "pending_prefill_tokens", "prefix_index"], reported=())
-class Unified(Believer):
+class Unified(Believer, Binds):
     """Stays with a session's instance while its cache is warm and it is not overloaded, and else decides by LMetric.
 
     Stays when hit ÷ prompt tokens > `min_hit_ratio` (strictly) and num_requests ≤ `overload_factor` × max(mean
@@ -161,8 +159,6 @@ class Unified(Believer):
             requests = view.inflight
             keys.append(((view.pending_prefill_tokens + uncached) * requests, uncached, requests))
         view = instances[self.rotation.lowest(keys, cluster.group)]
-        if session is not None:
-            self.sessions.bind(session, view)
         return Route(view.id, "lmetric", hits[view.index] * size)
 
     def warm(self, hit: int, tokens: int) -> bool:

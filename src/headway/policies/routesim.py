@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
 from headway.policies.scorecards import scored
-from headway.policies.sessions import MaxSessions, Sessions
+from headway.policies.sessions import Binds, MaxSessions, Sessions
 from headway.registry import Bounds, policy
 from headway.types import PS_PER_SECOND, ClusterView, InstanceView, Request, Route
 
@@ -115,7 +115,7 @@ class PrefixOverlap(Believer):
 
 
 @policy("routing", "session-affinity", exact=["routed_since_report"], reported=["queued", "running"])
-class SessionAffinity:
+class SessionAffinity(Binds):
     """Keeps a conversation on the instance that its first request went to.
 
     A conversation not seen before, and a request without one, goes to the least outstanding: the lowest effective load
@@ -135,9 +135,7 @@ class SessionAffinity:
         view = self.sessions.find(session, cluster.instances)
         if view is not None:
             return Route(view.id, "bound")
-        view = least_outstanding(cluster.instances)
-        self.sessions.bind(session, view)
-        return Route(view.id, "first sight")
+        return Route(least_outstanding(cluster.instances).id, "first sight")
 
 
 @policy("routing", "cost-escalation", reported=["queued", "kv_used"])

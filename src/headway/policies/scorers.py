@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
 from headway.policies.context import Candidates, Context
-from headway.policies.sessions import MaxSessions, Sessions
+from headway.policies.sessions import Binds, MaxSessions, Sessions
 from headway.registry import policy
 from headway.types import ClusterView, Event, InstanceView, Request, Routed
 
@@ -168,7 +168,7 @@ class NoHitLru(Prefixed):
 
 
 @policy("scorer", "session-affinity", reported=())
-class SessionAffinity:
+class SessionAffinity(Binds):
     """1 for the instance that the request's session was last routed to, else 0; 0 for all without a session. Exact: the
     router's own memory of the `max_sessions` sessions routed last."""
 
@@ -182,10 +182,6 @@ class SessionAffinity:
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         home = self.sessions.find(request.session, candidates) if request.session is not None else None
         return [1.0 if view is home else 0.0 for view in candidates]
-
-    def observe(self, event: Event) -> None:
-        if isinstance(event, Routed) and event.request.session is not None:
-            self.sessions.bind(event.request.session, event.instance)
 
 
 @policy(

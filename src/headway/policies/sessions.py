@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from headway.registry import Bounds
-from headway.types import InstanceView
+from headway.types import Event, InstanceView, Routed
 
 MaxSessions = Annotated[int, Bounds(1, 100_000_000, log=True)]
 
@@ -43,3 +43,13 @@ class Sessions:
         bound.move_to_end(session)
         if len(bound) > self.limit:
             bound.popitem(last=False)
+
+
+class Binds:
+    """What policies share that keep sessions: each is bound to wherever its request went, whoever had the last word."""
+
+    sessions: Sessions
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Routed) and event.request.session is not None:
+            self.sessions.bind(event.request.session, event.instance)

@@ -1,9 +1,12 @@
-"""Pages for a browser: one file each, nothing loaded from anywhere, no scripts, everything from outside escaped."""
+"""Pages for a browser: one file each, nothing loaded from anywhere, no scripts but the page's own, all from outside
+escaped."""
 
 from __future__ import annotations
 
 import pathlib
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from html import escape
 from importlib import resources
 from string import Template
@@ -12,10 +15,23 @@ from headway.results.store import clean
 from headway.types import HeadwayError
 
 
-def page(title: str, parts: Iterable[str]) -> str:
-    """A whole page; `parts` are HTML already, the title is not."""
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def page(title: str, parts: Iterable[str], scripts: Sequence[str] = ()) -> str:
+    """A whole page; `parts` are HTML already, the title is not. Of scripts these alone may run, each told by its
+    hash."""
     template = Template(resources.files("headway.report").joinpath("page.html").read_text(encoding="utf-8"))
-    return template.substitute(title=escape(title), body="\n".join(parts))
+    hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
+    return template.substitute(
+        title=escape(title),
+        body="\n".join(parts),
+        allowed=f"; script-src {hashes}" if scripts else "",
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+    )
 
 
 def write(path: pathlib.Path, text: str, option: str = "--html") -> None:
@@ -30,9 +46,11 @@ def heading(title: str, *notes: str) -> str:
     return "\n".join((f"<h1>{escape(title)}</h1>", *(f"<p>{escape(note)}</p>" for note in notes)))
 
 
-def section(title: str, *parts: str, note: str = "") -> str:
+def section(title: str, *parts: str, note: str = "", name: str = "") -> str:
+    """A part of a page; links find it by its name."""
     said = f"<p>{escape(note)}</p>" if note else ""
-    return f"<section>\n<h2>{escape(title)}</h2>\n{said}" + "\n".join(parts) + "\n</section>"
+    begin = f'<section id="{escape(name)}">' if name else "<section>"
+    return f"{begin}\n<h2>{escape(title)}</h2>\n{said}" + "\n".join(parts) + "\n</section>"
 
 
 def pair(*charts: tuple[str, str]) -> str:
@@ -49,6 +67,22 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{escape(header)}</th>' for header in headers)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    head = "".join(f'<th scope="col">{text(header)}</th>' for header in headers)
+    body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def said(sentence: str) -> str:
+    """A paragraph; what stands in backticks is to be typed."""
+    pieces = escape(sentence).split("`")
+    return f"<p>{''.join(f'<code>{one}</code>' if at % 2 else one for at, one in enumerate(pieces))}</p>"
+
+
+def details(title: str, *parts: str) -> str:
+    """What opens when it is asked for."""
+    return f"<details><summary>{escape(title)}</summary>{''.join(parts)}</details>"
+
+
+def text(given: str) -> str:
+    """As it stands in a page."""
+    return given if isinstance(given, Markup) else escape(given)

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -94,10 +95,42 @@ class RunProgress(Bar):
 
 
 class CompareProgress(Bar):
-    """Policies that are done."""
+    """Policies that are done, or their runs where each has several."""
 
-    def __init__(self) -> None:
-        super().__init__(None, "policies")
+    def __init__(self, seeds: int = 1) -> None:
+        super().__init__(None, "policies" if seeds == 1 else "runs")
 
     def __call__(self, done: int, total: int) -> None:
         self.update(done, total)
+
+
+class SweepProgress(Bar):
+    """Runs that are done, how many of them were there already, and how long the rest may take. How many there will be
+    is said first, where somebody watches or wants it `aloud`."""
+
+    def __init__(self, say: Callable[[str], None], aloud: bool = False) -> None:
+        super().__init__(None, "runs")
+        self._say = say
+        self._aloud = aloud or self.watched
+        self._begun: float | None = None
+        self._reused = 0
+
+    def __call__(self, done: int, total: int, reused: int) -> None:
+        if self._begun is None:
+            self._begun, self._reused = time.monotonic(), reused
+            if self._aloud:
+                there = f", {reused:,} of them are there already" if reused else ""
+                self._say(f"{total:,} run{'s' * (total != 1)}{there}")
+        self.update(done, total)
+
+    def _told(self) -> str:
+        there = f", {self._reused:,} reused" if self._reused else ""
+        return f"{super()._told()}{there}{self._left()}"
+
+    def _left(self) -> str:
+        """The time that the rest will take if it goes on as so far."""
+        made = self.done - self._reused
+        if self._begun is None or made < 1 or self.total is None:
+            return ""
+        seconds = round((time.monotonic() - self._begun) / made * (self.total - self.done))
+        return f", about {seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"

@@ -59,7 +59,13 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def title(scenario: Mapping[str, Any], but: str = "") -> RenderableType:
-    """What was run: the cluster, how its step times are made and who decided, `but` for the stage that is compared."""
+    """What was run, on two lines."""
+    size, how = described(scenario, but)
+    return Group(Text(f"{scenario['name']}: {size}", style="bold"), Text(how))
+
+
+def described(scenario: Mapping[str, Any], but: str = "") -> tuple[str, str]:
+    """The cluster, and how its step times are made and who decided, `but` for the stage that is compared."""
     cluster = scenario["cluster"]
     deployments = cluster.get("deployments")
     pools = [cluster] if deployments is None else list(deployments.values())
@@ -75,7 +81,7 @@ def title(scenario: Mapping[str, Any], but: str = "") -> RenderableType:
         how += f"; {scenario['routers']['count']} routers"
     if scenario.get("signals", {}).get("poll_interval"):
         how += f"; polled every {scenario['signals']['poll_interval']}"
-    return Group(Text(f"{scenario['name']}: {size}", style="bold"), Text(how))
+    return size, how
 
 
 def _halves(pool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -199,6 +205,10 @@ def comparison_report(found: Comparison, per: str | None = None) -> RenderableTy
     class."""
     ranking = _Ranking(found, fairness=per == "tenant" and bool(found.per(per)))
     parts: list[RenderableType] = [title(found.scenario, found.stage), "", ranking, ""]
+    if found.paired is not None and len(found.ranked) > 1:
+        from headway.report.paired import differences
+
+        parts += [differences(found), ""]
     if per is not None:
         parts += [_per(found, per), ""]
     return Group(*parts, Text(found.verdict))

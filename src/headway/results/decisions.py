@@ -6,9 +6,10 @@ Kept in columns, one entry a decision and one a candidate of it, since there are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import isnan
+from collections.abc import Sequence
+from typing import overload
 
+import msgspec
 from msgspec import Struct
 
 
@@ -39,13 +40,22 @@ class Decision(Struct, frozen=True):
     queued: list[int]
     running: list[int]
     kv_used: list[int]  # empty where no policy of the run reads it
-    # What it believed: prompt tokens cached there, and the time to first token that the latency model gives.
+    # What it believed: prompt tokens cached there, and the time to first token that the latency model gives, which is
+    # -1 of an instance that computes no prompts.
     believed_tokens: list[int]
     estimated_ttft_ps: list[int]
-    # What it chose by, where the policy says: each scorer's scores, and the totals; NaN of those that a filter removed.
-    scores: dict[str, list[float]]
-    totals: list[float]
+    # What it chose by, where the policy says: each scorer's scores, and the totals; None where a filter said no.
+    scores: dict[str, list[float | None]]
+    totals: list[float | None]
     lowest_wins: bool
+    # What came of the request in the end: tokens that were cached where it went, the slowest store that had any of them
+    # (gpu, cpu or storage; empty without a hit), and its times, -1 where they never came.
+    predicted_tokens: int = 0  # that the policy believed cached there
+    cached_tokens: int = 0
+    tier: str = ""
+    outcome: str = ""
+    ttft_ps: int = -1
+    e2e_ps: int = -1
 
     def place(self, instance: int) -> int:
         """Where a candidate stands in the lists."""
@@ -54,26 +64,21 @@ class Decision(Struct, frozen=True):
     def estimated_regret_ps(self) -> int:
         """By how much sooner the first token would have come from the best candidate, as far as the model told."""
         judged = self.prefill if self.prefill >= 0 else self.target
-        return self.estimated_ttft_ps[self.place(judged)] - min(self.estimated_ttft_ps)
+        return self.estimated_ttft_ps[self.place(judged)] - min(one for one in self.estimated_ttft_ps if one >= 0)
 
     def top(self, count: int) -> list[int]:
         """The best candidates as the policy ranked them, or as the latency model does where it gave no totals."""
-        order = range(len(self.candidates))
         if self.totals:
             sign = 1 if self.lowest_wins else -1
-            ranked = sorted(
-                (one for one in order if not isnan(self.totals[one])), key=lambda one: sign * self.totals[one]
-            )
+            found = [(sign * total, place) for place, total in enumerate(self.totals) if total is not None]
         else:
-            ranked = sorted(order, key=self.estimated_ttft_ps.__getitem__)
-        return [self.candidates[place] for place in ranked[:count]]
+            found = [(float(one), place) for place, one in enumerate(self.estimated_ttft_ps) if one >= 0]
+        return [self.candidates[place] for _, place in sorted(found)[:count]]
 
 
 class Decisions(Sequence[Decision]):
     """All routing decisions in order of time; `verdicts` are those of admission that let nobody in. One that was taken
     anew, since an instance lost the request or had to part with it, is an entry of its own."""
-
-    __slots__ = ("_rows", "verdicts")
 
     def __init__(self, rows: Sequence[Decision], verdicts: Sequence[Verdict] = ()) -> None:
         self._rows = rows
@@ -82,12 +87,23 @@ class Decisions(Sequence[Decision]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, place: int) -> Decision:  # type: ignore[override]
+    @overload
+    def __getitem__(self, place: int) -> Decision: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Decision]: ...
+    def __getitem__(self, place: int | slice) -> Decision | Sequence[Decision]:
         return self._rows[place]
-
-    def __iter__(self) -> Iterator[Decision]:
-        return iter(self._rows)
 
     def of(self, request: int) -> list[Decision]:
         """Those on one request, in order."""
         return [one for one in self if one.request == request]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Decisions) and self.verdicts == other.verdicts and encoded(self) == encoded(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def encoded(decisions: Sequence[Decision]) -> bytes:
+    """As they are written: a score that is no number is equal to itself there."""
+    return msgspec.json.Encoder().encode_lines(decisions)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import compress
 
+from headway.results.pathology import Pathology
 from headway.results.percentiles import spread_of
 from headway.results.recorder import COMPLETED, Recorder, RunFacts
 from headway.results.sample import Sample, attainment, chosen, latency, ratio, throughput
@@ -23,17 +24,17 @@ GROUPS = {
 WHOLE = 1 << 60  # a share of one, as a whole number
 
 
-def groups(recorder: Recorder, sample: Sample, facts: RunFacts, window_ps: int | None) -> Json:
+def groups(recorder: Recorder, sample: Sample, facts: RunFacts, window_ps: int | None, ills: Pathology) -> Json:
     """`tenants`, `classes` and `kinds`, each only where there are several, `fairness` where there are several tenants,
     `models` where they have deployments, and `sessions` where there are any."""
     found: Json = {}
     for column, name in GROUPS.items():
         if len(recorder.names[column]) > 1:
-            several = _each(recorder, column, sample, facts, window_ps)
+            several = _each(recorder, column, sample, window_ps, ills)
             if len(several) > 1:
                 found[name] = several
     if facts.deployed:
-        found["models"] = _each(recorder, "model", sample, facts, window_ps)
+        found["models"] = _each(recorder, "model", sample, window_ps, ills)
     if "tenants" in found:
         found["fairness"] = fairness(recorder, sample, facts.warmup)
     if recorder.names["session"]:
@@ -41,9 +42,9 @@ def groups(recorder: Recorder, sample: Sample, facts: RunFacts, window_ps: int |
     return found
 
 
-def _each(recorder: Recorder, column: str, sample: Sample, facts: RunFacts, window_ps: int | None) -> list[Json]:
+def _each(recorder: Recorder, column: str, sample: Sample, window_ps: int | None, ills: Pathology) -> list[Json]:
     """One object a group that any request is of, in order of its name."""
-    codes, names, warmup = getattr(recorder, column), recorder.names[column], facts.warmup
+    codes, names, warmup = getattr(recorder, column), recorder.names[column], ills.warmup
     ends = Counter(zip(codes, recorder.outcome, strict=True))
     counted = Counter(codes[warmup:])
     cached, prompt = [0] * len(names), [0] * len(names)
@@ -61,20 +62,23 @@ def _each(recorder: Recorder, column: str, sample: Sample, facts: RunFacts, wind
     positions: list[list[int]] = [[] for _ in names]
     for position, code in enumerate(compress(codes[warmup:], chosen(recorder, warmup))):
         positions[code].append(position)
+    sums = ills.groups(codes, len(names))
     found = []
     for name, code in sorted(names.items()):
         part = sample.part(positions[code])
         outcomes = {outcome: ends[code, number] for number, outcome in enumerate(OUTCOMES)}
         if not any(outcomes.values()):
             continue
+        times = latency(part)
         found.append(
             {
                 "id": name,
                 "requests": {"arrived": sum(outcomes.values()), **outcomes},
-                "latency": latency(part),
+                "latency": times,
                 "throughput": throughput(part, window_ps),
                 "cache": {"token_hit_ratio": ratio(cached[code], prompt[code])},
                 "slo": attainment(part, counted[code], window_ps),
+                **sums[code].sections(times),
             }
         )
     return found

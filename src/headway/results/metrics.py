@@ -15,6 +15,7 @@ from typing import Any
 from headway.results.cost import costs
 from headway.results.gaps import GapCounts
 from headway.results.groups import groups, jain
+from headway.results.pathology import Pathology
 from headway.results.percentiles import Spread, ranks, spread
 from headway.results.recorder import InstanceStats, Recorder, RunFacts
 from headway.results.sample import attainment, completed, good, latency, ratio, throughput
@@ -35,6 +36,8 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
     planned = counted + recorder.abandoned if counted else 0
     here = present(recorder, instances)
     there = [instances[index] for index in here]
+    preemptions = sum(stats.preemptions for stats in instances)
+    ills = Pathology(recorder, facts.warmup, facts.ended_ps)
     return {
         "requests": _requests(recorder),
         "duration_s": length_ps / PS_PER_SECOND,
@@ -51,14 +54,15 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         "balance": _balance(recorder, here, instances, facts.warmup),
         "slo": attainment(sample, planned, window_ps),
         **costs(recorder, there, length_ps),
-        "preemptions": sum(stats.preemptions for stats in instances),
+        "preemptions": preemptions,
+        **ills.whole(preemptions, there, length_ps, found),
         "policy_metrics": dict(facts.policy_metrics),
         **_routers(facts),
         **_adapters(recorder, there),
         **tiers(there, length_ps),
         **transfers(recorder, there, facts.warmup, length_ps),
         **scaling(recorder, instances, facts, good(sample), planned),
-        **groups(recorder, sample, facts, window_ps),
+        **groups(recorder, sample, facts, window_ps, ills),
         "instances": _instances(here, there, length_ps),
     }
 

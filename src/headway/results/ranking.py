@@ -21,6 +21,12 @@ Named = tuple[str, Json]
 BEST: Final[dict[str, Best]] = {
     "duration_s": "low",
     "preemptions": "low",
+    "rates.admission": "high",
+    "rates.preemptions_per_request": "low",
+    "rates.preemptions_per_s": "low",
+    "rates.kv_blocks_per_s": "low",
+    "rates.kv_bytes_per_s": "low",
+    "pathology": "low",
     "requests.completed": "high",
     "requests.rejected": "low",
     "requests.timed_out": "low",

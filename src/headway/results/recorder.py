@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from headway.results.records import Batch, KvMove, Preemption, Thrash
 from headway.types import OUTCOMES, Request
 
 COMPLETED = OUTCOMES.index("completed")
@@ -44,6 +45,8 @@ COLUMNS: Final = {
     "transferred_ps": ("q", -1),
     "retries": ("i", 0),
     "redirects": ("i", 0),
+    "priority": ("d", 0.0),
+    "loaded_from": ("b", -1),
 }
 NAMED: Final = ("tenant", "slo_class", "session", "kind", "model", "adapter")
 USUAL_CLASS: Final = "standard"  # number 0 in its column
@@ -56,11 +59,13 @@ class Recorder:
     __slots__ = (
         *COLUMNS,
         "abandoned",
+        "events",
         "gaps",
         "lost",
         "lost_tokens",
         "names",
         "not_issued",
+        "preempted",
         "reasons",
         "retried",
         "rows",
@@ -68,6 +73,7 @@ class Recorder:
         "scaled",
         "states",
         "struck",
+        "thrashed",
     )
 
     tenant: array[int]  # like the next, an index into `names`
@@ -100,6 +106,8 @@ class Recorder:
     # How often an instance lost it and it was sent again from the beginning, or was emptied and it went on elsewhere.
     retries: array[int]
     redirects: array[int]
+    priority: array[float]  # that its instance was told
+    loaded_from: array[int]  # the slowest store that it loaded any from, as a number in TIERS
 
     def __init__(self, rows_ahead: int = 1) -> None:
         """Rows are reserved so many at a time, which is faster; then the columns want `trim` at the end."""
@@ -118,6 +126,9 @@ class Recorder:
         self.scaled: list[ScaleRecord] = []  # what the autoscaler did
         self.states: list[StateChange] = []  # of the instances, where they come and go
         self.struck: list[FaultRecord] = []
+        self.preempted: list[Preemption] = []
+        self.thrashed: list[Thrash] = []
+        self.events: list[Batch | KvMove] | None = None  # where everything is to be told
         self.lost = 0  # requests that failed because the instance went that had them
         # Gaps between successive tokens of one request, run by run, four integers each: the first gap, the increment
         # from step to step, the number of steps, and how many requests saw them. A negative weight takes back the

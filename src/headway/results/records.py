@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from headway.types import Json
@@ -23,6 +25,28 @@ class Thrash(Struct, frozen=True, gc=False):
     request: int
     tier: str
     blocks: int
+
+
+class Batch(Struct, frozen=True, tag_field="event", tag="batch"):
+    """The batch of an instance changed: who entered it, how many it then had, and how many waited beside."""
+
+    at_ps: int
+    instance: int
+    entered: list[int]
+    running: int
+    queued: int
+    prefill_tokens: int  # that the next step computes
+
+
+class KvMove(Struct, frozen=True, gc=False, tag_field="event", tag="kv_move"):
+    """Blocks set out from one store of an instance to another."""
+
+    at_ps: int
+    instance: int
+    kind: str  # offload and reload; swap_out and swap_in of a request that had to yield
+    tier: str  # the store below the GPU that they come from, or go into
+    blocks: int
+    request: int = -1  # where they are one request's
 
 
 class Series(Struct, frozen=True):
@@ -52,6 +76,8 @@ class Counterfactual(Struct, frozen=True):
     alternative_value: float | None
     chosen_prefill: int = -1  # the instance that computes the prompt, where that is another
     alternative_prefill: int = -1
+    cached_tokens: int = 0  # of the prompt, found where it went, and where it would have gone
+    alternative_cached_tokens: int = 0
 
     @property
     def regret_ps(self) -> int | None:
@@ -59,6 +85,16 @@ class Counterfactual(Struct, frozen=True):
         if self.ttft_ps < 0 or self.alternative_ttft_ps < 0:
             return None
         return self.ttft_ps - self.alternative_ttft_ps
+
+
+def regrets(found: Iterable[Counterfactual]) -> dict[int, int]:
+    """By request, how much sooner its first token would have come from the best alternative that was tried; 0 where
+    none is better."""
+    best: dict[int, int] = {}
+    for one in found:
+        if one.regret_ps is not None:
+            best[one.request] = max(0, one.regret_ps, best.get(one.request, 0))
+    return best
 
 
 class Finding(Struct, frozen=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -11,7 +13,7 @@ from headway.results.checks import verify
 from headway.results.decisions import Decisions
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, ScaleRecord, StateChange
-from headway.results.records import Counterfactual, Finding, Preemption, Series, Thrash
+from headway.results.records import Batch, Counterfactual, Finding, KvMove, Preemption, Series, Thrash
 from headway.results.table import Table
 from headway.types import Json
 
@@ -21,14 +23,17 @@ class Result:
 
     Where instances come and go, `states` has what they went through and `scaling_events` what the autoscaler did;
     `preemptions` and `thrashes` are told one by one, all in order of time. Where decisions were traced, `decisions` has
-    them and `series` how full the GPUs were over time. `counterfactuals` are what was asked for of them.
+    them and `series` how full the GPUs were over time; a full trace has the changes of the batches and the moves of KV
+    blocks in `events`. `counterfactuals` are what was asked for of them.
     """
 
     __slots__ = (
         "_findings",
+        "_key",
         "_summary",
         "counterfactuals",
         "decisions",
+        "events",
         "preemptions",
         "requests",
         "scaling_events",
@@ -53,6 +58,7 @@ class Result:
         decisions: Decisions | None = None,
         series: list[Series] | None = None,
         counterfactuals: list[Counterfactual] | None = None,
+        events: list[Batch | KvMove] | None = None,
     ) -> None:
         self.scenario = scenario
         self.requests = requests
@@ -65,14 +71,25 @@ class Result:
         self.decisions = decisions
         self.series = series or []
         self.counterfactuals = counterfactuals or []
+        self.events = events or []
         self._findings: list[Finding] | None = None
+        self._key: Callable[[], str] = str
 
     @classmethod
     def of(cls, scenario: Json, recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> Result:
         """The result of a finished run; one that breaks an invariant is refused."""
         verify(recorder, instances, facts)
         summary = summarise(recorder, instances, facts)
-        return cls(scenario, Table.of(recorder), summary, recorder.scaled, recorder.states)
+        return cls(
+            scenario,
+            Table.of(recorder),
+            summary,
+            recorder.scaled,
+            recorder.states,
+            preemptions=recorder.preempted,
+            thrashes=recorder.thrashed,
+            events=recorder.events,
+        )
 
     def instance_ids(self) -> dict[int, str]:
         """The names of the instances that were there, by index."""
@@ -82,7 +99,25 @@ class Result:
     def load(cls, folder: str | Path) -> Result:
         """A result that was saved before."""
         kept = store.read(folder)
-        return cls(kept.scenario, kept.requests, kept.summary, kept.scaling_events, kept.states)
+        lists: dict[str, Any] = dict(kept.lists)
+        findings = lists.pop("findings")
+        made = cls(kept.scenario, kept.requests, kept.summary, trace=kept.trace, decisions=kept.decisions, **lists)
+        made._findings = list(findings)
+        made._key = lambda: kept.key
+        return made
+
+    def key(self) -> str:
+        """What stands for the run: whatever has the same came out the same. Empty where a policy of it was an object of
+        the caller's own program."""
+        return self._key()
+
+    def findings(self) -> list[Finding]:
+        """What somebody should know of the run, the worst first."""
+        if self._findings is None:
+            from headway.results.findings import find  # which looks at results
+
+            self._findings = find(self)
+        return self._findings
 
     def summary(self) -> Json:
         return self._summary
@@ -92,9 +127,10 @@ class Result:
         return store.pretty(self._summary)
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write the run into a folder: scenario.yaml, summary.json, requests.jsonl and manifest.json; where instances
-        come and go states.jsonl, too, and scaling.jsonl. Returns their names."""
-        kept = store.Kept(self.scenario, self._summary, self.requests, self.scaling_events, self.states)
+        """Write the run into a folder, which `load` reads: see `results.store` for its files. Returns their names."""
+        lists = {name: getattr(self, name) for name in store.LISTS if name != "findings"}
+        lists["findings"] = self.findings()
+        kept = store.Kept(self.scenario, self._summary, self.requests, lists, self.decisions, self.key(), self.trace)
         store.write(folder, kept)
         return kept.files()
 
@@ -104,8 +140,8 @@ class Result:
             and self.scenario == other.scenario
             and msgspec.json.encode(self._summary) == msgspec.json.encode(other._summary)
             and self.requests == other.requests
-            and self.scaling_events == other.scaling_events
-            and self.states == other.states
+            and all(getattr(self, name) == getattr(other, name) for name in store.LISTS if name != "findings")
+            and self.decisions == other.decisions
         )
 
     __hash__ = None  # type: ignore[assignment]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from itertools import compress, repeat
 from operator import le, sub
 
 from msgspec import Struct
 
+from headway.results.columns import Requests
 from headway.results.percentiles import spread_of
-from headway.results.recorder import COMPLETED, Recorder, RunFacts, Targets
+from headway.results.recorder import COMPLETED, RunFacts, Targets
 from headway.types import PS_PER_SECOND, Json
 
 Met = list[bool | None]  # of each request: whether it met a target; None where it has none
@@ -49,16 +49,16 @@ class Sample(Struct):
         )
 
 
-def chosen(recorder: Recorder, warmup: int) -> list[bool]:
+def chosen(recorder: Requests, warmup: int) -> list[bool]:
     """Of each request after the warm-up whether it was completed."""
     return [code == COMPLETED for code in recorder.outcome[warmup:]]
 
 
-def completed(recorder: Recorder, facts: RunFacts) -> Sample:
+def completed(recorder: Requests, facts: RunFacts) -> Sample:
     warmup = facts.warmup
     flags = chosen(recorder, warmup)
 
-    def column(values: array[int]) -> list[int]:
+    def column(values: Sequence[int]) -> list[int]:
         return list(compress(values[warmup:], flags))
 
     arrival = column(recorder.arrival_ps)

@@ -122,13 +122,15 @@ def levels(changes: Sequence[StateChange]) -> list[Level]:
     return found
 
 
+def turns_back(earlier: ScaleRecord, later: ScaleRecord) -> bool:
+    """Whether a change undoes soon what the one before it, of the same pool, did."""
+    ups = [one.after > one.before for one in (earlier, later)]
+    return ups[0] != ups[1] and later.at_ps - earlier.at_ps <= OSCILLATION_PS
+
+
 def oscillations(done: Sequence[ScaleRecord]) -> int:
     """How often a pool was made larger soon after it had been made smaller, or the other way round."""
-    return sum(
-        (later.after > later.before) != (earlier.after > earlier.before)
-        and later.at_ps - earlier.at_ps <= OSCILLATION_PS
-        for earlier, later in pairwise(done)
-    )
+    return sum(turns_back(earlier, later) for earlier, later in pairwise(done))
 
 
 def startups(changes: Sequence[StateChange]) -> tuple[list[int], list[int]]:

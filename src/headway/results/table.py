@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from headway.policies.prefix_index import TIERS
 from headway.results.recorder import Recorder
 from headway.types import OUTCOMES, HeadwayError
 from headway.wording import suggest
@@ -47,6 +48,8 @@ class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):
     transferred_ps: int = -1
     retries: int = 0
     redirects: int = 0
+    priority: float = 0.0
+    loaded_from: str = ""  # the slowest store below the GPU that it loaded blocks from: cpu or storage
 
 
 COLUMNS = Row.__struct_fields__
@@ -66,6 +69,9 @@ class Coded:
 
     def __iter__(self) -> Iterator[str]:
         return map(self.words.__getitem__, self.codes)
+
+    def __getitem__(self, row: int) -> str:
+        return self.words[self.codes[row]]
 
 
 class Table:
@@ -89,6 +95,7 @@ class Table:
             "request": rows,
             **{name: Coded(getattr(recorder, name), [*words, ""]) for name, words in recorder.names.items()},
             "outcome": Coded(recorder.outcome, OUTCOMES),
+            "loaded_from": Coded(recorder.loaded_from, [*TIERS, ""]),
             "reason": [reasons.get(row, "") for row in rows] if reasons else [""] * len(rows),
         }
         return cls({name: given[name] if name in given else getattr(recorder, name) for name in COLUMNS})
@@ -134,16 +141,16 @@ class Table:
             yield dict(zip(COLUMNS, row, strict=True))
 
     def to_pandas(self) -> Any:
-        return _library("pandas").DataFrame(dict(self))
+        return library("pandas").DataFrame(dict(self))
 
     def to_polars(self) -> Any:
-        return _library("polars").DataFrame(dict(self))
+        return library("polars").DataFrame(dict(self))
 
     def __repr__(self) -> str:
         return f"Table({len(self)} requests: {', '.join(COLUMNS)})"
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:

@@ -13,6 +13,7 @@ from typing import Any
 
 from headway.policies.queues import Ticket, queue_of
 from headway.results.recorder import InstanceStats, Recorder
+from headway.results.records import Preemption
 from headway.sim.adapters import Adapters
 from headway.sim.gap_log import GAP_FIELDS, GapLog
 from headway.sim.hits import HitRate
@@ -321,6 +322,7 @@ class Batching(Loading):
         self.view.queued = self.queued()
         self.view.running = len(self.running)
         self.recorder.preemptions[job.row] += 1
+        self.recorder.preempted.append(Preemption(self.cache.now, self.view.index, job.row))
         self.stats.preemptions += 1
 
     def wrong(self, right: str, answer: object, ticket: Ticket) -> HeadwayError:

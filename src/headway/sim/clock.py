@@ -48,7 +48,7 @@ class Simulation(Cluster):
         loads = bool(links.links)
         arrival = traffic.next_ps
         self.started_ps = self.now = min(0 if arrival == NEVER else arrival, horizon)
-        self.watch_tiers()
+        self.watch()
         if capacity is not None:
             capacity.start(self.now)
         while True:

@@ -9,8 +9,9 @@ from random import Random
 from typing import Any
 
 from headway.autoscaler import Autoscaler
-from headway.control import ControlPlane, Explain
+from headway.control import ControlPlane
 from headway.flight import QUEUED, Flight
+from headway.journal import UNFORCED, Forced, Journal
 from headway.policies.context import Context, Estimator
 from headway.policies.flow import NoFlow
 from headway.registry import declared
@@ -41,11 +42,13 @@ class Cluster(Fleet):
         rng: Callable[[str], Random],
         estimator: Estimator,
         flow: Any = None,
-        explain: Explain | None = None,
+        journals: Sequence[Sequence[Journal]] = (),
+        forced: Forced = UNFORCED,
         further: Sequence[Sequence[Any]] = (),
         autoscaler: Autoscaler | None = None,
     ) -> None:
-        """`further` has the stages of the routers after the first: admission, priority, routing and flow."""
+        """`further` has the stages of the routers after the first: admission, priority, routing and flow. `journals`
+        hear of the decisions of each router; `forced` are those that are taken out of the policies' hands."""
         Fleet.__init__(self, setup, scheduler)
         self.warmup = setup.warmup
         self.listens = False  # whether the traffic goes by what becomes of its requests
@@ -70,7 +73,8 @@ class Cluster(Fleet):
             views = [copy(view) for view in setup.views] if further else setup.views
             context = Context(views, streams(rng, number), estimator, setup.block_tokens, truth)
             hears = None if autoscaler is None else autoscaler.observe
-            planes.append(ControlPlane(context, *own, explain=explain, observe=hears))
+            told = journals[number] if journals else ()
+            planes.append(ControlPlane(context, *own, journals=told, forced=forced, observe=hears))
         self.routers = None if setup.routers is None else Routers(setup.routers, planes, self.signals)
         self.control: ControlPlane | Routers = self.routers or planes[0]
         if life is not None:
@@ -137,6 +141,8 @@ class Cluster(Fleet):
         if first:
             recorder.routed_ps[row] = now
             recorder.predicted_tokens[row] = flight.cached
+            if flight.priority:
+                recorder.priority[row] = flight.priority
         size = self.block_tokens
         instance = target = self.instances[index]
         tokens = request.prompt_tokens + job.output_tokens - 1

@@ -8,18 +8,21 @@ from heapq import heappush
 from typing import Any
 
 from headway.results.recorder import InstanceStats, Recorder
+from headway.results.records import Series
+from headway.sim.batch_log import BatchLog
 from headway.sim.gauge import Gauge
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.leap import NEVER
 from headway.sim.link import Links
-from headway.sim.samples import Samples
+from headway.sim.samples import FINEST_PS, Samples
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.sim.tier import Tier
 from headway.streams import stream
 from headway.types import Request
 
 ROWS_AHEAD = 1024
+TRACED_PS = 20 * FINEST_PS  # from sample to sample at first, where the GPUs are watched for a trace alone
 INDEX_BITS = 20  # a heap entry is time and instance in one integer
 
 
@@ -36,7 +39,7 @@ class Fleet:
         self.handed: list[Job] = []  # requests whose prompts were computed at this instant, and that go on elsewhere
         self.links = Links()
         self.outgoing: dict[int, int] = {}  # the link of each instance that computes prompts for others
-        self.gauges: dict[int, Gauge] = {}  # of the GPUs of those that have stores below
+        self.gauges: dict[int, Gauge] = {}  # of the GPUs, of those that have stores below or all
         self.shared: dict[tuple[str, str], Tier] = {}  # stores by pool and name
         self.instances = [self.instance(engine, scheduler) for engine in setup.engines]
         # Heap of run ends; an entry that its instance no longer has is stale. It is never empty.
@@ -79,13 +82,20 @@ class Fleet:
             found.append(tier)
         return found
 
-    def watch_tiers(self) -> None:
-        """The run begins: from here on it is written down how full the stores are."""
+    def watch(self) -> None:
+        """The run begins: from here on it is written down how full GPUs and stores are, and what else is traced."""
+        trace = self.setup.trace
+        if trace == "full":
+            self.recorder.events = []
         for instance in self.instances:
+            if instance.tiers is not None or trace != "minimal":
+                finest_ps = TRACED_PS if instance.tiers is None else FINEST_PS
+                self.gauges[instance.view.index] = Gauge(instance, self.started_ps, finest_ps)
             if instance.tiers is not None:
-                self.gauges[instance.view.index] = Gauge(instance, self.started_ps)
                 for tier in instance.tiers.tiers:
                     tier.samples = Samples(self.started_ps)
+            if self.recorder.events is not None:
+                instance.batches = BatchLog(self.recorder.events)
 
     def moved(self, index: int, before: int, begins: bool) -> None:
         """An instance has heard of something: it can begin a step now, or its run, which ended at `before`, was cut."""
@@ -118,6 +128,8 @@ class Fleet:
     def gather(self) -> None:
         """What the instances and the links leave, once the run is over."""
         gaps = self.recorder.gaps = array("q")
+        for index, gauge in self.gauges.items():
+            gauge.record(self.instances[index], self.ended_ps)
         for instance in self.instances:
             instance.check()
             if (tiers := instance.tiers) is not None:
@@ -125,7 +137,6 @@ class Fleet:
                 instance.stats.tiers = tiers.stats(view.id, view.pool, self.block_tokens, self.ended_ps)
                 instance.stats.load_waits_ps = tiers.waits
                 gauge = self.gauges[view.index]
-                gauge.record(instance, self.ended_ps)
                 instance.stats.kv_samples = gauge.samples.values
                 instance.stats.kv_interval_ps = gauge.samples.interval_ps
             gaps.extend(instance.gaps.runs)
@@ -141,6 +152,15 @@ class Fleet:
             link.settle(self.ended_ps)
             stats.sent_bytes = link.moved_bytes
             stats.link_busy_ps = link.busy_ps
+
+    def series(self) -> list[Series]:
+        """How full each GPU was over time, where that was traced."""
+        if self.setup.trace == "minimal":
+            return []
+        return [
+            Series("kv_used", index, gauge.samples.origin, gauge.samples.interval_ps, gauge.samples.values)
+            for index, gauge in self.gauges.items()
+        ]
 
     @property
     def stats(self) -> list[InstanceStats]:

@@ -18,10 +18,10 @@ class Gauge(History):
 
     __slots__ = ("polled", "polled_tick", "samples")
 
-    def __init__(self, instance: Stepping, origin: int) -> None:
+    def __init__(self, instance: Stepping, origin: int, finest_ps: int) -> None:
         self.polled = instance.history if instance.tick < NEVER else None
         self.polled_tick = instance.tick
-        self.samples = Samples(origin)
+        self.samples = Samples(origin, finest_ps)
         instance.history = self
         instance.tick = min(origin, self.polled_tick)
 

@@ -13,9 +13,9 @@ class Samples:
 
     __slots__ = ("interval_ps", "origin", "values")
 
-    def __init__(self, origin: int) -> None:
+    def __init__(self, origin: int, finest_ps: int = FINEST_PS) -> None:
         self.origin = origin
-        self.interval_ps = FINEST_PS
+        self.interval_ps = finest_ps
         self.values: list[int] = []
 
     def next_ps(self) -> int:

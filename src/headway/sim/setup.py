@@ -123,6 +123,7 @@ class ClusterSetup(Struct):
     kv_event_delay: int | None = None  # None: its prefix indexes hear of no eviction
     routers: RouterSetup | None = None  # None: one
     life: LifeSetup | None = None  # None: the instances are all there, from beginning to end
+    trace: str = "minimal"  # what is written down beside the requests: or "decisions", or "full"
 
     @property
     def views(self) -> list[InstanceView]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from headway.results.recorder import Recorder
 from headway.sim.adapters import Adapters
+from headway.sim.batch_log import BatchLog
 from headway.sim.batching import Batching
 from headway.sim.busy import BusyWindow
 from headway.sim.gap_log import ENTRY
@@ -31,6 +32,7 @@ from headway.types import InstanceView
 class Stepping(Batching):
     __slots__ = (
         "arrived",
+        "batches",
         "busy_from",
         "cuts",
         "ended",
@@ -79,7 +81,7 @@ class Stepping(Batching):
         if engine.eviction != "lru":
             self.cache = RankedCache(view.kv_blocks, engine.eviction == "lfu")
         if tiers is not None:
-            self.tiers = Tiers(self.cache, tiers, links, engine)
+            self.tiers = Tiers(self.cache, tiers, links, engine, recorder)
         self.loads = tiers is not None or view.role == "decode"
         self.transfer = engine.transfer
         self.gated = self.adapters is not None or (self.transfer is not None and self.transfer.incoming is not None)
@@ -100,6 +102,7 @@ class Stepping(Batching):
         self.handed = handed  # requests whose prompts are computed and go on elsewhere
         self.log = self.gaps.runs.frombytes
         self.busy_from = -1  # when it last became busy; -1 when idle
+        self.batches: BatchLog | None = None  # where it is to be told how the batch changes
         self.windows: tuple[BusyWindow, ...] = ()  # where somebody asks how busy it was
         self.tick = NEVER  # the first that has not been written down, where the signals are polled
         self.history: History
@@ -140,6 +143,8 @@ class Stepping(Batching):
             if self.tells_kv:
                 self.view.kv_used = self.cache.held
             return False
+        if self.batches is not None:
+            self.batches.note(now, self)
         self.plan(now, again)
         return True
 

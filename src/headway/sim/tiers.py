@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.policies.prefix_index import GONE, GPU
-from headway.results.recorder import TierStats
+from headway.results.recorder import Recorder, TierStats
+from headway.results.records import KvMove, Thrash
 from headway.sim.flow import Flow
 from headway.sim.job import Job
 from headway.sim.kv_cache import KvCache, Runs, Stretch
@@ -36,20 +37,26 @@ class Tiers:
         "counts",
         "down",
         "eager",
+        "index",
         "lent",
         "level",
         "links",
         "log",
+        "recorder",
         "swaps",
         "tiers",
         "up",
         "waits",
     )
 
-    def __init__(self, cache: KvCache, tiers: list[Tier], links: Links, engine: EngineSetup) -> None:
+    def __init__(
+        self, cache: KvCache, tiers: list[Tier], links: Links, engine: EngineSetup, recorder: Recorder
+    ) -> None:
         self.cache = cache
         self.tiers = tiers  # the fastest first
         self.links = links
+        self.index = engine.view.index
+        self.recorder = recorder
         self.block_bytes = engine.block_bytes
         self.eager = engine.offload == "eager"
         self.swaps = engine.swaps
@@ -112,7 +119,11 @@ class Tiers:
             tier.loaded += last - first
             if not job.started:
                 tier.hits += last - first
-            tier.thrashed += tier.store.younger(job.runs, first, last, now - THRASH_PS)
+                self.recorder.loaded_from[job.row] = max(tier.level, self.recorder.loaded_from[job.row])
+            if thrashed := tier.store.younger(job.runs, first, last, now - THRASH_PS):
+                tier.thrashed += thrashed
+                self.recorder.thrashed.append(Thrash(now, self.index, job.row, tier.name, thrashed))
+            self.tell_move(now, "reload", tier, last - first, job.row)
             if self.eager or tier.shared:  # it was used
                 tier.store.touch(stretches(job.runs, first, last, job.ticket.priority), self.counts)
             else:  # it moves
@@ -175,6 +186,7 @@ class Tiers:
         tier.settle(now)
         tier.store.blocks -= job.blocks
         tier.swapped += job.blocks
+        self.tell_move(now, "swap_out", tier, job.blocks, job.row)
         if self.down is not None:
             self.down.add(now, job.blocks)
         self.spill(now, tier)
@@ -185,6 +197,7 @@ class Tiers:
         """They begin to move up again."""
         job = load.job
         load.left = 1
+        self.tell_move(now, "swap_in", self.tiers[0], job.swapped, job.row)
         self.began[job] = now
         if self.up is not None:
             self.up.add(now, job.swapped)
@@ -247,6 +260,7 @@ class Tiers:
             tier.peak = max(tier.peak, tier.used())
             if fresh:
                 tier.stored += fresh
+                self.tell_move(now, "offload", tier, fresh, -1)
                 self.links.start(now, tier.link, fresh * self.block_bytes, None)
 
     def clear(self, now: int) -> None:
@@ -264,6 +278,10 @@ class Tiers:
         return [tier.stats(pool if tier.shared else id, links[tier.link], block_tokens, now) for tier in self.tiers]
 
     # --- what is told of it ------------------------------------------------------------------------------------
+
+    def tell_move(self, now: int, kind: str, tier: Tier, blocks: int, row: int) -> None:
+        if self.recorder.events is not None:
+            self.recorder.events.append(KvMove(now, self.index, kind, tier.name, blocks, row))
 
     def tell_places(self, now: int, content: list[Stretch]) -> None:
         """Copies of what the GPU has let go lie where they lie, if there are any."""

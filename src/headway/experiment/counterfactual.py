@@ -1,0 +1,183 @@
+"""What another target would have given a request: the same run again, with that one decision forced.
+
+Workload, noise and every earlier decision are equal, so that the two runs are a pair; later decisions are taken afresh
+by the policy, which has been told where the request went. A decision is worth as much as its best alternative is worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway.experiment.batch import Job, run_jobs
+from headway.experiment.run import finished, prepare
+from headway.experiment.verdict import has_slo
+from headway.results.decisions import Decision
+from headway.results.ranking import figure, value
+from headway.results.records import Counterfactual
+from headway.results.result import Result
+from headway.scenario import Scenario
+from headway.streams import stream
+from headway.types import HeadwayError, Json
+
+Progress = Callable[[int, int], None]  # runs done so far, runs in all
+WHERE: Final = "counterfactuals"
+
+
+class Pair(Struct, frozen=True):
+    """Where a request might go: the instance that generates, and that which computes the prompt if it is another."""
+
+    target: int
+    prefill: int = -1
+
+
+class Place(Struct, frozen=True):
+    """An instance as far as it matters who may stand in for whom."""
+
+    id: str
+    pool: str | None
+    role: str | None
+
+
+class Outcome(Struct, frozen=True):
+    """What came of a request, and of the run."""
+
+    ttft_ps: int
+    e2e_ps: int
+    cached_tokens: int
+    value: float | None
+
+
+def counterfactuals(
+    result: Result,
+    count: int = 50,
+    *,
+    requests: Sequence[int] | None = None,
+    alternatives: int | None = 1,
+    objective: str | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> list[Counterfactual]:
+    """Take `count` decisions of a run, drawn by lot, or those on the `requests` named, force alternatives one at a time
+    and tell what came of it, in order of time. Of each decision the best `alternatives` are tried, as the latency model
+    ranked them when it was taken; None tries all. The objective is a figure of the summary: by default the share of
+    requests within the SLO, or the mean of E2E where there is none.
+    """
+    if result.decisions is None:
+        raise HeadwayError(f'{WHERE}: the decisions of this run were not traced; simulate it with trace="decisions".')
+    if result.key() == "":
+        told = "a policy of it is an object of your program, which cannot be run again"
+        raise HeadwayError(f"{WHERE}: {told}; give it by name or as path/to/file.py:Class.")
+    if count < 1 or (alternatives is not None and alternatives < 1):
+        raise HeadwayError(f"{WHERE}: take one decision and one alternative at least.")
+    by = figure(objective or ("slo.goodput_ratio" if has_slo(result.scenario) else "latency.e2e.mean"))
+    places = _places(result)
+    chosen = _drawn(result, count) if requests is None else _named(result, requests)
+    tried = [(one, pair) for one in chosen for pair in others(one, places)[:alternatives]]
+    found: dict[int, Outcome] = {}
+
+    def finish(place: int, what: Any) -> None:
+        found[place] = what
+        if progress is not None:
+            progress(len(found), len(tried))
+
+    jobs = []
+    for one, pair in tried:
+        forced = (places[pair.target].id, None if pair.prefill < 0 else places[pair.prefill].id)
+        jobs.append(Job(f"request {one.request}", forced_run, (result.scenario, one.request, forced, by)))
+    run_jobs(jobs, workers, finish, WHERE)
+    was = value(result.summary(), by)
+    return [
+        Counterfactual(
+            request=one.request,
+            at_ps=one.at_ps,
+            chosen=one.target,
+            alternative=pair.target,
+            ttft_ps=one.ttft_ps,
+            alternative_ttft_ps=found[place].ttft_ps,
+            e2e_ps=one.e2e_ps,
+            alternative_e2e_ps=found[place].e2e_ps,
+            objective=by,
+            value=was,
+            alternative_value=found[place].value,
+            chosen_prefill=one.prefill,
+            alternative_prefill=pair.prefill,
+            cached_tokens=one.cached_tokens,
+            alternative_cached_tokens=found[place].cached_tokens,
+        )
+        for place, (one, pair) in enumerate(tried)
+    ]
+
+
+def forced_run(scenario: Json, request: int, to: tuple[str, str | None], by: str) -> Outcome:
+    """What becomes of a request, and of the objective, in a run in which it is sent there."""
+    result = finished(prepare(Scenario.load(scenario)), forced={request: to})
+    columns = result.requests.column
+    came, first, ended = (columns(name)[request] for name in ("arrival_ps", "first_token_ps", "finished_ps"))
+    return Outcome(
+        ttft_ps=first - came if first >= 0 else -1,
+        e2e_ps=ended - came if columns("outcome")[request] == "completed" else -1,
+        cached_tokens=columns("cached_tokens")[request],
+        value=value(result.summary(), by),
+    )
+
+
+def others(decision: Decision, places: dict[int, Place]) -> list[Pair]:
+    """The alternatives to a decision, the best first by the latency model, then by how busy they are. Of a pair one
+    half is changed at a time."""
+    best = {}
+    for place, candidate in enumerate(decision.candidates):
+        estimate = decision.estimated_ttft_ps[place]
+        best[candidate] = (estimate if estimate >= 0 else decision.inflight[place], candidate)
+    ranked = sorted(decision.candidates, key=best.__getitem__)
+    changed = decision.target if decision.prefill < 0 else decision.prefill
+    first = [one for one in ranked if _alike(places, one, changed)]
+    if decision.prefill < 0:
+        return [Pair(one) for one in first]
+    second = [one for one in ranked if _alike(places, one, decision.target)]
+    return [Pair(decision.target, one) for one in first] + [Pair(one, decision.prefill) for one in second]
+
+
+def _alike(places: dict[int, Place], one: int, chosen: int) -> bool:
+    """Whether an instance could do what the chosen one does. Where a request is computed whole that is any that does
+    both, of whatever pool."""
+    if one == chosen or one not in places:
+        return False
+    mine, its = places[chosen], places[one]
+    return mine.role == its.role and (mine.role is None or mine.pool == its.pool)
+
+
+def _places(result: Result) -> dict[int, Place]:
+    return {
+        one.get("index", place): Place(one["id"], one.get("pool"), one.get("role"))
+        for place, one in enumerate(result.summary()["instances"])
+    }
+
+
+def _drawn(result: Result, count: int) -> list[Decision]:
+    """So many first decisions on requests that count, each as likely as another; the same for the same run."""
+    assert result.decisions is not None
+    warmup, seen = result.scenario["warmup"], set()
+    places = []
+    for place, one in enumerate(result.decisions):
+        if one.request >= warmup and one.request not in seen and len(one.candidates) > 1:
+            places.append(place)
+        seen.add(one.request)
+    draw = stream(result.scenario["seed"]["simulation"], WHERE)
+    drawn = sorted(draw.sample(places, min(count, len(places))))
+    return [result.decisions[place] for place in drawn]
+
+
+def _named(result: Result, requests: Sequence[int]) -> list[Decision]:
+    assert result.decisions is not None
+    wanted = dict.fromkeys(requests)
+    found: dict[int, Decision] = {}
+    for one in result.decisions:
+        if one.request in wanted and one.request not in found:
+            found[one.request] = one
+    missing = [str(request) for request in wanted if request not in found]
+    if missing:
+        raise HeadwayError(f"{WHERE}: no instance was chosen for request {', '.join(missing)}.")
+    return [found[request] for request in wanted]

@@ -1,0 +1,222 @@
+"""The points of a sweep: every combination of the values that keys of a scenario are to take."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from decimal import Decimal
+from itertools import product
+from math import prod
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway import overrides, registry
+from headway.experiment.contenders import label as policy_label
+from headway.experiment.contenders import stage_label
+from headway.overrides import parse_yaml
+from headway.references import absolute
+from headway.scenario import STAGES, Scenario, validate
+from headway.types import HeadwayError, Json
+from headway.wording import cut, listed, shown
+
+WHERE: Final = "vary"
+MOST: Final = 100_000  # points
+NUMBER: Final = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+QUANTITY: Final = re.compile(rf"({NUMBER})\s*([A-Za-zµ%]{{0,3}}(?:\s*/\s*[a-z]{{1,3}})?)")
+RANGE: Final = re.compile(r"(.+?)\.\.(.+?)(?::([^:]+))?")
+Vary = str | Iterable[str] | Mapping[str, Any]
+
+
+class Axis(Struct, frozen=True):
+    """A key of the scenario, and the values that it takes one after the other."""
+
+    path: str
+    values: list[Any]
+
+    @property
+    def keys(self) -> list[str]:
+        return self.path.split(".")
+
+    @property
+    def stage(self) -> str | None:
+        """The stage whose policy it is, where it is one."""
+        keys = self.keys
+        return keys[1] if len(keys) == 2 and keys[0] == "policies" and keys[1] in STAGES else None
+
+    def text(self, value: Any) -> str:
+        """A value in a few words."""
+        if self.stage is not None and isinstance(value, str | Mapping):
+            return policy_label(*registry.split(dict(value) if isinstance(value, Mapping) else value, self.path))
+        return flat(value)
+
+
+class Point(Struct, frozen=True):
+    """A scenario of the grid."""
+
+    vary: Json
+    label: str  # its values in words
+    policy: str  # who decides there
+    scenario: Scenario
+
+
+def flat(value: Any) -> str:
+    """A value of a scenario on one line, as YAML has it."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {flat(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(flat, value))}]"
+    return str(value)
+
+
+# --- axes -------------------------------------------------------------------------------------------------------------
+
+
+def axes(vary: Vary, base: Scenario) -> list[Axis]:
+    """What is varied, from texts such as "workload.rate=20..80:10" or from a mapping of paths to values. A number
+    without a unit takes that of the scenario's own value."""
+    given = vary if isinstance(vary, Mapping) else dict(_split(text) for text in _once(vary))
+    resolved = base.resolved()
+    found = []
+    for path, values in given.items():
+        where = f"{WHERE} {cut(path)}"
+        listing = _items(values, where)
+        if not listing:
+            raise HeadwayError(f"{where}: name at least one value, as in workload.rate=20..80:10.")
+        unit = _unit(_at(resolved, path.split(".")))
+        made = [_with_unit(one, unit) for item in listing for one in _expanded(item, unit, where)]
+        counts = Counter(map(flat, made))
+        twice = next((text for text, count in counts.items() if count > 1), None)
+        if twice is not None:
+            raise HeadwayError(f"{where}: {shown(twice)} is there twice; keep one of them.")
+        found.append(Axis(path, made))
+    if not found:
+        raise HeadwayError(f"{WHERE}: name at least one key and its values, as in workload.rate=20..80:10.")
+    return found
+
+
+def _once(vary: str | Iterable[str]) -> list[str]:
+    """The texts, each key but once."""
+    texts = [vary] if isinstance(vary, str) else list(vary)
+    paths = [text.partition("=")[0].strip() for text in texts]
+    for place, path in enumerate(paths):
+        if path in paths[:place]:
+            raise HeadwayError(
+                f"{WHERE} {cut(path)}: is given twice; put all its values into one, with commas between."
+            )
+    return texts
+
+
+def _split(text: str) -> tuple[str, str]:
+    path, equals, values = text.partition("=")
+    path = ".".join(key.strip() for key in path.split("."))
+    if not equals or not all(path.split(".")):
+        raise HeadwayError(f"{WHERE} {cut(text)}: write it as key.path=values, as in workload.rate=20..80:10.")
+    return path, values
+
+
+def _items(values: Any, where: str) -> list[Any]:
+    """A list from a list, a single value, or text: "a,b,{name: c, parameter: 1}"."""
+    if isinstance(values, str):
+        # The inside of a YAML list, so that it takes mappings too.
+        return [item for item in parse_yaml(f"[{values}]", where) if item is not None]
+    if isinstance(values, Mapping) or not isinstance(values, Iterable):
+        return [values]
+    return list(values)
+
+
+def _expanded(item: Any, unit: str, where: str) -> list[Any]:
+    """The values of a range such as 20/s..80/s:10/s; anything else is itself."""
+    match = RANGE.fullmatch(item.strip()) if isinstance(item, str) else None
+    ends = [] if match is None else [_quantity(match[place]) for place in (1, 2)]
+    if match is None or None in ends:
+        return [item]
+    step = None if match[3] is None else _quantity(match[3])
+    if step is None:
+        raise HeadwayError(f"{where}: the range {shown(item)} has no step; write it as {match[1]}..{match[2]}:STEP.")
+    parts = [part for part in (*ends, step) if part is not None]
+    units = list(dict.fromkeys(part[1] for part in parts if part[1]))
+    if len(units) > 1:
+        raise HeadwayError(f"{where}: the range {shown(item)} mixes {listed(units)}; write all in one unit.")
+    low, high, stride = (part[0] for part in parts)
+    if stride <= 0 or high < low:
+        raise HeadwayError(f"{where}: the range {shown(item)} must go up by a step above 0, as in 20..80:10.")
+    if (high - low) / stride > MOST:
+        raise HeadwayError(f"{where}: the range {shown(item)} has more than {MOST:,} values; take a larger step.")
+    count = int((high - low) / stride) + 1
+    return [_written(low + place * stride, units[0] if units else unit) for place in range(count)]
+
+
+def _quantity(text: Any) -> tuple[Decimal, str] | None:
+    """A number and its unit, which may be missing."""
+    match = QUANTITY.fullmatch(str(text).strip())
+    return None if match is None else (Decimal(match[1].replace("_", "")), match[2].strip())
+
+
+def _written(number: Decimal, unit: str) -> Any:
+    plain = format(number.normalize(), "f")
+    if unit:
+        return f"{plain}{unit}"
+    return int(plain) if number == number.to_integral_value() else float(plain)
+
+
+def _with_unit(value: Any, unit: str) -> Any:
+    if not unit or isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return _written(Decimal(str(value)), unit)
+
+
+def _unit(value: Any) -> str:
+    """The unit of a scenario's value; empty where it has none."""
+    found = _quantity(value) if isinstance(value, str) else None
+    return "" if found is None else found[1]
+
+
+def _at(data: Any, keys: Sequence[str]) -> Any:
+    """What a resolved scenario has at a path; None where there is nothing."""
+    for key in keys:
+        if isinstance(data, list):
+            data = data[int(key)] if key.isdecimal() and int(key) < len(data) else None
+        else:
+            data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+# --- points -----------------------------------------------------------------------------------------------------------
+
+
+def points(data: Json, found: Sequence[Axis]) -> list[Point]:
+    """Every scenario of the grid over a plain mapping, the last key varying fastest; the first wrong one is told."""
+    count = prod(len(axis.values) for axis in found)
+    if count > MOST:
+        raise HeadwayError(f"{WHERE}: a grid of {count:,} points is too large; it may have {MOST:,}.")
+    return [_point(data, found, values) for values in product(*(axis.values for axis in found))]
+
+
+def _point(data: Json, found: Sequence[Axis], values: Sequence[Any]) -> Point:
+    changed: Json = deepcopy(data)
+    texts = []
+    for axis, value in zip(found, values, strict=True):
+        where = f"{WHERE} {cut(axis.path)}"
+        overrides.put(changed, axis.keys, deepcopy(absolute(value)), where)
+        texts.append(axis.text(value))
+    label = ", ".join(f"{name}={text}" for name, text in zip(names(found), texts, strict=True))
+    try:
+        scenario = validate(changed)
+    except HeadwayError as error:
+        whole = ", ".join(f"{axis.path}={text}" for axis, text in zip(found, texts, strict=True))
+        raise HeadwayError(f"{WHERE} {cut(whole)}: {error}") from None
+    decided = [text for axis, text in zip(found, texts, strict=True) if axis.stage is not None]
+    policy = " + ".join(decided) or stage_label("routing", scenario.policies.explicit("routing"))
+    vary = {axis.path: value for axis, value in zip(found, values, strict=True)}
+    return Point(vary, label, policy, scenario)
+
+
+def names(found: Sequence[Axis]) -> list[str]:
+    """The axes by their last keys, or in full where these are alike."""
+    last = [axis.keys[-1] for axis in found]
+    return [axis.path if last.count(name) > 1 else name for axis, name in zip(found, last, strict=True)]

@@ -1,0 +1,92 @@
+"""Policies under the same seeds: the differences of their figures seed by seed, and whether they are more than noise.
+
+Under one seed all policies meet the same requests, so that the difference of two runs is due to the policies and to how
+this workload happens to suit them. Over n seeds these differences d are n independent values, and
+    mean(d) ± t(n - 1) · s(d) / √n
+holds the true mean difference with 95 % confidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from headway.experiment.confidence import Interval, interval, mean_of
+from headway.results.ranking import direction, value
+from headway.types import Json
+
+Runs = Mapping[str, Sequence[Json]]  # summaries by policy, one a seed
+
+SHARE: Final = "slo.goodput_ratio"
+HEADLINE: Final = (
+    SHARE,
+    "latency.ttft.mean",
+    "latency.ttft.p99",
+    "latency.tpot.mean",
+    "latency.tpot.p99",
+    "latency.e2e.mean",
+    "latency.e2e.p99",
+    "throughput.requests_per_s",
+    "throughput.output_tokens_per_s",
+    "cache.token_hit_ratio",
+    "cost.usd",
+)
+NOISE: Final = "within noise"
+SAME: Final = "no difference"
+BASELINE: Final = "baseline"
+
+
+def difference(its: Sequence[Json], base: Sequence[Json], figure: str) -> tuple[Interval, str] | None:
+    """The mean of a figure's paired differences, and the word for it: better, worse, within noise where the interval
+    holds 0, no difference where every pair is exactly equal. None where a run has no such figure."""
+    pairs = [(value(one, figure), value(other, figure)) for one, other in zip(its, base, strict=True)]
+    apart = [mine - other for mine, other in pairs if mine is not None and other is not None]
+    if len(apart) < len(pairs):
+        return None
+    found = mean_of(apart)
+    if not any(apart):
+        return found, SAME
+    if found.low is None or found.high is None or found.low <= 0 <= found.high:
+        return found, NOISE
+    return found, "better" if (found.mean > 0) == (direction(figure) == "high") else "worse"
+
+
+def paired_rows(runs: Runs, baseline: str, by: str | None = None) -> list[Json]:
+    """For each policy and headline figure the mean over the seeds, and how far that is from the baseline's."""
+    figures = HEADLINE if by is None or by in HEADLINE else (by, *HEADLINE)
+    return [_row(name, figure, runs[name], runs[baseline], name == baseline) for name in runs for figure in figures]
+
+
+def _row(name: str, figure: str, its: Sequence[Json], base: Sequence[Json], is_base: bool) -> Json:
+    mean = interval([value(summary, figure) for summary in its])
+    row: Json = {"policy": name, "figure": figure, "mean": None if mean is None else mean.mean}
+    found = None if is_base else difference(its, base, figure)
+    if found is None:
+        word = BASELINE if is_base else None
+        return {**row, "delta": None, "low": None, "high": None, "word": word}
+    apart, word = found
+    return {**row, "delta": apart.mean, "low": apart.low, "high": apart.high, "word": word}
+
+
+class Noise:
+    """Whether two policies of a comparison can be told apart by a figure."""
+
+    def __init__(self, runs: Runs) -> None:
+        self.runs = runs
+        self.seeds = len(next(iter(runs.values())))
+
+    def hides(self, name: str, other: str, figure: str) -> bool:
+        found = difference(self.runs[name], self.runs[other], figure)
+        return found is None or found[1] in (NOISE, SAME)
+
+    def shows(self, name: str, other: str) -> bool:
+        """Whether any headline figure of any seed differs."""
+        return any(_figures(mine) != _figures(its) for mine, its in zip(self.runs[name], self.runs[other], strict=True))
+
+    def nowhere(self) -> bool:
+        """Whether the seeds changed nothing at all, so that they tell no more than one of them."""
+        return all(_figures(summary) == _figures(its[0]) for its in self.runs.values() for summary in its)
+
+
+def _figures(summary: Json) -> list[float | None]:
+    return [value(summary, figure) for figure in HEADLINE]

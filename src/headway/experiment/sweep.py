@@ -1,0 +1,282 @@
+"""One scenario over a grid of its keys, on all cores; what lies in its folder already is read, not run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway.experiment.batch import Job, run_jobs, strange
+from headway.experiment.confidence import interval
+from headway.experiment.grid import Axis, Point, Vary, axes, points
+from headway.experiment.means import mean_summary
+from headway.experiment.paired import HEADLINE, SHARE
+from headway.experiment.run import simulate
+from headway.experiment.seeds import check_seeds, seeded
+from headway.experiment.sweep_words import KEPT, verdict
+from headway.experiment.verdict import has_slo
+from headway.results import study
+from headway.results.ranking import value
+from headway.results.table import library
+from headway.scenario import DEFAULT, Scenario, Source, load_data, validate
+from headway.types import HeadwayError, Json
+
+Progress = Callable[[int, int, int], None]  # runs done so far, runs in all, and how many of them were there already
+SHARES: Final = (SHARE, "cache.token_hit_ratio")
+WHERE: Final = "sweep"
+
+
+class Swept(Struct, frozen=True, dict=True):
+    """A point of the grid, and what came of it under each seed."""
+
+    vary: Json
+    label: str
+    policy: str
+    key: str
+    folder: str
+    slo: bool  # whether anybody was promised anything
+    summaries: list[Json]
+
+    @cached_property
+    def summary(self) -> Json:
+        """Means over the seeds."""
+        return mean_summary(self.summaries)
+
+    def holds(self) -> bool | None:
+        """Whether the SLO is kept, by 99 % of the planned requests under every seed; None where there is none."""
+        if not self.slo:
+            return None
+        return all((value(summary, SHARE) or 0.0) >= KEPT for summary in self.summaries)
+
+    def figures(self) -> Json:
+        """The headline figures: mean over the seeds and its 95 % interval, which one seed alone does not have."""
+        found: Json = {}
+        for figure in HEADLINE:
+            values = [value(summary, figure) for summary in self.summaries]
+            made = interval(values, figure in SHARES)
+            bounds = (None, None, None) if made is None else (made.mean, made.low, made.high)
+            found[figure] = dict(zip(("mean", "low", "high"), bounds, strict=True))
+        return found
+
+
+class Sweep(Struct, frozen=True):
+    """What a sweep found, a point a row in the order of the grid. `reused` of its `runs` were read from the folder."""
+
+    scenario: Json
+    axes: list[Axis]
+    seeds: int
+    points: list[Swept]
+    verdict: str
+    reused: int = 0
+
+    @property
+    def runs(self) -> int:
+        return len(self.points) * self.seeds
+
+    @property
+    def vary(self) -> dict[str, list[Any]]:
+        return {axis.path: axis.values for axis in self.axes}
+
+    @property
+    def rows(self) -> list[Json]:
+        """A flat row a point: the values that were varied, whether the SLO holds, and the means of the figures."""
+        return [
+            {
+                **{axis.path: _plain(axis, point.vary[axis.path]) for axis in self.axes},
+                "policy": point.policy,
+                "slo_holds": point.holds(),
+                **{figure: value(point.summary, figure) for figure in HEADLINE},
+            }
+            for point in self.points
+        ]
+
+    def summary(self) -> Json:
+        """The document that `headway sweep --json` prints."""
+        return {
+            "scenario": self.scenario["name"],
+            "vary": self.vary,
+            "seeds": self.seeds,
+            "runs": self.runs,
+            "points": [
+                {
+                    "vary": point.vary,
+                    "label": point.label,
+                    "policy": point.policy,
+                    "key": point.key,
+                    "slo_holds": point.holds(),
+                    "figures": point.figures(),
+                }
+                for point in self.points
+            ],
+            "verdict": self.verdict,
+        }
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The rows as equally long columns, which a data frame is made from."""
+        rows = self.rows
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    def to_pandas(self) -> Any:
+        return library("pandas").DataFrame(self.columns())
+
+    def to_polars(self) -> Any:
+        return library("polars").DataFrame(self.columns())
+
+
+def _plain(axis: Axis, given: Any) -> Any:
+    return given if isinstance(given, str | int | float | None) else axis.text(given)
+
+
+def sweep(
+    scenario: Source = DEFAULT,
+    vary: Vary = (),
+    *,
+    seeds: int = 1,
+    overrides: str | Iterable[str] = (),
+    workers: int | None = None,
+    output: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Run a scenario at every point of a grid over its keys.
+
+    `vary` has texts such as "workload.rate=20..80:10" (a range, both ends included), "cluster.instances=2,4,8" and
+    "policies.routing=round-robin,{name: weighted, scorers: {queue-depth: 2}}", or is a mapping of dotted keys to lists
+    of values. A number without a unit takes that of the scenario's own value. Every scenario is read before the first
+    is run.
+
+    With several `seeds` each point runs under the same ones, the n-th of which adds n to the scenario's, and figures
+    are means. With `output` each run is written as soon as it is done, and a sweep that is repeated, or goes on after
+    an interruption, reads what is there. Runs go to `workers` processes, all cores unless told otherwise.
+    """
+    check_seeds(seeds)
+    data = load_data(scenario, overrides)
+    base = validate(data)
+    found = axes(vary, base)
+    grid = points(data, found)
+    folder = None if output is None else Path(output)
+    if folder is not None:
+        study.check(folder, "sweep")
+        study.clear_parts(folder)
+    return _Sweeping(base, found, grid, seeds, folder).run(workers, progress)
+
+
+class _Sweeping:
+    """One sweep in the making. A task is a point under a seed."""
+
+    def __init__(self, base: Scenario, found: list[Axis], grid: list[Point], seeds: int, folder: Path | None) -> None:
+        self.base = base.resolved()
+        self.axes = found
+        self.grid = grid
+        self.seeds = seeds
+        self.folder = folder
+        self.keys = [point.scenario.key() for point in grid]
+        self.folders = self._named()
+        self.done: dict[tuple[int, int], Json] = {}
+
+    def _named(self) -> list[str]:
+        """A folder for each point, by its values and its run key; where one of that key is there already, that."""
+        there = {} if self.folder is None else study.by_key(self.folder)
+        labels = study.folders([point.label for point in self.grid])
+        own = [f"{label}-{key}" for label, key in zip(labels, self.keys, strict=True)]
+        taken = set(own)  # two points may be one run under two names
+        for place, (name, key) in enumerate(zip(own, self.keys, strict=True)):
+            known = there.get(key, [])
+            if name not in known:
+                own[place] = next((one for one in known if one not in taken), name)
+                taken.add(own[place])
+        return own
+
+    def run(self, workers: int | None, progress: Progress | None) -> Sweep:
+        tasks = [(place, seed) for place in range(len(self.grid)) for seed in range(self.seeds)]
+        self._read(tasks)
+        reused = len(self.done)
+        todo = [task for task in tasks if task not in self.done]
+        self._write(study.UNFINISHED)
+
+        def finish(place: int, summary: Json) -> None:
+            self.done[todo[place]] = summary
+            if progress is not None:
+                progress(len(self.done), len(tasks), reused)
+
+        if progress is not None:
+            progress(reused, len(tasks), reused)
+        try:
+            run_jobs([self._job(*task) for task in todo], workers, finish, WHERE)
+        except BaseException:
+            if self.folder is not None:
+                study.clear_parts(self.folder)
+                self._write(study.UNFINISHED)
+            raise
+        found = self._swept()
+        said = verdict(found, self.axes, self.base)
+        self._write(said)
+        return Sweep(self.base, self.axes, self.seeds, found, said, reused)
+
+    def _job(self, place: int, seed: int) -> Job:
+        resolved = self.grid[place].scenario.resolved()
+        target = None if self.folder is None else self.folder / self.folders[place]
+        label = self.grid[place].label
+        return Job(label, _run, (seeded(resolved, seed), seed, target, label), home=strange(resolved["policies"]))
+
+    def _read(self, tasks: Sequence[tuple[int, int]]) -> None:
+        """What the folder has already. A policy of the caller's own program may have changed under its name."""
+        if self.folder is None:
+            return
+        for place, seed in tasks:
+            if strange(self.grid[place].scenario.resolved()["policies"]):
+                continue
+            if not seed:
+                kept = study.read_summary(self.folder / self.folders[place], self.keys[place])
+            else:
+                kept = study.read_seed(self.folder, _key(self.grid[place].scenario, seed))
+            if kept is not None:
+                self.done[(place, seed)] = kept
+
+    def _swept(self) -> list[Swept]:
+        return [
+            Swept(
+                vary=point.vary,
+                label=point.label,
+                policy=point.policy,
+                key=self.keys[place],
+                folder=self.folders[place],
+                slo=has_slo(point.scenario.resolved()),
+                summaries=[self.done[(place, seed)] for seed in range(self.seeds)],
+            )
+            for place, point in enumerate(self.grid)
+        ]
+
+    def _write(self, said: str) -> None:
+        """Tell of the runs that are there."""
+        if self.folder is None:
+            return
+        stages = [axis.stage for axis in self.axes if axis.stage is not None]
+        runs = [
+            study.run_entry(self.folders[place], point.policy, vary=point.vary, seeds=self.seeds)
+            for place, point in enumerate(self.grid)
+            if (place, 0) in self.done
+        ]
+        vary = {axis.path: axis.values for axis in self.axes}
+        stage = stages[0] if stages else "routing"
+        study.write(self.folder, "sweep", self.base, runs, stage=stage, verdict=said, vary=vary)
+
+
+def _key(scenario: Scenario, seed: int) -> str:
+    return validate(seeded(scenario.resolved(), seed)).key()
+
+
+def _run(resolved: Json, seed: int, folder: Path | None, label: str) -> Json:
+    """A run, written by whoever simulated it: the first seed's in full, of the others the summary."""
+    try:
+        result = simulate(resolved)
+    except HeadwayError as error:
+        raise HeadwayError(f"{WHERE} {label}: {error}") from error
+    summary = result.summary()
+    if folder is not None and not seed:
+        study.save(result, folder)
+    elif folder is not None:
+        study.write_seed(folder.parent, validate(resolved).key(), summary)
+    return summary

@@ -1,0 +1,106 @@
+"""What a sweep comes to, in a sentence: how far the SLO holds, or where the figures are best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
+
+from headway.experiment.grid import Axis, names
+from headway.experiment.paired import Noise
+from headway.experiment.verdict import verdict as best_of
+from headway.results.ranking import rank
+from headway.types import HeadwayError, Json
+from headway.units import duration_ps, exact, rate
+from headway.wording import listed
+
+if TYPE_CHECKING:
+    from headway.experiment.sweep import Swept
+
+KEPT: Final = 0.99  # of the planned requests within the SLO: then it holds
+LOADS: Final = ("rate", "speed", "concurrency", "users")  # keys that make it harder
+SIZES: Final = ("instances", "min_replicas", "max_replicas")  # keys that make it easier
+SHOWN: Final = 8  # groups in a sentence
+
+
+def verdict(points: Sequence[Swept], axes: Sequence[Axis], base: Json) -> str:
+    """How far the SLO holds, for each of the other values; without an SLO, a load or a size, which point is best."""
+    axis = _decisive(axes)
+    if axis is None or not all(point.slo for point in points):
+        return _best(points, base)
+    place = axes.index(axis)
+    name = names(axes)[place]
+    size = sorted(axis.values, key=lambda value: _amount(value) or 0)
+    grows = axis.keys[-1] in LOADS
+    held = {who: _reach(its, axis, size if grows else size[::-1]) for who, its in _groups(points, axes, axis).items()}
+    order = sorted(held, key=lambda who: -held[who] if held[who] else 1)  # the furthest first, whoever never holds last
+    phrases: dict[str, list[str]] = {}
+    for who in order[:SHOWN]:
+        phrases.setdefault(_phrase(held[who], size if grows else size[::-1], name, grows), []).append(who)
+    said = listed([phrase + (f" with {listed(whose)}" if any(whose) else "") for phrase, whose in phrases.items()])
+    more = f", and so on for {len(order) - SHOWN} others" if len(order) > SHOWN else ""
+    seeds = len(points[0].summaries)
+    under = f", under each of {seeds} seeds" if seeds > 1 else ""
+    return f"The SLO ({100 * KEPT:.0f} % of the requests within it{under}) holds {said}{more}."
+
+
+def _decisive(axes: Sequence[Axis]) -> Axis | None:
+    """The key that the SLO gives way along: a load if there is one, else a size."""
+    for keys in (LOADS, SIZES):
+        for axis in axes:
+            if axis.keys[-1] in keys and all(_amount(value) is not None for value in axis.values):
+                return axis
+    return None
+
+
+def _amount(value: Any) -> Fraction | None:
+    """How much a value is, whatever its unit."""
+    if isinstance(value, int | float):
+        return exact(str(value))
+    for read in (rate, duration_ps):
+        try:
+            return Fraction(read(value, ""))
+        except HeadwayError:
+            continue
+    return None
+
+
+def _groups(points: Sequence[Swept], axes: Sequence[Axis], axis: Axis) -> dict[str, list[Swept]]:
+    """The points by their values of all keys but one, in words."""
+    others = [one for one in axes if one is not axis]
+    called = names(others)
+    found: dict[str, list[Swept]] = {}
+    for point in points:
+        words = []
+        for one, name in zip(others, called, strict=True):
+            text = one.text(point.vary[one.path])
+            words.append(text if one.stage is not None else f"{name} {text}")
+        found.setdefault(" and ".join(words), []).append(point)
+    return found
+
+
+def _reach(points: Sequence[Swept], axis: Axis, eased: Sequence[Any]) -> int:
+    """Up to which value, from the easiest on, the SLO holds at every one."""
+    holds = {str(point.vary[axis.path]): point.holds() for point in points}
+    reach = 0
+    for value in eased:
+        if not holds[str(value)]:
+            break
+        reach += 1
+    return reach
+
+
+def _phrase(reach: int, eased: Sequence[Any], name: str, grows: bool) -> str:
+    if not reach:
+        return f"at no {name} of these"
+    last = "" if reach < len(eased) else f" (the {'highest' if grows else 'lowest'} of these)"
+    if grows:
+        return f"up to {name} {eased[reach - 1]}{last}"
+    return f"from {eased[reach - 1]} {name}{last} on"
+
+
+def _best(points: Sequence[Swept], base: Json) -> str:
+    ranked = rank([(point.label, point.summary) for point in points])
+    runs = {point.label: point.summaries for point in points}
+    noise = Noise(runs) if len(points[0].summaries) > 1 else None
+    return best_of(ranked, base, plain=points[0].label, noise=noise)

@@ -1,0 +1,26 @@
+"""Who hears of a router's decisions, and which of them are taken out of its policies' hands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
+
+from headway.policies.context import Context
+from headway.types import ClusterView, Delay, Priority, Reject, Request, Route
+
+Forced = Mapping[int, tuple[str, str | None]]  # by request: the target of its first decision, and where its prompt goes
+UNFORCED: Final[Forced] = {}
+
+
+class Journal(Protocol):
+    """Hears of the decisions as they are taken, with their scorecards, before the instances' counts tell of them."""
+
+    def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
+        """`reported` are the signals that a policy of the router reads, and that are therefore kept true."""
+
+    def refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None: ...
+
+    def routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None: ...
+
+    def stopped(self, instance: int) -> None:
+        """Whatever it had cached is gone."""

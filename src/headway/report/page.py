@@ -1,0 +1,106 @@
+"""`headway report`: one file that a browser opens anywhere, with what runs gave, read from top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from headway.report import html
+from headway.report.book import Book
+from headway.report.cases import Case, Cases, Source, open_cases
+from headway.report.digest import digest
+from headway.report.palette import MOST
+from headway.report.sections.cache import cache
+from headway.report.sections.decisions import decisions
+from headway.report.sections.distributions import distributions
+from headway.report.sections.findings import findings
+from headway.report.sections.headline import headline
+from headway.report.sections.load import load
+from headway.report.sections.opening import opening
+from headway.report.sections.over_time import over_time
+from headway.report.sections.parameters import parameters
+from headway.report.sections.slo import slo
+from headway.report.sections.sweep import sweep
+from headway.report.sweeping import sweep_of
+from headway.results.result import Result
+from headway.types import HeadwayError
+
+Progress = Callable[[int, int], None]  # runs read so far, runs in all
+SCRIPTS: Final = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js", "draw.js")
+DEFAULT: Final = "report.html"
+# In reading order: the name of a part, what links call it, and what makes it; one that has nothing to show is empty.
+PARTS: Final[tuple[tuple[str, str, Callable[[Book], str]], ...]] = (
+    ("headline", "Headline", headline),
+    ("latencies", "Latencies", distributions),
+    ("load", "Load by instance", load),
+    ("cache", "Cache", cache),
+    ("decisions", "Decisions", decisions),
+    ("slo", "SLO", slo),
+    ("over-time", "Over time", over_time),
+    ("findings", "Findings", findings),
+    ("parameters", "Parameters", parameters),
+)
+
+
+def report(
+    sources: Source | Sequence[Source], output: str | Path | None = None, progress: Progress | None = None
+) -> Path:
+    """Write the page of runs (folders or results) or of one study folder, and say where. Several runs are compared with
+    the first. Without `output` the page lies beside the runs, or here where they are in no folder."""
+    given = [sources] if isinstance(sources, str | Path | Result) else list(sources)
+    path = place(given) if output is None else Path(output)
+    if path.is_dir():
+        raise HeadwayError(f"--output: {str(path)!r} is a folder; name a file, as in {str(path / DEFAULT)!r}.")
+    html.write(path, page(open_cases(given), progress), "--output")
+    return path
+
+
+def place(sources: Sequence[Source]) -> Path:
+    """Where a page goes: into the folder of the one run or study, beside several runs."""
+    folders = [Path(one) for one in sources if not isinstance(one, Result)]
+    if not folders:
+        return Path(DEFAULT)
+    return (folders[0] if len(sources) == 1 else folders[0].parent) / DEFAULT
+
+
+def page(cases: Cases, progress: Progress | None = None) -> str:
+    """The whole page as text."""
+    swept = sweep_of(cases) if cases.kind == "sweep" else None
+    told = cases if swept is None else swept.table(cases)
+    chosen, note = drawn(told)
+    digests = []
+    for done, case in enumerate(chosen):
+        if progress is not None:
+            progress(done, len(chosen))
+        digests.append(digest(case.label, case.result(), case.folder))
+    book = Book(told, digests, note)
+    made = [(name, title, make(book)) for name, title, make in PARTS]
+    if swept is not None:
+        made.insert(2, ("sweep", "Sweep", sweep(book, swept)))
+    made = [part for part in made if part[2]]
+    parts = [*opening(book, [part[:2] for part in made]), *(part[2] for part in made), _footer()]
+    return html.page(f"{cases.name}: report", parts, [_asset(name) for name in SCRIPTS])
+
+
+def drawn(cases: Cases) -> tuple[list[Case], str]:
+    """The runs that charts show, the baseline always among them, and what to say where these are not all."""
+    count = len(cases.cases)
+    if count <= MOST:
+        return cases.cases, ""
+    others = [case.label for case in cases.cases if case.label != cases.baseline]
+    kept = {cases.baseline, *others[: MOST - (cases.baseline is not None)]}
+    note = f"Charts show {MOST} of {count:,} runs, the best and the baseline; tables have them all."
+    return [case for case in cases.cases if case.label in kept], note
+
+
+def _asset(name: str) -> str:
+    return resources.files("headway.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _footer() -> str:
+    words = html.details(
+        "Licences of the scripts that draw the charts", f"<pre>{html.text(_asset('LICENSES.txt'))}</pre>"
+    )
+    return f"<footer>{words}</footer>"

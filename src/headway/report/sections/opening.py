@@ -1,0 +1,91 @@
+"""How a report begins: what came out in a sentence, what was run, and how to run it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+from headway import __version__
+from headway.report import html, svg
+from headway.report.book import Book
+from headway.report.terminal import described, number
+from headway.types import Json
+
+ENDS = ("completed", "rejected", "timed_out", "failed", "in_flight")
+
+
+def opening(book: Book, parts: Iterable[tuple[str, str]]) -> list[str]:
+    """The verdict, links to the parts that follow (name and title), and the scenario's card."""
+    links = "".join(f'<a href="#{escape(name)}">{escape(title)}</a>' for name, title in parts)
+    off = "Charts need scripts, which are off here; every figure is in a table all the same."
+    return [
+        f"<h1>{escape(book.cases.name)}</h1>",
+        f'<p class="verdict">{escape(book.cases.verdict)}</p>',
+        f"<nav>{links}</nav>",
+        f'<p class="scriptless">{off}</p>',
+        html.section("Scenario", _card(book), _command(book), name="scenario"),
+    ]
+
+
+def _card(book: Book) -> str:
+    first = book.cases.cases[0]
+    scenario, summary = first.scenario, first.summary
+    stage, vary = book.cases.stage, book.cases.vary
+    told = book.cases.kind == "run" or (vary and not any(path.startswith(f"policies.{stage}") for path in vary))
+    size, how = described(scenario, "" if told else stage)
+    rows = [
+        ("cluster", size),
+        ("how", how),
+        ("workload", _workload(scenario, summary, vary)),
+        ("targets", _targets(scenario)),
+        ("seed", _seed(scenario["seed"]) + (f" and {book.cases.seeds - 1} more" if book.cases.seeds > 1 else "")),
+    ]
+    if book.cases.kind == "sweep":
+        rows.insert(2, ("varied", "; ".join(f"{path}: {_values(all_)}" for path, all_ in book.cases.vary.items())))
+    rows.append(("runs", _runs(book)))
+    cells = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
+    return f'<dl class="card">{cells}</dl>'
+
+
+def _workload(scenario: Json, summary: Json, vary: Mapping[str, Any]) -> str:
+    requests = summary["requests"]
+    rate = scenario.get("workload", {}).get("rate")
+    said = f"{number(requests['arrived'], 0)} requests"
+    if vary:
+        return said
+    said += f" in {svg.time_text(summary['duration_s'])}"
+    return said + (f", at {rate}" if isinstance(rate, str | int | float) else "")
+
+
+def _targets(scenario: Json) -> str:
+    found = [f"{name.upper()} within {target}" for name, target in scenario["slo"].items() if target is not None]
+    own = [one for one in scenario.get("workload", {}).get("tenants", {}).values() if one.get("slo")]
+    if own:
+        found.append("some tenants have their own")
+    return ", ".join(found) or "none"
+
+
+def _seed(seed: Any) -> str:
+    if not isinstance(seed, dict):
+        return str(seed)
+    values = list(seed.values())
+    return str(values[0]) if len(set(values)) == 1 else ", ".join(f"{name} {one}" for name, one in seed.items())
+
+
+def _values(values: Iterable[Any]) -> str:
+    return ", ".join(one if isinstance(one, str) else str(one) for one in values)
+
+
+def _runs(book: Book) -> str:
+    count = book.cases.count
+    places = [case.folder for case in book.cases.cases if case.folder]
+    where = f", {places[0]}" if count == 1 and places else ""
+    seeds = f" under {book.cases.seeds} seeds each" if book.cases.seeds > 1 else ""
+    return f"{number(count, 0)}{seeds}, headway {__version__}{where}"
+
+
+def _command(book: Book) -> str:
+    if book.cases.command is None:
+        return ""
+    return f"<p>To run it again:</p><pre>{escape(book.cases.command)}</pre>"

@@ -1,0 +1,94 @@
+"""Who was served within the SLO: all, each class and each tenant."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headway.experiment.verdict import has_slo
+from headway.report import html
+from headway.report.book import Book, side_by_side
+from headway.report.charts.base import brief
+from headway.report.charts.slo import attainment
+from headway.report.terminal import number, percent
+from headway.types import Json
+
+GROUPS: Final = (("classes", "class"), ("tenants", "tenant"))
+MOST: Final = 12  # groups of a chart, those with the most requests
+ROWS: Final = 200  # of a table
+
+
+def slo(book: Book) -> str:
+    promised = any(has_slo(case.scenario) for case in book.cases.cases)
+    served = "within the SLO" if promised else "served"
+    figures = []
+    tables = [_table(book, "", "", served)]
+    for section, whom in GROUPS:
+        if any(section in case.summary for case in book.cases.cases):
+            figures.append(book.figure(f"By {whom}", attainment(whom, _rows(book, section), served, book.colours)))
+            tables.append(html.details(f"By {whom}", _table(book, section, whom, served)))
+    note = "" if promised else "Nobody was promised anything, so that whoever was served counts."
+    legend = [book.legend(), side_by_side(figures)] if figures else []
+    return html.section("SLO", *legend, *tables, _fairness(book), note=note, name="slo")
+
+
+def _largest(book: Book, section: str) -> list[str]:
+    """The groups with the most requests, by name."""
+    counts: dict[str, int] = {}
+    for case in book.cases.cases:
+        for row in case.summary.get(section, []):
+            counts[row["id"]] = max(counts.get(row["id"], 0), row["requests"]["arrived"])
+    return sorted(sorted(counts, key=lambda name: (-counts[name], name))[:MOST])
+
+
+def _rows(book: Book, section: str) -> list[Json]:
+    shown = _largest(book, section)
+    return [
+        {"policy": one.label, "group": row["id"], "share": brief(row["slo"]["goodput_ratio"])}
+        for one in book.drawn
+        for row in one.summary.get(section, [])
+        if row["id"] in shown and row["slo"]["goodput_ratio"] is not None
+    ]
+
+
+def _table(book: Book, section: str, whom: str, served: str) -> str:
+    """A row for each run, or for each run and group."""
+    heads = [
+        "run",
+        *([whom] if whom else []),
+        "requests",
+        served,
+        "a second",
+        "TTFT met",
+        "TPOT met",
+        "E2E met",
+        "TTFT p99, ms",
+    ]
+    rows = []
+    for case in book.cases.cases:
+        for row in case.summary.get(section, []) if section else [case.summary]:
+            its = row["slo"]
+            rows.append(
+                [
+                    book.key(case.label),
+                    *([row["id"]] if whom else []),
+                    number(row["requests"]["arrived"], 0),
+                    percent(its["goodput_ratio"]),
+                    number(its["goodput_requests_per_s"], 2),
+                    *(percent(its[f"{name}_attainment"]) for name in ("ttft", "tpot", "e2e")),
+                    number(row["latency"]["ttft"]["p99"]),
+                ]
+            )
+    left = len(rows) - ROWS
+    return html.table(heads, rows[:ROWS]) + (f"<p>and {left:,} more rows, in summary.json</p>" if left > 0 else "")
+
+
+def _fairness(book: Book) -> str:
+    told = [case for case in book.cases.cases if "fairness" in case.summary]
+    if not told:
+        return ""
+    rows = [
+        [book.key(case.label), *(number(case.summary["fairness"][name], 3) for name in ("jain_goodput", "jain_tokens"))]
+        for case in told
+    ]
+    heads = ["run", "Jain of tenants' goodput shares", "of their tokens"]
+    return f"<h3>Fairness</h3>{html.table(heads, rows)}"

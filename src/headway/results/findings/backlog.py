@@ -1,0 +1,121 @@
+"""Saturation: whether the cluster kept up with what came, in a word: stable, backlogged or overloaded.
+
+The backlog b(t) are the requests that have come, have not ended and wait: for their first token or, where prompts are
+computed apart, for their KV cache to come to the instance that generates. It is read at `SAMPLES` instants at equal
+distances between the first arrival and the last; q₂ and q₄ are its means over the second and the fourth quarter of
+them. With A requests in all the run is
+
+* *stable* where b stays below max(`LEAST`, `WALK`·√A): what comes and goes at random adds up to about √A;
+* *overloaded* where it does not, and in the end is still there and grows: q₄ is at least half of the highest b, and
+  `GROWTH` times q₂ or more;
+* *backlogged* otherwise: it fell behind and recovered, or is behind by an amount that does not grow.
+
+Requests that generate are not in the backlog: the longer the answers the more of them there are, and at first their
+number grows in every run. Severity: overloaded, one half more than the share of the requests that wait at the last
+arrival; backlogged, the highest b over A; at most 1 and one half.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from math import isqrt
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headway.results.columns import Columns
+from headway.results.findings.episodes import examples
+from headway.results.findings.observed import Observed
+from headway.results.findings.text import many, moment, seconds
+from headway.results.records import Finding
+
+if TYPE_CHECKING:
+    from headway.results.result import Result
+
+KIND: Final = "saturation"
+SAMPLES: Final = 100
+QUARTER: Final = SAMPLES // 4
+LEAST: Final = 10
+WALK: Final = 2
+GROWTH: Final = 1.25
+
+
+class Backlog(NamedTuple):
+    word: str
+    samples: list[int]
+    times: list[int]
+    limit: int
+
+
+def saturation(result: Result) -> str:
+    """Stable, backlogged or overloaded."""
+    return backlog(Columns(result.requests)).word
+
+
+def backlog(requests: Columns) -> Backlog:
+    count = len(requests)
+    limit = max(LEAST, WALK * isqrt(count))
+    if not count:
+        return Backlog("stable", [], [], limit)
+    arrivals = requests.arrival_ps
+    left = sorted(at for at in _served(requests) if at >= 0)
+    begin, length = arrivals[0], arrivals[count - 1] - arrivals[0]
+    times = [begin + length * (place + 1) // SAMPLES for place in range(SAMPLES)]
+    samples = [bisect_right(arrivals, at) - bisect_right(left, at) for at in times]
+    second, fourth = sum(samples[QUARTER : 2 * QUARTER]), sum(samples[-QUARTER:])
+    peak = max(samples)
+    if peak < limit:
+        word = "stable"
+    elif 2 * fourth >= peak * QUARTER and fourth >= GROWTH * second:
+        word = "overloaded"
+    else:
+        word = "backlogged"
+    return Backlog(word, samples, times, limit)
+
+
+def find(seen: Observed) -> list[Finding]:
+    requests = seen.requests
+    word, samples, times, limit = backlog(requests)
+    if word == "stable":
+        return []
+    count, peak, last = len(requests), max(samples), samples[-1]
+    highest = times[samples.index(peak)]
+    above = [at for at, waiting in zip(times, samples, strict=True) if waiting >= limit]
+    quarters = [sum(samples[at : at + QUARTER]) / QUARTER for at in range(0, SAMPLES, QUARTER)]
+    means = [f"{mean:,.0f}" for mean in quarters]
+    until = seen.ended_ps if word == "overloaded" else above[-1]
+    rows = zip(_served(requests), requests.arrival_ps, strict=True)
+    waits = (((at if at >= 0 else seen.ended_ps) - arrival, row) for row, (at, arrival) in enumerate(rows))
+    return [
+        Finding(
+            kind=KIND,
+            at_ps=above[0],
+            until_ps=until,
+            severity=min(1.0, 0.5 + last / count) if word == "overloaded" else min(0.5, peak / count),
+            count=peak,
+            title=(
+                f"The cluster is {word}: {many(peak, 'request')} of {count:,} waited to be served at "
+                f"{moment(highest)}, {last:,} at the last arrival at {moment(times[-1])}; over the quarters of that "
+                f"time they were {', '.join(means[:-1])} and {means[-1]} on average."
+            ),
+            requests=examples(waits),
+            evidence={
+                "word": word,
+                "requests": count,
+                "limit": limit,
+                "highest": peak,
+                "highest_at_s": seconds(highest),
+                "at_last_arrival": last,
+                "mean_by_quarter": quarters,
+            },
+        )
+    ]
+
+
+def _served(requests: Columns) -> Iterator[int]:
+    """When each request's wait ended: what it waited for came, or it ended; -1 where neither did."""
+    rows = zip(requests.first_token_ps, requests.handed_ps, requests.transferred_ps, requests.finished_ps, strict=True)
+    for first, handed, arrived, end in rows:
+        if handed >= 0:
+            yield max(first, arrived) if arrived >= 0 else end
+        else:
+            yield first if first >= 0 else end

@@ -1,0 +1,135 @@
+"""P/D backpressure: prompts were computed faster than the instances that generate could take them.
+
+The pile at an instance that generates are the requests whose prompt is done and whose KV cache has not begun to move
+there, from `handed_ps` to `transfer_ps`. It is too high from `PILE` requests on. Where the deployment sets
+`max_incoming`, those on their way count, too, to `transferred_ps`, and that many are too many: with as many, no further
+prompt for the instance is begun. The times in which a pile is too high with no more than `GAP_PS` between them are an
+episode, and one in which it is so for `LEAST_PS` or more is told. Severity: the part of the time from arrival to the
+end that the requests in the pile spent there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from headway.results.findings.episodes import examples, worst
+from headway.results.findings.observed import Observed
+from headway.results.findings.text import duration, many, seconds, span
+from headway.results.records import Finding
+from headway.types import PS_PER_SECOND, Json
+
+KIND: Final = "pd_backpressure"
+PILE: Final = 8
+GAP_PS: Final = PS_PER_SECOND
+LEAST_PS: Final = PS_PER_SECOND
+
+
+class Wait(NamedTuple):
+    begin: int
+    end: int
+    row: int
+
+
+class Episode(NamedTuple):
+    begin: int
+    end: int
+    high_ps: int  # for how long the pile was too high in between
+    peak: int
+
+
+def find(seen: Observed) -> list[Finding]:
+    limits = _limits(seen.scenario)
+    pools = {one.get("index", place): one.get("pool", "") for place, one in enumerate(seen.summary["instances"])}
+    found = []
+    for instance, waits in sorted(_waits(seen, limits, pools).items()):
+        limit = limits.get(pools[instance]) or PILE
+        for episode in _episodes(waits, limit):
+            if episode.high_ps >= LEAST_PS:
+                inside = [one for one in waits if one.begin < episode.end and one.end > episode.begin]
+                found.append(_finding(seen, instance, limit, episode, inside))
+    return worst(found)
+
+
+def _limits(scenario: Json) -> dict[str, int | None]:
+    """The `max_incoming` of each deployment, that of a cluster without any under no name."""
+    cluster = scenario.get("cluster", {})
+    several = cluster.get("deployments") or {"": cluster}
+    return {name: (one.get("transfer") or {}).get("max_incoming") for name, one in several.items()}
+
+
+def _waits(seen: Observed, limits: dict[str, int | None], pools: dict[int, str]) -> dict[int, list[Wait]]:
+    """By instance that generates, in no order."""
+    requests = seen.requests
+    found: dict[int, list[Wait]] = {}
+    if not len(requests) or max(requests.handed_ps) < 0:
+        return found
+    rows = zip(
+        requests.handed_ps,
+        requests.transfer_ps,
+        requests.transferred_ps,
+        requests.finished_ps,
+        requests.instance,
+        strict=True,
+    )
+    for row, (handed, begun, arrived, finished, instance) in enumerate(rows):
+        if handed < 0 or instance not in pools or requests.redirects[row]:
+            continue
+        end = arrived if limits.get(pools[instance]) else begun
+        if end < 0:  # it never set out, or has not come
+            end = finished if finished >= 0 else seen.ended_ps
+        if end > handed:
+            found.setdefault(instance, []).append(Wait(handed, end, row))
+    return found
+
+
+def _episodes(waits: list[Wait], limit: int) -> Iterator[Episode]:
+    changes = sorted([(one.end, -1) for one in waits] + [(one.begin, 1) for one in waits])
+    pile = peak = high_ps = 0
+    begin = end = since = -1
+    for at, change in changes:
+        pile += change
+        if change > 0 and pile == limit:
+            if begin >= 0 and at - end > GAP_PS:
+                yield Episode(begin, end, high_ps, peak)
+                begin = -1
+            if begin < 0:
+                begin, high_ps, peak = at, 0, 0
+            since = at
+        elif change < 0 and pile == limit - 1:
+            high_ps += at - since
+            end = at
+        if pile >= limit:
+            peak = max(peak, pile)
+    if begin >= 0:
+        yield Episode(begin, end, high_ps, peak)
+
+
+def _finding(seen: Observed, instance: int, limit: int, episode: Episode, inside: list[Wait]) -> Finding:
+    requests = seen.requests
+    ends = [at if at >= 0 else seen.ended_ps for at in (requests.finished_ps[one.row] for one in inside)]
+    alive = sum(end - requests.arrival_ps[one.row] for end, one in zip(ends, inside, strict=True))
+    waited = sum(one.end - one.begin for one in inside)
+    longest = max(one.end - one.begin for one in inside)
+    return Finding(
+        kind=KIND,
+        at_ps=episode.begin,
+        until_ps=episode.end,
+        severity=min(1.0, waited / alive) if alive else 0.0,
+        count=len(inside),
+        title=(
+            f"{many(len(inside), 'request')} whose prompts were done piled up before {seen.name(instance)} "
+            f"{span(episode.begin, episode.end)}: {limit} or more for {duration(episode.high_ps)}, {episode.peak:,} at "
+            f"the most; the longest waited {duration(longest)} for its KV cache."
+        ),
+        requests=examples((one.end - one.begin, one.row) for one in inside),
+        instances=[instance],
+        evidence={
+            "requests": len(inside),
+            "limit": limit,
+            "peak": episode.peak,
+            "high_s": seconds(episode.high_ps),
+            "mean_wait_s": seconds(waited) / len(inside),
+            "longest_wait_s": seconds(longest),
+        },
+    )

@@ -1,0 +1,77 @@
+"""Preemption storm: an instance took blocks from its requests again and again within a short time.
+
+There is a storm at an instance while `MANY` or more preemptions fell into the last `WINDOW_PS`; it lasts from the first
+of them to the last. Severity: the share of the requests that were at the instance meanwhile which had to yield.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from headway.results.findings.episodes import examples, worst
+from headway.results.findings.observed import Observed
+from headway.results.findings.text import many, seconds, span
+from headway.results.records import Finding, Preemption
+from headway.types import PS_PER_SECOND
+
+KIND: Final = "preemption_storm"
+WINDOW_PS: Final = 10 * PS_PER_SECOND
+MANY: Final = 10
+
+
+def find(seen: Observed) -> list[Finding]:
+    by_instance: dict[int, list[Preemption]] = {}
+    for one in seen.preemptions:
+        by_instance.setdefault(one.instance, []).append(one)
+    found = []
+    for instance, done in sorted(by_instance.items()):
+        for begin, end in _storms([one.at_ps for one in done]):
+            found.append(_finding(seen, instance, done[begin:end]))
+    return worst(found)
+
+
+def _storms(times: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Slices of ascending times: unions of windows with enough of them."""
+    begin = end = -1
+    for last in range(MANY - 1, len(times)):
+        first = last - MANY + 1
+        if times[last] - times[first] > WINDOW_PS:
+            continue
+        if begin >= 0 and first >= end:
+            yield begin, end
+            begin = -1
+        begin = first if begin < 0 else begin
+        end = last + 1
+    if begin >= 0:
+        yield begin, end
+
+
+def _finding(seen: Observed, instance: int, done: list[Preemption]) -> Finding:
+    at, until = done[0].at_ps, done[-1].at_ps
+    yielded = Counter(one.request for one in done)
+    stays = seen.stays.get(instance)
+    times = zip(stays.begin_ps, stays.end_ps, strict=True) if stays else iter(())
+    there = max(sum(begin <= until and end >= at for begin, end in times), len(yielded))
+    most = max(yielded.values())
+    return Finding(
+        kind=KIND,
+        at_ps=at,
+        until_ps=until,
+        severity=len(yielded) / there,
+        count=len(done),
+        title=(
+            f"{seen.name(instance)} preempted {many(len(done), 'time')} {span(at, until)}: {len(yielded):,} of the "
+            f"{many(there, 'request')} that it had, one of them {many(most, 'time')}."
+        ),
+        requests=examples((count, row) for row, count in yielded.items()),
+        instances=[instance],
+        evidence={
+            "preemptions": len(done),
+            "requests": len(yielded),
+            "requests_there": there,
+            "most_of_one_request": most,
+            "episode_s": seconds(until - at),
+        },
+    )

@@ -1,0 +1,79 @@
+"""Shadow divergence: what the router believed cached was not there, or it was there and the router did not know.
+
+Over the requests that count and whose first step began, as in `shadow` of the summary: an unexpected miss has
+`predicted_tokens` above 0 and `cached_tokens` 0, an unexpected hit the other way round. Only where a policy of the run
+believes something. Each of the two is told where it is `LEAST_SHARE` or more of those requests.
+
+One finding a direction. Severity: of misses, their share of the hits that were expected; of hits, half of their share
+of the hits that came, since a hit nobody expected harms nobody and only shows what the router might have used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from headway.results.findings.episodes import busiest, examples
+from headway.results.findings.observed import Observed
+from headway.results.findings.text import listed, many, percent
+from headway.results.records import Finding
+
+KIND: Final = "shadow_divergence"
+LEAST_SHARE: Final = 0.05
+
+
+def find(seen: Observed) -> list[Finding]:
+    if "shadow" not in seen.summary:
+        return []
+    requests, warmup = seen.requests, seen.warmup
+    misses: dict[int, int] = {}
+    hits: dict[int, int] = {}
+    started = expected = came = 0
+    rows = zip(
+        requests.started_ps[warmup:], requests.predicted_tokens[warmup:], requests.cached_tokens[warmup:], strict=True
+    )
+    for row, (began, believed, cached) in enumerate(rows, warmup):
+        if began < 0:
+            continue
+        started += 1
+        expected += believed > 0
+        came += cached > 0
+        if believed and not cached:
+            misses[row] = believed
+        elif cached and not believed:
+            hits[row] = cached
+    found = []
+    if misses and len(misses) >= LEAST_SHARE * started:
+        found.append(_finding(seen, "unexpected_misses", misses, expected, started, 1.0))
+    if hits and len(hits) >= LEAST_SHARE * started:
+        found.append(_finding(seen, "unexpected_hits", hits, came, started, 0.5))
+    return found
+
+
+def _finding(seen: Observed, way: str, tokens: dict[int, int], base: int, started: int, weight: float) -> Finding:
+    """`base` are those of them and of the hits that both expected and found."""
+    count = len(tokens)
+    where = Counter(map(seen.home, tokens))
+    names = listed([seen.name(instance) for instance in busiest(where)])
+    mean = sum(tokens.values()) / count
+    if way == "unexpected_misses":
+        title = (
+            f"{count:,} of {many(base, 'request')} ({percent(count / base)}) that the router believed to hit a cache "
+            f"found nothing there, at {names}; it had believed {mean:,.0f} tokens of each cached on average."
+        )
+    else:
+        title = (
+            f"{count:,} of {many(base, 'request')} ({percent(count / base)}) that hit a cache were not expected to, at "
+            f"{names}; {mean:,.0f} tokens of each were cached on average, which the router did not know."
+        )
+    return Finding(
+        kind=KIND,
+        at_ps=min(seen.requests.routed_ps[row] for row in tokens),
+        until_ps=max(seen.requests.started_ps[row] for row in tokens),
+        severity=weight * count / base,
+        count=count,
+        title=title,
+        requests=examples((amount, row) for row, amount in tokens.items()),
+        instances=busiest(where),
+        evidence={way: count, "of": base, "started": started, "share_of_started": count / started, "mean_tokens": mean},
+    )

@@ -1,0 +1,119 @@
+"""SLO violation: a request was completed later than it was promised.
+
+A request misses the SLO where its time to first token, its time per output token or its end-to-end time is above its
+target, as in `slo` of the summary: completed requests that count, each by its tenant's own SLO or the scenario's. The
+counts of all findings add up to the completed requests that were not good.
+
+One finding a class. Its worst stretch are those requests of the class in a row, in order of arrival, among which the
+misses outnumber the others the most. Severity: the share of those that have a target which missed one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import compress
+from typing import Final
+
+from headway.results.findings.episodes import busiest, examples, worst
+from headway.results.findings.observed import Observed
+from headway.results.findings.text import many, percent, seconds, span
+from headway.results.recorder import COMPLETED, IN_FLIGHT
+from headway.results.records import Finding
+from headway.results.sample import Sample, chosen, completed
+from headway.types import Json
+
+KIND: Final = "slo_violation"
+NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}
+
+
+def find(seen: Observed) -> list[Finding]:
+    sample = completed(seen.requests, seen.facts)
+    if sample.good is None or all(sample.good):
+        return []
+    rows = list(compress(range(seen.warmup, len(seen.requests)), chosen(seen.requests, seen.warmup)))
+    missed = Counter(seen.requests.slo_class[rows[place]] for place, good in enumerate(sample.good) if not good)
+    by_class: dict[int, list[int]] = {code: [] for code in missed}
+    for place, row in enumerate(rows):
+        code = seen.requests.slo_class[row]
+        if code in by_class:
+            by_class[code].append(place)
+    return worst(_finding(seen, code, rows, sample, places) for code, places in by_class.items())
+
+
+def _finding(seen: Observed, code: int, rows: list[int], sample: Sample, places: list[int]) -> Finding:
+    """`places` are those of the class in the sample, in order of arrival."""
+    assert sample.good is not None
+    requests, name, good = seen.requests, seen.classes[code], sample.good
+    judged = [place for place in places if any(flags[place] is not None for flags in sample.met.values())]
+    missed = [place for place in judged if not good[place]]
+    targets = {target: sum(flags[place] is False for place in judged) for target, flags in sample.met.items()}
+    begin, end = _worst_stretch(good[place] for place in judged)
+    stretch = judged[begin:end]
+    inside = sum(not good[place] for place in stretch)
+    from_ps, to_ps = (requests.arrival_ps[rows[place]] for place in (stretch[0], stretch[-1]))
+    tenants = Counter(requests.tenant[rows[place]] for place in missed)
+    where = Counter(requests.instance[rows[place]] for place in missed)
+    parts = [f"{count:,} {NAMES[target]}" for target, count in targets.items() if count]
+    return Finding(
+        kind=KIND,
+        at_ps=min(requests.arrival_ps[rows[place]] for place in missed),
+        until_ps=max(requests.finished_ps[rows[place]] for place in missed),
+        severity=len(missed) / len(judged),
+        count=len(missed),
+        title=(
+            f"{len(missed):,} of {many(len(judged), f'{name} request')} ({percent(len(missed) / len(judged))}) missed "
+            f"a target: {', '.join(parts)}; it was worst among those that came {span(from_ps, to_ps)}, "
+            f"{inside:,} of {len(stretch):,}."
+        ),
+        requests=examples((_excess(seen, sample, place, rows[place]), rows[place]) for place in missed),
+        instances=busiest(where),
+        evidence={
+            "slo_class": name,
+            "requests": len(judged),
+            "missed": len(missed),
+            **{f"missed_{target}": count for target, count in targets.items()},
+            "worst_from_s": seconds(from_ps),
+            "worst_until_s": seconds(to_ps),
+            "worst_requests": len(stretch),
+            "worst_missed": inside,
+            "not_completed": _lost(seen, code),
+            **_most(seen, tenants),
+        },
+    )
+
+
+def _worst_stretch(good: Iterable[bool]) -> tuple[int, int]:
+    """The slice in which misses less the others are the most (the first of equals, the shortest)."""
+    best, found = 0, (0, 0)
+    total, begin = 0, 0
+    for place, met in enumerate(good):
+        if total <= 0:
+            total, begin = 0, place
+        total += -1 if met else 1
+        if total > best:
+            best, found = total, (begin, place + 1)
+    return found
+
+
+def _excess(seen: Observed, sample: Sample, place: int, row: int) -> float:
+    """By how many times a request overran the target that it missed the most."""
+    slo = seen.facts.tenant_slos.get(seen.tenants[seen.requests.tenant[row]], seen.facts.slo)
+    tokens = max(1, sample.output_tokens[place] - 1)
+    times = [(sample.ttft_ps[place], slo.ttft_ps), (sample.e2e_ps[place], slo.e2e_ps)]
+    times.append((sample.decode_ps[place], None if slo.tpot_ps is None else slo.tpot_ps * tokens))
+    return max(time / target for time, target in times if target)
+
+
+def _lost(seen: Observed, code: int) -> int:
+    """Requests of the class that were rejected, timed out or failed: no misses here, yet without what was promised."""
+    pairs = zip(seen.requests.slo_class[seen.warmup :], seen.requests.outcome[seen.warmup :], strict=True)
+    return sum(one == code and outcome not in (COMPLETED, IN_FLIGHT) for one, outcome in pairs)
+
+
+def _most(seen: Observed, tenants: Counter[int]) -> Json:
+    """The tenant with the most misses, where there are several."""
+    if len(seen.tenants) < 2:
+        return {}
+    first = busiest(tenants)[0]
+    return {"tenant": seen.tenants[first], "tenant_missed": tenants[first]}

@@ -1,0 +1,98 @@
+"""Starvation: a request waited far longer than most while others that had come later were started before it.
+
+A request starves whose first step began `FACTOR` times as long after its arrival as the median of all requests that
+started, `LEAST_PS` or more, and which lost `PLACES` or more places at its instance: so many more requests were started
+there before it than had arrived before it, of those that came to that instance. (Who was overtaken by a hundred and
+overtook ten lost ninety places.) One that gave up while it waited counts with the time it had waited by then.
+
+One finding a class. Severity: the share of the requests of that class that starved, `SLIGHTEST` or more: it is bad
+enough for each of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from statistics import median_low
+from typing import Final
+
+from headway.results.findings.episodes import busiest, examples, worst
+from headway.results.findings.observed import Observed
+from headway.results.findings.text import duration, many, seconds
+from headway.results.records import Finding
+from headway.results.waits import Queue
+from headway.types import PS_PER_SECOND
+
+KIND: Final = "starvation"
+FACTOR: Final = 10
+LEAST_PS: Final = 5 * PS_PER_SECOND
+PLACES: Final = 10
+SLIGHTEST: Final = 0.1
+
+
+def find(seen: Observed) -> list[Finding]:
+    requests, warmup = seen.requests, seen.warmup
+    pairs = zip(requests.started_ps[warmup:], requests.arrival_ps[warmup:], strict=True)
+    waits = [began - arrival for began, arrival in pairs if began >= 0]
+    if not waits or max(seen.waits.left_ps) - seen.started_ps < LEAST_PS:
+        return []
+    usual = median_low(waits)
+    by_class: dict[int, dict[int, int]] = {}
+    for queue in seen.waits.queues():
+        for row, lost in _starved(seen, queue, max(LEAST_PS, FACTOR * usual)):
+            by_class.setdefault(requests.slo_class[row], {})[row] = lost
+    if not by_class:
+        return []
+    there = Counter(requests.slo_class[row] for row in seen.waiting)
+    return worst(_finding(seen, code, places, there[code], usual) for code, places in by_class.items())
+
+
+def _starved(seen: Observed, queue: Queue, limit: int) -> Iterator[tuple[int, int]]:
+    """Those of one instance that waited for so long and lost their places, with how many."""
+    requests, left = seen.requests, seen.waits.left_ps
+    slow = [row for row in queue.rows if left[row] - requests.arrival_ps[row] >= limit and row >= seen.warmup]
+    if not slow:
+        return
+    begun = [left[row] for row in queue.order if requests.started_ps[row] >= 0]
+    for row in slow:
+        lost = bisect_left(begun, left[row]) - bisect_left(queue.rows, row)
+        if lost >= PLACES:
+            yield row, lost
+
+
+def _finding(seen: Observed, code: int, places: dict[int, int], there: int, usual: int) -> Finding:
+    requests, left = seen.requests, seen.waits.left_ps
+    waited = {row: left[row] - requests.arrival_ps[row] for row in places}
+    first = max(waited, key=lambda row: (waited[row], -row))
+    name = seen.classes[code]
+    where = Counter(map(seen.home, places))
+    tenants = Counter(requests.tenant[row] for row in places)
+    of_tenant = {}
+    if len(seen.tenants) > 1:
+        most = busiest(tenants)[0]
+        of_tenant = {"tenant": seen.tenants[most], "tenant_starved": tenants[most]}
+    return Finding(
+        kind=KIND,
+        at_ps=min(requests.arrival_ps[row] for row in places),
+        until_ps=max(left[row] for row in places),
+        severity=max(SLIGHTEST, len(places) / there),
+        count=len(places),
+        title=(
+            f"{len(places):,} of {many(there, f'{name} request')} starved: each waited at least "
+            f"{duration(min(waited.values()))}, where half of all requests waited {duration(usual)} or less, and lost "
+            f"{PLACES} places or more; the longest waited {duration(waited[first])} and lost {places[first]:,}."
+        ),
+        requests=examples((time, row) for row, time in waited.items()),
+        instances=busiest(where),
+        evidence={
+            "slo_class": name,
+            "requests": there,
+            "starved": len(places),
+            "median_wait_s": seconds(usual),
+            "shortest_wait_s": seconds(min(waited.values())),
+            "longest_wait_s": seconds(waited[first]),
+            "longest_lost_places": places[first],
+            **of_tenant,
+        },
+    )

@@ -1,0 +1,129 @@
+"""JSON lines of a run folder, written and read a stretch at a time: a million of them need no gigabytes."""
+
+from __future__ import annotations
+
+import mmap
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final, overload
+
+import msgspec
+from msgspec import structs
+
+from headway.results.decisions import Decision
+from headway.results.table import COLUMNS, Coded, Row, Table
+from headway.types import HeadwayError
+
+BATCH: Final = 4096  # lines encoded at a time
+STRETCH: Final = 1 << 23  # bytes read at a time
+KINDS: Final = {"int": "q", "float": "d"}  # of an array, by the type of a column
+
+
+def clean(value: Any) -> Any:
+    """Plain values with whatever of their text is not Unicode (a file's name in another code) replaced by `?`."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {clean(key): clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(item) for item in value]
+    return value
+
+
+def write_lines(file: Path, lines: Sequence[msgspec.Struct]) -> None:
+    encoder = msgspec.json.Encoder()
+    rest = iter(lines)
+    with file.open("wb") as out:
+        while batch := list(islice(rest, BATCH)):
+            _encode(encoder, out, batch)
+
+
+def write_requests(file: Path, table: Table) -> None:
+    encoder = msgspec.json.Encoder()
+    columns = [table.column(name) for name in COLUMNS]
+    rest = zip(*columns, strict=True)
+    with file.open("wb") as out:
+        while batch := [Row(*row) for row in islice(rest, BATCH)]:
+            _encode(encoder, out, batch)
+
+
+def _encode(encoder: msgspec.json.Encoder, out: BinaryIO, batch: Sequence[msgspec.Struct]) -> None:
+    try:
+        out.write(encoder.encode_lines(batch))
+    except UnicodeEncodeError:  # a reason of a policy's own making
+        texts = [name for name in batch[0].__struct_fields__ if isinstance(getattr(batch[0], name), str)]
+        made = [structs.replace(one, **{name: clean(getattr(one, name)) for name in texts}) for one in batch]
+        out.write(encoder.encode_lines(made))
+
+
+def read_requests(file: Path) -> Table:
+    decoder = msgspec.json.Decoder(Row)
+    numbers: dict[str, array[Any]] = {}
+    words: dict[str, dict[str, int]] = {}
+    for field in structs.fields(Row):
+        kind = KINDS.get(field.type.__name__)
+        numbers[field.name] = array(kind or "i")
+        if kind is None:
+            words[field.name] = {}
+    for stretch in _stretches(file):
+        rows = decoder.decode_lines(stretch)
+        for name, column in numbers.items():
+            found = [getattr(row, name) for row in rows]
+            if name in words:
+                known = words[name]
+                found = [known.setdefault(word, len(known)) for word in found]
+            column.fromlist(found)
+    columns: dict[str, Any] = {name: numbers[name] for name in COLUMNS}
+    columns.update({name: Coded(numbers[name], list(known)) for name, known in words.items()})
+    return Table(columns)
+
+
+def _stretches(file: Path) -> Iterator[bytes]:
+    """The whole lines of a file, some megabytes at a time."""
+    with file.open("rb") as source:
+        rest = b""
+        while block := source.read(STRETCH):
+            whole, newline, block = block.rpartition(b"\n")
+            if newline:
+                yield rest + whole
+                rest = block
+            else:
+                rest += block
+        if rest.strip():
+            yield rest
+
+
+class DecisionFile(Sequence[Decision]):
+    """The decisions of a file, each read when somebody asks for it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        with file.open("rb") as source:
+            self.bytes = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+        self.starts = array("q", [0])
+        at = self.bytes.find(b"\n")
+        while at >= 0:
+            self.starts.append(at + 1)
+            at = self.bytes.find(b"\n", at + 1)
+        self.decoder = msgspec.json.Decoder(Decision)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @overload
+    def __getitem__(self, place: int) -> Decision: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Decision]: ...
+    def __getitem__(self, place: int | slice) -> Decision | Sequence[Decision]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        if place < 0:
+            place += len(self)
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        try:
+            return self.decoder.decode(self.bytes[self.starts[place] : self.starts[place + 1] - 1])
+        except msgspec.DecodeError as error:
+            raise HeadwayError(f"{self.file}: line {place + 1} cannot be read as a decision: {error}.") from None

@@ -1,0 +1,111 @@
+"""Figures of what goes wrong in queues, and how often: the sections `rates` and `pathology` of a summary, of the whole
+run and of each tenant, class, kind and model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import compress, repeat
+from operator import lt
+from typing import Any
+
+from msgspec import Struct
+
+from headway.results.columns import Requests
+from headway.results.recorder import InstanceStats, TierStats
+from headway.results.sample import rate, ratio
+from headway.results.waits import Waits
+from headway.types import Json
+
+
+class Pathology:
+    """What is counted of each request that counts."""
+
+    def __init__(self, requests: Requests, warmup: int, ended_ps: int) -> None:
+        self.requests = requests
+        self.warmup = warmup
+        self.waits = Waits(requests, ended_ps)
+        self.passed = [row for row in self.waits.passed() if row >= warmup]
+        self.blocked_ps = {row: time for row, time in self.waits.blocked_ps().items() if row >= warmup}
+        self.waited_ps = self.waits.waited_ps()[warmup:]
+
+    def whole(self, preemptions: int, instances: Sequence[InstanceStats], length_ps: int, latency: Json) -> Json:
+        """Both sections of the whole run."""
+        requests, warmup = self.requests, self.warmup
+        count = max(0, len(requests) - warmup)
+        sums = _Sums(
+            arrived=count,
+            admitted=count - requests.admitted_ps[warmup:].count(-1),
+            started=count - requests.started_ps[warmup:].count(-1),
+            preempted=sum(requests.preemptions[warmup:]),
+            waited_ps=sum(self.waited_ps),
+            passed=len(self.passed),
+            blocked_ps=sum(self.blocked_ps.values()),
+        )
+        found = sums.sections(latency)
+        found["rates"] |= {"preemptions_per_s": rate(preemptions, length_ps), **_moved(instances, length_ps)}
+        return found
+
+    def groups(self, codes: Sequence[int], count: int) -> list[_Sums]:
+        """Of each group: `codes` says which a request is of."""
+        requests, warmup = self.requests, self.warmup
+        codes = codes[warmup:]
+        arrived = Counter(codes)
+        admitted = arrived - Counter(compress(codes, map(lt, requests.admitted_ps[warmup:], repeat(0))))
+        started = arrived - Counter(compress(codes, map(lt, requests.started_ps[warmup:], repeat(0))))
+        found = [_Sums(arrived[code], admitted[code], started[code]) for code in range(count)]
+        waited = [0] * count
+        for code, time in zip(codes, self.waited_ps, strict=True):
+            waited[code] += time
+        for code, sums in enumerate(found):
+            sums.waited_ps = waited[code]
+        preempted = requests.preemptions[warmup:]
+        for code, times in zip(compress(codes, preempted), filter(None, preempted), strict=True):
+            found[code].preempted += times
+        for row in self.passed:
+            found[codes[row - warmup]].passed += 1
+        for row, time in self.blocked_ps.items():
+            found[codes[row - warmup]].blocked_ps += time
+        return found
+
+
+class _Sums(Struct):
+    """Over the requests of a group."""
+
+    arrived: int = 0
+    admitted: int = 0
+    started: int = 0
+    preempted: int = 0  # each as often as it was
+    waited_ps: int = 0
+    passed: int = 0
+    blocked_ps: int = 0
+
+    def sections(self, latency: Json) -> Json:
+        return {
+            "rates": {
+                "admission": ratio(self.admitted, self.arrived),
+                "preemptions_per_request": ratio(self.preempted, self.started),
+            },
+            "pathology": {
+                "priority_inversions": self.passed,
+                "head_of_line_blocking": ratio(self.blocked_ps, self.waited_ps),
+                "tail_latency_blowup": {name: _blowup(latency[name]) for name in ("ttft", "e2e")},
+            },
+        }
+
+
+def _blowup(spread: dict[str, Any]) -> float | None:
+    """How many times as long as the median the slowest of a hundred takes, at least."""
+    return spread["p99"] / spread["p50"] if spread["p50"] else None
+
+
+def _moved(instances: Sequence[InstanceStats], length_ps: int) -> Json:
+    """How much KV cache went down to the stores below the GPUs and came back, where there are any."""
+    stores: list[TierStats] = list({(one.name, one.owner): one for stats in instances for one in stats.tiers}.values())
+    if not stores:
+        return {}
+    blocks = sum(store.stored_blocks + store.loaded_blocks for store in stores)
+    return {
+        "kv_blocks_per_s": rate(blocks, length_ps),
+        "kv_bytes_per_s": rate(sum(store.moved_bytes for store in stores), length_ps),
+    }

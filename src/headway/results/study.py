@@ -1,0 +1,203 @@
+"""A study folder: several runs, each an ordinary run folder, and `study.json` that says what they were run for.
+
+    study.json    format, version, kind (comparison or sweep), scenario, stage, baseline, verdict, what was varied, the
+                  runs with their folders, labels and values, and the paired differences
+    NAME/         a run folder, of the first seed
+    seeds/        the summaries of a sweep's further seeds, one file a run key
+
+What lies in it is whole: everything is written under another name first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from headway import __version__
+from headway.results import store
+from headway.results.result import Result
+from headway.types import HeadwayError, Json
+from headway.wording import cut
+
+FORMAT: Final = 1
+STUDY: Final = "study.json"
+SEEDS: Final = "seeds"
+PART: Final = ".part"  # what is still being written ends so
+UNFINISHED: Final = "Unfinished: some runs are missing."  # the verdict while they are made
+LONGEST: Final = 100  # characters of a folder's name, but for its key
+Kind = Literal["comparison", "sweep"]
+
+
+def check(folder: str | Path, kind: Kind) -> None:
+    """Raise unless a study of this kind can be written there: never over somebody else's files."""
+    place = Path(folder)
+    try:
+        theirs = place.is_dir() and any(place.iterdir())
+    except OSError as error:
+        raise HeadwayError(f"{cut(str(place))}: cannot be written: {error.strerror or error}.") from None
+    if not theirs:
+        store.check(place)
+        return
+    found = _described(place)
+    if found is None:
+        raise HeadwayError(f"{place}: holds other files and is not a study folder; name a new or an empty folder.")
+    if found.get("kind") != kind:
+        raise HeadwayError(f"{place}: holds a {found.get('kind')}; name another folder for this {kind}.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise HeadwayError(f"{place}: cannot be written: Permission denied.")
+
+
+def read(folder: str | Path) -> Json:
+    """The `study.json` of a folder."""
+    found = _described(Path(folder))
+    if found is None:
+        raise HeadwayError(f"{folder}: not a study folder; `headway compare -o` and `headway sweep -o` write one.")
+    if found.get("format") != FORMAT:
+        wrong = f"it has format {found.get('format')}, this version reads format {FORMAT}"
+        raise HeadwayError(f"{folder}: cannot be read as a study folder: {wrong}.")
+    return found
+
+
+def _described(place: Path) -> Json | None:
+    try:
+        found = msgspec.json.decode((place / STUDY).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
+    return found if isinstance(found, dict) and "kind" in found and "runs" in found else None
+
+
+def write(
+    folder: str | Path,
+    kind: Kind,
+    scenario: Json,
+    runs: list[Json],
+    *,
+    stage: str,
+    verdict: str,
+    baseline: str | None = None,
+    vary: Json | None = None,
+    paired: list[Json] | None = None,
+) -> None:
+    document: Json = {
+        "format": FORMAT,
+        "headway": __version__,
+        "kind": kind,
+        "scenario": scenario["name"],
+        "stage": stage,
+        "baseline": baseline,
+        "verdict": verdict,
+        "vary": vary or {},
+        "runs": runs,
+        "paired": paired,
+    }
+    write_whole(Path(folder) / STUDY, store.pretty(document) + "\n")
+
+
+def run_entry(folder: str, label: str, oracle: bool = False, vary: Json | None = None, seeds: int = 1) -> Json:
+    """A run as `study.json` tells of it."""
+    return {"folder": folder, "label": label, "oracle": oracle, "vary": vary or {}, "seeds": seeds}
+
+
+def write_whole(file: Path, text: str) -> None:
+    """A file that is either whole or not there."""
+    part = file.with_name(f".{file.name}.{os.getpid()}{PART}")  # two points of a sweep may be one run
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8", newline="\n")
+        part.replace(file)
+    except OSError as error:
+        raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
+
+
+def save(result: Result, folder: Path) -> None:
+    """A run folder that is either whole or not there; one of that name is replaced."""
+    part = folder.with_name(f".{folder.name}{PART}")
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        result.save(part)
+        if folder.exists():
+            shutil.rmtree(folder)
+        part.replace(folder)
+    except OSError as error:
+        raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
+
+
+def clear_parts(folder: Path) -> None:
+    """Remove what was still being written when somebody ended it."""
+    for place in (folder, folder / SEEDS):
+        for part in sorted(place.glob(f".*{PART}")) if place.is_dir() else []:
+            if part.is_dir():
+                shutil.rmtree(part, ignore_errors=True)
+            else:
+                part.unlink(missing_ok=True)
+
+
+def remove_runs(folder: Path) -> None:
+    """Remove the run folders of the study that is there, before another takes its place."""
+    for run in (_described(folder) or {}).get("runs", []):
+        place = folder / Path(str(run["folder"])).name
+        if (place / store.MANIFEST).is_file():
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def by_key(folder: Path) -> dict[str, list[str]]:
+    """The run folders of a sweep that is there, by the run keys that their names end with."""
+    if not folder.is_dir():
+        return {}
+    found: dict[str, list[str]] = {}
+    for name in sorted(place.name for place in folder.iterdir() if place.is_dir()):
+        if match := re.fullmatch(r"[^.].*-([0-9a-f]{16})", name):
+            found.setdefault(match[1], []).append(name)
+    return found
+
+
+def read_summary(folder: Path, key: str) -> Json | None:
+    """The summary of a whole run folder that this version wrote for a run key; None where there is none."""
+    try:
+        manifest = msgspec.json.decode((folder / store.MANIFEST).read_bytes(), type=dict[str, Any])
+        there = all((folder / name).is_file() for name in (store.SCENARIO, store.REQUESTS))
+        summary = msgspec.json.decode((folder / store.SUMMARY).read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError):
+        return None
+    same = (manifest.get("format"), manifest.get("headway")) == (store.FORMAT, __version__)
+    return summary if there and same and manifest.get("key") == key else None
+
+
+def write_seed(folder: Path, key: str, summary: Json) -> None:
+    """The summary of a further seed, under its run key."""
+    document = {"format": FORMAT, "headway": __version__, "key": key, "summary": summary}
+    write_whole(folder / SEEDS / f"{key}.json", store.pretty(document) + "\n")
+
+
+def read_seed(folder: Path, key: str) -> Json | None:
+    try:
+        found = msgspec.json.decode((folder / SEEDS / f"{key}.json").read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError):
+        return None
+    same = (found.get("format"), found.get("headway"), found.get("key")) == (FORMAT, __version__, key)
+    summary = found.get("summary")
+    return summary if same and isinstance(summary, dict) else None
+
+
+def slug(text: str) -> str:
+    """A folder's name for a label: signs that a file system or a shell could mind become dashes."""
+    words = re.sub(r"[^A-Za-z0-9._=+,]+", "-", text).strip("-.")
+    return words[:LONGEST].rstrip("-.,") or "run"
+
+
+def folders(labels: list[str]) -> list[str]:
+    """A name for each label, no two alike, not even where upper and lower case are one."""
+    taken: set[str] = {SEEDS}
+    found = []
+    for label in labels:
+        name, count = slug(label), 2
+        while name.lower() in taken:
+            name, count = f"{slug(label)}-{count}", count + 1
+        taken.add(name.lower())
+        found.append(name)
+    return found

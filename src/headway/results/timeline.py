@@ -1,0 +1,285 @@
+"""A run as a timeline that Perfetto and Chrome open: JSON in the Trace Event Format, one event a line.
+
+An instance is a process with a thread for each slot of its batch; a request there is a slice `prefill` until its first
+token and a slice `decode` after it. Waiting is told by async slices, which may overlap. Times are microseconds with six
+decimals, so that every picosecond is in the file; Perfetto itself keeps nanoseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from headway.results.recorder import StateChange
+from headway.results.records import Preemption, Series, Thrash
+from headway.results.result import Result
+from headway.results.scaling import levels as replica_levels
+from headway.results.slots import Places, Stay, levels
+from headway.types import PS_PER_SECOND, HeadwayError, Json
+from headway.units import duration_ps
+
+Record = TypeVar("Record", StateChange, Series, Preemption, Thrash)
+ROUTER: Final = 1  # the process of what is nobody's; an instance's is its index and this and one
+CHUNK: Final = 4096  # events written at a time
+ARROW_PS: Final = 2000  # how long before the end of its slice an arrow begins, to be within it in whole nanoseconds
+
+
+def timeline(result: Result) -> Iterator[bytes]:
+    """The file, piece by piece."""
+    yield f'{{"displayTimeUnit":"ms","otherData":{_json(_about(result))},"traceEvents":[\n'.encode()
+    held: list[str] = []
+    before = ""
+    for event in _Tracks(result).events():
+        held.append(event)
+        if len(held) == CHUNK:
+            yield (before + ",\n".join(held)).encode("utf-8", "replace")
+            before, held = ",\n", []
+    if held:
+        yield (before + ",\n".join(held)).encode("utf-8", "replace")
+    yield b"\n]}\n"
+
+
+def write(result: Result, file: str | Path) -> None:
+    """Write a run's timeline to a file."""
+    try:
+        with Path(file).open("wb") as out:
+            out.writelines(timeline(result))
+    except OSError as error:
+        raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
+
+
+def _about(result: Result) -> Json:
+    return {"scenario": str(result.scenario.get("name", "")), "requests": len(result.requests)}
+
+
+class _Tracks:
+    """The events of a run, process by process."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self.ids = result.instance_ids()
+        rows = result.requests
+        begun_ps = rows.column("arrival_ps")[0] if len(rows) else 0
+        last_ps = max((max(rows.column(name), default=0) for name in ("arrival_ps", "finished_ps")), default=0)
+        self.begun_ps = begun_ps
+        self.until_ps = max(last_ps, begun_ps + round(result.summary()["duration_s"] * PS_PER_SECOND))
+        self.places = Places(rows, self.until_ps)
+        tenants: dict[str, str] = {}
+        self.tenant = [tenants.setdefault(tenant, _json(tenant)) for tenant in rows.column("tenant")]
+        # Threads are numbered through all processes, after the processes: some readers tell them by that alone.
+        self.threads = max((_pid(index) for index in self.ids), default=ROUTER)
+        self.states = _by_instance(result.states)
+        self.series = _by_instance(result.series)
+        self.preemptions = _by_instance(result.preemptions)
+        self.thrashes = _by_instance(result.thrashes)
+
+    def events(self) -> Iterator[str]:
+        yield from self._router()
+        for index, name in self.ids.items():
+            yield from self._instance(index, name)
+        yield from self._transfers()
+
+    # --- the router --------------------------------------------------------------------------------------------
+
+    def _router(self) -> Iterator[str]:
+        yield from _process(ROUTER, "router", 0)
+        scaling, findings, refused = (self._new_thread() for _ in range(3))
+        for order, (thread, name) in enumerate(((scaling, "scaling"), (findings, "findings"), (refused, "refused"))):
+            yield from _thread(ROUTER, thread, name, order)
+        changes: list[int] = []
+        for row, begun, until in self.places.queue():
+            changes += (begun << 2 | 1, until << 2)
+            yield from self._span(ROUTER, "router queue", "router", row, begun, until)
+        for at, _, waiting in levels(changes):
+            yield _counter(ROUTER, "router queue", at, {"waiting": waiting})
+        for row in self.places.moved:
+            begun = self.places.column["enqueued_ps"][row]
+            yield from self._span(ROUTER, "moved between instances", "moved", row, begun, self.places.end_ps(row))
+        yield from self._refused(refused)
+        for one in self.result.scaling_events:
+            args = {"pool": one.pool, "before": one.before, "after": one.after, "reason": one.reason}
+            way = "scale up" if one.after > one.before else "scale down"
+            yield _instant(ROUTER, scaling, way, "scaling", one.at_ps, args)
+        yield from self._replicas()
+        for finding in self.result.findings():
+            args = {
+                "title": finding.title,
+                "severity": finding.severity,
+                "count": finding.count,
+                "until_s": finding.until_ps / PS_PER_SECOND,
+                "requests": ", ".join(map(str, finding.requests)),
+            }
+            yield _instant(ROUTER, findings, finding.kind, "finding", finding.at_ps, args)
+
+    def _refused(self, thread: int) -> Iterator[str]:
+        """Those that never came to an instance."""
+        column = self.places.column
+        columns = (column[name] for name in ("enqueued_ps", "finished_ps", "outcome", "reason"))
+        for row, (enqueued, finished, outcome, reason) in enumerate(zip(*columns, strict=True)):
+            if enqueued < 0 <= finished:
+                args = {"request": row, "tenant": json.loads(self.tenant[row]), "reason": reason}
+                yield _instant(ROUTER, thread, outcome, "refused", finished, args)
+
+    def _replicas(self) -> Iterator[str]:
+        """How many there are of each pool, where instances come and go."""
+        pools: dict[str, list[StateChange]] = {}
+        places = {one.get("index", at): one for at, one in enumerate(self.result.summary()["instances"])}
+        for change in self.result.states:
+            pool = places.get(change.instance, {}).get("pool", "")
+            pools.setdefault(pool, []).append(change)
+        for pool, changes in pools.items():
+            name = f"replicas of {pool}" if pool else "replicas"
+            for level in replica_levels(changes):
+                yield _counter(ROUTER, name, level.at_ps, {"held": level.held, "serving": level.serving})
+
+    # --- an instance -------------------------------------------------------------------------------------------
+
+    def _instance(self, index: int, name: str) -> Iterator[str]:
+        pid = _pid(index)
+        yield from _process(pid, name, pid)
+        state = self._new_thread()
+        yield from _thread(pid, state, "state", 0)
+        for change in self.states.get(index, ()):
+            yield _instant(pid, state, change.state, "state", change.at_ps, {})
+        for at, kind in self._faults(index, name):
+            yield _instant(pid, state, f"fault: {kind}", "fault", at, {})
+        for row, begun, until in self.places.waits(index):
+            yield from self._span(pid, "waiting", "queue", row, begun, until)
+        slots: list[int] = []
+        preempted = {one.request: state for one in self.preemptions.get(index, ())}  # and where that is shown
+        for stay in self.places.stays(index):
+            if stay.slot == len(slots):
+                slots.append(self._new_thread())
+                yield from _thread(pid, slots[-1], f"slot {stay.slot}", stay.slot + 1)
+            if stay.row in preempted:
+                preempted[stay.row] = slots[stay.slot]
+            yield from self._stay(pid, slots[stay.slot], stay)
+        for at, running, waiting in self.places.levels(index):
+            yield _counter(pid, "requests", at, {"running": running, "waiting": waiting})
+        for one in self.preemptions.get(index, ()):
+            yield _instant(pid, preempted[one.request], "preempted", "preemption", one.at_ps, {"request": one.request})
+        yield from self._memory(index, pid, state)
+
+    def _stay(self, pid: int, tid: int, stay: Stay) -> Iterator[str]:
+        column, row = self.places.column, stay.row
+        prompt, cached = column["prompt_tokens"][row], column["cached_tokens"][row]
+        args = f'"request":{row},"tenant":{self.tenant[row]},"prompt_tokens":{prompt},"cached_tokens":{cached}'
+        begun = stay.begun_ps
+        if not stay.generate:
+            until = stay.first_ps if stay.first_ps >= 0 else stay.ended_ps
+            yield _slice(pid, tid, "prefill", begun, until, args)
+            if column["transferred_ps"][row] >= 0:
+                yield _flow("s", pid, tid, row, max(begun, until - ARROW_PS))
+            begun = until
+        if stay.ended_ps > begun:
+            output, outcome = column["output_tokens"][row], _word(column["outcome"], row)
+            args = f'{args},"output_tokens":{output},"outcome":"{outcome}"'
+            yield _slice(pid, tid, "decode", begun, stay.ended_ps, args)
+            if stay.generate:
+                yield _flow("f", pid, tid, row, begun)
+
+    def _memory(self, index: int, pid: int, state: int) -> Iterator[str]:
+        """How full the KV cache was, and what came back to it too soon."""
+        for series in self.series.get(index, ()):
+            for turn, value in enumerate(series.values):
+                yield _counter(pid, series.name, series.start_ps + turn * series.interval_ps, {"blocks": value})
+        for thrash in self.thrashes.get(index, ()):
+            args = {"request": thrash.request, "tier": thrash.tier, "blocks": thrash.blocks}
+            yield _instant(pid, state, "thrash", "thrash", thrash.at_ps, args)
+
+    def _faults(self, index: int, name: str) -> Iterator[tuple[int, str]]:
+        """Those of the scenario that struck this instance: one that is not there is not struck."""
+        for fault in self.result.scenario.get("faults") or ():
+            at = max(duration_ps(fault["at"], "faults"), self.begun_ps)
+            if fault["instance"] == name and at <= self.until_ps:
+                known = [one.state for one in self.states.get(index, ()) if one.at_ps < max(at, self.begun_ps + 1)]
+                if known and known[-1] != "stopped":
+                    yield at, fault["kind"]
+
+    # --- between instances -------------------------------------------------------------------------------------
+
+    def _transfers(self) -> Iterator[str]:
+        """KV caches on their way, where prompts are computed apart."""
+        column = self.places.column
+        columns = (column[name] for name in ("prefill_instance", "transfer_ps", "transferred_ps"))
+        for row, (prefill, begun, until) in enumerate(zip(*columns, strict=True)):
+            if until >= 0 and prefill >= 0:
+                yield from self._span(_pid(prefill), "KV transfer", "transfer", row, begun, until)
+
+    # --- parts -------------------------------------------------------------------------------------------------
+
+    def _new_thread(self) -> int:
+        self.threads += 1
+        return self.threads
+
+    def _span(self, pid: int, name: str, category: str, row: int, begun: int, until: int) -> Iterator[str]:
+        """An async slice, which may overlap others."""
+        args = f'"request":{row},"tenant":{self.tenant[row]}'
+        head = f'"name":"{name}","cat":"{category}","id":{row},"pid":{pid},"tid":{pid}'
+        yield f'{{"ph":"b",{head},"ts":{_us(begun)},"args":{{{args}}}}}'
+        yield f'{{"ph":"e",{head},"ts":{_us(until)}}}'
+
+
+def _pid(index: int) -> int:
+    return index + ROUTER + 1
+
+
+def _by_instance(records: Sequence[Record]) -> dict[int, list[Record]]:
+    found: dict[int, list[Record]] = {}
+    for one in records:
+        found.setdefault(one.instance, []).append(one)
+    return found
+
+
+def _word(column: Any, row: int) -> str:
+    return str(column[row] if isinstance(column, list) else column.words[column.codes[row]])
+
+
+def _us(ps: int) -> str:
+    """Picoseconds as microseconds, exactly."""
+    return f"{ps // 1_000_000}.{ps % 1_000_000:06d}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """Without control characters, which some readers refuse even when they are escaped."""
+    if isinstance(value, str):
+        return re.sub(r"[\x00-\x1f\x7f]", " ", value)
+    return {key: _plain(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+
+
+def _process(pid: int, name: str, order: int) -> Iterable[str]:
+    yield f'{{"ph":"M","name":"process_name","pid":{pid},"tid":{pid},"args":{_json({"name": name})}}}'
+    yield f'{{"ph":"M","name":"process_sort_index","pid":{pid},"tid":{pid},"args":{{"sort_index":{order}}}}}'
+
+
+def _thread(pid: int, tid: int, name: str, order: int) -> Iterable[str]:
+    yield f'{{"ph":"M","name":"thread_name","pid":{pid},"tid":{tid},"args":{_json({"name": name})}}}'
+    yield f'{{"ph":"M","name":"thread_sort_index","pid":{pid},"tid":{tid},"args":{{"sort_index":{order}}}}}'
+
+
+def _slice(pid: int, tid: int, name: str, begun: int, until: int, args: str) -> str:
+    head = f'"name":"{name}","cat":"request","pid":{pid},"tid":{tid}'
+    return f'{{"ph":"X",{head},"ts":{_us(begun)},"dur":{_us(until - begun)},"args":{{{args}}}}}'
+
+
+def _flow(phase: str, pid: int, tid: int, row: int, at: int) -> str:
+    end = ',"bp":"e"' if phase == "f" else ""
+    head = f'"name":"handover","cat":"transfer","id":{row},"pid":{pid},"tid":{tid}'
+    return f'{{"ph":"{phase}",{head},"ts":{_us(at)}{end}}}'
+
+
+def _instant(pid: int, tid: int, name: str, category: str, at: int, args: Json) -> str:
+    head = f'"name":{_json(name)},"cat":"{category}","pid":{pid},"tid":{tid}'
+    return f'{{"ph":"i",{head},"ts":{_us(at)},"s":"t","args":{_json(args)}}}'
+
+
+def _counter(pid: int, name: str, at: int, values: dict[str, int]) -> str:
+    args = ",".join(f'"{key}":{value}' for key, value in values.items())
+    return f'{{"ph":"C","name":{_json(name)},"pid":{pid},"tid":{pid},"ts":{_us(at)},"args":{{{args}}}}}'

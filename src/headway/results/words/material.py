@@ -1,0 +1,161 @@
+"""What the parts of a summary are made from: a run's records, and of each request what it was promised and got."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from headway.results.recorder import Targets
+from headway.results.records import Finding
+from headway.results.result import Result
+from headway.results.table import Coded
+from headway.results.words.figures import Fact, name
+from headway.results.words.survey import Survey, survey
+from headway.types import Json
+from headway.units import duration_ps
+
+KINDS: Final = ("ttft", "tpot", "e2e")
+MET, MISSED, UNCOUNTED = 0, 1, -1
+
+
+class Material:
+    """A run as the parts see it. Everything is computed once, when the first of them asks."""
+
+    def __init__(self, result: Result, findings: Sequence[Finding] | None = None) -> None:
+        self.result = result
+        self.scenario: Json = result.scenario
+        self.summary: Json = result.summary()
+        self.rows = len(result.requests)
+        self.warmup: int = min(self.scenario.get("warmup") or 0, self.rows)
+        self._findings = findings
+
+    def column(self, of: str) -> Sequence[Any]:
+        return self.result.requests.column(of)
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        return self.result.findings() if self._findings is None else list(self._findings)
+
+    @cached_property
+    def ids(self) -> dict[int, str]:
+        return self.result.instance_ids()
+
+    def instance(self, index: int) -> Fact:
+        return name(f"instance.{index}", self.ids.get(index, "no instance"))
+
+    @cached_property
+    def tenants(self) -> tuple[Sequence[int], Sequence[str]]:
+        """The tenant of each request as a number, and their names."""
+        return self.coded("tenant")
+
+    def coded(self, of: str) -> tuple[Sequence[int], Sequence[str]]:
+        """A column of words as numbers, and the words."""
+        column = self.column(of)
+        if isinstance(column, Coded):
+            return column.codes, column.words
+        numbers: dict[str, int] = {}
+        codes = array("i", (numbers.setdefault(word, len(numbers)) for word in column))
+        return codes, list(numbers)
+
+    def same(self, one: str, other: str) -> bool:
+        """Whether two columns of words divide the requests alike."""
+        first, second = self.coded(one)[0], self.coded(other)[0]
+        pairs = set(zip(first, second, strict=True))
+        return len(pairs) == len(set(first)) == len(set(second))
+
+    # --- promises ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def everybody(self) -> Targets:
+        """What a request is promised whose tenant has no targets of its own."""
+        return _targets(self.scenario.get("workload", {}).get("slo") or self.scenario.get("slo") or {})
+
+    @cached_property
+    def own(self) -> dict[str, Targets]:
+        """What the tenants are promised that have targets of their own."""
+        given = self.scenario.get("workload", {}).get("tenants") or {}
+        found = {tenant: _targets(keys.get("slo") or {}) for tenant, keys in given.items()}
+        return {tenant: targets for tenant, targets in found.items() if targets != Targets()}
+
+    @cached_property
+    def has_slo(self) -> bool:
+        return self.everybody != Targets() or bool(self.own)
+
+    def promised(self, tenant: str) -> Targets:
+        return self.own.get(tenant, self.everybody)
+
+    @cached_property
+    def missed(self) -> array[int]:
+        """Of each request whether it was served as promised: MISSED also where it was not completed, UNCOUNTED in the
+        warm-up and where it had not ended."""
+        codes, words = self.tenants
+        targets = [self.promised(tenant) for tenant in words]
+        found = array("b", bytes(self.rows))
+        columns = zip(
+            codes,
+            self.column("outcome"),
+            self.column("arrival_ps"),
+            self.column("first_token_ps"),
+            self.column("finished_ps"),
+            self.column("output_tokens"),
+            strict=True,
+        )
+        for row, (code, outcome, arrival, first, finished, output) in enumerate(columns):
+            if row < self.warmup or outcome == "in_flight":
+                found[row] = UNCOUNTED
+            elif outcome != "completed" or not _kept(targets[code], arrival, first, finished, output):
+                found[row] = MISSED
+        return found
+
+    @cached_property
+    def missed_by(self) -> dict[str, int]:
+        """How many of the completed requests that count missed each target."""
+        codes, words = self.tenants
+        targets = [self.promised(tenant) for tenant in words]
+        arrivals, firsts, finishes = (self.column(name) for name in ("arrival_ps", "first_token_ps", "finished_ps"))
+        outputs = self.column("output_tokens")
+        found = dict.fromkeys(KINDS, 0)
+        for row, outcome in enumerate(self.column("outcome")):
+            if row < self.warmup or outcome != "completed":
+                continue
+            arrival, first, finished, limits = arrivals[row], firsts[row], finishes[row], targets[codes[row]]
+            found["ttft"] += limits.ttft_ps is not None and first - arrival > limits.ttft_ps
+            found["tpot"] += limits.tpot_ps is not None and finished - first > limits.tpot_ps * (outputs[row] - 1)
+            found["e2e"] += limits.e2e_ps is not None and finished - arrival > limits.e2e_ps
+        return found
+
+    def ttft_ps(self, row: int) -> int:
+        """Of one request; -1 where no token came."""
+        first = self.column("first_token_ps")[row]
+        return int(first - self.column("arrival_ps")[row]) if first >= 0 else -1
+
+    # --- decisions ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def survey(self) -> Survey | None:
+        """What the decisions come to; None where they were not traced."""
+        decisions = self.result.decisions
+        return None if decisions is None or not len(decisions) else survey(self.result, self.missed)
+
+    @cached_property
+    def moved(self) -> frozenset[int]:
+        """Requests that were sent more than once, so that what became of them is not owed to one decision."""
+        both = zip(self.column("retries"), self.column("redirects"), strict=True)
+        return frozenset(row for row, (retries, redirects) in enumerate(both) if retries or redirects)
+
+
+def _targets(slo: Json) -> Targets:
+    given = {kind: slo.get(kind) for kind in KINDS}
+    found = {f"{kind}_ps": duration_ps(value, f"slo.{kind}") for kind, value in given.items() if value is not None}
+    return Targets(**found)
+
+
+def _kept(targets: Targets, arrival: int, first: int, finished: int, output: int) -> bool:
+    """Whether a completed request met all its targets; an unknown first token meets none."""
+    if targets.ttft_ps is not None and (first < 0 or first - arrival > targets.ttft_ps):
+        return False
+    if targets.tpot_ps is not None and finished - first > targets.tpot_ps * (output - 1):
+        return False
+    return targets.e2e_ps is None or finished - arrival <= targets.e2e_ps

@@ -1,0 +1,157 @@
+"""What a run's routing decisions come to, in one pass: how often they went against what was believed, and at what cost.
+
+A decision is judged by the instance that computes the prompt. What became of its request counts only where the request
+was sent once, so that the outcome is owed to it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from heapq import heappush, heappushpop
+from typing import Final
+
+from msgspec import Struct, field
+
+from headway.results.decisions import Decision
+from headway.results.result import Result
+
+SHORT_QUEUE: Final = 5  # requests: a queue below this is short
+WORST_KEPT: Final = 64  # decisions
+
+
+class Away(Struct):
+    """Decisions for an instance when another was believed to hold more of the prompt."""
+
+    count: int = 0
+    tokens: int = 0  # more that the best was believed to hold, summed
+    uncached: int = 0  # of them: none of the prompt was found cached in the end
+    missed: int = 0  # and: not served as promised
+    judged: int = 0  # and: could be judged at all
+    short_queue: int = 0  # the one that held more had a short queue
+    deciders: Counter[str] = field(default_factory=Counter)  # by the scorer that spoke most for the one chosen
+
+
+class Survey(Struct):
+    count: int = 0
+    candidates: int = 0  # that there were to choose from, summed
+    estimated: int = 0  # decisions for which the latency model had something to say
+    regret_ps: int = 0  # estimated, summed
+    regretted: int = 0  # decisions with any
+    away: Away = field(default_factory=Away)
+    hit_elsewhere: int = 0  # nothing of the prompt was cached where it went, some was believed cached elsewhere
+    compared: int = 0  # decisions whose estimate can be held against what came
+    expected_ps: int = 0  # the estimates of those, summed
+    waited_ps: int = 0  # what came, from the decision to the first token, summed
+    worst: list[tuple[int, int]] = field(default_factory=list)  # (estimated regret, place), the worst first
+    # Of each request, by the last decision on it: how many were queued where its prompt went, and how much of it was
+    # believed cached there; -1 where there was none.
+    queued: array[int] = field(default_factory=lambda: array("i"))
+    believed: array[int] = field(default_factory=lambda: array("q"))
+
+
+def survey(result: Result, missed: array[int]) -> Survey:
+    rows, worst = len(missed), list[tuple[int, int]]()
+    found = Survey(queued=array("i", [-1]) * rows, believed=array("q", [-1]) * rows)
+    columns = [result.requests.column(name) for name in ("started_ps", "cached_tokens", "first_token_ps")]
+    retries, redirects = (result.requests.column(name) for name in ("retries", "redirects"))
+    weights = scorer_weights(result.scenario.get("policies", {}).get("routing", {}))
+    for place, one in enumerate(result.decisions or ()):
+        row = one.request
+        found.count += 1
+        found.candidates += len(one.candidates)
+        once = not retries[row] and not redirects[row]
+        started, cached, first = (column[row] if once else -1 for column in columns)
+        chosen = one.place(judged(one))
+        found.queued[row], found.believed[row] = one.queued[chosen], one.believed_tokens[chosen]
+        regret = regret_ps(one, chosen)
+        if regret is not None:
+            found.estimated += 1
+            found.regret_ps += regret
+            if regret > 0:
+                found.regretted += 1
+                push = heappush if len(worst) < WORST_KEPT else heappushpop
+                push(worst, (regret, -place))
+            if first >= 0:
+                found.compared += 1
+                found.expected_ps += one.estimated_ttft_ps[chosen]
+                found.waited_ps += first - one.at_ps
+        _beliefs(found, one, chosen, started, cached, missed[row] if once else -1, weights)
+    found.worst = [(regret, -place) for regret, place in sorted(worst, reverse=True)]
+    return found
+
+
+def _beliefs(
+    found: Survey, one: Decision, chosen: int, started: int, cached: int, missed: int, weights: dict[str, float]
+) -> None:
+    holder = best_holder(one)
+    believed, most = one.believed_tokens[chosen], one.believed_tokens[holder]
+    if started >= 0 and cached == 0 and most > 0 and holder != chosen:
+        found.hit_elsewhere += 1
+    if most <= believed:
+        return
+    away = found.away
+    away.count += 1
+    away.tokens += most - believed
+    away.short_queue += one.queued[holder] < SHORT_QUEUE
+    away.uncached += started >= 0 and cached == 0
+    if missed >= 0:
+        away.judged += 1
+        away.missed += missed
+    decider = spoke_most(one, chosen, holder, weights)
+    if decider is not None:
+        away.deciders[decider] += 1
+
+
+def judged(one: Decision) -> int:
+    """The instance that computes the prompt."""
+    return one.prefill if one.prefill >= 0 else one.target
+
+
+def regret_ps(one: Decision, chosen: int) -> int | None:
+    """By how much sooner, by the latency model, the first token would have come from the best candidate."""
+    if one.estimated_ttft_ps[chosen] < 0:
+        return None
+    return one.estimated_ttft_ps[chosen] - min(estimate for estimate in one.estimated_ttft_ps if estimate >= 0)
+
+
+def best_estimate(one: Decision) -> int:
+    """Where the candidate stands whose first token would come soonest."""
+    places = [place for place, estimate in enumerate(one.estimated_ttft_ps) if estimate >= 0]
+    return min(places, key=one.estimated_ttft_ps.__getitem__, default=one.place(judged(one)))
+
+
+def best_holder(one: Decision) -> int:
+    """Where the candidate stands that computes prompts and is believed to hold most of this one: that chosen, or the
+    first."""
+    chosen = one.place(judged(one))
+    best = chosen
+    for place, tokens in enumerate(one.believed_tokens):
+        if tokens > one.believed_tokens[best] and one.estimated_ttft_ps[place] >= 0:
+            best = place
+    return best
+
+
+def scorer_weights(routing: object) -> dict[str, float]:
+    """The weights of a policy's scorers by the names that they have in a decision; empty where it has none."""
+    scorers = routing.get("scorers") if isinstance(routing, dict) else None
+    found: dict[str, float] = {}
+    for one in scorers if isinstance(scorers, list) else ():
+        if isinstance(one, dict) and isinstance(one.get("weight"), int | float):
+            times = sum(known.partition("#")[0] == one["name"] for known in found)
+            found[one["name"] if not times else f"{one['name']}#{times + 1}"] = float(one["weight"])
+    return found
+
+
+def spoke_most(one: Decision, chosen: int, other: int, weights: dict[str, float]) -> str | None:
+    """The scorer that did most for the one chosen against another candidate, of several."""
+    if len(one.scores) < 2:
+        return None
+    sign, best, gain = -1 if one.lowest_wins else 1, None, 0.0
+    for scorer, scores in one.scores.items():
+        mine, its = scores[chosen], scores[other]
+        if mine is not None and its is not None:
+            by = sign * weights.get(scorer, 1.0) * (mine - its)
+            if by > gain:
+                best, gain = scorer, by
+    return best

@@ -1,0 +1,182 @@
+"""The decisions that cost most, each with what was known when it was taken, what came of it and what else there was."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from msgspec import Struct
+
+from headway.results.decisions import Decision
+from headway.results.words.counterfactuals import Again, best_alternatives
+from headway.results.words.figures import Fact, Line, Parts, Section, at, count, ms_of, name, number, said
+from headway.results.words.material import MISSED, UNCOUNTED, Material
+from headway.results.words.survey import best_estimate, best_holder, judged
+
+
+class Case(Struct, frozen=True):
+    """A decision worth a look: its place, and how it was simulated again where it was."""
+
+    place: int
+    decision: Decision
+    again: Again | None = None
+
+
+def section(run: Material, examples: int) -> Section | None:
+    if not examples:
+        return None
+    cases = worst(run, examples)
+    title = said("## Worst Decisions ({} examples)", count("worst.count", len(cases)))
+    if run.survey is None:
+        return None  # which is said already
+    if not cases:
+        text = "None: every request went where the first token would come soonest, as far as anybody can tell."
+        return Section(("## Worst Decisions",), [Line((text,), 16)])
+    lines = []
+    for turn, case in enumerate(cases):
+        weight = 8 + 5 * turn
+        lines.append(Line(taken(run, case.place, case.decision), weight, bound=3))
+        lines += [Line(told(run, case), weight, 1) for told in (context, result, regret)]
+    return Section(title, lines, numbered=True)
+
+
+def worst(run: Material, examples: int) -> list[Case]:
+    """Those that were simulated again and would have been better otherwise first, then those with the most regret by
+    the latency model."""
+    decisions = run.result.decisions
+    if run.survey is None or decisions is None:
+        return []
+    found: dict[int, Case] = {}
+    for again in best_alternatives(run):
+        if again.regret_ps <= 0 or len(found) == examples:
+            break
+        place = bisect_left(decisions, again.one.at_ps, key=lambda one: one.at_ps)
+        while place < len(decisions) and decisions[place].at_ps == again.one.at_ps:
+            if decisions[place].request == again.one.request:
+                found[place] = Case(place, decisions[place], again)
+                break
+            place += 1
+    for _, place in run.survey.worst:
+        if len(found) >= examples:
+            break
+        found.setdefault(place, Case(place, decisions[place]))
+    return list(found.values())
+
+
+def taken(run: Material, place: int, one: Decision) -> Parts:
+    """When it was, on what, and where it went."""
+    codes, words = run.tenants
+    whose = f"request.{one.request}"
+    parts = said(
+        "{}: request {} ({}{} prompt tokens) went to {}",
+        at(f"decision.{place}.at_ps", one.at_ps),
+        number(f"decision.{place}.request", one.request),
+        said("tenant {}, ", name(f"{whose}.tenant", words[codes[one.request]])) if len(set(words) - {""}) > 1 else (),
+        count(f"{whose}.prompt_tokens", run.column("prompt_tokens")[one.request]),
+        run.instance(one.target),
+    )
+    return (*parts, *(said(", its prompt to {}", run.instance(one.prefill)) if one.prefill >= 0 else ()), ".")
+
+
+def context(run: Material, case: Case) -> Parts:
+    """What the router saw of the one chosen, and of that which would have been better."""
+    one = case.decision
+    chosen, other = one.place(judged(one)), _other(case)
+    parts = said("Context: {}", candidate(run, case.place, one, chosen))
+    if other != chosen:
+        parts += said("; {}", candidate(run, case.place, one, other))
+    return (*parts, ".")
+
+
+def candidate(run: Material, place: int, one: Decision, seat: int) -> Parts:
+    source = f"decision.{place}.{one.candidates[seat]}"
+    return said(
+        "{} was believed to hold {} tokens of it, with {} queued and {} running",
+        run.instance(one.candidates[seat]),
+        count(f"{source}.believed_tokens", one.believed_tokens[seat]),
+        count(f"{source}.queued", one.queued[seat]),
+        count(f"{source}.running", one.running[seat]),
+    )
+
+
+def result(run: Material, case: Case) -> Parts:
+    """What came of it."""
+    one = case.decision
+    seat = one.place(judged(one))
+    estimate = _estimate(case.place, one, seat)
+    expected = said("; the latency model expected {}", estimate) if estimate is not None else ()
+    return said("Result: {}{}.", happened(run, one.request), expected)
+
+
+def happened(run: Material, row: int) -> Parts:
+    """What became of a request."""
+    source, ttft = f"request.{row}", run.ttft_ps(row)
+    if row in run.moved:
+        return said("it was sent more than once, and ended {}", name(f"{source}.outcome", _outcome(run, row)))
+    if ttft < 0:
+        return said("no first token, {}", name(f"{source}.outcome", _outcome(run, row)))
+    parts = said(
+        "{} tokens found cached, TTFT {}",
+        count(f"{source}.cached_tokens", run.column("cached_tokens")[row]),
+        ms_of(f"{source}.ttft_ps", ttft),
+    )
+    if run.has_slo and run.missed[row] != UNCOUNTED:
+        parts += (", SLO missed" if run.missed[row] == MISSED else ", SLO met",)
+    return parts
+
+
+def _outcome(run: Material, row: int) -> str:
+    column = run.column("outcome")
+    codes, words = run.coded("outcome") if not isinstance(column, list) else (range(len(column)), column)
+    return words[codes[row]].replace("_", " ")
+
+
+def regret(run: Material, case: Case) -> Parts:
+    if case.again is None:
+        seat = best_estimate(case.decision)
+        chosen = case.decision.place(judged(case.decision))
+        best, mine = case.decision.estimated_ttft_ps[seat], case.decision.estimated_ttft_ps[chosen]
+        source = f"decision.{case.place}"
+        return said(
+            "Regret: by the latency model {} would have given TTFT {}, {} sooner.",
+            run.instance(case.decision.candidates[seat]),
+            ms_of(f"{source}.{case.decision.candidates[seat]}.estimated_ttft_ps", best),
+            ms_of(f"{source}.regret_ps", mine - best),
+        )
+    one, source = case.again.one, f"counterfactual.{case.again.place}"
+    return said(
+        "Regret: simulated again, {} gave TTFT {}, {} sooner.",
+        run.instance(one.alternative if one.alternative_prefill < 0 else one.alternative_prefill),
+        ms_of(f"{source}.alternative_ttft_ps", one.alternative_ttft_ps),
+        ms_of(f"{source}.regret_ps", case.again.regret_ps),
+    )
+
+
+def estimated_phrase(run: Material, place: int, one: Decision) -> Parts:
+    """The same as a supposition, by the latency model."""
+    seat, chosen = best_estimate(one), one.place(judged(one))
+    source = f"decision.{place}"
+    return said(
+        "If request {} had gone to {} instead of {} at {}, its first token would by the latency model have come {}"
+        " sooner (it came: {}).",
+        number(f"{source}.request", one.request),
+        run.instance(one.candidates[seat]),
+        run.instance(one.candidates[chosen]),
+        at(f"{source}.at_ps", one.at_ps),
+        ms_of(f"{source}.regret_ps", one.estimated_ttft_ps[chosen] - one.estimated_ttft_ps[seat]),
+        happened(run, one.request),
+    )
+
+
+def _other(case: Case) -> int:
+    """Where the better candidate stands."""
+    one = case.decision
+    if case.again is None:
+        return best_estimate(one)
+    told = case.again.one
+    other = told.alternative if told.alternative_prefill < 0 else told.alternative_prefill
+    return one.place(other) if other in one.candidates else best_holder(one)
+
+
+def _estimate(place: int, one: Decision, seat: int) -> Fact | None:
+    estimate = one.estimated_ttft_ps[seat]
+    return ms_of(f"decision.{place}.{one.candidates[seat]}.estimated_ttft_ps", estimate) if estimate >= 0 else None

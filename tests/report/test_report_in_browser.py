@@ -1,0 +1,155 @@
+"""A report as people open it: in a real browser, from disk, with the network off."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from reported import compared, counterfactual, finding
+
+from headway.report.page import report
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+QUIET = ("--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+# Of each chart: how wide and high it is drawn, and how many of its marks have any size.
+DRAWN = """() => [...document.querySelectorAll('.chart')].map(box => {
+    const svg = box.querySelector('svg');
+    if (!svg) return null;
+    const {width, height} = svg.getBoundingClientRect();
+    const marks = [...svg.querySelectorAll('.mark-line path, .mark-rect path, .mark-symbol path, .mark-rule line')];
+    const shown = marks.filter(mark => { const at = mark.getBoundingClientRect(); return at.width + at.height > 0; });
+    return {width, height, marks: shown.length, label: svg.getAttribute('aria-label') || box.textContent};
+})"""
+COLOUR = "([selector, name]) => getComputedStyle(document.querySelector(selector)).getPropertyValue(name)"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; headway[dev] has it")
+    chromium = next(filter(None, map(shutil.which, NAMES)), None)
+    if chromium is None:
+        pytest.skip(f"no browser found: install the system's package chromium (looked for {', '.join(NAMES)})")
+    root = hasattr(os, "geteuid") and os.geteuid() == 0  # whom Chromium's sandbox does not let in
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=chromium, args=[*QUIET, *(["--no-sandbox"] if root else [])])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    results = compared.__wrapped__()  # own ones, as they are changed
+    for result in results:
+        result._findings = [finding()]
+        result.counterfactuals = [counterfactual(result, place, place * 10**10 - 10**11) for place in range(20)]
+    return report(results, tmp_path_factory.mktemp("report") / "report.html")
+
+
+class Opened:
+    """A page, with whatever went wrong in it."""
+
+    def __init__(self, browser: Browser, file: Path, **options: Any) -> None:
+        self.context = browser.new_context(offline=True, **options)
+        self.page: Page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda said: self.complaints.append(said.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+    def drawn(self) -> list[dict[str, Any]]:
+        """The charts, once all are there."""
+        self.page.wait_for_function("[...document.querySelectorAll('.chart')].every(box => box.querySelector('svg'))")
+        found: list[dict[str, Any]] = self.page.evaluate(DRAWN)
+        return found
+
+    def colour(self, selector: str, name: str) -> float:
+        """How light a colour is, from 0 to 255."""
+        parts = re.findall(r"[\d.]+", self.page.evaluate(COLOUR, [selector, name]))
+        return sum(int(float(part)) for part in parts[:3]) / 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"viewport": WIDE}, {"viewport": PHONE}, {"viewport": WIDE, "color_scheme": "dark"}],
+    ids=["desktop", "phone", "dark"],
+)
+def test_charts_are_drawn_offline_without_a_complaint(browser: Browser, file: Path, options: dict[str, Any]) -> None:
+    with Opened(browser, file, **options) as opened:
+        charts = opened.drawn()
+        assert len(charts) >= 18
+        for chart in charts:
+            assert chart["width"] > 100 and chart["height"] > 30 and chart["marks"] > 0, chart
+        assert opened.complaints == []
+        assert opened.requests == [file.as_uri()]
+
+
+@pytest.mark.parametrize("width", [320, 390, 768])
+def test_a_narrow_page_does_not_scroll_sideways(browser: Browser, file: Path, width: int) -> None:
+    with Opened(browser, file, viewport={"width": width, "height": 844}) as opened:
+        opened.drawn()
+        opened.page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+        assert opened.page.evaluate("document.scrollingElement.scrollWidth") <= width
+
+
+def test_charts_follow_the_scheme_even_when_it_changes(browser: Browser, file: Path) -> None:
+    with Opened(browser, file, viewport=WIDE, color_scheme="light") as opened:
+        opened.drawn()
+        label = ".chart .mark-text text"
+        assert opened.colour("body", "background-color") > 200 and opened.colour(label, "fill") < 130
+        opened.page.emulate_media(color_scheme="dark")
+        assert opened.colour("body", "background-color") < 60 and opened.colour(label, "fill") > 130
+        assert opened.colour("h1", "color") > 200
+        opened.page.emulate_media(color_scheme="dark", media="print")
+        assert opened.colour("body", "background-color") > 200 and opened.colour(label, "fill") < 130
+
+
+def test_without_scripts_the_verdict_the_tables_and_the_findings_are_there(browser: Browser, file: Path) -> None:
+    with Opened(browser, file, viewport=WIDE, java_script_enabled=False) as opened:
+        page = opened.page
+        assert "within the SLO" in page.inner_text(".verdict")
+        assert page.is_visible("#headline table") and page.is_visible("#slo table")
+        assert page.is_visible("text=12 requests waited long.")
+        assert page.is_visible("text=Charts need scripts")
+        assert not page.is_visible(".chart")
+        page.locator("#latencies summary").click()
+        assert page.is_visible("#latencies table")
+        assert opened.complaints == []
+
+
+def test_a_chart_tells_its_figures_under_the_pointer(browser: Browser, file: Path) -> None:
+    with Opened(browser, file, viewport=WIDE) as opened:
+        opened.drawn()
+        opened.page.locator("#load .chart .mark-rect path").nth(40).hover()
+        opened.page.wait_for_selector("#vg-tooltip-element.visible")
+        assert "instance" in opened.page.inner_text("#vg-tooltip-element")
+
+
+def test_links_lead_to_the_parts(browser: Browser, file: Path) -> None:
+    with Opened(browser, file, viewport=WIDE) as opened:
+        opened.drawn()
+        opened.page.click("nav a[href='#findings']")
+        assert 0 <= opened.page.locator("#findings").bounding_box()["y"] < WIDE["height"]  # type: ignore[index]
+
+
+def test_it_prints_on_several_pages(browser: Browser, file: Path) -> None:
+    with Opened(browser, file, viewport=WIDE, color_scheme="dark") as opened:
+        opened.drawn()
+        printed = opened.page.pdf(format="A4", print_background=True)
+        assert printed.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", printed)) > 2

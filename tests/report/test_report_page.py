@@ -1,0 +1,342 @@
+"""The page of a report as it is written: its parts, its figures, and that nothing from outside can act in it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from base64 import b64encode
+from hashlib import sha256
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reported import HOSTILE, POLICIES, SCENARIO, Read, compared, counterfactual, example, finding, read
+
+from conftest import Run
+from headway import simulate
+from headway.report.page import SCRIPTS, report
+from headway.report.palette import COLOURS, GREY
+from headway.report.sections.headline import delta
+from headway.report.terminal import number, percent
+from headway.results import study
+from headway.results.result import Result
+from headway.types import HeadwayError
+
+ORDER = [
+    "scenario",
+    "headline",
+    "latencies",
+    "load",
+    "cache",
+    "decisions",
+    "slo",
+    "over-time",
+    "findings",
+    "parameters",
+]  # as people read
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Read:
+    return read(report(compared(), tmp_path_factory.mktemp("report") / "report.html"))
+
+
+def test_the_parts_stand_in_reading_order(page: Read) -> None:
+    assert [attributes["id"] for tag, attributes in page.seen if tag == "section"] == ORDER
+    links = [attributes["href"] for tag, attributes in page.seen if tag == "a"]
+    assert links == [f"#{name}" for name in ORDER[1:]]
+    assert page.text.index("serves this best") < page.text.index("Headline")
+
+
+def test_only_the_scripts_of_the_page_may_run_and_nothing_is_loaded(page: Read) -> None:
+    policy = next(str(given["content"]) for tag, given in page.seen if "http-equiv" in given)
+    assert policy.startswith("default-src 'none';")
+    allowed = re.search(r"script-src ([^;]*)", policy)
+    assert allowed is not None
+    hashes = [f"'sha256-{b64encode(sha256(one.encode()).digest()).decode()}'" for one in page.scripts]
+    assert len(hashes) == len(SCRIPTS) and allowed[1].split() == hashes
+    for tag, given in page.seen:
+        assert tag not in ("link", "iframe", "object", "embed", "img", "base")
+        assert not {"src", "srcset", "action", "poster"} & set(given)
+        assert not [name for name in given if name.startswith("on")]
+
+
+def test_the_headline_has_the_summaries_figures_and_their_distance_to_the_baseline(page: Read) -> None:
+    base, other = (result.summary() for result in compared()[:2])
+    heads = next(row for row in page.cells if row[0] == "run")
+    mine, its = (page.row(label, len(heads)) for label in ("lmetric", "round-robin"))
+    assert "(baseline)" in its[0] and "(baseline)" not in mine[0]
+    at = heads.index("TTFT p99, ms")
+    value, before = (found["latency"]["ttft"]["p99"] for found in (other, base))
+    assert mine[at] == f"{number(value)}▼ {100 * (1 - value / before):.1f} %"
+    assert its[at] == number(before)
+    at = heads.index("within the SLO")
+    value, before = (found["slo"]["goodput_ratio"] for found in (other, base))
+    assert mine[at] == f"{percent(value)}▲ {100 * (value - before):.1f} pp"
+
+
+@pytest.mark.parametrize(
+    ("path", "mine", "its", "sign", "word"),
+    [
+        ("latency.ttft.p99", 80.0, 100.0, "▼ 20.0 %", "better"),
+        ("latency.ttft.p99", 150.0, 100.0, "△ 50.0 %", "worse"),
+        ("throughput.requests_per_s", 30.0, 20.0, "▲ 50.0 %", "better"),
+        ("slo.goodput_ratio", 0.5, 0.75, "▽ 25.0 pp", "worse"),
+        ("latency.e2e.mean", 2000.0, 100.0, "△ × 20", "worse"),
+        ("requests.rejected", 3.0, 0.0, "△ from 0", "worse"),
+        ("latency.ttft.p99", 100.0, 100.0, "=", "even"),
+        ("latency.ttft.p99", 100.0001, 100.0, "≈", "even"),
+    ],
+)
+def test_better_and_worse_differ_in_sign_and_not_only_in_colour(
+    path: str, mine: float, its: float, sign: str, word: str
+) -> None:
+    said = delta(path, mine, its)
+    assert f">{sign}</span>" in said and f'class="delta {word}"' in said
+
+
+def test_a_policy_has_one_colour_in_every_chart_and_the_baseline_is_grey(page: Read) -> None:
+    found: dict[str, set[str]] = {}
+
+    def look(value: Any) -> None:
+        if isinstance(value, dict):
+            scale = value.get("scale")
+            if value.get("field") == "policy" and isinstance(scale, dict) and "range" in scale:
+                for name, colour in zip(scale["domain"], scale["range"], strict=True):
+                    found.setdefault(name, set()).add(colour)
+            for inner in value.values():
+                look(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                look(inner)
+
+    look(page.charts())
+    assert len(found) == len(POLICIES) and all(len(colours) == 1 for colours in found.values())
+    assert found["round-robin"] == {GREY}
+    assert {colour for name, (colour,) in found.items() if name != "round-robin"} < set(COLOURS)
+    keys = {given["style"] for tag, given in page.seen if tag == "span" and given.get("class") == "key"}
+    assert keys == {f"background:{colour}" for (colour,) in found.values()}
+
+
+def test_every_chart_says_what_it_shows_and_has_a_box(page: Read) -> None:
+    boxes = [given["id"] for tag, given in page.seen if given.get("class") == "chart"]
+    sources = [given["data-chart"] for tag, given in page.seen if tag == "script" and "data-chart" in given]
+    assert boxes == sources and len(set(boxes)) == len(boxes) >= 15
+    assert all(chart["description"] for chart in page.charts())
+    shown = {chart["description"].partition(":")[0].partition(",")[0] for chart in page.charts()}
+    assert len(shown) >= 8, shown
+
+
+def test_names_from_outside_are_escaped_wherever_they_stand(tmp_path: Path) -> None:
+    tenants = {HOSTILE.replace("/", ""): {"weight": 5, "priority": "batch"}, "plain": {"weight": 5}}
+    scenario = {**SCENARIO, "name": HOSTILE, "workload": {**SCENARIO["workload"], "requests": 60, "tenants": tenants}}
+    results = [simulate(scenario, routing=one, trace="decisions") for one in ("lmetric", "round-robin")]
+    for result in results:
+        assert result.decisions is not None
+        result.scenario["policies"]["routing"]["name"] += HOSTILE
+        result._findings = [finding(HOSTILE)]
+        for one in result.summary()["instances"]:
+            one["id"] += HOSTILE
+    plain, hostile = read(report(compared(), tmp_path / "plain.html")), read(report(results, tmp_path / "page.html"))
+    assert hostile.scripts == plain.scripts
+    assert {tag for tag, _ in hostile.seen} <= {tag for tag, _ in plain.seen}
+    assert hostile.text.count(HOSTILE) > 20
+    assert any(HOSTILE in row["policy"] for row in hostile.charts()[0]["data"]["values"])
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    first, second = (report(compared(), tmp_path / name).read_bytes() for name in ("a.html", "b.html"))
+    assert first == second
+
+
+def test_findings_are_told_with_their_evidence(tmp_path: Path) -> None:
+    result = example()
+    result._findings = [finding()]
+    found = read(report(result, tmp_path / "page.html"))
+    assert "12 requests waited long." in found.text
+    assert "starvation, severity 0.70; from 1 s to 3 s; on instance-0" in found.text
+    assert ["share", "0.04"] in found.cells and ["requests, for instance", "1, 2"] in found.cells
+
+
+def test_a_run_without_findings_says_so(tmp_path: Path) -> None:
+    result = example()
+    result._findings = []
+    assert "Nothing out of the ordinary was found." in read(report(result, tmp_path / "page.html")).text
+
+
+def test_what_a_run_lacks_is_told_with_the_command_that_gets_it(tmp_path: Path) -> None:
+    found = read(report(example(), tmp_path / "page.html"))
+    assert "headway run --trace decisions -o FOLDER" in found.text
+    assert "regret" not in found.text.partition("Parameters")[0]
+    found = read(report(compared()[0], tmp_path / "page.html"))
+    assert "headway run --trace decisions" not in found.text
+    assert "headway run --counterfactuals 50 -o FOLDER" in found.text
+
+
+def test_true_regret_is_drawn_and_told_where_it_is_known(tmp_path: Path) -> None:
+    result = example(routing="round-robin", trace="decisions")
+    second = 10**12
+    result.counterfactuals = [counterfactual(result, 5, 1000 * second), counterfactual(result, 7, -second // 200)]
+    found = read(report(result, tmp_path / "page.html"))
+    chart = next(chart for chart in found.charts() if chart["description"].startswith("True regret"))
+    counts = {row["regret"]: row["decisions"] for row in chart["data"]["values"] if row["decisions"]}
+    assert counts == {"above 1,000": 1, "-10 to -3": 1}
+    heads = next(row for row in found.cells if row[0] == "request")
+    assert result.decisions is not None
+    worst = found.cells[found.cells.index(heads) + 1]
+    assert worst[0] == str(result.decisions[5].request) and worst[heads.index("true regret, ms")] == "1,000,000"
+
+
+def test_runs_in_folders_are_compared_with_the_first(headway: Run, tmp_path: Path) -> None:
+    for name in ("round-robin", "lmetric"):
+        example(routing=name).save(tmp_path / name)
+    done = headway("report", "round-robin", "lmetric", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout == "Open report.html in a browser.\n", done.stderr
+    assert "wrote report.html" in done.stderr
+    found = read(tmp_path / "report.html")
+    assert found.row("round-robin", len(found.cells[0]))[0].endswith("(baseline)")
+    done = headway("report", "lmetric", "--json", cwd=tmp_path)
+    assert (tmp_path / "lmetric" / "report.html").is_file() and '"report": "lmetric/report.html"' in done.stdout
+
+
+def test_the_command_that_a_page_shows_gives_the_same_again(headway: Run, tmp_path: Path) -> None:
+    scorers = {"name": "weighted", "scorers": {"queue-depth": 1}}
+    results = {"a": example(routing="round-robin"), "b": example(routing=scorers)}
+    for name, result in results.items():
+        result.save(tmp_path / name)
+    for given, verb in ((["a"], "run"), (["a", "b"], "compare")):
+        text = report([tmp_path / name for name in given], tmp_path / "page.html").read_text(encoding="utf-8")
+        command = shlex.split(_unescaped(re.findall(r"<pre>(headway .*?)</pre>", text)[0]))
+        assert command[:2] == ["headway", verb]
+        done = headway(*command[1:], "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        for name in given:
+            assert str(results[name].summary()["latency"]["ttft"]["p99"]) in done.stdout
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("&quot;", '"').replace("&#x27;", "'").replace("&amp;", "&")
+
+
+def write_study(folder: Path, kind: Any, runs: list[tuple[str, Result, dict[str, Any]]], **more: Any) -> Path:
+    entries = []
+    for place, (label, result, vary) in enumerate(runs):
+        result.save(folder / f"run-{place}")
+        entries.append(study.run_entry(f"run-{place}", label, vary=vary, seeds=more.get("seeds", 1)))
+    more.pop("seeds", None)
+    study.write(folder, kind, runs[0][1].scenario, entries, stage="routing", verdict="What came of it.", **more)
+    return folder
+
+
+def paired(*given: Any) -> dict[str, Any]:
+    return dict(zip(("policy", "figure", "mean", "delta", "low", "high", "word"), given, strict=True))
+
+
+def test_a_comparison_folder_has_its_verdict_and_its_paired_differences(tmp_path: Path) -> None:
+    runs = [(name, example(routing=name), {}) for name in ("round-robin", "lmetric")]
+    rows = [
+        paired("round-robin", "latency.ttft.p99", 300.0, None, None, None, "baseline"),
+        paired("lmetric", "latency.ttft.p99", 200.0, -100.0, -120.0, -80.0, "better"),
+        paired("round-robin", "latency.e2e.mean", 900.0, None, None, None, "baseline"),
+        paired("lmetric", "latency.e2e.mean", 905.0, 5.0, -9.0, 19.0, "within noise"),
+    ]
+    place = write_study(tmp_path / "study", "comparison", runs, baseline="round-robin", paired=rows, seeds=10)
+    found = read(report(place))
+    assert (place / "report.html").is_file() and "What came of it." in found.text
+    assert ["lmetric", "200.0▼ 100.0 ± 20.0", "905.0within noise"] in found.cells
+    assert "means over 10 seeds" in found.text and "--seeds 10" in found.text
+
+
+def test_a_sweep_over_rates_is_drawn_along_them_and_told_where_the_runs_differ_most(tmp_path: Path) -> None:
+    rates, policies = ("8/s", "40/s"), ("round-robin", "lmetric")
+    runs = []
+    for rate, policy in product(rates, policies):
+        made = simulate(
+            {**SCENARIO, "workload": {**SCENARIO["workload"], "requests": 80, "rate": rate}}, routing=policy
+        )
+        runs.append((policy, made, {"workload.rate": rate, "policies.routing": policy}))
+    vary = {"workload.rate": list(rates), "policies.routing": list(policies)}
+    found = read(report(write_study(tmp_path / "sweep", "sweep", runs, vary=vary)))
+    chart = next(one for one in found.charts() if one["description"].startswith("goodput, requests/s against"))
+    values = {(row["policy"], row["at"]): row["value"] for row in chart["data"]["values"]}
+    assert set(values) == set(product(policies, (8.0, 40.0)))
+    for policy, result, given in runs:
+        exact = result.summary()["slo"]["goodput_requests_per_s"]
+        assert values[policy, float(given["workload.rate"][:-2])] == pytest.approx(exact, rel=1e-4)
+    assert "is told at workload.rate=40/s, where the runs differ most" in found.text
+    assert [given["id"] for tag, given in found.seen if tag == "section"][2:4] == ["latencies", "sweep"]
+    assert "headway sweep" in found.text
+
+
+def test_a_sweep_over_words_shows_what_no_other_run_beats(tmp_path: Path) -> None:
+    policies = ("round-robin", "lmetric", "least-loaded")
+    runs = [(name, example(routing=name), {"policies.routing": name}) for name in policies]
+    found = read(report(write_study(tmp_path / "s", "sweep", runs, vary={"policies.routing": list(policies)})))
+    chart = next(one for one in found.charts() if "those that no other beats" in one["description"])
+    points = {row["label"]: (row["x"], row["y"], row["front"]) for row in chart["data"]["values"]}
+    assert set(points) == set(policies)
+    for name, (x, y, front) in points.items():
+        beaten = any(a <= x and b >= y and (a, b) != (x, y) for other, (a, b, _) in points.items() if other != name)
+        assert front is not beaten
+
+
+def test_more_runs_than_colours_are_all_in_the_tables(tmp_path: Path) -> None:
+    names = [
+        "round-robin",
+        "random",
+        "lmetric",
+        "weighted",
+        "least-loaded",
+        "sticky",
+        "unified",
+        "load-only",
+        "prefix-overlap",
+    ]
+    results = [example(30, routing=name) for name in names]
+    found = read(report(results, tmp_path / "page.html"))
+    assert "Charts show 7 of 9 runs" in found.text
+    heads = next(row for row in found.cells if row[0] == "run")
+    assert all(found.row(name, len(heads)) for name in names)
+    drawn = {row["policy"] for row in found.charts()[0]["data"]["values"]}
+    assert len(drawn) == 7 and "round-robin" in drawn
+
+
+def test_runs_that_differ_in_more_than_their_policy_are_told_apart_by_it(tmp_path: Path) -> None:
+    slow, fast = example(30), simulate({**SCENARIO, "workload": {**SCENARIO["workload"], "requests": 30}})
+    again = example(30)
+    assert "To run it again" not in read(report([slow, fast], tmp_path / "page.html")).text
+    found = read(report([slow, again], tmp_path / "page.html"))
+    assert "round-robin, run 1" in found.text and "round-robin, run 2" in found.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "name at least one folder"),
+        (("nowhere",), "not a whole run folder, scenario.yaml is missing; `headway run -o` writes one."),
+        (("run", "study"), "is a study of its own; report it alone"),
+        (("run", "-o", "run"), "--output: 'run' is a folder; name a file, as in 'run/report.html'."),
+        (("run", "-o", "no/page.html"), "cannot be written"),
+    ],
+)
+def test_wrong_wishes_are_told_in_a_sentence(
+    arguments: tuple[str, ...], words: str, headway: Run, tmp_path: Path
+) -> None:
+    result = example(5)
+    result.save(tmp_path / "run")
+    write_study(tmp_path / "study", "comparison", [("round-robin", result, {})])
+    done = headway("report", *arguments, cwd=tmp_path)
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_nothing_to_report_is_an_error_from_python_too() -> None:
+    with pytest.raises(HeadwayError, match="at least one"):
+        report([])
+
+
+@pytest.mark.parametrize(("horizon", "words"), [("1ms", "No request arrived"), ("300ms", "No request was completed")])
+def test_a_run_that_gave_nothing_makes_a_page_all_the_same(horizon: str, words: str, tmp_path: Path) -> None:
+    scenario = {**SCENARIO, "horizon": horizon, "workload": {**SCENARIO["workload"], "requests": 5}}
+    found = read(report(simulate(scenario, trace="decisions"), tmp_path / "page.html"))
+    assert words in found.text and "Parameters" in found.text

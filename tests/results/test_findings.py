@@ -1,0 +1,163 @@
+"""What holds of all findings: their order, their form, where they come from, and what they cost."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import Any
+
+import msgspec
+import pytest
+from findings_made import drawn, kinds, result
+
+import headway
+from headway.results.findings import KINDS, find
+from headway.results.recorder import ScaleRecord
+from headway.results.records import EXAMPLES, Finding, Preemption, Thrash
+from headway.results.result import Result
+from headway.results.table import COLUMNS, Coded, Table
+from headway.types import OUTCOMES
+
+Json = dict[str, Any]
+CROWDED: Json = {
+    "workload": {
+        "requests": 600,
+        "rate": "80/s",
+        "tenants": {
+            "now": {"weight": 1, "priority": "realtime", "prompt_tokens": 200},
+            "later": {"weight": 1, "priority": "batch", "prompt_tokens": 4000},
+        },
+    },
+    "cluster": {"instances": 2, "kv": {"gpu_blocks": 2500}},
+    "policies": {"routing": "always-busiest"},
+    "slo": {"ttft": "500ms"},
+}
+
+
+@pytest.fixture(scope="module")
+def crowded() -> Result:
+    return headway.simulate(CROWDED)
+
+
+def test_a_quiet_run_has_no_findings() -> None:
+    scenario = {"workload": {"requests": 200, "rate": "5/s"}, "cluster": {"instances": 4}, "slo": {"ttft": "5s"}}
+    assert find(headway.simulate(scenario)) == []
+
+
+def test_the_worst_comes_first_and_each_has_all_that_a_reader_needs(crowded: Result) -> None:
+    found = find(crowded)
+    assert {"priority_inversion", "slo_violation", "hot_spot", "herding", "saturation"} <= {one.kind for one in found}
+    assert [one.severity for one in found] == sorted((one.severity for one in found), reverse=True)
+    last = max(crowded.requests["finished_ps"])
+    for one in found:
+        assert one.kind in KINDS
+        assert 0 <= one.at_ps <= one.until_ps <= last
+        assert 0 <= one.severity <= 1
+        assert one.count > 0
+        assert one.title[0] == one.title[0].upper() or one.title.startswith("instance-")
+        assert one.title.endswith(".")
+        assert 0 < len(one.requests) <= EXAMPLES and len(set(one.requests)) == len(one.requests)
+        assert all(0 <= row < 600 for row in one.requests)
+        assert set(one.instances) <= {0, 1}
+        assert one.evidence
+        assert msgspec.json.decode(msgspec.json.encode(one), type=Finding) == one
+
+
+def test_a_run_read_from_its_folder_has_the_same_findings(crowded: Result, tmp_path: Path) -> None:
+    crowded.save(tmp_path / "run")
+    assert find(Result.load(tmp_path / "run")) == find(crowded)
+
+
+def test_reading_columns_as_lists_first_changes_nothing(crowded: Result) -> None:
+    fresh = headway.simulate(CROWDED)
+    dict(fresh.requests)
+    assert find(fresh) == find(crowded)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_run_that_can_be_written_down_is_looked_through(seed: int) -> None:
+    rng = Random(seed)
+    rows = drawn(rng, 60)
+    preempted = sorted((Preemption(rng.randrange(50), rng.randrange(3), rng.randrange(60)) for _ in range(40)), key=at)
+    thrashed = sorted(
+        (Thrash(rng.randrange(50), rng.randrange(3), rng.randrange(60), "cpu", 3) for _ in range(40)), key=at
+    )
+    scaled = sorted((ScaleRecord(rng.randrange(50), "p", 1, 1 + rng.choice((-1, 1))) for _ in range(9)), key=at)
+    run = result(
+        rows, instances=3, preemptions=preempted, thrashes=thrashed, scaling_events=scaled,
+        scenario={"slo": {"ttft": "3ps"}, "warmup": rng.randrange(5)}, summary={"shadow": {}},
+    )  # fmt: skip
+    assert {"slo_violation", "preemption_storm", "cache_thrashing", "shadow_divergence"} <= kinds(run)
+    assert all(0 <= one.severity <= 1 for one in find(run))
+
+
+def at(record: Preemption | Thrash | ScaleRecord) -> int:
+    return record.at_ps
+
+
+def test_a_run_in_which_nobody_was_let_in_has_none() -> None:
+    scenario = {"workload": {"requests": 200, "rate": "50/s"}, "cluster": {"instances": 2}, "slo": {"ttft": "1s"}}
+    assert find(headway.simulate(scenario, admission="never")) == []
+
+
+# --- what it costs ---------------------------------------------------------------------------------------------------
+
+
+def busy(count: int, instances: int = 4) -> Result:
+    """A run of so many requests with every trouble that columns can show, made without simulating."""
+    rng = Random(count)
+    names = {"tenant": ["a", "b", ""], "slo_class": ["standard", "realtime", "batch", ""]}
+    names |= {name: [""] for name in ("session", "kind", "model", "adapter", "loaded_from")}
+    columns: Json = {name: array("q", [-1]) * count for name in COLUMNS}
+    columns |= {"request": range(count), "reason": [""] * count, "priority": array("d", [0.0]) * count}
+    columns |= {name: array("q", [0]) * count for name in ("redirects", "retries", "preemptions", "cached_tokens")}
+    free, now = [0] * instances, 0
+    for row in range(count):
+        now += int(rng.expovariate(40) * 10**12)
+        where = 0 if row % 100 < 40 else rng.randrange(instances)
+        tokens = rng.choice((100, 200, 8000))
+        start = max(now, free[where])
+        free[where] = first = start + tokens * 10**7
+        given = {
+            **dict.fromkeys(("arrival_ps", "admitted_ps", "routed_ps", "enqueued_ps"), now), "started_ps": start,
+            "first_token_ps": first, "finished_ps": first + 10**12, "instance": where, "prompt_tokens": tokens,
+            "output_tokens": 10, "outcome": 0, "tenant": rng.randrange(2), "slo_class": rng.randrange(3),
+            "predicted_tokens": rng.choice((0, 50)), "priority": rng.random(),
+        }  # fmt: skip
+        for name, value in given.items():
+            columns[name][row] = value
+    columns |= {name: Coded(columns[name], words) for name, words in names.items()}
+    columns["outcome"] = Coded(columns["outcome"], OUTCOMES)
+    seconds = (max(columns["finished_ps"]) - columns["arrival_ps"][0]) / 10**12
+    summary = {"duration_s": seconds, "instances": [{"id": f"i{k}"} for k in range(instances)], "shadow": {}}
+    return Result({"slo": {"ttft": "500ms"}}, Table(columns), summary)
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of Python it takes."""
+    count = 0
+
+    def line(frame: FrameType, event: str, value: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return line
+
+    before = sys.gettrace()
+    sys.settrace(line)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_the_work_grows_with_the_requests_and_not_with_their_square() -> None:
+    small, large = busy(1000), busy(8000)
+    wanted = {"priority_inversion", "slo_violation", "shadow_divergence", "herding", "head_of_line_blocking"}
+    assert wanted <= kinds(large)
+    assert len(find(large)) <= 25
+    assert lines_run(lambda: find(large)) < 8 * 1.25 * lines_run(lambda: find(small))

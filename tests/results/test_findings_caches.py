@@ -1,0 +1,156 @@
+"""Findings about memory: cache thrashing, shadow divergence, preemption storms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from findings_made import kinds, of_kind, request, seen
+from recorders import SECOND
+
+import headway
+from headway.results.findings import cache_thrashing, preemption_storm, shadow_divergence
+from headway.results.records import Preemption, Thrash
+
+Json = dict[str, Any]
+
+
+def shared(groups: int, blocks: int | None, *, tiers: bool = False, **more: Any) -> Json:
+    """Prompts that share their beginnings, and GPUs that hold so many blocks."""
+    kv: Json = {"gpu_blocks": blocks} if blocks else {}
+    kv |= {"tiers": {"cpu": {"blocks": 20000}}} if tiers else {}
+    prefix = {"groups": groups, "tokens": 1200}
+    workload = {"requests": 500, "rate": "15/s", "prompt_tokens": 1500, "output_tokens": 20, "prefix": prefix}
+    return {"workload": workload | more, "cluster": {"instances": 2, "kv": kv}}
+
+
+# --- cache thrashing -------------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_too_small_for_its_prompts_thrashes() -> None:
+    run = headway.simulate(shared(30, 600, tiers=True, kind="chat"), routing="round-robin")
+    found = of_kind(run, "cache_thrashing")[0]
+    assert found.evidence["tier"] == "cpu"
+    assert found.evidence["loaded_blocks"] == run.summary()["tiers"]["cpu"]["loaded_blocks"]
+    blocks = run.summary()["tiers"]["cpu"]["thrashed_blocks"]
+    assert found.evidence["blocks"] <= blocks == sum(one.blocks for one in run.thrashes)
+    assert found.severity == found.evidence["blocks"] / found.evidence["loaded_blocks"]
+
+
+def test_a_gpu_that_holds_them_does_not() -> None:
+    run = headway.simulate(shared(30, 20000, tiers=True, kind="chat"), routing="round-robin")
+    assert run.summary()["cache"]["token_hit_ratio"] > 0.5
+    assert "cache_thrashing" not in kinds(run)
+
+
+def thrashed(*at: float, tier: str = "cpu", instance: int = 0) -> list[Thrash]:
+    return [Thrash(round(time * SECOND), instance, 0, tier, 5) for time in at]
+
+
+def test_an_episode_of_thrashing_needs_ten_loads_with_little_time_between() -> None:
+    rows = [request(0, start=0, first=1, end=99)]
+    loads = thrashed(*range(9), 18, 30, 31, 32, 50)  # ten, the last of them ten seconds after the ninth
+    summary = {"tiers": {"cpu": {"loaded_blocks": 200}}}
+    (found,) = cache_thrashing.find(seen(rows, thrashes=loads, summary=summary))
+    assert (found.at_ps, found.until_ps, found.count, found.requests) == (0, 18 * SECOND, 10, [0])
+    assert (found.severity, found.evidence["blocks"]) == (50 / 200, 50)
+    assert found.title == (
+        "10 loads at i0 from 0.0 s to 18.0 s fetched 50 blocks back from the cpu tier less than a second after they "
+        "had been stored there: 25.0 % of all blocks loaded from it."
+    )
+    assert cache_thrashing.find(seen(rows, thrashes=loads[1:], summary=summary)) == []
+    mixed = thrashed(*range(9)) + thrashed(*range(9), tier="storage")
+    assert cache_thrashing.find(seen(rows, thrashes=mixed, summary=summary)) == []
+
+
+# --- shadow divergence -----------------------------------------------------------------------------------------------
+
+
+def test_an_index_that_remembers_more_than_the_gpus_hold_is_wrong() -> None:
+    run = headway.simulate(shared(40, 600), routing="prefix-affinity")
+    (found,) = of_kind(run, "shadow_divergence")
+    assert found.count == run.summary()["shadow"]["unexpected_misses"] > 100
+    assert found.severity == found.count / found.evidence["of"]
+    assert all(
+        run.requests["cached_tokens"][row] == 0 < run.requests["predicted_tokens"][row] for row in found.requests
+    )
+
+
+def test_an_index_is_right_where_nothing_is_evicted() -> None:
+    run = headway.simulate(shared(40, None), routing="prefix-affinity")
+    assert run.summary()["cache"]["token_hit_ratio"] > 0.5
+    assert "shadow_divergence" not in kinds(run)
+
+
+def test_who_believes_nothing_is_never_wrong() -> None:
+    run = headway.simulate(shared(40, None), routing="round-robin")
+    assert run.summary()["cache"]["request_hit_ratio"] > 0.5
+    assert "shadow_divergence" not in kinds(run)
+
+
+def test_the_two_directions_are_two_findings() -> None:
+    believed = [(64, 64)] * 6 + [(64, 0)] * 2 + [(0, 32)] * 3 + [(0, 0)] * 9
+    rows = [
+        request(k, start=k, first=k, end=k, predicted_tokens=one, cached_tokens=other)
+        for k, (one, other) in enumerate(believed)
+    ]
+    misses, hits = shadow_divergence.find(seen(rows, summary={"shadow": {}}))
+    assert (misses.count, misses.severity, misses.requests) == (2, 2 / 8, [6, 7])
+    assert misses.evidence == {
+        "unexpected_misses": 2, "of": 8, "started": 20, "share_of_started": 0.1, "mean_tokens": 64.0
+    }  # fmt: skip
+    assert (hits.count, hits.severity, hits.requests) == (3, 0.5 * 3 / 9, [8, 9, 10])
+    few = rows[:6] + [row | {"predicted_tokens": 64, "cached_tokens": 64} for row in rows] + rows[6:7]
+    few.sort(key=lambda row: row["arrival_ps"])
+    assert shadow_divergence.find(seen(few, summary={"shadow": {}})) == []  # 1 of 27 is below a twentieth
+
+
+# --- preemption storms -----------------------------------------------------------------------------------------------
+
+
+def crowded(blocks: int) -> Json:
+    workload = {"requests": 200, "rate": "20/s", "prompt_tokens": 200, "output_tokens": 400}
+    return {"workload": workload, "cluster": {"instances": 1, "kv": {"gpu_blocks": blocks}}}
+
+
+def test_too_few_blocks_make_a_storm() -> None:
+    run = headway.simulate(crowded(500))
+    found = of_kind(run, "preemption_storm")[0]
+    assert found.count <= run.summary()["preemptions"] == len(run.preemptions)
+    assert found.count >= 100
+    assert found.evidence["most_of_one_request"] <= max(run.requests["preemptions"])
+    assert all(run.requests["preemptions"][row] > 0 for row in found.requests)
+
+
+def test_enough_blocks_make_none() -> None:
+    run = headway.simulate(crowded(20000))
+    assert run.preemptions == []
+    assert "preemption_storm" not in kinds(run)
+
+
+def test_the_figures_of_a_storm_are_exact() -> None:
+    rows = [request(k, start=k, first=k + 1, end=60) for k in range(6)] + [request(50, start=50, first=51, end=60)]
+    times = [0, *range(10, 20), 20.5, 40]  # eleven of which any ten are within ten seconds
+    done = [Preemption(round(time * SECOND), 0, place % 3) for place, time in enumerate(times)]
+    (found,) = preemption_storm.find(seen(rows, preemptions=done))
+    assert (found.at_ps, found.until_ps, found.count) == (10 * SECOND, round(20.5 * SECOND), 11)
+    assert found.evidence["requests"] == 3 and found.evidence["requests_there"] == 6
+    assert found.severity == 3 / 6
+    assert found.requests == [1, 2, 0]  # four times, four times, three times
+    assert found.title == (
+        "i0 preempted 11 times from 10.0 s to 20.5 s: 3 of the 6 requests that it had, one of them 4 times."
+    )
+
+
+def test_two_storms_far_apart_are_two_findings() -> None:
+    rows = [request(0, start=0, first=1, end=200)]
+    done = [Preemption((base + k) * SECOND, 0, 0) for base in (0, 100) for k in range(10)]
+    assert [one.count for one in preemption_storm.find(seen(rows, preemptions=done))] == [10, 10]
+
+
+@pytest.mark.parametrize("instances", [2, 3])
+def test_a_storm_is_one_instances(instances: int) -> None:
+    rows = [request(0, start=0, first=1, end=20)]
+    done = [Preemption(k * SECOND // 2, k % instances, 0) for k in range(2 * preemption_storm.MANY - 1)]
+    found = preemption_storm.find(seen(rows, preemptions=done, instances=instances))
+    assert [one.instances for one in found] == ([[0]] if instances == 2 else [])

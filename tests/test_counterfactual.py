@@ -1,0 +1,178 @@
+"""True regret: the same run with one decision forced is worth what a hand computation says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+
+import headway
+from headway.experiment.counterfactual import counterfactuals, forced_run
+from headway.experiment.explain import explain
+from headway.experiment.run import finished, prepare
+from headway.results.records import regrets
+from headway.scenario import Scenario
+from headway.types import ClusterView, HeadwayError, Request, Route
+
+MS = 10**9
+
+
+class Badly:
+    """Sends everybody to the first instance."""
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        return Route(cluster.instances[0].id)
+
+
+def shared(**changes: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "seed": 5,
+        "workload": {
+            "requests": 120,
+            "rate": "30/s",
+            "prompt_tokens": 1500,
+            "output_tokens": 40,
+            "prefix": {"groups": 6, "tokens": 1200},
+        },
+        "cluster": {"instances": 3},
+        "slo": {"ttft": "200ms"},
+    }
+    return given | changes
+
+
+POLICY = """
+from headway import Route
+
+class First:
+    def route(self, request, cluster):
+        return Route(cluster.instances[0].id)
+"""
+TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2026-01-01 00:00:00.000000,10000,3
+2026-01-01 00:00:00.100000,1000,2
+"""
+
+
+def test_by_hand_the_better_choice_is_found_and_worth_what_it_is(tmp_path: Path) -> None:
+    """0.1 ms a prompt token, 10 ms where somebody decodes. Behind the first on instance 0, the second begins at 1 s,
+    takes 100 + 10 ms and has its first token after 1010 ms; alone on instance 1 after 100 ms. Its second token takes 10
+    ms in either case; the first request has no part in that step of 110 ms then, and ends 100 ms sooner."""
+    (tmp_path / "first.py").write_text(POLICY)
+    (tmp_path / "two.azure.csv").write_text(TRACE)
+    given = {
+        "workload": {"trace": {"path": str(tmp_path / "two.azure.csv"), "format": "azure"}},
+        "cluster": {"instances": 2, "max_batch_tokens": 20_000, "latency": {"model": "fixed"}},
+        "policies": {"routing": f"{tmp_path / 'first.py'}:First"},
+    }
+    result = headway.simulate(given, trace="decisions")
+    assert result.decisions is not None
+    assert result.decisions[1].estimated_ttft_ps[1] == 100 * MS
+    (one,) = counterfactuals(result, requests=[1], workers=1)
+    assert (one.chosen, one.alternative) == (0, 1)
+    assert (one.ttft_ps, one.alternative_ttft_ps, one.regret_ps) == (1010 * MS, 100 * MS, 910 * MS)
+    assert (one.e2e_ps, one.alternative_e2e_ps) == (1020 * MS, 110 * MS)
+    assert (one.value, one.alternative_value) == ((1120 + 1020) / 2, (1020 + 110) / 2)
+    (other,) = counterfactuals(result, requests=[0], workers=1)
+    assert other.regret_ps == 0
+    found = explain(result, 1, workers=1)["decision"]
+    assert found["best_alternative"]["id"] == "instance-1"
+    assert found["true_regret_ms"] == 910
+    assert found["estimated_regret_ms"] == pytest.approx(1110 - 100)  # it does not know that 100 ms of that are over
+
+
+def test_the_decision_taken_again_has_no_regret() -> None:
+    for routing in ("round-robin", "random", "sticky", "weighted", "lmetric"):
+        result = headway.simulate(shared(), routing=routing, trace="decisions")
+        assert result.decisions is not None
+        ids = result.instance_ids()
+        for one in (result.decisions[10], result.decisions[80]):
+            found = forced_run(result.scenario, one.request, (ids[one.target], None), "latency.e2e.mean")
+            assert (found.ttft_ps, found.e2e_ps) == (one.ttft_ps, one.e2e_ps)
+            assert found.value == result.summary()["latency"]["e2e"]["mean"]
+
+
+def test_round_robin_has_regret_where_prefixes_are_shared() -> None:
+    few = {"instances": 3, "kv": {"gpu_blocks": 250}}  # a third of the prefixes fit
+    values = {}
+    for routing in ("round-robin", "lmetric"):
+        result = headway.simulate(shared(cluster=few), routing=routing, trace="decisions")
+        found = regrets(counterfactuals(result, 20, alternatives=None, workers=1))
+        assert len(found) == 20
+        values[routing] = mean(found.values())
+    assert values["round-robin"] > 50 * MS
+    assert values["round-robin"] > 2 * values["lmetric"]
+
+
+def test_it_does_not_depend_on_the_number_of_workers() -> None:
+    result = headway.simulate(shared(), routing="round-robin", trace="decisions")
+    assert counterfactuals(result, 4, workers=1) == counterfactuals(result, 4, workers=2)
+
+
+def test_alternatives_are_all_others_once() -> None:
+    result = headway.simulate(shared(), routing="round-robin", trace="decisions")
+    found = counterfactuals(result, requests=[17, 50], alternatives=None, workers=1)
+    assert [(one.request, one.chosen) for one in found] == [(17, 2), (17, 2), (50, 2), (50, 2)]
+    assert [sorted(one.alternative for one in found[at : at + 2]) for at in (0, 2)] == [[0, 1], [0, 1]]
+
+
+def test_of_a_pair_one_half_is_changed_at_a_time() -> None:
+    apart = {"architecture": "disaggregated", "prefill": {"instances": 2}, "decode": {"instances": 3}}
+    result = headway.simulate(shared(cluster=apart), routing="least-loaded", trace="decisions")
+    assert result.decisions is not None
+    one = result.decisions.of(60)[0]
+    found = counterfactuals(result, requests=[60], alternatives=None, workers=1)
+    assert len(found) == 1 + 2
+    for other in found:
+        assert (other.alternative == one.target) != (other.alternative_prefill == one.prefill)
+    same = forced_run(
+        result.scenario, 60, (result.instance_ids()[one.target], result.instance_ids()[one.prefill]), "duration_s"
+    )
+    assert same.ttft_ps == one.ttft_ps
+
+
+def test_the_objective_is_a_figure_of_the_summary() -> None:
+    result = headway.simulate(shared(), routing="round-robin", trace="decisions")
+    (one,) = counterfactuals(result, 1, objective="latency.ttft.p99", workers=1)
+    assert one.objective == "latency.ttft.p99"
+    assert one.value == result.summary()["latency"]["ttft"]["p99"]
+    (one,) = counterfactuals(result, 1, workers=1)
+    assert one.objective == "slo.goodput_ratio"
+
+
+def test_a_policy_that_remembers_is_told_where_the_request_went() -> None:
+    """A session that is forced elsewhere at its first turn stays there."""
+    chat = {"kind": "chat", "rate": "1/s", "requests": 60, "prompt_tokens": 200, "output_tokens": 20}
+    for routing in ("sticky", "session-affinity", {"name": "unified", "block_tokens": 16}):
+        given = {"seed": 2, "workload": chat, "cluster": {"instances": 3}}
+        was = headway.simulate(given, routing=routing).requests
+        turns = [row for row in range(len(was)) if was["session"][row] == was["session"][0]]
+        assert len(turns) > 1
+        prepared = prepare(Scenario.load(given), routing=routing)
+        now = finished(prepared, forced={0: ("instance-2", None)}).requests
+        assert was["instance"][0] != 2
+        assert now["instance"][0] == now["instance"][turns[1]] == 2
+
+
+def test_what_cannot_be_run_again_is_refused() -> None:
+    with pytest.raises(HeadwayError, match="decisions of this run were not traced"):
+        counterfactuals(headway.simulate(shared()))
+    own = headway.simulate(shared(), routing=Badly, trace="decisions")
+    with pytest.raises(HeadwayError, match="an object of your program"):
+        counterfactuals(own)
+    with pytest.raises(HeadwayError, match="no instance was chosen for request 999"):
+        counterfactuals(headway.simulate(shared(), trace="decisions"), requests=[999])
+
+
+def test_explain_tells_what_every_alternative_gives() -> None:
+    result = headway.simulate(shared(), routing="round-robin")
+    found = explain(result, 40, workers=1)
+    decision = found["decision"]
+    chosen = [one for one in decision["candidates"] if one["chosen"]]
+    assert [one["id"] for one in chosen] == [decision["target"]]
+    row = {name: result.requests[name][40] for name in result.requests}
+    ttft = (row["first_token_ps"] - row["arrival_ps"]) / MS
+    assert found["request"]["ttft_ms"] == chosen[0]["true"]["ttft_ms"] == ttft
+    best = min(one["true"]["ttft_ms"] for one in decision["candidates"])
+    assert decision["true_regret_ms"] == pytest.approx(max(0.0, ttft - best), abs=1e-9)

@@ -1,0 +1,345 @@
+"""Sweeps: the grid that was asked for, mistakes told before anything runs, and nothing run twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import headway
+from conftest import ROOT, Run
+from headway import HeadwayError
+from headway.experiment import sweep as module
+from headway.experiment.grid import axes, points
+from headway.experiment.paired import HEADLINE
+from headway.report.progress import SweepProgress
+from headway.results import study
+from headway.results.ranking import value
+from headway.scenario import Scenario
+
+SCENARIO: dict[str, Any] = {
+    "name": "small",
+    "seed": 5,
+    "workload": {"requests": 30, "rate": "20/s", "prompt_tokens": 200, "output_tokens": 10},
+    "cluster": {"instances": 2, "kv": {"gpu_blocks": 400}, "latency": {"model": "fixed"}},
+    "policies": {"routing": "round-robin"},
+    "slo": {"ttft": "200ms", "tpot": "50ms"},
+}
+GRID = ["workload.rate=20,200", "policies.routing=round-robin,least-loaded"]
+
+
+def values(*vary: str, **changed: Any) -> list[Any]:
+    return axes(vary, Scenario.load({**SCENARIO, **changed}))[-1].values
+
+
+class Counted:
+    """Counts the simulations of a sweep, and ends it at one of them where asked to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, last: int | None = None) -> None:
+        self.runs: list[dict[str, Any]] = []
+        self.last = last
+        self.simulate = headway.simulate
+        monkeypatch.setattr(module, "simulate", self)
+
+    def __call__(self, resolved: dict[str, Any]) -> headway.Result:
+        if len(self.runs) == self.last:
+            raise KeyboardInterrupt
+        self.runs.append(resolved)
+        return self.simulate(resolved)
+
+
+# --- what is varied ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("workload.rate=20/s..80/s:20/s", ["20/s", "40/s", "60/s", "80/s"]),
+        ("workload.rate=20..80:30", ["20/s", "50/s", "80/s"]),  # with the scenario's own unit
+        ("workload.rate=20..75:30", ["20/s", "50/s"]),
+        ("workload.rate=90/min, 2/s, 3", ["90/min", "2/s", "3/s"]),
+        ("workload.rate=1..2:0.25", ["1/s", "1.25/s", "1.5/s", "1.75/s", "2/s"]),
+        ("slo.ttft=100ms..300ms:100ms", ["100ms", "200ms", "300ms"]),
+        ("slo.ttft=0.1s..0.3s:0.1s", ["0.1s", "0.2s", "0.3s"]),
+        ("cluster.instances=1,2,4..8:2", [1, 2, 4, 6, 8]),
+        ("cluster.kv.utilization=0.1..0.3:0.1", [0.1, 0.2, 0.3]),
+        ("policies.routing=random,{name: weighted, scorers: {queue-depth: 2}}",
+         ["random", {"name": "weighted", "scorers": {"queue-depth": 2}}]),
+        ("leap=true,false", [True, False]),
+        ("workload.prompt_tokens=100,{dist: uniform, min: 1, max: 9}", [100, {"dist": "uniform", "min": 1, "max": 9}]),
+    ],
+)  # fmt: skip
+def test_values_are_ranges_lists_and_mappings(text: str, found: list[Any]) -> None:
+    assert values(text) == found
+
+
+def test_a_mapping_of_keys_to_values_is_as_good_as_text() -> None:
+    base = Scenario.load(SCENARIO)
+    given = {"workload.rate": [20, "40/s"], "policies.routing": ["random", {"name": "unified"}], "seed": range(2)}
+    assert [axis.values for axis in axes(given, base)] == [["20/s", "40/s"], ["random", {"name": "unified"}], [0, 1]]
+
+
+def test_a_grid_has_every_combination_the_last_key_fastest() -> None:
+    base = Scenario.load(SCENARIO)
+    made = points(SCENARIO, axes([*GRID, "cluster.instances=2,3"], base))
+    assert [point.label for point in made[:3]] == [
+        "rate=20/s, routing=round-robin, instances=2",
+        "rate=20/s, routing=round-robin, instances=3",
+        "rate=20/s, routing=least-loaded, instances=2",
+    ]
+    assert len({point.scenario.key() for point in made}) == len(made) == 8
+    last = made[-1].scenario.resolved()
+    assert (last["workload"]["rate"], last["cluster"]["instances"]) == ("200/s", 3)
+    assert last["policies"]["routing"]["name"] == made[-1].policy == "least-loaded"
+
+
+@pytest.mark.parametrize(
+    ("vary", "message"),
+    [
+        ("workload.rte=1,2", "vary workload.rte=1: workload.rte: there is no such key. Did you mean 'rate'?"),
+        ("wrkload.rate=1/s", "wrkload: there is no such key. Did you mean 'workload'?"),
+        ("policies.routing=random,rond-robin", "no routing policy is called 'rond-robin'. Did you mean 'round-robin'?"),
+        ("cluster.instances=2,0", "vary cluster.instances=0: cluster.instances: expected a whole number of at least 1"),
+        ("workload.rate=20..80", "vary workload.rate: the range '20..80' has no step; write it as 20..80:STEP."),
+        ("workload.rate=80..20:10", "must go up by a step above 0"),
+        ("workload.rate=20..80:0", "must go up by a step above 0"),
+        ("workload.rate=20/s..80/min:10/s", "mixes /s and /min; write all in one unit."),
+        ("workload.rate=20/s,20", "vary workload.rate: '20/s' is there twice; keep one of them."),
+        ("workload.rate=", "vary workload.rate: name at least one value"),
+        ("workload.rate", "vary workload.rate: write it as key.path=values, as in workload.rate=20..80:10."),
+        ("seed=1..1000000:1", "has more than 100,000 values; take a larger step."),
+        ((), "vary: name at least one key and its values"),
+        (["seed=1", "seed=2"], "vary seed: is given twice"),
+        (["seed=1..1000:1", "warmup=1..1000:1"], "vary: a grid of 1,000,000 points is too large"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_runs(vary: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "simulate", lambda *_: pytest.fail("simulated"))
+    with pytest.raises(HeadwayError) as caught:
+        headway.sweep(SCENARIO, vary)
+    assert message in str(caught.value)
+
+
+# --- what comes of it -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found() -> headway.Sweep:
+    return headway.sweep(SCENARIO, GRID, seeds=2, workers=1)
+
+
+def test_the_figures_of_a_point_are_means_of_single_runs(found: headway.Sweep) -> None:
+    assert (found.runs, found.seeds, len(found.points)) == (8, 2, 4)
+    for point in found.points:
+        changes = [f"{path}={given}" for path, given in point.vary.items()]
+        alone = [headway.simulate(SCENARIO, overrides=[*changes, f"seed={seed}"]).summary() for seed in (5, 6)]
+        assert point.summaries == alone
+        for figure, told in point.figures().items():
+            mean = sum(value(summary, figure) or 0.0 for summary in alone) / 2
+            assert told["mean"] == pytest.approx(mean)
+            assert told["low"] <= told["mean"] <= told["high"]
+    document = found.summary()
+    assert document["vary"] == {"workload.rate": ["20/s", "200/s"], "policies.routing": ["round-robin", "least-loaded"]}
+    assert [point["vary"]["workload.rate"] for point in document["points"]] == ["20/s", "20/s", "200/s", "200/s"]
+
+
+def test_workers_change_nothing(found: headway.Sweep) -> None:
+    assert headway.sweep(SCENARIO, GRID, seeds=2, workers=2).summary() == found.summary()
+
+
+def test_rows_make_a_table(found: headway.Sweep) -> None:
+    columns = found.columns()
+    assert list(columns) == ["workload.rate", "policies.routing", "policy", "slo_holds", *HEADLINE]
+    assert columns["policies.routing"] == ["round-robin", "least-loaded"] * 2
+    assert columns["latency.ttft.mean"] == [value(point.summary, "latency.ttft.mean") for point in found.points]
+    if find_spec("pandas") is not None:
+        assert list(found.to_pandas()["workload.rate"]) == columns["workload.rate"]
+    if find_spec("polars") is not None:
+        assert found.to_polars()["workload.rate"].to_list() == columns["workload.rate"]
+
+
+def verdict_of(shares: list[float], vary: list[str], monkeypatch: pytest.MonkeyPatch, **changed: Any) -> str:
+    """The verdict of a sweep whose points have these shares within the SLO."""
+    summary = headway.simulate(SCENARIO).summary()
+    given = iter(shares)
+
+    class Told:
+        def summary(self) -> dict[str, Any]:
+            return {**summary, "slo": {**summary["slo"], "goodput_ratio": next(given)}}
+
+    monkeypatch.setattr(module, "simulate", lambda resolved: Told())
+    return headway.sweep({**SCENARIO, **changed}, vary, workers=1).verdict
+
+
+def test_the_verdict_says_up_to_which_rate_the_slo_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The rate varies slowest: pairs of (round-robin, random), then of three rates.
+    shares = [1.0, 0.5, 0.99, 0.99, 0.98, 1.0]
+    said = verdict_of(shares, ["workload.rate=10..30:10", "policies.routing=round-robin,random"], monkeypatch)
+    assert said == (
+        "The SLO (99 % of the requests within it) holds up to rate 20/s with round-robin and at no rate of these with "
+        "random."
+    )
+    said = verdict_of([1.0, 0.995], ["workload.rate=10,20"], monkeypatch)
+    assert said.endswith("holds up to rate 20/s (the highest of these).")
+
+
+def test_the_verdict_says_from_how_many_instances_on_the_slo_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = verdict_of([0.2, 1.0, 0.5, 0.99], ["cluster.instances=2,4,6,8"], monkeypatch)
+    assert said == "The SLO (99 % of the requests within it) holds from 8 instances on."
+
+
+def test_without_a_load_or_an_slo_the_verdict_names_the_best_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = verdict_of([0.8, 0.9], ["policies.routing=round-robin,random"], monkeypatch)
+    assert said.startswith("routing=random serves this best: 90.0 % within the SLO")
+    said = verdict_of([1.0, 1.0], ["workload.rate=10,20"], monkeypatch, slo={})
+    assert said.startswith("rate=10/s and rate=20/s are level: E2E")
+
+
+# --- resuming ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_repeated_sweep_runs_nothing(found: headway.Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted(monkeypatch)
+    first = headway.sweep(SCENARIO, GRID, seeds=2, workers=1, output=tmp_path / "s")
+    assert (len(counted.runs), first.reused, first.summary()) == (8, 0, found.summary())
+    told: list[tuple[int, int, int]] = []
+    again = headway.sweep(SCENARIO, GRID, seeds=2, workers=1, output=tmp_path / "s", progress=lambda *n: told.append(n))
+    assert (len(counted.runs), again.reused, again.summary()) == (8, 8, found.summary())
+    assert told == [(8, 8, 8)]
+    other = [GRID[1], "cluster.instances=2", "workload.rate=20,200,300"]  # the same points and two more
+    more = headway.sweep(SCENARIO, other, seeds=3, workers=1, output=tmp_path / "s")
+    assert (more.reused, more.runs, len(counted.runs)) == (8, 18, 18)
+
+
+def test_two_points_that_are_one_run_have_a_folder_each(tmp_path: Path) -> None:
+    both = ["leap=true,false"]
+    found = headway.sweep(SCENARIO, both, seeds=2, workers=2, output=tmp_path / "s")
+    one, other = found.points
+    assert one.key == other.key and one.folder != other.folder and one.summaries == other.summaries
+    for vary in (both, ["leap=false,true"]):
+        again = headway.sweep(SCENARIO, vary, seeds=2, workers=1, output=tmp_path / "s")
+        assert again.reused == 4 and {point.folder for point in again.points} == {one.folder, other.folder}
+
+
+def test_a_study_of_a_sweep_tells_of_every_point(tmp_path: Path) -> None:
+    found = headway.sweep(SCENARIO, GRID, workers=2, output=tmp_path / "s")
+    told = study.read(tmp_path / "s")
+    assert (told["kind"], told["baseline"], told["paired"], told["stage"]) == ("sweep", None, None, "routing")
+    assert (told["vary"], told["verdict"]) == (found.vary, found.verdict)
+    assert [run["label"] for run in told["runs"]] == ["round-robin", "least-loaded"] * 2
+    for run, point in zip(told["runs"], found.points, strict=True):
+        assert run["vary"] == point.vary and run["folder"].endswith(point.key)
+        assert headway.Result.load(tmp_path / "s" / run["folder"]).summary() == point.summaries[0]
+    assert told["runs"][0]["folder"].startswith("rate=20-s,-routing=round-robin-")
+
+
+@pytest.mark.parametrize("lost", ["summary.json", "requests.jsonl", "manifest.json"])
+def test_a_half_written_folder_is_done_again(lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s")
+    half = tmp_path / "s" / first.points[2].folder
+    (half / lost).unlink()
+    shutil.copytree(half, half.with_name(f".{half.name}.part"))
+    counted = Counted(monkeypatch)
+    again = headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s")
+    assert (len(counted.runs), again.reused, again.summary()) == (1, 3, first.summary())
+    assert headway.Result.load(half).summary() == first.points[2].summaries[0]
+    assert not list((tmp_path / "s").glob(".*"))
+
+
+def test_another_version_or_another_scenario_is_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s")
+    assert headway.sweep({**SCENARIO, "seed": 6}, GRID, workers=1, output=tmp_path / "s").reused == 0
+    assert headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s").reused == 4
+    monkeypatch.setattr(study, "__version__", "9.9")
+    assert headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s").reused == 0
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Counted(monkeypatch, last=3)
+    with pytest.raises(KeyboardInterrupt):
+        headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s")
+    told = study.read(tmp_path / "s")
+    assert told["verdict"] == study.UNFINISHED and len(told["runs"]) == 3
+    counted = Counted(monkeypatch)
+    found = headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s")
+    assert (len(counted.runs), found.reused) == (1, 3)
+
+
+def test_ctrl_c_leaves_whole_folders_only(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO))
+    command = [sys.executable, "-m", "headway.cli", "sweep", "s.yaml", "--vary", "seed=1..400:1", "-o", "out"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    process = subprocess.Popen(
+        [*command, "--workers", "2"],
+        cwd=tmp_path,
+        env=env,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    out = tmp_path / "out"
+    while process.poll() is None and len(list(out.glob("seed=*"))) < 5:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
+    process.communicate()
+    assert process.returncode == 130
+    assert not list(out.glob(".*"))
+    there = sorted(out.glob("seed=*"))
+    assert 5 <= len(there) < 400
+    for folder in there:
+        headway.Result.load(folder)
+    assert study.read(out)["verdict"] == study.UNFINISHED
+    assert headway.sweep(SCENARIO, f"seed=1..{len(there)}:1", workers=1, output=out).reused >= len(there) - 2
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_prints_a_table_with_the_best_marked(headway: Run, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO))
+    arguments = ["sweep", "s.yaml", *(word for vary in GRID for word in ("--vary", vary))]
+    done = headway(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line for line in done.stdout.splitlines() if "round-robin " in line or "least-loaded " in line]
+    assert len(lines) == 4 and lines[0].startswith(" 20/s") and lines[2].startswith(" 200/s")
+    assert "▸" in done.stdout and "The SLO (99 % of the requests within it) holds" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    document = json.loads(headway(*arguments, "--json", "--seeds", "2", "--workers", "1", cwd=tmp_path).stdout)
+    assert (document["seeds"], document["runs"], len(document["points"])) == (2, 8, 4)
+
+
+def test_the_command_line_says_how_many_runs_there_are_and_were(headway: Run, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO))
+    arguments = ["sweep", "s.yaml", "--vary", "seed=1,2,3", "-o", "out"]
+    first = headway(*arguments, cwd=tmp_path)
+    assert first.stderr.splitlines()[0] == "headway: 3 runs"
+    second = headway(*arguments, "--vary", "leap=true", cwd=tmp_path)
+    again = headway(*arguments, cwd=tmp_path)
+    assert again.stderr.splitlines()[0] == "headway: 3 runs, 3 of them are there already"
+    assert again.stdout == first.stdout and second.returncode == 0
+    wrong = headway("sweep", "s.yaml", "--vary", "wrkload.rate=3", cwd=tmp_path)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "Did you mean 'workload'?" in wrong.stderr
+
+
+def test_progress_tells_what_was_reused_and_how_long_the_rest_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("headway.report.progress.time.monotonic", lambda: clock[0])
+    said: list[str] = []
+    progress = SweepProgress(said.append, aloud=True)
+    progress(4, 20, 4)
+    assert said == ["20 runs, 4 of them are there already"] and progress._told() == "4/20 runs, 4 reused"
+    clock[0] = 130.0
+    progress(6, 20, 4)
+    assert progress._told() == "6/20 runs, 4 reused, about 0:03:30 left"
+    assert len(said) == 1

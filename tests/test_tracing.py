@@ -1,0 +1,199 @@
+"""What is written down of decisions is what the policy saw, costs the run nothing else, and comes back from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headway
+from headway.results.decisions import Decision
+from headway.results.records import Batch, KvMove
+from headway.types import ClusterView, HeadwayError, Request, Route
+
+BASE: dict[str, Any] = {
+    "name": "traced",
+    "seed": 3,
+    "workload": {
+        "requests": 240,
+        "rate": "60/s",
+        "prompt_tokens": {"dist": "uniform", "min": 20, "max": 900},
+        "output_tokens": {"dist": "uniform", "min": 2, "max": 120},
+        "prefix": {"groups": 5, "tokens": 256},
+    },
+    "cluster": {"instances": 4, "max_batch_size": 12, "kv": {"gpu_blocks": 220}},
+    "slo": {"ttft": "300ms"},
+}
+TIERED = {**BASE["cluster"], "kv": {"gpu_blocks": 120, "tiers": {"cpu": {"blocks": 300}}}}
+APART = {"architecture": "disaggregated", "prefill": {"instances": 2}, "decode": {"instances": 3}}
+CLUSTERS = {"plain": BASE["cluster"], "tiered": TIERED, "apart": APART}
+
+
+class Watching:
+    """Goes round, and writes down what it sees."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self.seen: list[tuple[int, list[int], list[int], list[int], list[int], list[int]]] = []
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        views = cluster.instances
+        self.seen.append(
+            (
+                request.id,
+                [view.inflight for view in views],
+                [view.pending_prefill_tokens for view in views],
+                [view.queued for view in views],
+                [view.running for view in views],
+                [view.kv_used for view in views],
+            )
+        )
+        self.turn += 1
+        return Route(views[self.turn % len(views)].id, "round and round")
+
+
+def test_a_decision_has_what_the_policy_saw() -> None:
+    policy = Watching()
+    found = headway.simulate(BASE, routing=policy, trace="decisions").decisions
+    assert found is not None
+    assert len(found) == len(policy.seen) == 240
+    for one, seen in zip(found, policy.seen, strict=True):
+        assert (one.request, one.inflight, one.pending_prefill_tokens, one.queued, one.running, one.kv_used) == seen
+        assert one.reason == "round and round"
+        assert one.candidates == [0, 1, 2, 3]
+    assert max(max(one.queued) for one in found) > 0
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS.keys())
+@pytest.mark.parametrize("routing", ["weighted", "round-robin", "lmetric"])
+def test_how_much_is_traced_changes_neither_requests_nor_summary(cluster: Any, routing: str) -> None:
+    runs = [
+        headway.simulate({**BASE, "cluster": cluster}, routing=routing, trace=trace)
+        for trace in ("minimal", "decisions", "full")
+    ]
+    for run in runs[1:]:
+        assert run.summary() == runs[0].summary()
+        assert run.requests == runs[0].requests
+    assert runs[0].decisions is None
+    assert not runs[0].series
+    assert runs[1].decisions == runs[2].decisions
+    assert runs[1].series
+    assert not runs[1].events
+    assert runs[2].events
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS.keys())
+@pytest.mark.parametrize("routing", ["weighted", "round-robin"])
+def test_a_trace_is_the_same_however_the_run_is_computed(cluster: Any, routing: str) -> None:
+    leaps = [True, False, "random-cuts"]
+    given = {**BASE, "cluster": cluster}
+    first, *others = (headway.simulate({**given, "leap": leap}, routing=routing, trace="full") for leap in leaps)
+    for other in others:
+        for part in ("decisions", "series", "events", "preemptions", "thrashes"):
+            assert getattr(other, part) == getattr(first, part), part
+
+
+def test_what_came_of_the_request_is_filled_in() -> None:
+    result = headway.simulate({**BASE, "cluster": TIERED}, routing="lmetric", trace="decisions")
+    assert result.decisions is not None
+    tiers = set()
+    for one in result.decisions:
+        row = {name: result.requests[name][one.request] for name in result.requests}
+        assert one.target == row["instance"]
+        assert one.predicted_tokens == row["predicted_tokens"] == one.believed_tokens[one.place(one.target)]
+        assert one.cached_tokens == row["cached_tokens"]
+        assert one.ttft_ps == row["first_token_ps"] - row["arrival_ps"]
+        assert one.e2e_ps == row["finished_ps"] - row["arrival_ps"]
+        assert (one.tier != "") == (one.cached_tokens > 0)
+        assert (one.tier == "cpu") == (row["loaded_tokens"] > 0)
+        tiers.add(one.tier)
+    assert tiers == {"", "gpu", "cpu"}
+
+
+def test_scores_are_those_of_the_scorecard_and_rank_the_candidates() -> None:
+    heard: dict[int, Route] = {}
+    result = headway.simulate(
+        BASE, routing="weighted", trace="decisions", explain=lambda request, route: heard.update({request.id: route})
+    )
+    assert result.decisions is not None
+    for one in result.decisions:
+        card = heard[one.request].scorecard
+        assert card is not None
+        assert one.totals == card.totals
+        assert one.scores == card.scores
+        assert one.top(1) == [one.target]
+
+
+def test_estimated_regret_is_zero_where_the_estimate_decides_and_positive_for_who_goes_round() -> None:
+    best = {"name": "weighted", "scorers": {"predicted-latency": 1}}
+    for routing, least in ((best, 0), ("round-robin", 1)):
+        result = headway.simulate(BASE, routing=routing, trace="decisions")
+        assert result.decisions is not None
+        regrets = [one.estimated_regret_ps() for one in result.decisions]
+        assert min(regrets) >= 0
+        assert (sum(regrets) > 10**9) == bool(least)
+
+
+def test_admission_tells_whom_it_refused_and_whom_it_put_off() -> None:
+    admission = {"name": "token-bucket", "rate": 20, "burst": 5}
+    result = headway.simulate(BASE, admission=admission, trace="decisions")
+    assert result.decisions is not None
+    told = {one.request for one in result.decisions.verdicts if one.verdict == "rejected"}
+    rejected = {row for row, outcome in enumerate(result.requests["outcome"]) if outcome == "rejected"}
+    assert told == rejected
+    assert len(rejected) > 10
+
+
+def test_batches_tell_who_entered_and_how_many_there_are() -> None:
+    result = headway.simulate({**BASE, "cluster": TIERED}, trace="full")
+    entered = [row for one in result.events if isinstance(one, Batch) for row in one.entered]
+    starts = result.requests["started_ps"]
+    again = sum(1 for _ in result.preemptions)
+    assert len(entered) == len(starts) + again
+    assert set(entered) == set(range(len(starts)))
+    moved = dict.fromkeys(("offload", "reload"), 0)
+    for one in result.events:
+        if isinstance(one, KvMove):
+            moved[one.kind] += one.blocks
+        else:
+            assert one.running <= 12
+    tier = result.summary()["tiers"]["cpu"]
+    assert moved == {"offload": tier["stored_blocks"], "reload": tier["loaded_blocks"]}
+    assert sum(one.blocks for one in result.thrashes) == tier["thrashed_blocks"]
+    assert len(result.preemptions) == result.summary()["preemptions"]
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS.keys())
+def test_a_folder_gives_back_what_was_traced(cluster: Any, tmp_path: Path) -> None:
+    result = headway.simulate({**BASE, "cluster": cluster}, trace="full")
+    result.save(tmp_path / "run")
+    read = headway.Result.load(tmp_path / "run")
+    assert read == result
+    assert read.key() == result.key() != ""
+    assert read.trace == "full"
+    assert result.decisions is not None
+    assert read.decisions is not None
+    assert read.decisions[-1] == result.decisions[-1]
+    assert read.decisions.of(7) == result.decisions.of(7)
+    assert [one.request for one in read.decisions[:3]] == [one.request for one in result.decisions[:3]]
+    read.save(tmp_path / "again")
+    for file in sorted((tmp_path / "run").iterdir()):
+        assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes(), file.name
+
+
+def test_a_decision_that_cannot_be_read_is_told_with_its_line(tmp_path: Path) -> None:
+    headway.simulate(BASE, trace="decisions").save(tmp_path)
+    file = tmp_path / "decisions.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:4], b"{}\n", *lines[5:]]))
+    found = headway.Result.load(tmp_path).decisions
+    assert found is not None
+    assert isinstance(found[3], Decision)
+    with pytest.raises(HeadwayError, match=r"decisions.jsonl: line 5 cannot be read as a decision"):
+        found[4]
+
+
+def test_there_is_no_other_level() -> None:
+    with pytest.raises(HeadwayError, match=r"trace: there is no level 'decision'\. Did you mean 'decisions'"):
+        headway.simulate(BASE, trace="decision")
