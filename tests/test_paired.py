@@ -258,6 +258,14 @@ def test_a_study_is_written_over_its_predecessor_but_over_nothing_else(tmp_path:
         headway.compare(SCENARIO, ["random"], output=tmp_path / "mine")
 
 
+def test_the_runs_of_a_study_have_as_much_of_them_as_is_asked_for(tmp_path: Path) -> None:
+    headway.compare(SCENARIO, ["random"], seeds=2, workers=1, output=tmp_path / "study", trace="decisions")
+    read = headway.Result.load(tmp_path / "study" / "random")
+    assert read == headway.simulate(SCENARIO, routing="random", trace="decisions")
+    with pytest.raises(HeadwayError, match=r"^trace: say with an output folder where it is to be written"):
+        headway.compare(SCENARIO, ["random"], trace="decisions")
+
+
 def test_the_command_line_writes_a_study_and_says_where(headway: Run, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO))
     plain = headway("compare", "s.yaml", "--policies", "random,lmetric", cwd=tmp_path)

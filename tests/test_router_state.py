@@ -320,7 +320,7 @@ def test_scenario_deterministic_replay(tmp_path) -> None:
     for name in ("one", "two"):
         headway.simulate(scenario).save(tmp_path / name)
     files = sorted(file.name for file in (tmp_path / "one").iterdir())
-    assert len(files) == 4
+    assert len(files) >= 4
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 

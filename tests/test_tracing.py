@@ -135,6 +135,20 @@ def test_estimated_regret_is_zero_where_the_estimate_decides_and_positive_for_wh
         assert (sum(regrets) > 10**9) == bool(least)
 
 
+def test_a_prompt_left_to_an_instance_that_generates_is_judged_among_those() -> None:
+    decider = {"name": "prompt-threshold", "colocate_below_tokens": 450}
+    routing = {"name": "pair", "decider": decider}
+    result = headway.simulate({**BASE, "cluster": APART}, routing=routing, trace="decisions")
+    assert result.decisions is not None
+    roles = {index: one["role"] for index, one in result.instances().items()}
+    for one in result.decisions:
+        able = "decode" if one.prefill < 0 else "prefill"
+        assert roles[one.judged] == able
+        assert [roles[index] == able for index in one.candidates] == [told >= 0 for told in one.estimated_ttft_ps]
+        assert one.estimated_regret_ps() >= 0
+    assert len({one.prefill < 0 for one in result.decisions}) == 2
+
+
 def test_admission_tells_whom_it_refused_and_whom_it_put_off() -> None:
     admission = {"name": "token-bucket", "rate": 20, "burst": 5}
     result = headway.simulate(BASE, admission=admission, trace="decisions")
@@ -176,6 +190,12 @@ def test_a_folder_gives_back_what_was_traced(cluster: Any, tmp_path: Path) -> No
     assert read.decisions is not None
     assert read.decisions[-1] == result.decisions[-1]
     assert read.decisions.of(7) == result.decisions.of(7)
+    for found in (read.decisions, result.decisions):
+        assert list(found.choices()) == [(one.request, len(one.candidates)) for one in found]
+        assert found.find(found[9].at_ps, found[9].request) == 9
+        assert found.find(found[9].at_ps, -1) is None
+        with pytest.raises(IndexError):
+            found[-len(found) - 1]
     assert [one.request for one in read.decisions[:3]] == [one.request for one in result.decisions[:3]]
     read.save(tmp_path / "again")
     for file in sorted((tmp_path / "run").iterdir()):

@@ -314,7 +314,7 @@ def test_runs_that_differ_in_more_than_their_policy_are_told_apart_by_it(tmp_pat
     ("arguments", "words"),
     [
         ((), "name at least one folder"),
-        (("nowhere",), "not a whole run folder, scenario.yaml is missing; `headway run -o` writes one."),
+        (("nowhere",), "there is no such folder; `headway run -o` writes one."),
         (("run", "study"), "is a study of its own; report it alone"),
         (("run", "-o", "run"), "--output: 'run' is a folder; name a file, as in 'run/report.html'."),
         (("run", "-o", "no/page.html"), "cannot be written"),
@@ -338,5 +338,8 @@ def test_nothing_to_report_is_an_error_from_python_too() -> None:
 @pytest.mark.parametrize(("horizon", "words"), [("1ms", "No request arrived"), ("300ms", "No request was completed")])
 def test_a_run_that_gave_nothing_makes_a_page_all_the_same(horizon: str, words: str, tmp_path: Path) -> None:
     scenario = {**SCENARIO, "horizon": horizon, "workload": {**SCENARIO["workload"], "requests": 5}}
-    found = read(report(simulate(scenario, trace="decisions"), tmp_path / "page.html"))
-    assert words in found.text and "Parameters" in found.text
+    result = simulate(scenario, trace="decisions")
+    result.save(tmp_path / "run")
+    for source in (result, tmp_path / "run"):
+        found = read(report(source, tmp_path / "page.html"))
+        assert words in found.text and "Parameters" in found.text

@@ -162,6 +162,8 @@ class Recount:
         return float(self.target(self.rows[0], rest) / PS_PER_MS)
 
     def _requests(self, rest: str) -> float:
+        if rest == "planned":
+            return len(self.counted) + self.result.summary()["requests"]["abandoned"]
         assert rest == "missed_rate"
         return len(self.bad) / len(self.judged)
 

@@ -326,3 +326,8 @@ def test_a_backlog_that_was_higher_before_and_is_nearly_gone_does_not_grow() -> 
 def test_what_a_random_walk_may_leave_is_no_backlog() -> None:
     rows = [at_once(k) if k < 81 else request(k) for k in range(100)]  # 19 wait in the end, less than 2·√100
     assert backlog.backlog(Columns(result(rows).requests)).word == "stable"
+    rows = [at_once(k) if k < 100 else request(k) for k in range(120)]  # 20 wait, and 2·√120 is 21.9
+    found = backlog.backlog(Columns(result(rows).requests))
+    assert (found.limit, found.word) == (22, "stable")
+    rows = [at_once(k) if k < 98 else request(k) for k in range(120)]  # 22 wait
+    assert backlog.backlog(Columns(result(rows).requests)).word != "stable"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from conftest import ROOT
 from headway import __version__
 from headway.experiment.run import simulate
 from headway.results import store
+from headway.results.findings import find
 from headway.results.result import Result
 from headway.types import HeadwayError, InvariantError
 
 SCENARIO = {"seed": {"workload": 7, "simulation": 7, "jitter": 7}, "workload": {"rate": "40/s"}, "note": "µ"}
+SCENARIO |= {"cluster": {}, "policies": {}, "warmup": 0}
 
 
 def result() -> Result:
@@ -129,6 +132,42 @@ def test_a_folder_that_is_not_whole_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"format": 99, "headway": "9"}')
     with pytest.raises(HeadwayError, match="format 99"):
         Result.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "lines", "told"),
+    [
+        ("requests.jsonl", 7, "requests.jsonl has 7 requests where summary.json tells of 20; write it again"),
+        ("decisions.jsonl", 7, "decisions.jsonl does not have the decisions on the requests of requests.jsonl"),
+        ("decisions.jsonl", 0, "decisions.jsonl does not have the decisions on the requests of requests.jsonl"),
+        ("summary.json", 0, "summary.json: Input data was truncated"),
+        ("scenario.yaml", 1, "scenario.yaml is not as a run writes it"),
+    ],
+)
+def test_a_file_that_was_cut_short_is_told(tmp_path: Path, file: str, lines: int, told: str) -> None:
+    scenario = {"workload": {"requests": 20, "rate": "9/s"}, "cluster": {"instances": 2}}
+    simulate(scenario, trace="decisions").save(tmp_path)
+    whole = (tmp_path / file).read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / file).write_text("".join(whole[:lines]), encoding="utf-8")
+    with pytest.raises(HeadwayError, match=re.escape(told)):
+        Result.load(tmp_path)
+
+
+def test_what_is_no_folder_of_one_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(HeadwayError, match="there is no such folder"):
+        Result.load(tmp_path / "nowhere")
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(HeadwayError, match="holds several runs; name the folder of one of them"):
+        Result.load(tmp_path)
+
+
+def test_a_run_that_is_read_has_the_same_findings(tmp_path: Path) -> None:
+    workload = {"requests": 300, "rate": "60/s", "prompt_tokens": 3000, "output_tokens": 200}
+    early = {"workload": workload, "cluster": {"instances": 1}, "slo": {"ttft": "100ms"}, "horizon": "3s"}
+    for horizon in ("3s", "1us"):  # nothing is done yet, nobody has come yet
+        made = simulate({**early, "horizon": horizon})
+        made.save(tmp_path)
+        assert find(Result.load(tmp_path)) == made.findings()
 
 
 def test_a_run_that_breaks_an_invariant_gives_no_result() -> None:

@@ -291,6 +291,13 @@ def test_what_waits_at_the_router_and_what_is_turned_away_is_shown_there() -> No
     deepest = max(one["args"]["waiting"] for one in found if one["ph"] == "C" and one["name"] == "router queue")
     times = [row["admitted_ps"] for row in waited]
     assert deepest == max(sum(row["admitted_ps"] <= at < row["routed_ps"] for row in waited) for at in times)
+    admission = {"name": "token-bucket", "rate": 8, "burst": 5, "on_empty": "delay", "max_wait_s": 4}
+    late = simulate(PREFIXES, admission=admission)
+    held = {(one["id"], one["ph"]): ps(one["ts"]) for one in events(late) if one.get("cat") == "admission"}
+    put_off = [row for row in late.requests.rows() if row["admitted_ps"] > row["arrival_ps"]]
+    assert len(put_off) > 20 and len(held) == 2 * len(put_off)
+    for row in put_off:
+        assert (held[row["request"], "b"], held[row["request"], "e"]) == (row["arrival_ps"], row["admitted_ps"])
     refused = told_run("all rejected")
     turned = [one["args"]["request"] for one in events(refused) if one.get("cat") == "refused"]
     assert turned == [row["request"] for row in refused.requests.rows() if row["outcome"] == "rejected"]

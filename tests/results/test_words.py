@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from recount_groups import FullRecount
-from told_runs import RUNS, told_run
+from told_runs import PREFIXES, RUNS, told_run
 
 import headway.policies  # noqa: F401  (registers them)
 from conftest import Run
-from headway import registry
-from headway.results.decisions import Decision, Decisions
+from headway import registry, simulate
+from headway.results.decisions import Decision, Decisions, scorer_weights
 from headway.results.findings import KINDS
-from headway.results.records import Finding
+from headway.results.records import Counterfactual, Finding
 from headway.results.result import Result
 from headway.results.words import FOCUS, STRATEGIES, Fact, compose, facts, summarize, tokens
 from headway.results.words.compose import fitted
@@ -27,7 +27,7 @@ from headway.results.words.focus import RULES
 from headway.results.words.issues import AREAS
 from headway.results.words.material import Material
 from headway.results.words.mining import mine
-from headway.results.words.survey import scorer_weights, survey
+from headway.results.words.survey import survey
 from headway.results.words.tokens import FEWEST_TOKENS
 from headway.types import HeadwayError
 
@@ -70,6 +70,25 @@ def test_every_number_in_the_text_is_a_fact_and_every_fact_is_as_the_records_hav
         assert abs(shown - value) <= 0.5000001 * last, (fact, value)
 
 
+def test_the_share_that_met_the_slo_is_one_of_the_requests_that_are_named() -> None:
+    """Turns that clients gave up count as missed, and the warm-up does not count."""
+    chat = {"requests": 200, "rate": "4/s", "kind": "chat", "timeout": "3s"}
+    result = simulate(PREFIXES | {"warmup": 20, "workload": chat})
+    rows, requests = result.requests.rows(), result.summary()["requests"]
+    assert requests["abandoned"] > 20
+    limits = {"ttft": 500 * 10**9, "tpot": 25 * 10**9}
+    good = sum(
+        row["outcome"] == "completed"
+        and row["first_token_ps"] - row["arrival_ps"] <= limits["ttft"]
+        and row["finished_ps"] - row["first_token_ps"] <= limits["tpot"] * (row["output_tokens"] - 1)
+        for row in rows
+        if row["request"] >= 20
+    )
+    planned = requests["arrived"] - 20 + requests["abandoned"]
+    said = f"{100 * good / planned:.1f} % of {planned:,} planned requests after the warm-up met their SLO"
+    assert said in compose(result).text
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_the_facts_stand_in_the_text_in_their_order(name: str) -> None:
     summary = told(name, "issue-focused")
@@ -104,6 +123,8 @@ def test_the_limit_is_kept_and_the_outcome_is_always_there(name: str, strategy: 
         assert all(line.endswith(".") for line in lines if line and not line.startswith("#")), "whole sentences only"
         worst = summary.text.partition("## Worst Decisions")[2]
         assert len({worst.count(word) for word in (" went to ", "Context: ", "Result: ", "Regret: ")}) == 1
+        counted = re.match(r" \((\d+) examples?\)", worst)
+        assert counted is None or int(counted[1]) == worst.count("Context: "), "as many as are told of"
 
 
 def test_a_run_with_something_to_say_takes_between_500_and_1500_tokens() -> None:
@@ -366,6 +387,32 @@ def test_what_decisions_come_to_is_as_counted_by_hand() -> None:
     assert (away.count, away.tokens, away.short_queue) == (2, 128 + 64, 1)
     assert away.deciders == {"idle": 1}
     assert list(found.queued[:4]) == [0, 0, 0, 0] and list(found.believed[:4]) == [0, 0, 64, 0]
+
+
+def test_of_a_pair_the_half_is_named_that_would_have_been_another() -> None:
+    source = told_run("disaggregated")
+    ids = source.instance_ids()
+    assert source.decisions is not None
+    one = next(one for one in source.decisions if one.prefill >= 0 and one.ttft_ps > 0)
+    other = next(index for index in one.candidates if ids[index].startswith("decode") and index != one.target)
+    made = Counterfactual(
+        request=one.request,
+        at_ps=one.at_ps,
+        chosen=one.target,
+        alternative=other,
+        ttft_ps=one.ttft_ps,
+        alternative_ttft_ps=one.ttft_ps // 2,
+        e2e_ps=one.e2e_ps,
+        alternative_e2e_ps=one.e2e_ps,
+        objective="slo.goodput_ratio",
+        value=1.0,
+        alternative_value=1.0,
+        chosen_prefill=one.prefill,
+        alternative_prefill=one.prefill,
+    )
+    requests, summary = source.requests, source.summary()
+    result = Result(source.scenario, requests, summary, decisions=source.decisions, counterfactuals=[made])
+    assert f"Regret: simulated again, {ids[other]} gave TTFT" in summarize(result, max_tokens=4000)
 
 
 def test_of_a_number_of_equal_scorers_each_goes_by_its_own_weight() -> None:

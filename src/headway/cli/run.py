@@ -86,12 +86,11 @@ def done(loaded: Scenario, trace: Trace, counterfactuals: int, there: Path | Non
             result = simulate(loaded, trace=trace, progress=progress)
     else:
         say(f"{there} has this run already; it was read (--again simulates it anew)")
-    if counterfactuals:
+    if output is not None and not read:  # whatever becomes of the rest
+        say(f"wrote {', '.join(result.save(output))} to {output}")
+    if output is not None and counterfactuals:
         with Bar(None, "runs with another choice") as bar:
             result.counterfactuals = forced(result, counterfactuals, progress=bar.update)
-    if output is not None and not read:
-        say(f"wrote {', '.join(result.save(output))} to {output}")
-    elif output is not None and counterfactuals:
         store.add(output, "counterfactuals", result.counterfactuals)
         say(f"wrote {len(result.counterfactuals)} counterfactuals to {output}")
     return result

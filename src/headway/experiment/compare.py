@@ -131,6 +131,8 @@ def compare(
     chosen = None if by is None else figure(by)
     check_seeds(seeds)
     check_trace(trace)
+    if trace != "minimal" and output is None:
+        raise HeadwayError("trace: say with an output folder where it is to be written.")
     loaded = Scenario.load(scenario, overrides)
     if output is not None:
         study.check(output, "comparison")

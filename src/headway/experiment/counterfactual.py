@@ -113,13 +113,17 @@ def counterfactuals(
 
 def forced_run(scenario: Json, request: int, to: tuple[str, str | None], by: str) -> Outcome:
     """What becomes of a request, and of the objective, in a run in which it is sent there."""
-    result = finished(prepare(Scenario.load(scenario)), forced={request: to})
+    try:
+        result = finished(prepare(Scenario.load(scenario)), forced={request: to})
+    except HeadwayError as error:
+        raise HeadwayError(f"{WHERE}: with request {request} sent to {to[0]}: {error}") from error
     columns = result.requests.column
     came, first, ended = (columns(name)[request] for name in ("arrival_ps", "first_token_ps", "finished_ps"))
+    moved = columns("retries")[request] + columns("redirects")[request]
     return Outcome(
         ttft_ps=first - came if first >= 0 else -1,
         e2e_ps=ended - came if columns("outcome")[request] == "completed" else -1,
-        cached_tokens=columns("cached_tokens")[request],
+        cached_tokens=-1 if moved else columns("cached_tokens")[request],
         value=value(result.summary(), by),
     )
 
@@ -132,8 +136,7 @@ def others(decision: Decision, places: dict[int, Place]) -> list[Pair]:
         estimate = decision.estimated_ttft_ps[place]
         best[candidate] = (estimate if estimate >= 0 else decision.inflight[place], candidate)
     ranked = sorted(decision.candidates, key=best.__getitem__)
-    changed = decision.target if decision.prefill < 0 else decision.prefill
-    first = [one for one in ranked if _alike(places, one, changed)]
+    first = [one for one in ranked if _alike(places, one, decision.judged)]
     if decision.prefill < 0:
         return [Pair(one) for one in first]
     second = [one for one in ranked if _alike(places, one, decision.target)]
@@ -150,10 +153,7 @@ def _alike(places: dict[int, Place], one: int, chosen: int) -> bool:
 
 
 def _places(result: Result) -> dict[int, Place]:
-    return {
-        one.get("index", place): Place(one["id"], one.get("pool"), one.get("role"))
-        for place, one in enumerate(result.summary()["instances"])
-    }
+    return {index: Place(one["id"], one.get("pool"), one.get("role")) for index, one in result.instances().items()}
 
 
 def _drawn(result: Result, count: int) -> list[Decision]:
@@ -161,10 +161,10 @@ def _drawn(result: Result, count: int) -> list[Decision]:
     assert result.decisions is not None
     warmup, seen = result.scenario["warmup"], set()
     places = []
-    for place, one in enumerate(result.decisions):
-        if one.request >= warmup and one.request not in seen and len(one.candidates) > 1:
+    for place, (request, candidates) in enumerate(result.decisions.choices()):
+        if request >= warmup and request not in seen and candidates > 1:
             places.append(place)
-        seen.add(one.request)
+        seen.add(request)
     draw = stream(result.scenario["seed"]["simulation"], WHERE)
     drawn = sorted(draw.sample(places, min(count, len(places))))
     return [result.decisions[place] for place in drawn]
@@ -174,9 +174,9 @@ def _named(result: Result, requests: Sequence[int]) -> list[Decision]:
     assert result.decisions is not None
     wanted = dict.fromkeys(requests)
     found: dict[int, Decision] = {}
-    for one in result.decisions:
-        if one.request in wanted and one.request not in found:
-            found[one.request] = one
+    for place, (request, _) in enumerate(result.decisions.choices()):
+        if request in wanted and request not in found:
+            found[request] = result.decisions[place]
     missing = [str(request) for request in wanted if request not in found]
     if missing:
         raise HeadwayError(f"{WHERE}: no instance was chosen for request {', '.join(missing)}.")

@@ -22,7 +22,8 @@ def explain(
     gives the same decisions; and once for every other instance that the request could have gone to."""
     result = traced(run if isinstance(run, Result) else Result.load(run))
     if not 0 <= request < len(result.requests):
-        raise HeadwayError(f"request: there are requests 0 to {len(result.requests) - 1}, got {request}.")
+        there = f"there are requests 0 to {len(result.requests) - 1}" if len(result.requests) else "the run has none"
+        raise HeadwayError(f"request: {there}, got {request}.")
     assert result.decisions is not None
     facts = {name: result.requests.column(name)[request] for name in result.requests}
     found = result.decisions.of(request)
@@ -32,6 +33,8 @@ def explain(
         if one.request == request
     ]
     document: Json = {"request": _request(facts), "admission": verdicts, "decision": None}
+    if "shadow" not in result.summary():
+        document["request"]["believed_tokens"] = None  # no policy of the run says what it believes cached
     if not found:
         return document
     tried = counterfactuals(result, requests=[request], alternatives=None, workers=workers, progress=progress)
@@ -40,6 +43,9 @@ def explain(
     document["taken_again"] = [
         {"at_s": one.at_ps / PS_PER_SECOND, "target": ids[one.target], "reason": one.reason} for one in found[1:]
     ]
+    if found[1:]:  # what was found was found where it went last
+        own = next(one for one in document["decision"]["candidates"] if one["id"] == ids[found[0].judged])
+        own["true"]["cached_tokens"] = None
     return document
 
 
@@ -72,7 +78,6 @@ def _request(facts: Json) -> Json:
 
 
 def _decision(one: Decision, tried: list[Counterfactual], ids: dict[int, str], routed_ps: int) -> Json:
-    changed = one.target if one.prefill < 0 else one.prefill
     known = [other for other in tried if other.regret_ps is not None]
     best = max(known, key=lambda other: (other.regret_ps or 0, -other.alternative), default=None)
     return {
@@ -83,7 +88,7 @@ def _decision(one: Decision, tried: list[Counterfactual], ids: dict[int, str], r
         "reason": one.reason,
         "priority": one.priority,
         "lowest_wins": one.lowest_wins,
-        "candidates": [_candidate(one, place, changed, tried, ids) for place in range(len(one.candidates))],
+        "candidates": [_candidate(one, place, tried, ids) for place in range(len(one.candidates))],
         "estimated_regret_ms": _ms(one.estimated_regret_ps()),
         "true_regret_ms": None if best is None else _ms(max(0, best.regret_ps or 0)),
         "best_alternative": None if best is None else _alternative(best, ids),
@@ -92,9 +97,9 @@ def _decision(one: Decision, tried: list[Counterfactual], ids: dict[int, str], r
     }
 
 
-def _candidate(one: Decision, place: int, changed: int, tried: list[Counterfactual], ids: dict[int, str]) -> Json:
+def _candidate(one: Decision, place: int, tried: list[Counterfactual], ids: dict[int, str]) -> Json:
     index = one.candidates[place]
-    mine = [other for other in tried if index == _changed(other)]
+    mine = [other for other in tried if index == other.changed]
     return {
         "id": ids.get(index, str(index)),
         "chosen": index in (one.target, one.prefill),
@@ -107,13 +112,8 @@ def _candidate(one: Decision, place: int, changed: int, tried: list[Counterfactu
         "estimated_ttft_ms": None if one.estimated_ttft_ps[place] < 0 else _ms(one.estimated_ttft_ps[place]),
         "scores": {name: row[place] for name, row in one.scores.items()},
         "total": one.totals[place] if one.totals else None,
-        "true": _true(one, mine[0]) if mine else _own(one) if index == changed else None,
+        "true": _true(one, mine[0]) if mine else _own(one) if index == one.judged else None,
     }
-
-
-def _changed(other: Counterfactual) -> int:
-    """The instance that the request would have gone to instead."""
-    return other.alternative if other.alternative != other.chosen else other.alternative_prefill
 
 
 def _own(one: Decision) -> Json:
@@ -122,7 +122,7 @@ def _own(one: Decision) -> Json:
 
 def _true(one: Decision, other: Counterfactual) -> Json:
     return {
-        "cached_tokens": other.alternative_cached_tokens,
+        "cached_tokens": None if other.alternative_cached_tokens < 0 else other.alternative_cached_tokens,
         "ttft_ms": _known(other.alternative_ttft_ps),
         "e2e_ms": _known(other.alternative_e2e_ps),
         "objective": other.alternative_value,
@@ -131,7 +131,7 @@ def _true(one: Decision, other: Counterfactual) -> Json:
 
 def _alternative(best: Counterfactual, ids: dict[int, str]) -> Json:
     return {
-        "id": ids[_changed(best)],
+        "id": ids[best.changed],
         "ttft_ms": _known(best.alternative_ttft_ps),
         "e2e_ms": _known(best.alternative_e2e_ps),
         "gain_ms": _ms(best.regret_ps or 0),

@@ -1,5 +1,4 @@
 """What a run writes down beside its requests, and who else hears of its decisions.
-from headway.journal import Journal
 
 minimal     nothing more
 decisions   every decision with what it rested on, and how full the GPUs were over time

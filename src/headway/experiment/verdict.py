@@ -8,6 +8,7 @@ from typing import Any
 
 from headway.experiment.notes import note
 from headway.experiment.paired import SHARE, Noise
+from headway.results.promises import promises
 from headway.results.ranking import Named, direction, value
 from headway.types import Json
 from headway.wording import listed
@@ -91,9 +92,7 @@ def saving(ranked: Sequence[Named], scenario: Json, plain: str, noise: Noise | N
 
 def has_slo(scenario: Mapping[str, Any]) -> bool:
     """Whether anybody was promised anything, all users or a tenant's."""
-    workload = scenario.get("workload", {})
-    given = [scenario["slo"], workload.get("slo"), *(one.get("slo") for one in workload.get("tenants", {}).values())]
-    return any(target is not None for slo in given if slo for target in slo.values())
+    return promises(scenario).any
 
 
 def _names(names: list[str]) -> str:

@@ -20,11 +20,15 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 
+from headway.types import HeadwayError
+
 PR_SET_PDEATHSIG = 1  # Linux: the signal a process gets when its parent ends
 
 
 def available(wanted: int | None) -> int:
     """How many workers there may be: as many as wanted, or one a core; a daemon may have none beside itself."""
+    if wanted is not None and wanted < 1:
+        raise HeadwayError(f"workers: one process at least, got {wanted}.")
     if multiprocessing.current_process().daemon:
         return 1
     return wanted or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

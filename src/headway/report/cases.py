@@ -129,16 +129,12 @@ def glance(folder: Path) -> tuple[Json, Json]:
         scenario = yaml.load((folder / store.SCENARIO).read_text(encoding="utf-8"), Loader=_LOADER)
         summary = msgspec.json.decode((folder / store.SUMMARY).read_bytes(), type=dict[str, Any])
     except FileNotFoundError as error:
-        missing = Path(error.filename).name
-        raise HeadwayError(
-            f"{folder}: not a whole run folder, {missing} is missing; `headway run -o` writes one."
-        ) from None
+        raise store.missing(folder, Path(error.filename).name) from None
     except OSError as error:
         raise HeadwayError(f"{folder}: cannot be read: {error.strerror or error}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise HeadwayError(f"{folder}: cannot be read as a run folder: {' '.join(str(error).split())}.") from None
-    if not isinstance(scenario, dict):
-        raise HeadwayError(f"{folder}: cannot be read as a run folder: {store.SCENARIO} is not a mapping.")
+    store.agree(folder, scenario, summary)
     return scenario, summary
 
 

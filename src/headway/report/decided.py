@@ -7,16 +7,14 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import fsum
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
-from headway.policies.profile import scorer_list
-from headway.results.decisions import Decision, Decisions
+from headway.results.decisions import Decision, scorer_weights
 from headway.results.percentiles import PS_PER_MS, Spread, spread_of
-from headway.results.records import Counterfactual
+from headway.results.records import Counterfactual, best_alternatives
 from headway.results.result import Result
-from headway.types import HeadwayError
 
 WORST: Final = 10
 MOST: Final = 100_000  # decisions that are looked at, evenly spread where there are more
@@ -69,8 +67,9 @@ def decided(result: Result) -> Decided | None:
     decisions = result.decisions
     if decisions is None or not len(decisions):
         return None
-    tried = _best_alternatives(result.counterfactuals)
-    weights = _weights(result.scenario)
+    best = best_alternatives(result.counterfactuals)
+    tried = {request: result.counterfactuals[place] for request, place in best.items()}
+    shares = _shares(scorer_weights(result.scenario["policies"]["routing"]))
     step = -(-len(decisions) // MOST)
     estimated = array("q")
     argued: dict[str, array[float]] = {}
@@ -82,13 +81,14 @@ def decided(result: Result) -> Decided | None:
             argued.setdefault(name, array("d")).append(argument)
         worst.look(one, estimated[-1])
     for again in tried.values():
-        for one in _at(decisions, again.at_ps, again.request):
-            worst.look(one, one.estimated_regret_ps())
+        known = decisions.find(again.at_ps, again.request)
+        if known is not None:
+            worst.look(decisions[known], decisions[known].estimated_regret_ps())
     true = [one.regret_ps or 0 for one in tried.values()]
     return Decided(
         count=len(decisions),
         step=step,
-        contributions={name: weights.get(name, 1.0) * fsum(all_) / len(all_) for name, all_ in argued.items()},
+        contributions={name: shares.get(name, 1.0) * fsum(all_) / len(all_) for name, all_ in argued.items()},
         estimated=regrets(estimated),
         true=regrets(true) if true else None,
         worst=worst.ranked(),
@@ -101,28 +101,6 @@ def regrets(found_ps: Sequence[int]) -> Regrets:
     for one in found_ps:
         counts[bisect_left(edges, one)] += 1
     return Regrets(counts, sum(one > 0 for one in found_ps), spread_of(found_ps))
-
-
-def _best_alternatives(tried: Sequence[Counterfactual]) -> dict[int, Counterfactual]:
-    """Of each request that was simulated again, the alternative that gave the earliest first token."""
-    found: dict[int, Counterfactual] = {}
-    for one in tried:
-        if one.regret_ps is None:
-            continue
-        before = found.get(one.request)
-        if before is None or one.alternative_ttft_ps < before.alternative_ttft_ps:
-            found[one.request] = one
-    return found
-
-
-def _at(decisions: Decisions, at_ps: int, request: int) -> list[Decision]:
-    """The decision on a request at an instant; they are in order of time."""
-    place = bisect_left(decisions, at_ps, key=lambda one: one.at_ps)
-    while place < len(decisions) and (one := decisions[place]).at_ps == at_ps:
-        if one.request == request:
-            return [one]
-        place += 1
-    return []
 
 
 class Worst:
@@ -172,15 +150,7 @@ def _bad(one: Decision, estimated_ps: int, known: Counterfactual | None) -> Bad:
     return Bad(one, estimated_ps, one.candidates[min(told)[1]], None if known is None else known.regret_ps)
 
 
-def _weights(scenario: Mapping[str, Any]) -> dict[str, float]:
-    """The scorers' shares of the total, where the policy has weights."""
-    spec = scenario["policies"]["routing"]
-    given = spec.get("scorers") if isinstance(spec, dict) else None
-    if not given:
-        return {}
-    try:
-        listed = [(one["name"], float(one.get("weight", 1))) for one in scorer_list(given)]
-    except (HeadwayError, TypeError, ValueError):  # a policy of somebody's own, with scorers of another kind
-        return {}
-    whole = fsum(abs(weight) for _, weight in listed) or 1.0
-    return {name: weight / whole for name, weight in listed}
+def _shares(weights: Mapping[str, float]) -> dict[str, float]:
+    """Of the total, where the policy has weights."""
+    whole = fsum(map(abs, weights.values())) or 1.0
+    return {name: weight / whole for name, weight in weights.items()}

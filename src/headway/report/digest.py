@@ -86,7 +86,7 @@ def curves(result: Result) -> dict[str, Curve]:
 def _is(column: Sequence[Any], word: str) -> bytearray:
     """Of each entry whether it is this word."""
     if isinstance(column, Coded):
-        code = column.words.index(word)
+        code = column.words.index(word) if word in column.words else -1
         return bytearray(one == code for one in column.codes)
     return bytearray(one == word for one in column)
 
@@ -107,12 +107,10 @@ def _tenth(part: int, whole: int) -> int:
 
 
 def _kv(result: Result, grid: Grid) -> dict[int, list[float | None]]:
-    blocks = {
-        index: one["kv_blocks"] for index, one in zip(result.instance_ids(), result.summary()["instances"], strict=True)
-    }
+    instances = result.instances()
     found = {}
     for series in result.series:
-        whole = blocks.get(series.instance)
+        whole = instances.get(series.instance, {}).get("kv_blocks")
         if series.name == "kv_used" and whole:
             values = coarse(series, grid)
             found[series.instance] = [None if value is None else brief(value / whole) for value in values]

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headway.report.terminal import GAP, facts, number, table
+from headway.wording import listed
 
 SHOWN = 16  # candidates that a terminal shows
 SCORERS = 4
@@ -19,10 +20,17 @@ def explanation(found: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [Text(f"request {request['id']}", style="bold"), facts(_facts(request, found))]
     if decision is None:
         return Group(*parts, "", Text("No instance was chosen for it."))
-    parts += ["", Text(_sentence(request, decision)), "", _candidates(decision)]
-    parts += ["", Text(_worth(decision))]
-    for again in found["taken_again"]:
-        parts.append(Text(f"It was sent again at {again['at_s']:.3f} s, to {again['target']}."))
+    moves = found["taken_again"]
+    parts += [
+        "",
+        Text(_sentence(request, decision, "" if moves else f"; {_found(request)}")),
+        "",
+        _candidates(decision),
+    ]
+    parts += ["", Text(_worth(request, decision))]
+    for place, again in enumerate(moves, 1):
+        where = f"; {_found(request)}" if place == len(moves) else ""
+        parts.append(Text(f"It was sent again at {again['at_s']:.3f} s, to {again['target']}{where}."))
     return Group(*parts)
 
 
@@ -44,18 +52,23 @@ def _facts(request: Mapping[str, Any], found: Mapping[str, Any]) -> list[tuple[s
     return rows
 
 
-def _sentence(request: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
+def _found(request: Mapping[str, Any]) -> str:
+    found = f"{number(request['cached_tokens'], 0)} of its prompt tokens were found cached there"
+    return found + (f", some of them in the {request['loaded_from']} tier" if request["loaded_from"] else "")
+
+
+def _sentence(request: Mapping[str, Any], decision: Mapping[str, Any], found: str) -> str:
     where = decision["target"]
     if decision["prefill"] is not None:
         where = f"{decision['prefill']}, which computed its prompt for {where}"
     why = f" ({decision['reason']})" if decision["reason"] else ""
-    found = f"{number(request['cached_tokens'], 0)} of its prompt tokens were found cached there"
-    if request["loaded_from"]:
-        found += f", some of them in the {request['loaded_from']} tier"
-    return (
-        f"At {decision['at_s']:.3f} s it was sent to {where}{why}. The policy believed "
-        f"{number(request['believed_tokens'], 0)} of its prompt tokens cached there; {found}."
-    )
+    waited = (decision["at_s"] - request["arrival_s"]) * 1000
+    late = f", {number(waited)} ms after it had come," if waited else ""
+    said = f"At {decision['at_s']:.3f} s{late} it was sent to {where}{why}"
+    if request["believed_tokens"] is None:
+        return f"{said}{found}."
+    believed = f"The policy believed {number(request['believed_tokens'], 0)} of its prompt tokens cached there"
+    return f"{said}. {believed}{found}."
 
 
 def _candidates(decision: Mapping[str, Any]) -> RenderableType:
@@ -90,11 +103,18 @@ def _name(one: Mapping[str, Any]) -> Text:
     return Text(("▸ " if one["chosen"] else "  ") + one["id"])
 
 
-def _worth(decision: Mapping[str, Any]) -> str:
+def _worth(request: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     best, estimated = decision["best_alternative"], decision["estimated_regret_ms"]
     said = f"The latency model told of {number(estimated)} ms to be gained when it was decided"
-    if best is None:
+    others = [one for one in decision["candidates"] if one["true"] and not one["chosen"]]
+    if not others:
         return f"{said}; there was no other place to try."
+    saved = [one["id"] for one in others if one["true"]["e2e_ms"] is not None]
+    if request["outcome"] != "completed" and saved:
+        return f"{said}; simulated again, the request is completed on {listed(saved)}."
+    if best is None:
+        none = "gets no first token there" if request["ttft_ms"] is not None else "gets no first token either"
+        return f"{said}; simulated again with every other choice, it {none}."
     if best["gain_ms"] <= 0:
         return f"{said}; simulated again with every other choice, none gives an earlier first token."
     by, was, would = decision["objective"], decision["objective_value"], best["objective"]

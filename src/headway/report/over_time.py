@@ -89,10 +89,8 @@ class Stay:
 
 def grid_of(result: Result, bins: int = BINS) -> Grid:
     """From the first arrival to the end of the run."""
-    arrivals = result.requests.column("arrival_ps")
-    start = arrivals[0] if len(arrivals) else 0
-    length = max(1, round(result.summary()["duration_s"] * PS_PER_SECOND))
-    return Grid(start, -(-length // bins), bins)
+    start, end = result.span_ps()
+    return Grid(start, -(-max(1, end - start) // bins), bins)
 
 
 def loads(result: Result) -> Loads:

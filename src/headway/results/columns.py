@@ -103,8 +103,11 @@ class Columns:
 def coded(column: Coded | Sequence[str], words: Sequence[str] = ()) -> tuple[Sequence[int], dict[str, int]]:
     """A column of words as numbers, and the words with theirs; `words` have theirs already, by their places."""
     if isinstance(column, Coded):
-        words = column.words[:-1] if column.words[-1] == "" else column.words  # that of -1 is no word
-        return column.codes, {word: code for code, word in enumerate(words)}
+        own = column.words[:-1] if list(column.words[-1:]) == [""] else column.words  # that of -1 is no word
+        if words and list(own) != list(words):  # of a file, numbered as they came
+            places = [words.index(word) for word in own]
+            return [places[code] for code in column.codes], {word: code for code, word in enumerate(words)}
+        return column.codes, {word: code for code, word in enumerate(own)}
     known: dict[str, int] = {word: code for code, word in enumerate(words)}
     return [known.setdefault(word, len(known)) for word in column], known
 

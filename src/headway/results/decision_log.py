@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from math import isnan, nan
-from typing import Generic, TypeVar, overload
+from typing import Generic, TypeVar
 
 from headway.policies.belief import LRU_BLOCKS
 from headway.policies.context import Context
@@ -25,13 +26,12 @@ from headway.types import (
     Scorecard,
 )
 
-SEEN = 5  # columns of each candidate, always: requests, their tokens and those pending, in the queue and in the batch
 ENDS = ("arrival_ps", "first_token_ps", "finished_ps", "outcome", "cached_tokens", "predicted_tokens", "loaded_from")
 Candidates = tuple[int, ...]
 Word = TypeVar("Word")
 
 
-class DecisionLog(Sequence[Decision]):
+class DecisionLog:
     """The decisions of all routers, in order. They are put together again when somebody asks for one."""
 
     def __init__(self) -> None:
@@ -43,9 +43,10 @@ class DecisionLog(Sequence[Decision]):
         self.reason, self.reasons = array("i"), Words[str]()
         self.candidates, self.sets = array("i"), Words[Candidates]()
         self.first = array("q")  # where those of its candidates begin
-        self.seen = array("q")  # of a decision: each of SEEN in turn, then kv_used where it is told
+        self.counts = array("i")  # of a decision: inflight, queued and running in turn, then kv_used where it is told
+        self.tokens = array("q")  # of a decision: inflight_tokens and pending_prefill_tokens in turn
         self.kv_used = False
-        self.believed = array("q")  # blocks of the router's index
+        self.believed = array("i")  # blocks of the router's index
         self.prompt_tokens = array("q")
         self.views: Sequence[InstanceView] = ()
         self.block_tokens = 1  # of the indexes
@@ -66,24 +67,21 @@ class DecisionLog(Sequence[Decision]):
     def __len__(self) -> int:
         return len(self.request)
 
-    @overload
-    def __getitem__(self, place: int) -> Decision: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Decision]: ...
-    def __getitem__(self, place: int | slice) -> Decision | Sequence[Decision]:
-        if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
-        if place < 0:
-            place += len(self)
+    def choices(self) -> Iterable[tuple[int, int]]:
+        counts = [len(candidates) for candidates in self.sets.words]
+        return zip(self.request, map(counts.__getitem__, self.candidates), strict=True)
+
+    def __getitem__(self, place: int, /) -> Decision:
         candidates = self.sets.words[self.candidates[place]]
         count, first = len(candidates), self.first[place]
-        at = first * (SEEN + self.kv_used)
-        seen = [list(self.seen[at + turn * count : at + (turn + 1) * count]) for turn in range(SEEN + self.kv_used)]
-        inflight, inflight_tokens, pending, queued, running = seen[:SEEN]
+        inflight, queued, running, *used = _rows(self.counts, first, count, 3 + self.kv_used)
+        inflight_tokens, pending = _rows(self.tokens, first, count, 2)
         tokens, size = self.prompt_tokens[place], self.block_tokens
         believed = [min(tokens, blocks * size) for blocks in self.believed[first : first + count]]
         views = [self.views[index] for index in candidates]
         uncached = [tokens - cached for cached in believed]
+        itself = self.prefill[place] < 0 and self.views[self.target[place]].role == "decode"
+        estimate = partial(_estimate, "prefill" if itself else "decode")
         scores, totals = self._card(place, count)
         return Decision(
             request=self.request[place],
@@ -98,9 +96,9 @@ class DecisionLog(Sequence[Decision]):
             pending_prefill_tokens=pending,
             queued=queued,
             running=running,
-            kv_used=seen[SEEN] if self.kv_used else [],
+            kv_used=used[0] if used else [],
             believed_tokens=believed,
-            estimated_ttft_ps=list(map(_estimate, views, uncached, running, pending, inflight_tokens)),
+            estimated_ttft_ps=list(map(estimate, views, uncached, running, pending, inflight_tokens)),
             scores=scores,
             totals=totals,
             lowest_wins=bool(self.lowest_wins[place]),
@@ -133,11 +131,18 @@ class DecisionLog(Sequence[Decision]):
         return dict(zip(names, rows[1:], strict=True)), rows[0]
 
 
-def _estimate(view: InstanceView, tokens: int, decodes: int, pending: int, inflight_tokens: int) -> int:
-    """The time to first token that the latency model gives, computed only when somebody asks."""
-    if view.role == "decode":
+def _estimate(idle: str, view: InstanceView, tokens: int, decodes: int, pending: int, inflight_tokens: int) -> int:
+    """The time to first token that the latency model gives, computed only when somebody asks. Instances of the `idle`
+    role could not have computed the prompt."""
+    if view.role == idle:
         return -1
     return round(view.estimate(tokens, decodes, pending, inflight_tokens) * PS_PER_SECOND)
+
+
+def _rows(column: array[int], first: int, count: int, rows: int) -> list[list[int]]:
+    """What a column of the candidates has of one decision, one row after the other."""
+    at = first * rows
+    return [list(column[at + row * count : at + (row + 1) * count]) for row in range(rows)]
 
 
 class Words(Generic[Word]):
@@ -198,14 +203,14 @@ class RouterJournal:
         candidates = tuple([view.index for view in instances])
         log.candidates.append(log.sets.number(candidates))
         log.first.append(len(log.believed))
-        seen = [view.inflight for view in instances]
-        seen += [view.inflight_tokens for view in instances]
-        seen += [view.pending_prefill_tokens for view in instances]
-        seen += [view.queued for view in instances]
-        seen += [view.running for view in instances]
+        log.tokens.fromlist([view.inflight_tokens for view in instances])
+        log.tokens.fromlist([view.pending_prefill_tokens for view in instances])
+        counts = [view.inflight for view in instances]
+        counts += [view.queued for view in instances]
+        counts += [view.running for view in instances]
         if log.kv_used:
-            seen += [view.kv_used for view in instances]
-        log.seen.fromlist(seen)
+            counts += [view.kv_used for view in instances]
+        log.counts.fromlist(counts)
         found = self.index.matches(request.path)
         log.believed.fromlist(found if candidates == self.everybody else [found[index] for index in candidates])
         log.prompt_tokens.append(request.prompt_tokens)

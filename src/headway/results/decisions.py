@@ -6,8 +6,9 @@ Kept in columns, one entry a decision and one a candidate of it, since there are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import overload
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Protocol, overload
 
 import msgspec
 from msgspec import Struct
@@ -41,7 +42,8 @@ class Decision(Struct, frozen=True):
     running: list[int]
     kv_used: list[int]  # empty where no policy of the run reads it
     # What it believed: prompt tokens cached there, and the time to first token that the latency model gives, which is
-    # -1 of an instance that computes no prompts.
+    # -1 of an instance that could not compute the prompt: one that generates only or, where the chosen one of those was
+    # left to compute it itself, one for prompts alone.
     believed_tokens: list[int]
     estimated_ttft_ps: list[int]
     # What it chose by, where the policy says: each scorer's scores, and the totals; None where a filter said no.
@@ -61,10 +63,14 @@ class Decision(Struct, frozen=True):
         """Where a candidate stands in the lists."""
         return self.candidates.index(instance)
 
+    @property
+    def judged(self) -> int:
+        """The instance that computes the prompt."""
+        return self.prefill if self.prefill >= 0 else self.target
+
     def estimated_regret_ps(self) -> int:
         """By how much sooner the first token would have come from the best candidate, as far as the model told."""
-        judged = self.prefill if self.prefill >= 0 else self.target
-        return self.estimated_ttft_ps[self.place(judged)] - min(one for one in self.estimated_ttft_ps if one >= 0)
+        return self.estimated_ttft_ps[self.place(self.judged)] - min(one for one in self.estimated_ttft_ps if one >= 0)
 
     def top(self, count: int) -> list[int]:
         """The best candidates as the policy ranked them, or as the latency model does where it gave no totals."""
@@ -76,11 +82,22 @@ class Decision(Struct, frozen=True):
         return [self.candidates[place] for _, place in sorted(found)[:count]]
 
 
+class Rows(Protocol):
+    """Where decisions are kept: each is put together when somebody asks for it."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: int, /) -> Decision: ...
+
+    def choices(self) -> Iterable[tuple[int, int]]:
+        """Of each the request and how many candidates there were, without the rest."""
+
+
 class Decisions(Sequence[Decision]):
     """All routing decisions in order of time; `verdicts` are those of admission that let nobody in. One that was taken
     anew, since an instance lost the request or had to part with it, is an entry of its own."""
 
-    def __init__(self, rows: Sequence[Decision], verdicts: Sequence[Verdict] = ()) -> None:
+    def __init__(self, rows: Rows | Sequence[Decision], verdicts: Sequence[Verdict] = ()) -> None:
         self._rows = rows
         self.verdicts = list(verdicts)
 
@@ -92,16 +109,44 @@ class Decisions(Sequence[Decision]):
     @overload
     def __getitem__(self, place: slice) -> Sequence[Decision]: ...
     def __getitem__(self, place: int | slice) -> Decision | Sequence[Decision]:
-        return self._rows[place]
+        if isinstance(place, slice):
+            return [self._rows[one] for one in range(len(self))[place]]
+        return self._rows[range(len(self))[place]]
+
+    def choices(self) -> Iterable[tuple[int, int]]:
+        """Of each the request and how many candidates there were, which is read much faster than the whole."""
+        if isinstance(self._rows, Sequence):
+            return [(one.request, len(one.candidates)) for one in self._rows]
+        return self._rows.choices()
 
     def of(self, request: int) -> list[Decision]:
         """Those on one request, in order."""
-        return [one for one in self if one.request == request]
+        return [self[place] for place, (whose, _) in enumerate(self.choices()) if whose == request]
+
+    def find(self, at_ps: int, request: int) -> int | None:
+        """Where the decision stands that was taken on a request at an instant."""
+        place = bisect_left(self, at_ps, key=lambda one: one.at_ps)
+        while place < len(self) and (one := self[place]).at_ps == at_ps:
+            if one.request == request:
+                return place
+            place += 1
+        return None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Decisions) and self.verdicts == other.verdicts and encoded(self) == encoded(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def scorer_weights(routing: object) -> dict[str, float]:
+    """The weights of a policy's scorers by the names that they have in a decision; empty where it has none."""
+    scorers = routing.get("scorers") if isinstance(routing, dict) else None
+    found: dict[str, float] = {}
+    for one in scorers if isinstance(scorers, list) else ():
+        if isinstance(one, dict) and isinstance(one.get("weight"), int | float):
+            times = sum(known.partition("#")[0] == one["name"] for known in found)
+            found[one["name"] if not times else f"{one['name']}#{times + 1}"] = float(one["weight"])
+    return found
 
 
 def encoded(decisions: Sequence[Decision]) -> bytes:

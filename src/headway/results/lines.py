@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import mmap
+import os
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, overload
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -18,6 +19,7 @@ from headway.types import HeadwayError
 
 BATCH: Final = 4096  # lines encoded at a time
 STRETCH: Final = 1 << 23  # bytes read at a time
+Line = TypeVar("Line")
 KINDS: Final = {"int": "q", "float": "d"}  # of an array, by the type of a column
 
 
@@ -53,9 +55,7 @@ def _encode(encoder: msgspec.json.Encoder, out: BinaryIO, batch: Sequence[msgspe
     try:
         out.write(encoder.encode_lines(batch))
     except UnicodeEncodeError:  # a reason of a policy's own making
-        texts = [name for name in batch[0].__struct_fields__ if isinstance(getattr(batch[0], name), str)]
-        made = [structs.replace(one, **{name: clean(getattr(one, name)) for name in texts}) for one in batch]
-        out.write(encoder.encode_lines(made))
+        out.write(encoder.encode_lines([clean(msgspec.to_builtins(one)) for one in batch]))
 
 
 def read_requests(file: Path) -> Table:
@@ -95,35 +95,42 @@ def _stretches(file: Path) -> Iterator[bytes]:
             yield rest
 
 
-class DecisionFile(Sequence[Decision]):
+class Choice(msgspec.Struct, gc=False):
+    """The part of a decision's line that a search looks at."""
+
+    request: int
+    candidates: list[int]
+
+
+class DecisionFile:
     """The decisions of a file, each read when somebody asks for it."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         with file.open("rb") as source:
-            self.bytes = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+            empty = not os.fstat(source.fileno()).st_size  # which cannot be mapped
+            self.bytes = b"" if empty else mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
         self.starts = array("q", [0])
         at = self.bytes.find(b"\n")
         while at >= 0:
             self.starts.append(at + 1)
             at = self.bytes.find(b"\n", at + 1)
         self.decoder = msgspec.json.Decoder(Decision)
+        self.choice = msgspec.json.Decoder(Choice)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    @overload
-    def __getitem__(self, place: int) -> Decision: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Decision]: ...
-    def __getitem__(self, place: int | slice) -> Decision | Sequence[Decision]:
-        if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
-        if place < 0:
-            place += len(self)
-        if not 0 <= place < len(self):
-            raise IndexError(place)
+    def __getitem__(self, place: int, /) -> Decision:
+        return self._read(place, self.decoder)
+
+    def choices(self) -> Iterator[tuple[int, int]]:
+        for place in range(len(self)):
+            one = self._read(place, self.choice)
+            yield one.request, len(one.candidates)
+
+    def _read(self, place: int, decoder: msgspec.json.Decoder[Line]) -> Line:
         try:
-            return self.decoder.decode(self.bytes[self.starts[place] : self.starts[place + 1] - 1])
+            return decoder.decode(self.bytes[self.starts[place] : self.starts[place + 1] - 1])
         except msgspec.DecodeError as error:
             raise HeadwayError(f"{self.file}: line {place + 1} cannot be read as a decision: {error}.") from None

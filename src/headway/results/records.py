@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -76,8 +76,14 @@ class Counterfactual(Struct, frozen=True):
     alternative_value: float | None
     chosen_prefill: int = -1  # the instance that computes the prompt, where that is another
     alternative_prefill: int = -1
-    cached_tokens: int = 0  # of the prompt, found where it went, and where it would have gone
+    # Of the prompt, found where it went, and where it would have gone; -1 where it would have been sent on from there.
+    cached_tokens: int = 0
     alternative_cached_tokens: int = 0
+
+    @property
+    def changed(self) -> int:
+        """The instance that the request would have gone to instead: of a pair one half is another."""
+        return self.alternative if self.alternative != self.chosen else self.alternative_prefill
 
     @property
     def regret_ps(self) -> int | None:
@@ -87,13 +93,14 @@ class Counterfactual(Struct, frozen=True):
         return self.ttft_ps - self.alternative_ttft_ps
 
 
-def regrets(found: Iterable[Counterfactual]) -> dict[int, int]:
-    """By request, how much sooner its first token would have come from the best alternative that was tried; 0 where
-    none is better."""
+def best_alternatives(tried: Sequence[Counterfactual]) -> dict[int, int]:
+    """By request, where the alternative stands that gave the earliest first token; none where one never came."""
     best: dict[int, int] = {}
-    for one in found:
+    for place, one in enumerate(tried):
         if one.regret_ps is not None:
-            best[one.request] = max(0, one.regret_ps, best.get(one.request, 0))
+            known = best.setdefault(one.request, place)
+            if one.alternative_ttft_ps < tried[known].alternative_ttft_ps:
+                best[one.request] = place
     return best
 
 

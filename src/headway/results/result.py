@@ -15,7 +15,7 @@ from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, ScaleRecord, StateChange
 from headway.results.records import Batch, Counterfactual, Finding, KvMove, Preemption, Series, Thrash
 from headway.results.table import Table
-from headway.types import Json
+from headway.types import PS_PER_SECOND, Json
 
 
 class Result:
@@ -91,9 +91,20 @@ class Result:
             events=recorder.events,
         )
 
+    def instances(self) -> dict[int, Json]:
+        """What the summary has of the instances that were there, by index."""
+        return {one.get("index", place): one for place, one in enumerate(self._summary["instances"])}
+
     def instance_ids(self) -> dict[int, str]:
         """The names of the instances that were there, by index."""
-        return {one.get("index", place): one["id"] for place, one in enumerate(self._summary["instances"])}
+        return {index: one["id"] for index, one in self.instances().items()}
+
+    def span_ps(self) -> tuple[int, int]:
+        """From the first arrival to the end of the run."""
+        arrivals, ends = self.requests.column("arrival_ps"), self.requests.column("finished_ps")
+        begun: int = arrivals[0] if len(arrivals) else 0
+        length = round(self._summary["duration_s"] * PS_PER_SECOND)  # as near as a float has it
+        return begun, max(begun + length, max(ends, default=0))
 
     @classmethod
     def load(cls, folder: str | Path) -> Result:

@@ -90,24 +90,29 @@ class Places:
 
     def levels(self, instance: int) -> Iterator[tuple[int, int, int]]:
         """How many run at an instance and how many wait there, whenever that changes."""
-        changes: list[
-            int
-        ] = []  # time, whether running or waiting, and whether one more or one less, in one number each
+        changes: list[int] = []  # time, whether running or waiting, and one more or one less, in one number each
         for _, begun, until in self.waits(instance):
             changes += (begun << 2 | WAITING << 1 | 1, until << 2 | WAITING << 1)
         for stay in self.stays(instance):
             changes += (stay.begun_ps << 2 | RUNNING << 1 | 1, stay.ended_ps << 2 | RUNNING << 1)
         return levels(changes)
 
+    def put_off(self) -> Iterator[tuple[int, int, int]]:
+        """What was not let in when it came: request, from when to when."""
+        columns = (self.column[name] for name in ("arrival_ps", "admitted_ps"))
+        for row, (arrival, admitted) in enumerate(zip(*columns, strict=True)):
+            until = admitted if admitted >= 0 else self.end_ps(row)
+            if until > arrival:
+                yield row, arrival, until
+
     def queue(self) -> Iterator[tuple[int, int, int]]:
-        """What waited at the router: request, from when to when; of one that was sent again, until it was for the last
-        time."""
-        columns = (self.column[name] for name in ("admitted_ps", "arrival_ps", "routed_ps", "finished_ps"))
-        for row, (admitted, arrival, routed, finished) in enumerate(zip(*columns, strict=True)):
-            until = routed if routed >= 0 else finished if finished >= 0 else self.until_ps
-            begun = admitted if admitted >= 0 else arrival
-            if until > begun:
-                yield row, begun, until
+        """What waited at the router once it was let in: request, from when to when; of one that was sent again, until
+        it was for the last time."""
+        columns = (self.column[name] for name in ("admitted_ps", "routed_ps"))
+        for row, (admitted, routed) in enumerate(zip(*columns, strict=True)):
+            until = routed if routed >= 0 else self.end_ps(row)
+            if admitted >= 0 and until > admitted:
+                yield row, admitted, until
 
 
 def levels(changes: list[int]) -> Iterator[tuple[int, int, int]]:

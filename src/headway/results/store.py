@@ -24,7 +24,7 @@ No file holds a wall-clock time. They are not compressed: zlib's bytes differ fr
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -44,6 +44,10 @@ from headway.wording import cut
 FORMAT = 1
 MANIFEST, SCENARIO, SUMMARY, REQUESTS = "manifest.json", "scenario.yaml", "summary.json", "requests.jsonl"
 DECISIONS, ADMISSION = "decisions.jsonl", "admission.jsonl"
+STUDY = "study.json"  # marks a folder of several runs
+# What whoever reads a run counts on, by key.
+PARTS_OF_SCENARIO: Final = {"workload": dict, "cluster": dict, "policies": dict, "seed": dict, "warmup": int}
+PARTS_OF_SUMMARY: Final = {"requests": dict, "latency": dict, "instances": list}
 # The other lists of a result: the file of each, and what its lines are.
 LISTS: Final[dict[str, tuple[str, Any]]] = {
     "findings": ("findings.jsonl", Finding),
@@ -158,33 +162,61 @@ def read(folder: str | Path) -> Kept:
     """A run folder that was written before."""
     place = Path(folder)
     try:
-        told = msgspec.json.decode((place / MANIFEST).read_bytes(), type=Manifest)
+        told = _part(place, MANIFEST, lambda file: msgspec.json.decode(file.read_bytes(), type=Manifest))
         if told.format != FORMAT:
             _unreadable(folder, f"it has format {told.format}, this version reads format {FORMAT}")
-        scenario = yaml.safe_load((place / SCENARIO).read_text(encoding="utf-8"))
-        summary = msgspec.json.decode((place / SUMMARY).read_bytes(), type=dict[str, Any])
-        requests = read_requests(place / REQUESTS)
-        lists = {name: _lines(place / file, kind) for name, (file, kind) in LISTS.items()}
+        scenario = _part(place, SCENARIO, lambda file: yaml.safe_load(file.read_text(encoding="utf-8")))
+        summary = _part(place, SUMMARY, lambda file: msgspec.json.decode(file.read_bytes(), type=dict[str, Any]))
+        requests = _part(place, REQUESTS, read_requests)
+        lists = {name: _lines(place, file, kind) for name, (file, kind) in LISTS.items()}
         decisions = None
         if told.trace != "minimal":
-            rows = DecisionFile(place / DECISIONS) if (place / DECISIONS).exists() else []
-            decisions = Decisions(rows, _lines(place / ADMISSION, Verdict))
+            there = (place / DECISIONS).exists()
+            decisions = Decisions(DecisionFile(place / DECISIONS) if there else [], _lines(place, ADMISSION, Verdict))
     except FileNotFoundError as error:
-        name = Path(error.filename).name
-        raise HeadwayError(
-            f"{folder}: not a whole run folder, {name} is missing; `headway run -o` writes one."
-        ) from None
+        raise missing(place, Path(error.filename).name) from None
     except OSError as error:
         _unreadable(folder, error.strerror or str(error))
-    except (msgspec.DecodeError, UnicodeDecodeError, yaml.YAMLError) as error:
-        _unreadable(folder, " ".join(str(error).split()))
-    if not isinstance(scenario, dict):
-        _unreadable(folder, f"{SCENARIO} is not a mapping")
+    agree(place, scenario, summary, requests, decisions)
     return Kept(scenario, summary, requests, lists, decisions, told.key, told.trace)
 
 
-def _lines(file: Path, kind: Any) -> list[Any]:
-    return msgspec.json.Decoder(kind).decode_lines(file.read_bytes()) if file.exists() else []
+def missing(folder: Path, name: str) -> HeadwayError:
+    """Why a folder in which a file is not there is no run folder."""
+    if not folder.exists():
+        return HeadwayError(f"{folder}: there is no such folder; `headway run -o` writes one.")
+    if (folder / STUDY).is_file():
+        return HeadwayError(f"{folder}: holds several runs; name the folder of one of them.")
+    return HeadwayError(f"{folder}: not a whole run folder, {name} is missing; `headway run -o` writes one.")
+
+
+def agree(folder: Path, scenario: Any, summary: Json, requests: Table | None = None, traced: Any = None) -> None:
+    """Raise where the parts of a run folder are not what a run writes, are of two runs, or where one was cut short."""
+    for name, part, keys in ((SCENARIO, scenario, PARTS_OF_SCENARIO), (SUMMARY, summary, PARTS_OF_SUMMARY)):
+        if not isinstance(part, dict) or any(not isinstance(part.get(key), kind) for key, kind in keys.items()):
+            _unreadable(folder, f"{name} is not as a run writes it")
+    if requests is None:
+        return
+    told, found = summary["requests"].get("arrived"), len(requests)
+    if told != found:
+        _unreadable(folder, f"{REQUESTS} has {found:,} requests where {SUMMARY} tells of {told:,}; write it again")
+    routed = 0 if traced is None else sum(at >= 0 for at in requests.column("routed_ps"))
+    if traced is not None and (len(traced) < routed or (len(traced) and traced[-1].request >= found)):
+        _unreadable(folder, f"{DECISIONS} does not have the decisions on the requests of {REQUESTS}; write it again")
+
+
+def _part(folder: Path, name: str, read: Callable[[Path], Any]) -> Any:
+    try:
+        return read(folder / name)
+    except (msgspec.DecodeError, UnicodeDecodeError, yaml.YAMLError) as error:
+        _unreadable(folder, f"{name}: {' '.join(str(error).split())}")
+
+
+def _lines(folder: Path, name: str, kind: Any) -> list[Any]:
+    if not (folder / name).exists():
+        return []
+    found: list[Any] = _part(folder, name, lambda file: msgspec.json.Decoder(kind).decode_lines(file.read_bytes()))
+    return found
 
 
 def _unreadable(folder: str | Path, why: str) -> NoReturn:

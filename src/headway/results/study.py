@@ -25,7 +25,7 @@ from headway.types import HeadwayError, Json
 from headway.wording import cut
 
 FORMAT: Final = 1
-STUDY: Final = "study.json"
+STUDY: Final = store.STUDY
 SEEDS: Final = "seeds"
 PART: Final = ".part"  # what is still being written ends so
 UNFINISHED: Final = "Unfinished: some runs are missing."  # the verdict while they are made

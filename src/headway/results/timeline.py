@@ -62,10 +62,7 @@ class _Tracks:
         self.result = result
         self.ids = result.instance_ids()
         rows = result.requests
-        begun_ps = rows.column("arrival_ps")[0] if len(rows) else 0
-        last_ps = max((max(rows.column(name), default=0) for name in ("arrival_ps", "finished_ps")), default=0)
-        self.begun_ps = begun_ps
-        self.until_ps = max(last_ps, begun_ps + round(result.summary()["duration_s"] * PS_PER_SECOND))
+        self.begun_ps, self.until_ps = result.span_ps()
         self.places = Places(rows, self.until_ps)
         tenants: dict[str, str] = {}
         self.tenant = [tenants.setdefault(tenant, _json(tenant)) for tenant in rows.column("tenant")]
@@ -89,6 +86,8 @@ class _Tracks:
         scaling, findings, refused = (self._new_thread() for _ in range(3))
         for order, (thread, name) in enumerate(((scaling, "scaling"), (findings, "findings"), (refused, "refused"))):
             yield from _thread(ROUTER, thread, name, order)
+        for row, begun, until in self.places.put_off():
+            yield from self._span(ROUTER, "put off by admission", "admission", row, begun, until)
         changes: list[int] = []
         for row, begun, until in self.places.queue():
             changes += (begun << 2 | 1, until << 2)
@@ -117,16 +116,16 @@ class _Tracks:
     def _refused(self, thread: int) -> Iterator[str]:
         """Those that never came to an instance."""
         column = self.places.column
-        columns = (column[name] for name in ("enqueued_ps", "finished_ps", "outcome", "reason"))
-        for row, (enqueued, finished, outcome, reason) in enumerate(zip(*columns, strict=True)):
+        columns = (column[name] for name in ("enqueued_ps", "finished_ps", "outcome", "reason", "tenant"))
+        for row, (enqueued, finished, outcome, reason, tenant) in enumerate(zip(*columns, strict=True)):
             if enqueued < 0 <= finished:
-                args = {"request": row, "tenant": json.loads(self.tenant[row]), "reason": reason}
+                args = {"request": row, "tenant": tenant, "reason": reason}
                 yield _instant(ROUTER, thread, outcome, "refused", finished, args)
 
     def _replicas(self) -> Iterator[str]:
         """How many there are of each pool, where instances come and go."""
         pools: dict[str, list[StateChange]] = {}
-        places = {one.get("index", at): one for at, one in enumerate(self.result.summary()["instances"])}
+        places = self.result.instances()
         for change in self.result.states:
             pool = places.get(change.instance, {}).get("pool", "")
             pools.setdefault(pool, []).append(change)
@@ -175,7 +174,7 @@ class _Tracks:
                 yield _flow("s", pid, tid, row, max(begun, until - ARROW_PS))
             begun = until
         if stay.ended_ps > begun:
-            output, outcome = column["output_tokens"][row], _word(column["outcome"], row)
+            output, outcome = column["output_tokens"][row], column["outcome"][row]
             args = f'{args},"output_tokens":{output},"outcome":"{outcome}"'
             yield _slice(pid, tid, "decode", begun, stay.ended_ps, args)
             if stay.generate:
@@ -232,10 +231,6 @@ def _by_instance(records: Sequence[Record]) -> dict[int, list[Record]]:
     for one in records:
         found.setdefault(one.instance, []).append(one)
     return found
-
-
-def _word(column: Any, row: int) -> str:
-    return str(column[row] if isinstance(column, list) else column.words[column.codes[row]])
 
 
 def _us(ps: int) -> str:

@@ -84,13 +84,12 @@ def _worst(one: Digest, found: Decided, several: bool) -> str:
 
 def _row(bad: Bad, names: dict[int, str], folder: str) -> list[str]:
     it = bad.decision
-    judged = it.prefill if it.prefill >= 0 else it.target
-    estimated = [_ms(it.estimated_ttft_ps[it.place(index)]) for index in (judged, bad.best)]
+    estimated = [_ms(it.estimated_ttft_ps[it.place(index)]) for index in (it.judged, bad.best)]
     again = shlex.join(["headway", "explain", folder or "RUN", str(it.request)])
     return [
         str(it.request),
         time_text(it.at_ps / PS_PER_SECOND),
-        names.get(judged, GAP),
+        names.get(it.judged, GAP),
         estimated[0],
         names.get(bad.best, GAP),
         estimated[1],

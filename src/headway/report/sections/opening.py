@@ -10,7 +10,9 @@ from headway import __version__
 from headway.report import html, svg
 from headway.report.book import Book
 from headway.report.terminal import described, number
+from headway.results.promises import KINDS, promises
 from headway.types import Json
+from headway.units import duration_text
 
 ENDS = ("completed", "rejected", "timed_out", "failed", "in_flight")
 
@@ -59,9 +61,10 @@ def _workload(scenario: Json, summary: Json, vary: Mapping[str, Any]) -> str:
 
 
 def _targets(scenario: Json) -> str:
-    found = [f"{name.upper()} within {target}" for name, target in scenario["slo"].items() if target is not None]
-    own = [one for one in scenario.get("workload", {}).get("tenants", {}).values() if one.get("slo")]
-    if own:
+    promised = promises(scenario)
+    targets = {kind: getattr(promised.everybody, f"{kind}_ps") for kind in KINDS}
+    found = [f"{kind.upper()} within {duration_text(target)}" for kind, target in targets.items() if target is not None]
+    if promised.own:
         found.append("some tenants have their own")
     return ", ".join(found) or "none"
 

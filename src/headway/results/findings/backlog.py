@@ -2,7 +2,7 @@
 
 The backlog b(t) are the requests that have come, have not ended and wait: for their first token or, where prompts are
 computed apart, for their KV cache to come to the instance that generates. It is read at `SAMPLES` instants at equal
-distances between the first arrival and the last; q₂ and q₄ are its means over the second and the fourth quarter of
+distances after the first arrival, up to the last; q₂ and q₄ are its means over the second and the fourth quarter of
 them. With A requests in all the run is
 
 * *stable* where b stays below max(`LEAST`, `WALK`·√A): what comes and goes at random adds up to about √A;
@@ -53,9 +53,9 @@ def saturation(result: Result) -> str:
 
 def backlog(requests: Columns) -> Backlog:
     count = len(requests)
-    limit = max(LEAST, WALK * isqrt(count))
     if not count:
-        return Backlog("stable", [], [], limit)
+        return Backlog("stable", [], [], LEAST)
+    limit = max(LEAST, isqrt(WALK**2 * count - 1) + 1)  # the first whole number that is not below
     arrivals = requests.arrival_ps
     left = sorted(at for at in _served(requests) if at >= 0)
     begin, length = arrivals[0], arrivals[count - 1] - arrivals[0]

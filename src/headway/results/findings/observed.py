@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from headway.results.columns import Columns, word_of
 from headway.results.findings.stays import Stays, stays
-from headway.results.recorder import RunFacts, Targets
+from headway.results.promises import promises
+from headway.results.recorder import RunFacts
 from headway.results.records import Preemption, Thrash
 from headway.results.waits import Waits
-from headway.types import PS_PER_SECOND, Json
-from headway.units import duration_ps
+from headway.types import Json
 
 if TYPE_CHECKING:
     from headway.results.result import Result
@@ -25,10 +25,7 @@ class Observed:
         self.requests = Columns(result.requests)
         self.instances = result.instance_ids()
         self.warmup: int = self.scenario.get("warmup") or 0
-        requests = self.requests
-        self.started_ps = requests.arrival_ps[0] if len(requests) else 0
-        length_ps: int = round(self.summary["duration_s"] * PS_PER_SECOND)  # as near as a float has it
-        self.ended_ps: int = max(self.started_ps + length_ps, max(requests.finished_ps, default=0))
+        self.started_ps, self.ended_ps = result.span_ps()
 
     @property
     def length_ps(self) -> int:
@@ -64,26 +61,20 @@ class Observed:
     def peers(self) -> dict[int, tuple[str, str]]:
         """The instances by index, each with what it shares with those that a router may choose instead: the model and
         the part that it plays."""
-        found = {}
-        for place, one in enumerate(self.summary["instances"]):
-            found[one.get("index", place)] = (one.get("model", ""), one.get("role", ""))
-        return found
+        return {index: (one.get("model", ""), one.get("role", "")) for index, one in self.result.instances().items()}
 
     @cached_property
     def facts(self) -> RunFacts:
         """What was promised, read back from the resolved scenario."""
-        workload = self.scenario.get("workload", {})
-        tenants = workload.get("tenants") or {}
-        own = {name: _targets(keys["slo"]) for name, keys in tenants.items() if keys.get("slo")}
-        slo = self.scenario.get("slo") or {}
+        promised = promises(self.scenario)
         return RunFacts(
             started_ps=self.started_ps,
             ended_ps=self.ended_ps,
             block_tokens=1,
             warmup=self.warmup,
             policy_metrics={},
-            slo=_targets(workload.get("slo") or slo),  # a tenant's own, where it is the only one, is the workload's
-            tenant_slos=own,
+            slo=promised.everybody,
+            tenant_slos=promised.own,
         )
 
     @cached_property
@@ -98,8 +89,3 @@ class Observed:
 
     def name(self, instance: int) -> str:
         return self.instances.get(instance, f"instance {instance}")
-
-
-def _targets(slo: Json) -> Targets:
-    given = {name: slo.get(name) for name in ("ttft", "tpot", "e2e")}
-    return Targets(*(None if text is None else duration_ps(text, f"slo.{name}") for name, text in given.items()))

@@ -10,6 +10,7 @@ end that the requests in the pile spent there.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -40,13 +41,18 @@ class Episode(NamedTuple):
 
 def find(seen: Observed) -> list[Finding]:
     limits = _limits(seen.scenario)
-    pools = {one.get("index", place): one.get("pool", "") for place, one in enumerate(seen.summary["instances"])}
+    pools = {index: one.get("pool", "") for index, one in seen.result.instances().items()}
     found = []
     for instance, waits in sorted(_waits(seen, limits, pools).items()):
         limit = limits.get(pools[instance]) or PILE
+        waits.sort()
+        longest = max(one.end - one.begin for one in waits)
         for episode in _episodes(waits, limit):
             if episode.high_ps >= LEAST_PS:
-                inside = [one for one in waits if one.begin < episode.end and one.end > episode.begin]
+                # Who began earlier than the longest wait before it is gone, so that not all are looked at each time.
+                first = bisect_left(waits, (episode.begin - longest,))
+                rest = waits[first : bisect_left(waits, (episode.end,))]
+                inside = [one for one in rest if one.end > episode.begin]
                 found.append(_finding(seen, instance, limit, episode, inside))
     return worst(found)
 
@@ -59,7 +65,7 @@ def _limits(scenario: Json) -> dict[str, int | None]:
 
 
 def _waits(seen: Observed, limits: dict[str, int | None], pools: dict[int, str]) -> dict[int, list[Wait]]:
-    """By instance that generates, in no order."""
+    """By instance that generates."""
     requests = seen.requests
     found: dict[int, list[Wait]] = {}
     if not len(requests) or max(requests.handed_ps) < 0:

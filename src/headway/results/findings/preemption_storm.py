@@ -6,6 +6,7 @@ of them to the last. Severity: the share of the requests that were at the instan
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -27,8 +28,11 @@ def find(seen: Observed) -> list[Finding]:
         by_instance.setdefault(one.instance, []).append(one)
     found = []
     for instance, done in sorted(by_instance.items()):
+        stays = seen.stays.get(instance)
+        came, went = (sorted(stays.begin_ps), sorted(stays.end_ps)) if stays else ([], [])
         for begin, end in _storms([one.at_ps for one in done]):
-            found.append(_finding(seen, instance, done[begin:end]))
+            there = bisect_right(came, done[end - 1].at_ps) - bisect_left(went, done[begin].at_ps)
+            found.append(_finding(seen, instance, done[begin:end], there))
     return worst(found)
 
 
@@ -48,12 +52,11 @@ def _storms(times: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield begin, end
 
 
-def _finding(seen: Observed, instance: int, done: list[Preemption]) -> Finding:
+def _finding(seen: Observed, instance: int, done: list[Preemption], there: int) -> Finding:
+    """`there` are the requests that the instance had meanwhile, as far as that is known."""
     at, until = done[0].at_ps, done[-1].at_ps
     yielded = Counter(one.request for one in done)
-    stays = seen.stays.get(instance)
-    times = zip(stays.begin_ps, stays.end_ps, strict=True) if stays else iter(())
-    there = max(sum(begin <= until and end >= at for begin, end in times), len(yielded))
+    there = max(there, len(yielded))
     most = max(yielded.values())
     return Finding(
         kind=KIND,

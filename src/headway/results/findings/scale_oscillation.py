@@ -7,6 +7,7 @@ an episode, and one in which `LEAST` or more do is told: up, down, up. Severity:
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
@@ -52,11 +53,9 @@ def _finding(seen: Observed, pool: str, episode: list[ScaleRecord]) -> Finding:
     fewest = min(min(one.before, one.after) for one in episode)
     most = max(max(one.before, one.after) for one in episode)
     requests = seen.requests
-    slow = [
-        (first - arrival, row)
-        for row, (first, arrival) in enumerate(zip(requests.first_token_ps, requests.arrival_ps, strict=True))
-        if first >= 0 and at <= arrival <= until
-    ]
+    arrivals, first = requests.arrival_ps, requests.first_token_ps
+    rows = range(bisect_left(arrivals, at), bisect_right(arrivals, until))
+    slow = [(first[row] - arrivals[row], row) for row in rows if first[row] >= 0]
     return Finding(
         kind=KIND,
         at_ps=at,

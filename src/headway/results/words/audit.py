@@ -6,7 +6,7 @@ from headway.results.decisions import Decision
 from headway.results.words.figures import Line, Parts, Section, count, percent, said
 from headway.results.words.issues import undecided
 from headway.results.words.material import Material
-from headway.results.words.survey import Survey, best_estimate, best_holder, judged
+from headway.results.words.survey import Survey, best_estimate, best_holder
 from headway.results.words.worst import candidate, happened, taken
 
 
@@ -50,7 +50,7 @@ def _totals(survey: Survey, wanted: int) -> list[Parts]:
 
 
 def _believed(run: Material, place: int, one: Decision) -> Parts:
-    chosen, holder, soonest = one.place(judged(one)), best_holder(one), best_estimate(one)
+    chosen, holder, soonest = one.place(one.judged), best_holder(one), best_estimate(one)
     parts = said("Believed: {}", candidate(run, place, one, chosen))
     if holder != chosen:
         source = f"decision.{place}.{one.candidates[holder]}.believed_tokens"

@@ -10,7 +10,7 @@ from msgspec import Struct, to_builtins
 from headway import registry
 from headway.results.records import Finding
 from headway.results.result import Result
-from headway.results.words.counterfactuals import best_alternatives
+from headway.results.words.counterfactuals import simulated_again
 from headway.results.words.figures import Fact, Line, Parts, Section, facts_of, text_of
 from headway.results.words.issues import FOCUS, issues
 from headway.results.words.material import Material
@@ -110,7 +110,7 @@ def scores(run: Material) -> dict[str, float | None]:
         found[path] = value
     if run.survey is not None and run.survey.estimated:
         found["regret.estimated"] = run.survey.regret_ps / run.survey.estimated / 1e9
-    again = best_alternatives(run)
+    again = simulated_again(run)
     if again:
         found["regret.true"] = sum(max(0, one.regret_ps) for one in again) / len(again) / 1e9
     return found
@@ -182,12 +182,14 @@ def fitted(sections: Sequence[Section], max_tokens: int, made_up: frozenset[str]
 def _written(sections: Sequence[Section], kept: dict[int, set[int]]) -> Parts:
     parts: list[str | Fact] = []
     for place in sorted(kept):
-        parts += ["\n"] * bool(parts) + [*sections[place].title, "\n"]
-        position = 0
+        section, position = sections[place], 0
+        shown = sum(not section.lines[turn].depth for turn in kept[place])
+        title = section.title if section.titled is None else section.titled(shown)
+        parts += ["\n"] * bool(parts) + [*title, "\n"]
         for turn in sorted(kept[place]):
-            line = sections[place].lines[turn]
+            line = section.lines[turn]
             position += not line.depth
-            parts += [_mark(line, position, sections[place]), *line.parts, "\n"]
+            parts += [_mark(line, position, section), *line.parts, "\n"]
     return tuple(parts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from headway.results.ranking import direction
-from headway.results.records import Counterfactual
+from headway.results.records import Counterfactual, best_alternatives
 from headway.results.words.figures import Line, Parts, Section, amount, at, count, ms, ms_of, name, number, said
 from headway.results.words.issues import undecided
 from headway.results.words.material import Material
@@ -23,18 +23,12 @@ class Again(Struct, frozen=True):
     regret_ps: int
 
 
-def best_alternatives(run: Material) -> list[Again]:
+def simulated_again(run: Material) -> list[Again]:
     """The best alternative of each decision that was simulated again, by the time to first token; most regret first.
     Those are left out where a first token never came."""
-    best: dict[tuple[int, int], Again] = {}
-    for place, one in enumerate(run.result.counterfactuals):
-        regret = one.regret_ps
-        if regret is None:
-            continue
-        known = best.get((one.request, one.at_ps))
-        if known is None or regret > known.regret_ps:
-            best[one.request, one.at_ps] = Again(place, one, regret)
-    return sorted(best.values(), key=lambda again: (-again.regret_ps, again.one.at_ps, again.one.request))
+    tried = run.result.counterfactuals
+    best = [Again(place, tried[place], tried[place].regret_ps or 0) for place in best_alternatives(tried).values()]
+    return sorted(best, key=lambda again: (-again.regret_ps, again.one.at_ps, again.one.request))
 
 
 def section(run: Material) -> Section:
@@ -43,7 +37,7 @@ def section(run: Material) -> Section:
         lines.append(Line(undecided(run), 16))
     else:
         lines += _estimated(run.survey)
-    again = best_alternatives(run)
+    again = simulated_again(run)
     if again:
         lines += _simulated(run, again)
     else:
@@ -66,7 +60,7 @@ def _estimated(survey: Survey) -> list[Line]:
     if survey.hit_elsewhere:
         elsewhere = count("decisions.hit_elsewhere", survey.hit_elsewhere)
         text = (
-            "{} decisions found nothing cached where the request went, while another was believed to hold part of it."
+            "{} decisions found nothing cached where the request went, while another was believed to hold more of it."
         )
         lines.append(Line(said(text, elsewhere), 9))
     if survey.compared:
@@ -123,7 +117,7 @@ def imagined(run: Material, examples: int) -> Section:
     from headway.results.words.worst import estimated_phrase
 
     lines: list[Line] = []
-    again = best_alternatives(run)
+    again = simulated_again(run)
     shown = [one for one in again if one.regret_ps > 0][: 4 * examples]
     for turn, one in enumerate(shown):
         lines.append(Line(simulated_phrase(run, one), 7 + turn))

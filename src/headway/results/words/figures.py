@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -46,6 +46,7 @@ class Section(Struct):
     title: Parts
     lines: list[Line]
     numbered: bool = False
+    titled: Callable[[int], Parts] | None = None  # the title for so many entries, no longer than that for all
 
 
 def text_of(parts: Parts) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
+from headway.results.promises import KINDS, Promises, promises
 from headway.results.recorder import Targets
 from headway.results.records import Finding
 from headway.results.result import Result
@@ -14,9 +15,7 @@ from headway.results.table import Coded
 from headway.results.words.figures import Fact, name
 from headway.results.words.survey import Survey, survey
 from headway.types import Json
-from headway.units import duration_ps
 
-KINDS: Final = ("ttft", "tpot", "e2e")
 MET, MISSED, UNCOUNTED = 0, 1, -1
 
 
@@ -68,23 +67,25 @@ class Material:
     # --- promises ----------------------------------------------------------------------------------------------
 
     @cached_property
+    def promises(self) -> Promises:
+        return promises(self.scenario)
+
+    @property
     def everybody(self) -> Targets:
         """What a request is promised whose tenant has no targets of its own."""
-        return _targets(self.scenario.get("workload", {}).get("slo") or self.scenario.get("slo") or {})
+        return self.promises.everybody
 
-    @cached_property
+    @property
     def own(self) -> dict[str, Targets]:
         """What the tenants are promised that have targets of their own."""
-        given = self.scenario.get("workload", {}).get("tenants") or {}
-        found = {tenant: _targets(keys.get("slo") or {}) for tenant, keys in given.items()}
-        return {tenant: targets for tenant, targets in found.items() if targets != Targets()}
+        return self.promises.own
 
-    @cached_property
+    @property
     def has_slo(self) -> bool:
-        return self.everybody != Targets() or bool(self.own)
+        return self.promises.any
 
     def promised(self, tenant: str) -> Targets:
-        return self.own.get(tenant, self.everybody)
+        return self.promises.to(tenant)
 
     @cached_property
     def missed(self) -> array[int]:
@@ -144,12 +145,6 @@ class Material:
         """Requests that were sent more than once, so that what became of them is not owed to one decision."""
         both = zip(self.column("retries"), self.column("redirects"), strict=True)
         return frozenset(row for row, (retries, redirects) in enumerate(both) if retries or redirects)
-
-
-def _targets(slo: Json) -> Targets:
-    given = {kind: slo.get(kind) for kind in KINDS}
-    found = {f"{kind}_ps": duration_ps(value, f"slo.{kind}") for kind, value in given.items() if value is not None}
-    return Targets(**found)
 
 
 def _kept(targets: Targets, arrival: int, first: int, finished: int, output: int) -> bool:

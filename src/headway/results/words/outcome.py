@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from headway.results.percentiles import PS_PER_MS
+from headway.results.promises import KINDS
 from headway.results.recorder import Targets
 from headway.results.words.figures import (
     Fact,
@@ -24,7 +25,7 @@ from headway.results.words.figures import (
     said,
     text_of,
 )
-from headway.results.words.material import KINDS, MISSED, UNCOUNTED, Material
+from headway.results.words.material import MISSED, UNCOUNTED, Material
 from headway.results.words.setting import policies, setting
 from headway.results.words.tokens import FEWEST_TOKENS, tokens
 from headway.types import Json
@@ -59,7 +60,10 @@ def verdict(run: Material) -> Parts:
         return said(f"{BAD}: none of {{}} requests completed; {{}} {ended.replace('_', ' ')}.", arrived, most)
     if run.has_slo and slo["goodput_ratio"] is not None:
         share = percent("summary.slo.goodput_ratio", slo["goodput_ratio"])
-        parts = said(f"{GOOD if kept(run) else BAD}: {{}} of {{}} requests met their SLO", share, arrived)
+        planned = count("requests.planned", requests["arrived"] - run.warmup + requests["abandoned"])
+        whose = "planned requests" if requests["abandoned"] else "requests"
+        whose += " after the warm-up" if run.warmup else ""
+        parts = said(f"{GOOD if kept(run) else BAD}: {{}} of {{}} {whose} met their SLO", share, planned)
     else:
         done = count("summary.requests.completed", requests["completed"])
         parts = said("No SLO was set: {} of {} requests completed", done, arrived)

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from headway.results.decisions import Decision
+from headway.results.decisions import Decision, scorer_weights
 from headway.results.result import Result
 
 SHORT_QUEUE: Final = 5  # requests: a queue below this is short
@@ -39,7 +39,7 @@ class Survey(Struct):
     regret_ps: int = 0  # estimated, summed
     regretted: int = 0  # decisions with any
     away: Away = field(default_factory=Away)
-    hit_elsewhere: int = 0  # nothing of the prompt was cached where it went, some was believed cached elsewhere
+    hit_elsewhere: int = 0  # nothing of the prompt was cached where it went, more was believed cached elsewhere
     compared: int = 0  # decisions whose estimate can be held against what came
     expected_ps: int = 0  # the estimates of those, summed
     waited_ps: int = 0  # what came, from the decision to the first token, summed
@@ -62,7 +62,7 @@ def survey(result: Result, missed: array[int]) -> Survey:
         found.candidates += len(one.candidates)
         once = not retries[row] and not redirects[row]
         started, cached, first = (column[row] if once else -1 for column in columns)
-        chosen = one.place(judged(one))
+        chosen = one.place(one.judged)
         found.queued[row], found.believed[row] = one.queued[chosen], one.believed_tokens[chosen]
         regret = regret_ps(one, chosen)
         if regret is not None:
@@ -103,11 +103,6 @@ def _beliefs(
         away.deciders[decider] += 1
 
 
-def judged(one: Decision) -> int:
-    """The instance that computes the prompt."""
-    return one.prefill if one.prefill >= 0 else one.target
-
-
 def regret_ps(one: Decision, chosen: int) -> int | None:
     """By how much sooner, by the latency model, the first token would have come from the best candidate."""
     if one.estimated_ttft_ps[chosen] < 0:
@@ -118,29 +113,18 @@ def regret_ps(one: Decision, chosen: int) -> int | None:
 def best_estimate(one: Decision) -> int:
     """Where the candidate stands whose first token would come soonest."""
     places = [place for place, estimate in enumerate(one.estimated_ttft_ps) if estimate >= 0]
-    return min(places, key=one.estimated_ttft_ps.__getitem__, default=one.place(judged(one)))
+    return min(places, key=one.estimated_ttft_ps.__getitem__, default=one.place(one.judged))
 
 
 def best_holder(one: Decision) -> int:
     """Where the candidate stands that computes prompts and is believed to hold most of this one: that chosen, or the
     first."""
-    chosen = one.place(judged(one))
+    chosen = one.place(one.judged)
     best = chosen
     for place, tokens in enumerate(one.believed_tokens):
         if tokens > one.believed_tokens[best] and one.estimated_ttft_ps[place] >= 0:
             best = place
     return best
-
-
-def scorer_weights(routing: object) -> dict[str, float]:
-    """The weights of a policy's scorers by the names that they have in a decision; empty where it has none."""
-    scorers = routing.get("scorers") if isinstance(routing, dict) else None
-    found: dict[str, float] = {}
-    for one in scorers if isinstance(scorers, list) else ():
-        if isinstance(one, dict) and isinstance(one.get("weight"), int | float):
-            times = sum(known.partition("#")[0] == one["name"] for known in found)
-            found[one["name"] if not times else f"{one['name']}#{times + 1}"] = float(one["weight"])
-    return found
 
 
 def spoke_most(one: Decision, chosen: int, other: int, weights: dict[str, float]) -> str | None:

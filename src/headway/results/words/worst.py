@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 from msgspec import Struct
 
 from headway.results.decisions import Decision
-from headway.results.words.counterfactuals import Again, best_alternatives
+from headway.results.words.counterfactuals import Again, simulated_again
 from headway.results.words.figures import Fact, Line, Parts, Section, at, count, ms_of, name, number, said
 from headway.results.words.material import MISSED, UNCOUNTED, Material
-from headway.results.words.survey import best_estimate, best_holder, judged
+from headway.results.words.survey import best_estimate, best_holder
 
 
 class Case(Struct, frozen=True):
@@ -25,7 +23,6 @@ def section(run: Material, examples: int) -> Section | None:
     if not examples:
         return None
     cases = worst(run, examples)
-    title = said("## Worst Decisions ({} examples)", count("worst.count", len(cases)))
     if run.survey is None:
         return None  # which is said already
     if not cases:
@@ -36,7 +33,11 @@ def section(run: Material, examples: int) -> Section | None:
         weight = 8 + 5 * turn
         lines.append(Line(taken(run, case.place, case.decision), weight, bound=3))
         lines += [Line(told(run, case), weight, 1) for told in (context, result, regret)]
-    return Section(title, lines, numbered=True)
+    return Section(_title(len(cases)), lines, numbered=True, titled=_title)
+
+
+def _title(shown: int) -> Parts:
+    return said(f"## Worst Decisions ({{}} {'example' if shown == 1 else 'examples'})", count("worst.count", shown))
 
 
 def worst(run: Material, examples: int) -> list[Case]:
@@ -46,15 +47,12 @@ def worst(run: Material, examples: int) -> list[Case]:
     if run.survey is None or decisions is None:
         return []
     found: dict[int, Case] = {}
-    for again in best_alternatives(run):
+    for again in simulated_again(run):
         if again.regret_ps <= 0 or len(found) == examples:
             break
-        place = bisect_left(decisions, again.one.at_ps, key=lambda one: one.at_ps)
-        while place < len(decisions) and decisions[place].at_ps == again.one.at_ps:
-            if decisions[place].request == again.one.request:
-                found[place] = Case(place, decisions[place], again)
-                break
-            place += 1
+        known = decisions.find(again.one.at_ps, again.one.request)
+        if known is not None:
+            found[known] = Case(known, decisions[known], again)
     for _, place in run.survey.worst:
         if len(found) >= examples:
             break
@@ -80,7 +78,7 @@ def taken(run: Material, place: int, one: Decision) -> Parts:
 def context(run: Material, case: Case) -> Parts:
     """What the router saw of the one chosen, and of that which would have been better."""
     one = case.decision
-    chosen, other = one.place(judged(one)), _other(case)
+    chosen, other = one.place(one.judged), _other(case)
     parts = said("Context: {}", candidate(run, case.place, one, chosen))
     if other != chosen:
         parts += said("; {}", candidate(run, case.place, one, other))
@@ -101,7 +99,7 @@ def candidate(run: Material, place: int, one: Decision, seat: int) -> Parts:
 def result(run: Material, case: Case) -> Parts:
     """What came of it."""
     one = case.decision
-    seat = one.place(judged(one))
+    seat = one.place(one.judged)
     estimate = _estimate(case.place, one, seat)
     expected = said("; the latency model expected {}", estimate) if estimate is not None else ()
     return said("Result: {}{}.", happened(run, one.request), expected)
@@ -125,15 +123,13 @@ def happened(run: Material, row: int) -> Parts:
 
 
 def _outcome(run: Material, row: int) -> str:
-    column = run.column("outcome")
-    codes, words = run.coded("outcome") if not isinstance(column, list) else (range(len(column)), column)
-    return words[codes[row]].replace("_", " ")
+    return str(run.column("outcome")[row]).replace("_", " ")
 
 
 def regret(run: Material, case: Case) -> Parts:
     if case.again is None:
         seat = best_estimate(case.decision)
-        chosen = case.decision.place(judged(case.decision))
+        chosen = case.decision.place(case.decision.judged)
         best, mine = case.decision.estimated_ttft_ps[seat], case.decision.estimated_ttft_ps[chosen]
         source = f"decision.{case.place}"
         return said(
@@ -145,7 +141,7 @@ def regret(run: Material, case: Case) -> Parts:
     one, source = case.again.one, f"counterfactual.{case.again.place}"
     return said(
         "Regret: simulated again, {} gave TTFT {}, {} sooner.",
-        run.instance(one.alternative if one.alternative_prefill < 0 else one.alternative_prefill),
+        run.instance(one.changed),
         ms_of(f"{source}.alternative_ttft_ps", one.alternative_ttft_ps),
         ms_of(f"{source}.regret_ps", case.again.regret_ps),
     )
@@ -153,7 +149,7 @@ def regret(run: Material, case: Case) -> Parts:
 
 def estimated_phrase(run: Material, place: int, one: Decision) -> Parts:
     """The same as a supposition, by the latency model."""
-    seat, chosen = best_estimate(one), one.place(judged(one))
+    seat, chosen = best_estimate(one), one.place(one.judged)
     source = f"decision.{place}"
     return said(
         "If request {} had gone to {} instead of {} at {}, its first token would by the latency model have come {}"
@@ -172,8 +168,7 @@ def _other(case: Case) -> int:
     one = case.decision
     if case.again is None:
         return best_estimate(one)
-    told = case.again.one
-    other = told.alternative if told.alternative_prefill < 0 else told.alternative_prefill
+    other = case.again.one.changed
     return one.place(other) if other in one.candidates else best_holder(one)
 
 
