@@ -31,13 +31,13 @@ from headway import latency, registry
 from headway.experiment.compare import PER
 from headway.experiment.controls import CONTROLS
 from headway.experiment.run import about
-from headway.experiment.tracing import TRACES
 from headway.latency import NAMES, gpus, links, models
 from headway.overrides import policy_config
 from headway.results import store, study
 from headway.results.groups import fairness, sessions
 from headway.results.recorder import Recorder
 from headway.results.sample import Sample
+from headway.results.store import TRACES
 from headway.results.table import COLUMNS
 from headway.scenario import Scenario
 from headway.types import KEPT, OUTCOMES

@@ -23,7 +23,7 @@ from headway.experiment import sweep as module
 from headway.experiment.grid import axes, points
 from headway.experiment.paired import HEADLINE
 from headway.report.progress import SweepProgress
-from headway.results import study
+from headway.results import store, study
 from headway.results.ranking import value
 from headway.scenario import Scenario
 
@@ -51,11 +51,11 @@ class Counted:
         self.simulate = headway.simulate
         monkeypatch.setattr(module, "simulate", self)
 
-    def __call__(self, resolved: dict[str, Any]) -> headway.Result:
+    def __call__(self, resolved: dict[str, Any], trace: str) -> headway.Result:
         if len(self.runs) == self.last:
             raise KeyboardInterrupt
         self.runs.append(resolved)
-        return self.simulate(resolved)
+        return self.simulate(resolved, trace=trace)
 
 
 # --- what is varied ---------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def verdict_of(shares: list[float], vary: list[str], monkeypatch: pytest.MonkeyP
         def summary(self) -> dict[str, Any]:
             return {**summary, "slo": {**summary["slo"], "goodput_ratio": next(given)}}
 
-    monkeypatch.setattr(module, "simulate", lambda resolved: Told())
+    monkeypatch.setattr(module, "simulate", lambda resolved, trace: Told())
     return headway.sweep({**SCENARIO, **changed}, vary, workers=1).verdict
 
 
@@ -260,7 +260,9 @@ def test_another_version_or_another_scenario_is_not_reused(tmp_path: Path, monke
     headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s")
     assert headway.sweep({**SCENARIO, "seed": 6}, GRID, workers=1, output=tmp_path / "s").reused == 0
     assert headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s").reused == 4
-    monkeypatch.setattr(study, "__version__", "9.9")
+    assert headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s", trace="decisions").reused == 0
+    assert headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s").reused == 4
+    monkeypatch.setattr(store, "__version__", "9.9")
     assert headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s").reused == 0
 
 

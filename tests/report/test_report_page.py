@@ -159,6 +159,17 @@ def test_findings_are_told_with_their_evidence(tmp_path: Path) -> None:
     assert ["share", "0.04"] in found.cells and ["requests, for instance", "1, 2"] in found.cells
 
 
+def test_no_target_is_called_everybodys_where_tenants_have_their_own(tmp_path: Path) -> None:
+    tenants = {"shop": {"slo": {"ttft": "50ms"}}, "crawler": {}}
+    workload = {**SCENARIO["workload"], "tenants": tenants}
+    result = simulate({**SCENARIO, "workload": workload, "slo": {"ttft": "10s"}}, routing="lmetric")
+    met = percent(result.summary()["slo"]["ttft_attainment"])
+    found = read(report(result, tmp_path / "page.html"))
+    assert f"TTFT by tenant {met}" in found.text and f"≤ 10s {met}" not in found.text
+    assert not any('"target: ' in one for one in found.data)
+    assert any('"target: ' in one for one in read(report(example(), tmp_path / "page.html")).data)
+
+
 def test_a_run_without_findings_says_so(tmp_path: Path) -> None:
     result = example()
     result._findings = []

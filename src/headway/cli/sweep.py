@@ -9,7 +9,8 @@ from cyclopts import Parameter
 
 from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
 from headway.cli.page import AsJson, Page, say
-from headway.types import Json
+from headway.cli.run import Trace
+from headway.types import HeadwayError, Json
 
 
 def sweep(
@@ -33,6 +34,7 @@ def sweep(
             help="Write each run to this folder as soon as it is done; what is there already is read, not run again.",
         ),
     ] = None,
+    trace: Annotated[Trace, Parameter(help="What is written of these runs beside the requests.")] = "minimal",
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
 ) -> Page | Json:
@@ -41,9 +43,11 @@ def sweep(
     from headway.report.progress import SweepProgress
     from headway.report.sweep import report
 
+    if trace != "minimal" and output is None:
+        raise HeadwayError("--trace: say with -o FOLDER where it is to be written.")
     data = choice.data(scenario)
     with SweepProgress(say, aloud=output is not None) as progress:
-        found = run_sweep(data, vary or (), seeds=seeds, workers=workers, output=output, progress=progress)
+        found = run_sweep(data, vary or (), seeds=seeds, workers=workers, output=output, trace=trace, progress=progress)
     if output is not None:
         say(f"wrote {len(found.points):,} runs and study.json to {output}")
     return found.summary() if as_json else Page([report(found)])

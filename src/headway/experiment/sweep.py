@@ -17,6 +17,7 @@ from headway.experiment.paired import HEADLINE, SHARE
 from headway.experiment.run import simulate
 from headway.experiment.seeds import check_seeds, seeded
 from headway.experiment.sweep_words import KEPT, verdict
+from headway.experiment.tracing import check_trace
 from headway.experiment.verdict import has_slo
 from headway.results import study
 from headway.results.ranking import value
@@ -138,6 +139,7 @@ def sweep(
     overrides: str | Iterable[str] = (),
     workers: int | None = None,
     output: str | Path | None = None,
+    trace: str = "minimal",
     progress: Progress | None = None,
 ) -> Sweep:
     """Run a scenario at every point of a grid over its keys.
@@ -148,10 +150,12 @@ def sweep(
     is run.
 
     With several `seeds` each point runs under the same ones, the n-th of which adds n to the scenario's, and figures
-    are means. With `output` each run is written as soon as it is done, and a sweep that is repeated, or goes on after
-    an interruption, reads what is there. Runs go to `workers` processes, all cores unless told otherwise.
+    are means. With `output` each run is written as soon as it is done, with as much of it as `trace` says (`minimal`,
+    `decisions` or `full`), and a sweep that is repeated, or goes on after an interruption, reads what is there. Runs go to
+    `workers` processes, all cores unless told otherwise.
     """
     check_seeds(seeds)
+    check_trace(trace)
     data = load_data(scenario, overrides)
     base = validate(data)
     found = axes(vary, base)
@@ -160,18 +164,21 @@ def sweep(
     if folder is not None:
         study.check(folder, "sweep")
         study.clear_parts(folder)
-    return _Sweeping(base, found, grid, seeds, folder).run(workers, progress)
+    return _Sweeping(base, found, grid, seeds, folder, trace).run(workers, progress)
 
 
 class _Sweeping:
     """One sweep in the making. A task is a point under a seed."""
 
-    def __init__(self, base: Scenario, found: list[Axis], grid: list[Point], seeds: int, folder: Path | None) -> None:
+    def __init__(
+        self, base: Scenario, found: list[Axis], grid: list[Point], seeds: int, folder: Path | None, trace: str
+    ) -> None:
         self.base = base.resolved()
         self.axes = found
         self.grid = grid
         self.seeds = seeds
         self.folder = folder
+        self.trace = trace
         self.keys = [point.scenario.key() for point in grid]
         self.folders = self._named()
         self.done: dict[tuple[int, int], Json] = {}
@@ -219,7 +226,8 @@ class _Sweeping:
         resolved = self.grid[place].scenario.resolved()
         target = None if self.folder is None else self.folder / self.folders[place]
         label = self.grid[place].label
-        return Job(label, _run, (seeded(resolved, seed), seed, target, label), home=strange(resolved["policies"]))
+        given = (seeded(resolved, seed), seed, target, label, self.trace)
+        return Job(label, _run, given, home=strange(resolved["policies"]))
 
     def _read(self, tasks: Sequence[tuple[int, int]]) -> None:
         """What the folder has already. A policy of the caller's own program may have changed under its name."""
@@ -229,7 +237,7 @@ class _Sweeping:
             if strange(self.grid[place].scenario.resolved()["policies"]):
                 continue
             if not seed:
-                kept = study.read_summary(self.folder / self.folders[place], self.keys[place])
+                kept = study.read_summary(self.folder / self.folders[place], self.keys[place], self.trace)
             else:
                 kept = study.read_seed(self.folder, _key(self.grid[place].scenario, seed))
             if kept is not None:
@@ -268,10 +276,10 @@ def _key(scenario: Scenario, seed: int) -> str:
     return validate(seeded(scenario.resolved(), seed)).key()
 
 
-def _run(resolved: Json, seed: int, folder: Path | None, label: str) -> Json:
+def _run(resolved: Json, seed: int, folder: Path | None, label: str, trace: str) -> Json:
     """A run, written by whoever simulated it: the first seed's in full, of the others the summary."""
     try:
-        result = simulate(resolved)
+        result = simulate(resolved, trace="minimal" if seed or folder is None else trace)
     except HeadwayError as error:
         raise HeadwayError(f"{WHERE} {label}: {error}") from error
     summary = result.summary()

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final
 
-from headway import __version__
 from headway.journal import Journal
 from headway.policies.context import Context
 from headway.results import store
 from headway.results.decision_log import DecisionLog
 from headway.results.result import Result
+from headway.results.store import TRACES
 from headway.types import ClusterView, Delay, HeadwayError, Priority, Reject, Request, Route
 from headway.wording import shown, suggest
 
-TRACES: Final = ("minimal", "decisions", "full")
 Explain = Callable[[Request, Route], None]  # is told every routing decision, with its scorecard
 
 
@@ -50,13 +48,8 @@ def check_trace(trace: str) -> None:
 
 def kept(folder: Path, key: str, trace: str) -> Result | None:
     """A run that this version has written there, whole and with as much of it as is asked for; None without one."""
-    told = store.manifest(folder)
-    if told is None or (told.key, told.headway) != (key, __version__) or told.trace not in TRACES:
-        return None
-    if TRACES.index(told.trace) < TRACES.index(trace):
-        return None
     try:
-        return Result.load(folder)
+        return Result.load(folder) if store.has(folder, key, trace) else None
     except HeadwayError:  # somebody has been at it
         return None
 

@@ -27,10 +27,7 @@ def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> Rende
     said = note(summary, scenario["warmup"])
     if said is not None:
         parts.extend((Text(said), ""))
-    targets = scenario["slo"]
-    if has_slo({**scenario, "slo": {}}):  # a tenant has its own: no one target is everybody's
-        targets = dict.fromkeys(targets)
-    parts += [latencies, "", facts(run_facts(summary, targets)), ""]
+    parts += [latencies, "", facts(run_facts(summary, scenario)), ""]
     for name in ("tenants", "classes", "kinds", "models"):
         if name in summary:
             parts += [groups(name, summary[name], has_slo(scenario)), ""]
@@ -60,7 +57,10 @@ def groups(name: str, found: Sequence[Mapping[str, Any]], slo: bool) -> Renderab
     return Group(made, Text(f" and {left:,} more, with --json")) if left else made
 
 
-def run_facts(summary: Mapping[str, Any], targets: Mapping[str, Any]) -> list[tuple[str, str]]:
+def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[tuple[str, str]]:
+    targets = scenario["slo"]
+    if has_slo({**scenario, "slo": {}}):  # a tenant has its own: no one target is everybody's
+        targets = dict.fromkeys(targets)
     requests, throughput, cache = summary["requests"], summary["throughput"], summary["cache"]
     balance, slo, cost = summary["balance"], summary["slo"], summary["cost"]
     usd = GAP if cost["usd_per_1k_tokens"] is None else number(1000 * cost["usd_per_1k_tokens"], 3)

@@ -42,6 +42,7 @@ from headway.types import HeadwayError, Json
 from headway.wording import cut
 
 FORMAT = 1
+TRACES: Final = ("minimal", "decisions", "full")  # how much of a run is written down, see `experiment.tracing`
 MANIFEST, SCENARIO, SUMMARY, REQUESTS = "manifest.json", "scenario.yaml", "summary.json", "requests.jsonl"
 DECISIONS, ADMISSION = "decisions.jsonl", "admission.jsonl"
 STUDY = "study.json"  # marks a folder of several runs
@@ -126,7 +127,17 @@ def write(folder: str | Path, kept: Kept) -> None:
 
 def add(folder: str | Path, name: str, lines: Sequence[msgspec.Struct]) -> None:
     """Write one list of a run, as in LISTS, into the folder that has the rest of it."""
-    write_lines(Path(folder) / LISTS[name][0], lines)
+    file = Path(folder) / LISTS[name][0]
+    part = file.with_suffix(".part")  # the folder stays whole
+    try:
+        if lines:
+            write_lines(part, lines)
+            part.replace(file)
+        else:
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
 
 
 def check(folder: str | Path) -> None:
@@ -152,6 +163,14 @@ def manifest(folder: str | Path) -> Manifest | None:
         return msgspec.json.decode((Path(folder) / MANIFEST).read_bytes(), type=Manifest)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def has(folder: str | Path, key: str, trace: str) -> bool:
+    """Whether this version has written a run of that key there, with as much of it as is asked for."""
+    told = manifest(folder)
+    if told is None or (told.format, told.headway, told.key) != (FORMAT, __version__, key):
+        return False
+    return told.trace in TRACES and TRACES.index(told.trace) >= TRACES.index(trace)
 
 
 def _text(file: Path, text: str) -> None:

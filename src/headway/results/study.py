@@ -156,16 +156,16 @@ def by_key(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def read_summary(folder: Path, key: str) -> Json | None:
+def read_summary(folder: Path, key: str, trace: str) -> Json | None:
     """The summary of a whole run folder that this version wrote for a run key; None where there is none."""
+    if not store.has(folder, key, trace):
+        return None
     try:
-        manifest = msgspec.json.decode((folder / store.MANIFEST).read_bytes(), type=dict[str, Any])
         there = all((folder / name).is_file() for name in (store.SCENARIO, store.REQUESTS))
         summary = msgspec.json.decode((folder / store.SUMMARY).read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError):
         return None
-    same = (manifest.get("format"), manifest.get("headway")) == (store.FORMAT, __version__)
-    return summary if there and same and manifest.get("key") == key else None
+    return summary if there else None
 
 
 def write_seed(folder: Path, key: str, summary: Json) -> None:

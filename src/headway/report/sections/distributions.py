@@ -9,8 +9,8 @@ from headway.report.book import Book, side_by_side
 from headway.report.charts.distributions import cdf
 from headway.report.terminal import number
 from headway.results.percentiles import PS_PER_MS
+from headway.results.promises import promises
 from headway.types import Json
-from headway.units import duration_ps
 
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 LONG: Final = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End to end"}
@@ -40,6 +40,7 @@ def distributions(book: Book) -> str:
 
 
 def target_ms(scenario: Json, name: str) -> float | None:
-    """What all were promised."""
-    given = scenario["slo"].get(name)
-    return None if given is None else duration_ps(given, f"slo.{name}") / PS_PER_MS
+    """What all were promised; nothing where a tenant has targets of its own."""
+    promised = promises(scenario)
+    target_ps = None if promised.own else getattr(promised.everybody, f"{name}_ps")
+    return None if target_ps is None else target_ps / PS_PER_MS

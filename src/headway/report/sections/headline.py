@@ -129,6 +129,6 @@ def _count(it: float | None) -> str:
 
 
 def _facts(case: Case) -> str:
-    rows = run_facts(case.summary, case.scenario["slo"])
+    rows = run_facts(case.summary, case.scenario)
     cells = "".join(f"<dt>{escape(name)}</dt><dd>{escape(said)}</dd>" for name, said in rows)
     return f'<dl class="card" style="margin-top:1rem">{cells}</dl>'

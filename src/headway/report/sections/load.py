@@ -82,7 +82,7 @@ def _table(book: Book, shown: Sequence[Digest]) -> str:
         "requests",
         "share",
         "mean at once",
-        "in its fullest part",
+        "fullest part",
         "busy",
         "KV at most",
         "preemptions",

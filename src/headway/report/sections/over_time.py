@@ -39,7 +39,7 @@ def over_time(book: Book) -> str:
         ]
         for one in book.drawn
     ]
-    heads = ["run", "waiting, mean", "at most", "running, mean", "at most", "until all was done"]
+    heads = ["run", "waiting, mean", "fullest part", "running, mean", "fullest part", "until all was done"]
     table = html.table(heads, rows)
     return html.section("Over time", book.legend(), side_by_side(figures), table, _happened(book), name="over-time")
 
