@@ -24,6 +24,7 @@ from headway.types import HeadwayError, Json
 
 Source = str | Path | Result
 SHOWN: Final = 3  # keys in a label that tells runs apart
+ASKED: Final = ("workload", "slo", "horizon", "warmup")  # what runs that are ranked have in common
 
 
 class Case(Struct):
@@ -115,8 +116,15 @@ def _runs(sources: Sequence[Source]) -> Cases:
     kind = "run" if len(cases) == 1 else "comparison"
     baseline = None if kind == "run" else cases[0].label
     ranked = rank([(case.label, case.summary) for case in cases])
+    keys = differing([case.scenario for case in cases], ("policies", "name"))
+    alike = len(keys) == 0
+    other = [key for key in keys if key.partition(".")[0] in ASKED]
     said = verdict(ranked, cases[0].scenario, plain=baseline or "")
-    alike = len(differing([case.scenario for case in cases], ("policies", "name"))) == 0
+    if other:
+        more = f" and {len(other) - SHOWN} more" if len(other) > SHOWN else ""
+        said = (
+            f"These runs were not asked the same, so none is the best: they differ in {', '.join(other[:SHOWN])}{more}."
+        )
     command = again(kind, [(case.label, case.scenario, case.folder) for case in cases], stage) if alike else None
     order = [name for name, _ in ranked]
     cases.sort(key=lambda case: order.index(case.label))

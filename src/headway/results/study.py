@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from errno import EEXIST, ENOTEMPTY
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -116,25 +117,51 @@ def write_whole(file: Path, text: str) -> None:
 
 def save(result: Result, folder: Path) -> None:
     """A run folder that is either whole or not there; one of that name is replaced."""
-    part = folder.with_name(f".{folder.name}{PART}")
+    part = folder.with_name(f".{folder.name}.{os.getpid()}{PART}")
     try:
         shutil.rmtree(part, ignore_errors=True)
         result.save(part)
-        if folder.exists():
-            shutil.rmtree(folder)
-        part.replace(folder)
+        _put(part, folder)
     except OSError as error:
         raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
 
 
+def _put(part: Path, folder: Path) -> None:
+    """A folder takes the place of another, even where somebody else does the same at that moment."""
+    while True:
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            part.replace(folder)
+            return
+        except OSError as error:
+            if error.errno not in (ENOTEMPTY, EEXIST):
+                raise
+
+
 def clear_parts(folder: Path) -> None:
-    """Remove what was still being written when somebody ended it."""
+    """Remove what was still being written when somebody ended it, but not what another process is writing."""
     for place in (folder, folder / SEEDS):
         for part in sorted(place.glob(f".*{PART}")) if place.is_dir() else []:
+            if _others(part.name):
+                continue
             if part.is_dir():
                 shutil.rmtree(part, ignore_errors=True)
             else:
                 part.unlink(missing_ok=True)
+
+
+def _others(name: str) -> bool:
+    """Whether a process other than this one is at work on a part of that name."""
+    match = re.search(rf"\.(\d+){re.escape(PART)}$", name)
+    if match is None or int(match[1]) == os.getpid() or not hasattr(os, "getpgid"):
+        return False
+    try:
+        os.getpgid(int(match[1]))
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is somebody else's
+        pass
+    return True
 
 
 def remove_runs(folder: Path) -> None:
