@@ -11,11 +11,14 @@ import pytest
 from rich.console import Console
 
 import headway
+from conftest import Run
 from headway.experiment.counterfactual import counterfactuals, forced_run
 from headway.experiment.explain import explain
 from headway.experiment.run import finished, prepare
 from headway.report.explain import explanation
+from headway.results import store
 from headway.results.records import best_alternatives
+from headway.results.result import Result
 from headway.scenario import Scenario
 from headway.types import ClusterView, HeadwayError, Request, Route
 
@@ -219,3 +222,46 @@ def test_explain_speaks_of_beliefs_only_where_a_policy_has_some_and_of_what_was_
     text = told(headway.simulate(whole, routing="round-robin"), 1)
     assert "believed 0" not in text and "no other place" not in text
     assert "simulated again with every other choice, it gets no first token either." in text
+
+
+FRAGILE = """
+from headway import ClusterView, Request, Route, Routed
+
+class Fragile:
+    \"\"\"Cannot bear another hand in its decisions.\"\"\"
+
+    def bind(self, context):
+        self.wronged = False
+
+    def observe(self, event):
+        self.wronged |= isinstance(event, Routed) and event.instance.id != "instance-0"
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        if self.wronged:
+            raise RuntimeError("not where I sent it")
+        return Route("instance-0")
+"""
+
+
+def test_a_run_is_written_whatever_becomes_of_its_counterfactuals(headway: Run, tmp_path: Path) -> None:
+    (tmp_path / "fragile.py").write_text(FRAGILE)
+    given = "workload: {requests: 9, rate: 9/s}\ncluster: {instances: 2}\npolicies: {routing: fragile.py:Fragile}\n"
+    (tmp_path / "s.yaml").write_text(given)
+    done = headway("run", "s.yaml", "-o", "run", "--counterfactuals", "9", cwd=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "counterfactuals: with request 0 sent to instance-1: " in done.stderr
+    assert len(Result.load(tmp_path / "run").requests) == 9
+
+
+def test_counterfactuals_that_cannot_be_written_leave_the_folder_whole(tmp_path: Path) -> None:
+    result = headway.simulate(shared(), trace="decisions")
+    result.save(tmp_path)
+    (tmp_path / "counterfactuals.part").mkdir()
+    with pytest.raises(HeadwayError, match=r"counterfactuals\.jsonl: cannot be written: Is a directory"):
+        store.add(tmp_path, "counterfactuals", counterfactuals(result, 1, workers=1))
+    assert Result.load(tmp_path) == result
+
+
+def test_less_than_one_worker_is_an_error() -> None:
+    with pytest.raises(HeadwayError, match="workers: one process at least, got 0"):
+        counterfactuals(headway.simulate(shared(), trace="decisions"), 1, workers=0)

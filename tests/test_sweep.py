@@ -256,6 +256,15 @@ def test_a_half_written_folder_is_done_again(lost: str, tmp_path: Path, monkeypa
     assert not list((tmp_path / "s").glob(".*"))
 
 
+def test_what_another_process_is_writing_is_left_alone(tmp_path: Path) -> None:
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    theirs, left = (tmp_path / f".run.{pid}.part" for pid in (os.getppid(), int(gone.stdout)))
+    theirs.mkdir()
+    left.mkdir()
+    study.clear_parts(tmp_path)
+    assert theirs.exists() and not left.exists()
+
+
 def test_another_version_or_another_scenario_is_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s")
     assert headway.sweep({**SCENARIO, "seed": 6}, GRID, workers=1, output=tmp_path / "s").reused == 0

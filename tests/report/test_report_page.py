@@ -317,6 +317,9 @@ def test_runs_that_differ_in_more_than_their_policy_are_told_apart_by_it(tmp_pat
     slow, fast = example(30), simulate({**SCENARIO, "workload": {**SCENARIO["workload"], "requests": 30}})
     again = example(30)
     assert "To run it again" not in read(report([slow, fast], tmp_path / "page.html")).text
+    harder = simulate({**SCENARIO, "workload": {**SCENARIO["workload"], "requests": 20}})
+    text = read(report([fast, harder], tmp_path / "page.html")).text
+    assert "so none is the best: they differ in workload.requests." in text and "serves this best" not in text
     found = read(report([slow, again], tmp_path / "page.html"))
     assert "round-robin, run 1" in found.text and "round-robin, run 2" in found.text
 

@@ -49,5 +49,6 @@ def sweep(
     with SweepProgress(say, aloud=output is not None) as progress:
         found = run_sweep(data, vary or (), seeds=seeds, workers=workers, output=output, trace=trace, progress=progress)
     if output is not None:
-        say(f"wrote {len(found.points):,} runs and study.json to {output}")
+        runs = len(found.points)
+        say(f"wrote {runs:,} run{'s' * (runs != 1)} and study.json to {output}")
     return found.summary() if as_json else Page([report(found)])

@@ -23,6 +23,7 @@ No file holds a wall-clock time. They are not compressed: zlib's bytes differ fr
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -136,7 +137,8 @@ def add(folder: str | Path, name: str, lines: Sequence[msgspec.Struct]) -> None:
         else:
             file.unlink(missing_ok=True)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
 
 

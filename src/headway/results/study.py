@@ -30,6 +30,7 @@ STUDY: Final = store.STUDY
 SEEDS: Final = "seeds"
 PART: Final = ".part"  # what is still being written ends so
 UNFINISHED: Final = "Unfinished: some runs are missing."  # the verdict while they are made
+TRIES: Final = 10  # to take the place of a folder
 LONGEST: Final = 100  # characters of a folder's name, but for its key
 Kind = Literal["comparison", "sweep"]
 
@@ -128,13 +129,13 @@ def save(result: Result, folder: Path) -> None:
 
 def _put(part: Path, folder: Path) -> None:
     """A folder takes the place of another, even where somebody else does the same at that moment."""
-    while True:
+    for left in reversed(range(TRIES)):
         shutil.rmtree(folder, ignore_errors=True)
         try:
             part.replace(folder)
             return
         except OSError as error:
-            if error.errno not in (ENOTEMPTY, EEXIST):
+            if not left or error.errno not in (ENOTEMPTY, EEXIST):
                 raise
 
 

@@ -16,7 +16,7 @@ from headway.sim.kv_cache import Runs, Stretch, follow
 from headway.sim.leap import NEVER
 from headway.types import InvariantError
 
-SPARE = 64  # entries of no use that a queue may have, beside as many as there are of use
+SPARE = 64  # entries of no use that a queue may have, beside three for each that is of use
 
 Span = tuple[int, int, int, int, float]  # first block, end block, number, when it came, level
 
@@ -139,8 +139,21 @@ class Store:
         """The blocks, all of which are here, become the most recent ones, but came when they came. Where uses count
         they have been used once more, else they have the new level."""
         for key, start, end, level in content:
-            for first, last, _, at, uses in reversed(self.within(key, start, end)):  # the head is the most recent
-                self.put([(key, first, last, uses + 1 if counts else level)], at)
+            spans = self.spans[key]
+            for place in range(bisect_left(spans, (end, 0, 0, 0, 0.0)) - 1, -1, -1):  # the head is the most recent
+                first, last, _, at, uses = spans[place]
+                if last <= start:
+                    break
+                if counts:
+                    level = uses + 1
+                if first >= start and last <= end and not self.ranked:
+                    self.came += 1
+                    spans[place] = (first, last, self.came, at, level)
+                    self.queue.append((key, first, last, level))
+                else:
+                    self.put([(key, max(first, start), min(last, end), level)], at)
+        if len(self.queue) > self.room:
+            self._tidy()
 
     # --- what goes -------------------------------------------------------------------------------------------
 
@@ -208,10 +221,10 @@ class Store:
         heapify(self.levels)
         if entries:
             moved = {old: new for new, (old, _) in enumerate(entries, self.came - len(entries) + 1)}
-            for key, spans in self.spans.items():
-                self.spans[key] = [(start, end, moved[old], at, level) for start, end, old, at, level in spans]
+            for spans in self.spans.values():
+                spans[:] = [(start, end, moved[old], at, level) for start, end, old, at, level in spans]
         self.queue = deque([one for _, one in entries])
-        self.room = 2 * (len(self.queue) + len(self.levels)) + SPARE
+        self.room = 4 * (len(self.queue) + len(self.levels)) + SPARE
 
     def _has(self, number: int, entry: Stretch) -> bool:
         key, start, end, _ = entry
