@@ -151,8 +151,8 @@ def sweep(
 
     With several `seeds` each point runs under the same ones, the n-th of which adds n to the scenario's, and figures
     are means. With `output` each run is written as soon as it is done, with as much of it as `trace` says (`minimal`,
-    `decisions` or `full`), and a sweep that is repeated, or goes on after an interruption, reads what is there. Runs go to
-    `workers` processes, all cores unless told otherwise.
+    `decisions` or `full`), and a sweep that is repeated, or goes on after an interruption, reads what is there. Runs
+    go to `workers` processes, all cores unless told otherwise.
     """
     check_seeds(seeds)
     check_trace(trace)
