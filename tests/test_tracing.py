@@ -217,3 +217,23 @@ def test_a_decision_that_cannot_be_read_is_told_with_its_line(tmp_path: Path) ->
 def test_there_is_no_other_level() -> None:
     with pytest.raises(HeadwayError, match=r"trace: there is no level 'decision'\. Did you mean 'decisions'"):
         headway.simulate(BASE, trace="decision")
+
+
+def test_decisions_make_a_row_for_each_candidate() -> None:
+    decisions = headway.simulate(BASE, routing="weighted", trace="decisions").decisions
+    assert decisions is not None
+    rows = decisions.columns()
+    assert {len(column) for column in rows.values()} == {4 * len(decisions)}
+    one = decisions[30]
+    assert rows["request"][120:124] == [one.request] * 4
+    assert rows["inflight"][120:124] == one.inflight
+    assert rows["total"][120:124] == one.totals
+    assert rows["score.prefix-affinity"][120:124] == one.scores["prefix-affinity"]
+    assert [place for place in range(4) if rows["chosen"][120 + place]] == [one.target]
+    plain = headway.simulate(BASE, routing="round-robin", trace="decisions").decisions
+    assert plain is not None
+    assert set(plain.columns()["total"]) == {None}
+    for library in ("pandas", "polars"):
+        pytest.importorskip(library)
+        frame = getattr(decisions, f"to_{library}")()
+        assert frame.shape == (4 * len(decisions), len(rows))

@@ -8,10 +8,34 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from typing import Protocol, overload
+from typing import Any, Final, Protocol, overload
 
 import msgspec
 from msgspec import Struct
+
+from headway.results.table import library
+
+# What a data frame has of a decision, and of each candidate.
+WHOLE: Final = (
+    "request",
+    "at_ps",
+    "reason",
+    "priority",
+    "predicted_tokens",
+    "cached_tokens",
+    "tier",
+    "ttft_ps",
+    "e2e_ps",
+)
+EACH: Final = (
+    "inflight",
+    "pending_prefill_tokens",
+    "queued",
+    "running",
+    "kv_used",
+    "believed_tokens",
+    "estimated_ttft_ps",
+)
 
 
 class Verdict(Struct, frozen=True, gc=False):
@@ -131,6 +155,30 @@ class Decisions(Sequence[Decision]):
                 return place
             place += 1
         return None
+
+    def columns(self) -> dict[str, list[Any]]:
+        """A row for each candidate of each decision, for data frames; `scores` has a column for every scorer."""
+        found: dict[str, list[Any]] = {name: [] for name in (*WHOLE, "candidate", "chosen", *EACH, "total")}
+        scorers = list(dict.fromkeys(name for one in self for name in one.scores))
+        found |= {f"score.{name}": [] for name in scorers}
+        for one in self:
+            nothing: list[Any] = [None] * len(one.candidates)
+            for name in WHOLE:
+                found[name] += [getattr(one, name)] * len(one.candidates)
+            found["candidate"] += one.candidates
+            found["chosen"] += [index in (one.target, one.prefill) for index in one.candidates]
+            for name in EACH:
+                found[name] += getattr(one, name) or nothing
+            found["total"] += one.totals or nothing
+            for name in scorers:
+                found[f"score.{name}"] += one.scores.get(name, nothing)
+        return found
+
+    def to_pandas(self) -> Any:
+        return library("pandas").DataFrame(self.columns())
+
+    def to_polars(self) -> Any:
+        return library("polars").DataFrame(self.columns())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Decisions) and self.verdicts == other.verdicts and encoded(self) == encoded(other)
