@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headway import latency
     from headway.experiment.compare import Comparison, compare
     from headway.experiment.controls import Controls, controls
     from headway.experiment.look import convert_trace, inspect_trace, preview
@@ -104,6 +105,7 @@ __all__ = [
     "controls",
     "convert_trace",
     "inspect_trace",
+    "latency",
     "plan",
     "policy",
     "preview",
@@ -112,6 +114,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "latency":  # a package that can be called
+        return importlib.import_module("headway.latency")
     if name not in _HOMES:
         raise AttributeError(f"module 'headway' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"headway.{_HOMES[name]}"), name)

@@ -20,7 +20,7 @@ MODEL = {"layers": 32, "hidden": 4096, "heads": 32, "params": "8B"}
     [
         ("roofline", "cluster.latency: expected a mapping with 'model'"),
         ({"model": "rofline"}, "cluster.latency.model: no latency model is called 'rofline'. Did you mean 'roofline'?"),
-        ({"model": "magic"}, "Known: fixed, linear, piecewise, roofline."),
+        ({"model": "magic"}, "Known: fixed, hardware, linear, piecewise, roofline."),
         (
             {"model": "roofline", "overhed": 1},
             "cluster.latency.overhed: there is no such key. Did you mean 'overhead'?",
@@ -89,7 +89,10 @@ def test_a_wrong_gpu_is_told(data: Any, sentence: str) -> None:
             "cluster.model: no model in the table is called 'llama-3.1-8' (a mapping of figures will do). Did",
         ),
         (None, "cluster.model: expected a model's name or a mapping of its figures, got None."),
-        ({**MODEL, "experts": 8}, "cluster.model.experts: there is no such key."),
+        ({**MODEL, "expert": 8}, "cluster.model.expert: there is no such key. Did you mean 'experts'?"),
+        ({**MODEL, "experts": 8}, "cluster.model: 'experts_per_token' is missing; a mixture of experts has"),
+        ({**MODEL, "like": "llama"}, "cluster.model.like: no model in the table is called 'llama'"),
+        ("no/config.json", "cluster.model: cannot read 'no/config.json': No such file or directory."),
         ({**MODEL, "layers": "1e400"}, "cluster.model.layers: '1e400' is too large"),
         ({**MODEL, "layers": 10**400}, "cluster.model.layers: 1000000"),
         ({**MODEL, "layers": 10**7}, "cluster.model.layers: must be at most 1,000,000, got 10000000."),

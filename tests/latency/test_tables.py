@@ -68,6 +68,7 @@ def test_a_mapping_of_the_same_figures_is_the_same_gpu_and_model() -> None:
     given = read_gpu({**figures, "idle_watts": 110, "busy_watts": 700, "approximate": ["idle_watts"]}, "gpu")
     assert given == read_gpu("h100", "gpu")
     shape = {"name": "llama-3.1-8b", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "params": "8.030261248B"}
+    shape |= {"intermediate": 14336, "vocab": 128256}
     assert read_model(shape, "model") == read_model("llama-3.1-8b", "model")
     assert read_model({**shape, "dtype_bytes": 1}, "model").weight_bytes == 8_030_261_248
 
