@@ -60,7 +60,7 @@ def test_a_wrong_latency_section_is_told(data: Any, sentence: str) -> None:
             "h10",
             "cluster.gpu: no GPU in the table is called 'h10' (a mapping of figures will do). Did you mean 'h100'?",
         ),
-        ("abacus", "Known: a100-80gb, a10g, b200, h100, h200, l4, l40s, mi300x, rtx-4090."),
+        ("abacus", "Known: a100-80gb, a10g, b200, h100, h200, l4, l40s, mi300x, rtx-4090, rtx-pro-6000."),
         (7, "cluster.gpu: expected a GPU's name or a mapping of its figures, got 7."),
         ({**GPU, "memry": 1}, "cluster.gpu.memry: there is no such key. Did you mean 'memory'?"),
         ({"memory": "80GB"}, "cluster.gpu: 'bandwidth', 'tflops' and 'usd_per_hour' are missing."),

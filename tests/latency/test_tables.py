@@ -25,7 +25,9 @@ def test_the_three_profiles_have_routesims_figures(
 
 def test_the_tables_are_dated_and_complete() -> None:
     assert re.fullmatch(r"20\d\d-\d\d", gpus().as_of) and re.fullmatch(r"20\d\d-\d\d", models().as_of)
-    assert {"h100", "h200", "b200", "a100-80gb", "l40s", "a10g", "l4", "rtx-4090", "mi300x"} == {*gpus().entries}
+    assert {"h100", "h200", "b200", "a100-80gb", "l40s", "a10g", "l4", "rtx-4090", "rtx-pro-6000", "mi300x"} == {
+        *gpus().entries
+    }
     assert {"llama-3.1-8b", "llama-3.1-70b", "llama-3.2-1b", "llama-3.2-3b"} <= {*models().entries}
     assert {"qwen-2.5-7b", "qwen-3-32b", "mistral-7b", "mixtral-8x7b"} <= {*models().entries}
     for gpu in gpus().entries.values():

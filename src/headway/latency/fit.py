@@ -45,6 +45,9 @@ START: Final = Constants(
     short_read=1.1,
     short_pairs=1.5,
     fill_rows=16384.0,
+    padded_rows=1.0,
+    beside_us=0.3,
+    beside_row_us=2e-4,
 )
 BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "tile_share": (1e-3, 1.0),
@@ -59,8 +62,11 @@ BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "past_us": (0.05, 1e3),
     "narrow_heads": (0.01, 4.0),
     "short_read": (1.0, 20.0),
-    "short_pairs": (1.0, 10.0),
+    "short_pairs": (1e-3, 10.0),
     "fill_rows": (1024.0, 131072.0),
+    "padded_rows": (0.01, 1000.0),
+    "beside_us": (1e-4, 100.0),
+    "beside_row_us": (1e-7, 0.1),
 }
 
 

@@ -39,6 +39,8 @@ class Hardware:
 
     keys: ClassVar = HardwareParameters
     __slots__ = (
+        "_beside",
+        "_beside_row",
         "_chunks",
         "_decode",
         "_decodes",
@@ -58,7 +60,9 @@ class Hardware:
         self._factor = factor
         gpu = profile.constants
         self._kv = self._ps(step_cost.context_us(gpu, part))
-        self._mixed_kv = self._ps(step_cost.context_us(gpu, part) * gpu.mixed_kv)
+        self._mixed_kv = self._ps(step_cost.mixed_context_us(gpu, part))
+        self._beside = self._ps(step_cost.beside_us(gpu, part, 0))  # a decode beside chunks
+        self._beside_row = self._ps(step_cost.beside_us(gpu, part, 1)) - self._beside  # and a token of the longest
         # Of a step with chunks: alone or beside decodes, all without a past or not.
         self._mixed = [
             [self._ps(step_cost.attention_us(gpu, part, decoding, past)) for past in (False, True)]
@@ -94,7 +98,7 @@ class Hardware:
                 base, rise = self._extend(decodes)
             return base + self._kv * context, rise, FOREVER
         known = self._chunks
-        first = increment = past = 0
+        first = increment = past = longest = 0
         tokens = decodes
         for length, before in chunks:
             base, slope, rise = known[length] if length in known else self._chunk(length)
@@ -102,6 +106,8 @@ class Hardware:
             increment += rise
             tokens += length
             past |= before
+            if length > longest:
+                longest = length
         try:
             first += self._tokens[tokens]
         except KeyError:
@@ -112,6 +118,7 @@ class Hardware:
         first += self._sequences[sequences] + self._mixed[decodes > 0][past > 0]
         if decodes:
             first += self._decodes[decodes] + self._mixed_kv * context
+            first += decodes * (self._beside + self._beside_row * longest)
             increment += self._mixed_kv * decodes
         return first, increment, FOREVER if past else 1
 

@@ -51,7 +51,7 @@ class ProfileKeys(Struct):
     """A profile as a file."""
 
     gpu: str
-    constants: dict[str, float]
+    constants: Any
     host: Any
     as_of: Any
     source: str
@@ -129,7 +129,7 @@ def check(constants: Constants, where: str) -> None:
         if not 0 <= value < 1e12 or (rate and not value):
             least = "above zero" if rate else "zero or more"
             raise HeadwayError(f"{where}.{field.name}: must be {least}, got {value}.")
-    for name in ("mixed_kv", "short_read", "short_pairs"):
+    for name in ("mixed_kv", "short_read"):
         if getattr(constants, name) < 1:
             raise HeadwayError(f"{where}.{name}: must be 1 or more, got {getattr(constants, name)}.")
     if constants.step_us + constants.layer_us <= 0:

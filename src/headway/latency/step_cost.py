@@ -47,6 +47,9 @@ class Constants(Struct, frozen=True):
     short_read: float  # a chunk too short to fill the GPU reads the KV of its past so many times,
     short_pairs: float  # and its pairs take so many times as long,
     fill_rows: float  # until heads times tokens are so many
+    padded_rows: float = 0.0  # beside chunks a decode takes at least as long as so many rows of a chunk
+    beside_us: float = 0.0  # each decode beside chunks, a layer,
+    beside_row_us: float = 0.0  # and for each token of the longest of them: kernels for both kinds pad one to the other
     tile: int = 128
     fp8_speedup: float = 1.0  # of matmuls with 8-bit weights and activations
     reduce_us: float = 0.0  # one all-reduce
@@ -118,6 +121,16 @@ def context_us(gpu: Constants, part: Shard) -> float:
     return part.layers * part.kv_bytes / (gpu.kv_tb_s * MEGA)
 
 
+def mixed_context_us(gpu: Constants, part: Shard) -> float:
+    """A token of a decode's context, in a step with chunks. A kernel made for chunks reads for every query head."""
+    return max(gpu.mixed_kv * context_us(gpu, part), gpu.padded_rows * pair_us(gpu, part))
+
+
+def beside_us(gpu: Constants, part: Shard, longest: int) -> float:
+    """A decode beside chunks, the longest of so many tokens."""
+    return part.layers * (gpu.beside_us + gpu.beside_row_us * longest * part.heads / 32.0)
+
+
 def pair_us(gpu: Constants, part: Shard) -> float:
     """A query-key pair of prefill attention."""
     narrow = 1.0 + gpu.narrow_heads * max(0.0, 128.0 / part.head_dim - 1.0)
@@ -143,11 +156,15 @@ def attention_us(gpu: Constants, part: Shard, decoding: bool, past: bool) -> flo
 
 def step_us(gpu: Constants, part: Shard, decodes: int, context: int, chunks: Sequence[Chunk]) -> float:
     """A whole step on the GPU, not rounded."""
-    tokens, past, total = decodes, False, 0.0
+    tokens, past, longest, total = decodes, False, 0, 0.0
     for length, before in chunks:
         tokens += length
         past = past or before > 0
+        longest = max(longest, length)
         total += chunk_us(gpu, part, length) + past_token_us(gpu, part, length) * before
     total += tokens_us(gpu, part, tokens) + sequences_us(gpu, part, decodes + len(chunks))
-    total += decodes_us(gpu, part, decodes) + context_us(gpu, part) * (gpu.mixed_kv if chunks else 1.0) * context
-    return total + (attention_us(gpu, part, decodes > 0, past) if chunks else 0.0)
+    total += decodes_us(gpu, part, decodes)
+    total += context * (mixed_context_us(gpu, part) if chunks else context_us(gpu, part))
+    if chunks:
+        total += attention_us(gpu, part, decodes > 0, past) + decodes * beside_us(gpu, part, longest)
+    return total
