@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -180,6 +181,30 @@ def test_no_step_beats_what_the_h200_was_seen_to_do() -> None:
         assert getattr(constants, name) <= read
     for name in ("matmul_tflops", "prefill_tflops"):
         assert getattr(constants, name) <= matmul
+
+
+def cpu_seconds(model: str) -> float:
+    """Of one simulation. Chunks and decodes, prompts short and long."""
+    lengths = {"dist": "lognormal", "mean": 1200, "std": 1500, "max": 16_000}
+    scenario = headway.Scenario.load(
+        {
+            "workload": {"requests": 3000, "rate": "40/s", "prompt_tokens": lengths},
+            "cluster": {"instances": 8, "latency": {"model": model}},
+        }
+    )
+    start = process_time()
+    headway.simulate(scenario)
+    return process_time() - start
+
+
+def test_it_costs_at_most_a_fifth_more_to_simulate_than_linear() -> None:
+    ratio = 0.0
+    for _ in range(3):  # another process may disturb one round, hardly three
+        rounds = [(cpu_seconds("hardware"), cpu_seconds("linear")) for _ in range(4)]
+        ratio = min(one for one, _ in rounds) / min(other for _, other in rounds)
+        if ratio <= 1.2:
+            break
+    assert ratio <= 1.2
 
 
 # --- the question in Python -------------------------------------------------------------------------------------------

@@ -45,11 +45,13 @@ class Hardware:
         "_decode",
         "_decodes",
         "_factor",
+        "_host",
         "_kv",
         "_mixed",
         "_mixed_kv",
         "_sequences",
         "_tokens",
+        "_unscaled",
         "host_ps",
         "part",
         "profile",
@@ -57,8 +59,9 @@ class Hardware:
 
     def __init__(self, profile: Profile, part: Shard, host_ps: int, factor: Fraction = Fraction(1)) -> None:
         self.profile, self.part, self.host_ps = profile, part, host_ps
-        self._factor = factor
+        self._factor, self._unscaled = factor, factor == 1
         gpu = profile.constants
+        self._host = times(host_ps, factor)
         self._kv = self._ps(step_cost.context_us(gpu, part))
         self._mixed_kv = self._ps(step_cost.mixed_context_us(gpu, part))
         self._beside = self._ps(step_cost.beside_us(gpu, part, 0))  # a decode beside chunks
@@ -123,7 +126,8 @@ class Hardware:
         return first, increment, FOREVER if past else 1
 
     def _ps(self, microseconds: float) -> int:
-        return times(round(microseconds * 1e6), self._factor)
+        whole = round(microseconds * 1e6)
+        return whole if self._unscaled else times(whole, self._factor)
 
     def _extend(self, most: int) -> tuple[int, int]:
         gpu, part = self.profile.constants, self.part
@@ -136,8 +140,7 @@ class Hardware:
 
     def _token(self, tokens: int) -> int:
         """What all tokens go through together, with the host's time."""
-        found = self._ps(step_cost.tokens_us(self.profile.constants, self.part, tokens))
-        found = max(1, found + times(self.host_ps, self._factor))
+        found = max(1, self._host + self._ps(step_cost.tokens_us(self.profile.constants, self.part, tokens)))
         if len(self._tokens) < KEPT:
             self._tokens[tokens] = found
         return found

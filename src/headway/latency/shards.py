@@ -9,11 +9,10 @@ from headway.types import HeadwayError
 
 
 class Matmul(Struct, frozen=True):
-    """Weights of `rows` x `columns` that a step uses `times`; of `experts` like it a token visits `visits`."""
+    """Weights that all tokens of a step are multiplied with; of `experts` such sets a token visits `visits`. Matrices
+    of one kind are one: reading and computing grow alike with the size, so that only the sum counts."""
 
-    rows: int
-    columns: float
-    times: int
+    weights: float
     bytes_a_weight: float
     experts: int = 1
     visits: int = 1
@@ -27,6 +26,7 @@ class Shard(Struct, frozen=True):
     kv_bytes: float  # of keys and values, a token and layer, on this GPU
     matmuls: tuple[Matmul, ...]
     head: Matmul  # from the last hidden state to the vocabulary
+    logits: float  # of a sequence, on this GPU
     moved: float  # bytes that norms, rotary embedding and activation read and write, a token and layer
     tp: int = 1
 
@@ -35,7 +35,7 @@ class Shard(Struct, frozen=True):
         """Of all that a step may read."""
         total = 0.0
         for matmul in (*self.matmuls, self.head):
-            total += matmul.rows * matmul.columns * matmul.times * matmul.experts * matmul.bytes_a_weight
+            total += matmul.weights * matmul.experts * matmul.bytes_a_weight
         return total
 
 
@@ -49,24 +49,19 @@ def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
     queries = model.heads * model.head_dim / tp
     kv = max(model.kv_heads / tp, 1.0) * model.head_dim
     sparse = model.layers - model.dense_layers if model.experts else 0
-    dense = model.layers - sparse
-    found = [
-        Matmul(hidden, queries + 2 * kv, model.layers, size),
-        Matmul(hidden, queries, model.layers, size),
-    ]
+    always = model.layers * hidden * (2 * queries + 2 * kv)  # of each token: from it to heads, and back
     width = 0.0  # of the activations, over all layers
-    if dense and model.intermediate:
-        found += _feed_forward(hidden, model.intermediate / tp, dense, size)
-        width += dense * model.intermediate
+    found = []
     if sparse:
-        found += _feed_forward(
-            hidden, model.expert_intermediate / tp, sparse, size, model.experts, model.experts_per_token
-        )
-        found.append(Matmul(hidden, model.experts, sparse, 2.0))  # the router, which no one splits or quantises
-        width += sparse * model.expert_intermediate * model.experts_per_token
-        if model.shared_intermediate:
-            found += _feed_forward(hidden, model.shared_intermediate / tp, sparse, size)
-            width += sparse * model.shared_intermediate
+        expert = 3 * hidden * model.expert_intermediate / tp  # gate, up and down
+        found.append(Matmul(sparse * expert, size, model.experts, model.experts_per_token))
+        found.append(Matmul(sparse * hidden * model.experts, 2.0))  # the router, which no one splits or quantises
+        always += sparse * 3 * hidden * model.shared_intermediate / tp
+        width += sparse * (model.expert_intermediate * model.experts_per_token + model.shared_intermediate)
+    dense = model.layers - sparse
+    always += dense * 3 * hidden * model.intermediate / tp
+    width += dense * model.intermediate
+    found.append(Matmul(always, size))
     return Shard(
         model.layers,
         hidden,
@@ -74,17 +69,8 @@ def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
         model.head_dim,
         2 * kv * float(model.kv_size),
         tuple(found),
-        Matmul(hidden, model.vocab / tp, 1, max(size, 2.0)),
+        Matmul(hidden * model.vocab / tp, max(size, 2.0)),
+        model.vocab / tp,
         2 * (8 * hidden + 3 * width / (model.layers * tp) + 2 * (queries + 2 * kv)),
         tp,
     )
-
-
-def _feed_forward(
-    hidden: int, width: float, layers: int, size: float, experts: int = 1, visits: int = 1
-) -> list[Matmul]:
-    """Gate and up in one, and down, which is given by its transpose: only the product counts."""
-    return [
-        Matmul(hidden, 2 * width, layers, size, experts, visits),
-        Matmul(hidden, width, layers, size, experts, visits),
-    ]

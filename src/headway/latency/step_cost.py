@@ -1,6 +1,6 @@
 """What a step costs on a GPU, in microseconds, from constants of the GPU and the shape of the model's shard.
 
-    dense work      for each matrix: cube root of (time to read it³ + time to compute the step's tokens³)
+    dense work      for each kind of weights: cube root of (time to read it³ + time to compute the step's tokens³)
     element-wise    bytes of norms, rotary embedding and activation / their bandwidth
     decodes         KV bytes / bandwidth, and a constant a layer that grows with the batch up to a limit
     prefill chunks  query-key pairs / rate; more for the past of a chunk that is too short to fill the GPU
@@ -70,14 +70,13 @@ def cube_root(value: float) -> float:
 
 
 def matmul_us(gpu: Constants, matmul: Matmul, tokens: float) -> float:
-    weights = matmul.rows * matmul.columns * matmul.times
-    read, seen = weights * matmul.bytes_a_weight, tokens
+    read, seen = matmul.weights * matmul.bytes_a_weight, tokens
     if matmul.experts > 1:
         read *= _visited(matmul.experts, matmul.visits, tokens)
         seen = tokens * matmul.visits
     speed = gpu.matmul_tflops * (gpu.fp8_speedup if matmul.bytes_a_weight == 1.0 else 1.0)
     memory = read / (gpu.weights_tb_s * MEGA)
-    compute = 2.0 * weights * seen / (speed * MEGA)
+    compute = 2.0 * matmul.weights * seen / (speed * MEGA)
     return cube_root(memory * memory * memory + compute * compute * compute)
 
 
@@ -107,7 +106,7 @@ def tokens_us(gpu: Constants, part: Shard, tokens: int) -> float:
 
 def sequences_us(gpu: Constants, part: Shard, sequences: int) -> float:
     """From the last hidden state of each sequence to its next token."""
-    logits = sequences * part.head.columns * 2.0 / (gpu.logits_tb_s * MEGA)
+    logits = sequences * part.logits * 2.0 / (gpu.logits_tb_s * MEGA)
     return matmul_us(gpu, part.head, sequences) + logits
 
 
