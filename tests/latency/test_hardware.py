@@ -17,6 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import headway
+from headway.experiment.notes import unmeasured
 from headway.latency import FOREVER, Chunk, Hardware, StepTimes, build, gpus, models, read_gpu, read_model, shipped
 from headway.latency.base import scaled
 from headway.latency.fit import Step, fit
@@ -319,6 +320,30 @@ def test_a_card_that_was_not_measured_says_so(name: str) -> None:
     profile = headway.latency(name, "llama-3.1-8b").profile
     assert not profile.calibrated
     assert "not calibrated" in profile.outside(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "sentence"),
+    [
+        ({"gpu": "h200"}, None),
+        ({"gpu": "b200"}, "b200 is not calibrated: its times are scaled from a spec sheet."),
+        (
+            {"gpu": "rtx-4090", "max_batch_tokens": 8192},
+            "rtx-4090 was measured up to 2,048 tokens in a step; 8,192 is beyond that.",
+        ),
+        (
+            {"gpu": "h200", "model": {"like": "mixtral-8x7b", "dtype_bytes": 1}, "tp": 2},
+            "h200 was not measured with mixtures of experts, weights of less than 16 bits and several GPUs",
+        ),
+        ({"gpu": "b200", "latency": {"model": "linear"}}, None),
+    ],
+)
+def test_times_that_were_never_measured_are_said_to_be_so(cluster: dict[str, Any], sentence: str | None) -> None:
+    scenario = headway.Scenario.load(
+        {"workload": {"rate": "1/s", "requests": 1}, "cluster": {"latency": {"model": "hardware"}, **cluster}}
+    )
+    said = unmeasured(scenario)
+    assert said is None if sentence is None else said is not None and sentence in said
 
 
 def test_a_model_in_a_scenario_is_a_hardware_model() -> None:

@@ -46,7 +46,7 @@ def run(
     as_json: AsJson = False,
 ) -> Page | Json:
     """Simulate a scenario and print what its users would see."""
-    from headway.experiment.notes import lost_prefixes, note, unscaled, unstruck
+    from headway.experiment.notes import lost_prefixes, note, unmeasured, unscaled, unstruck
     from headway.experiment.run import about, simulate
     from headway.report.progress import RunProgress
     from headway.report.run import run_report
@@ -61,7 +61,7 @@ def run(
         files = result.save(output)
         say(f"wrote {', '.join(files)} to {output}")
     routing = result.scenario["policies"]["routing"]
-    beside = [lost_prefixes(loaded.cluster, {routing["name"]: routing}), unscaled(loaded)]
+    beside = [lost_prefixes(loaded.cluster, {routing["name"]: routing}), unscaled(loaded), unmeasured(loaded)]
     for said in (*beside, unstruck(loaded, [result.summary()])):
         if said is not None:
             say(said)
@@ -103,7 +103,7 @@ def compare(
     """Simulate a scenario under every policy of a stage, on all cores, and print them best first."""
     from headway.experiment.compare import compare as compare_policies
     from headway.experiment.contenders import contenders
-    from headway.experiment.notes import lost_prefixes, unscaled, unstruck
+    from headway.experiment.notes import lost_prefixes, unmeasured, unscaled, unstruck
     from headway.report import terminal
     from headway.report.progress import CompareProgress
 
@@ -116,6 +116,7 @@ def compare(
     with CompareProgress() as progress:
         comparison = compare_policies(loaded, policies, stage=stage, by=by, progress=progress)
     beside = [unscaled(loaded, stage == "scaling"), unstruck(loaded, (summary for _, summary in comparison.ranked))]
+    beside.append(unmeasured(loaded))
     if stage == "routing":
         beside.append(lost_prefixes(loaded.cluster, {one.name: one.spec for one in contenders(loaded, policies)}))
     for said in beside:

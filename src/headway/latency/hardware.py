@@ -17,7 +17,7 @@ from headway.latency.shapes import ModelShape
 from headway.latency.shards import Shard, shard
 from headway.types import HeadwayError
 from headway.units import duration_ps
-from headway.wording import shown
+from headway.wording import listed, shown
 
 KEPT: Final = 1 << 16  # costs remembered by tokens; engines use few counts, an estimator may ask for any
 
@@ -92,6 +92,19 @@ class Hardware:
     def with_host(self, host_ps: int) -> Hardware:
         """The same GPU beside another host."""
         return Hardware(self.profile, self.part, host_ps, self._factor)
+
+    def doubts(self, tokens: int) -> str | None:
+        """What of these step times was never measured, with steps of so many tokens; None where all was."""
+        said = self.profile.outside(tokens, 0)
+        if said:
+            return said
+        kinds = {
+            "mixtures of experts": any(matmul.experts > 1 for matmul in self.part.matmuls),
+            "weights of less than 16 bits": any(matmul.bytes_a_weight < 2 for matmul in self.part.matmuls),
+            "several GPUs": self.part.tp > 1,
+        }
+        found = [kind for kind, here in kinds.items() if here]
+        return f"{self.profile.name} was not measured with {listed(found)}: it is reckoned." if found else None
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         if not chunks:
