@@ -319,7 +319,8 @@ def test_the_constants_of_the_model_page_are_those_of_the_code() -> None:
     page = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
     shown: dict[str, dict[str, str]] = {}
     model = ""
-    for name, key, value in re.findall(r"^\| (?:`([a-z]+)` )?\| `(\w+)` \| ([\d.,]+(?: \ws)?) \|", page, re.MULTILINE):
+    row = re.compile(r"^\| (?:`([a-z]+)` )?\| `(\w+)` \| ([\d.,]+(?: \ws)?|auto) \|", re.MULTILINE)
+    for name, key, value in row.findall(page):
         model = name or model
         shown.setdefault(model, {})[key] = value.replace(",", "").replace(" ", "").replace("µ", "u")
     for name, keys in ((name, model.keys) for name, model in latency.MODELS.items()):

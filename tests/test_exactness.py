@@ -180,7 +180,7 @@ SCHEDULERS = ("priority", "sjf", "shortest-prefill", "slo-slack", "fair")
 
 def latency(draws: Draws) -> Json:
     """The keys of `cluster` that decide step times, mostly in whole milliseconds."""
-    kind = pick(draws, "fixed", "fixed", "linear", "linear", "piecewise", "roofline")
+    kind = pick(draws, "fixed", "fixed", "linear", "linear", "piecewise", "roofline", "hardware")
     if kind == "fixed":
         rates = {"prefill_tokens_per_s": pick(draws, *PREFILL), "decode_tokens_per_s": pick(draws, *DECODE)}
         return {"latency": {"model": "fixed", **rates}}
@@ -201,6 +201,9 @@ def latency(draws: Draws) -> Json:
             "saturated_tokens_per_s": pick(draws, 400, 90),
         }
         return {"latency": {"model": "piecewise", **curve}}
+    if kind == "hardware":
+        keys = {"model": "hardware", "host": pick(draws, "auto", "0s", "1ms")}
+        return {"model": TOY, "gpu": pick(draws, "h200", *TOY_GPUS), "latency": keys}
     shares = {"mfu": pick(draws, 0.6, 1, 0.37), "mbu": pick(draws, 0.8, 1), "overhead": pick(draws, "1ms", "0s")}
     return {"model": TOY, "gpu": pick(draws, *TOY_GPUS), "latency": {"model": "roofline", **shares}}
 
@@ -358,7 +361,12 @@ def scenario(draws: Draws, load: Load, coinciding: bool) -> Json:
         "max_batch_tokens": pick(draws, draws.between(1, 3), draws.between(4, 64), draws.between(4, 64), 256, 2048),
         "max_batch_size": pick(draws, 1, 2, 3, 5, 8, 256),
         "max_queue": pick(draws, 4, 256),
-        "kv": {"block_tokens": block, "gpu_blocks": blocks, "prefix_caching": pick(draws, True, True, True, False)},
+        "kv": {
+            "block_tokens": block,
+            "gpu_blocks": blocks,
+            "prefix_caching": pick(draws, True, True, True, False),
+            "entry": pick(draws, "chunk", "chunk", "prompt"),
+        },
         **(even_latency if coinciding else latency)(draws),
     }
     found: Json = {
@@ -626,7 +634,7 @@ COMMON = ("preemption", "eviction", "prefill in several chunks", "prefix hit", "
 USUAL = ("rejection", "in flight at the horizon", "warm-up")
 TALKING = ("follow-up at the very instant", "sent again", "not issued", "a fixed number of users", "branches")
 STORED = ("offload", "load", "thrash", "two tiers", *(f"offload {name}" for name in OFFLOADS))
-LATENCIES = ("latency fixed", "latency linear", "latency piecewise", "latency roofline")
+LATENCIES = ("latency fixed", "latency linear", "latency piecewise", "latency roofline", "latency hardware")
 
 
 def promise(strategy: SearchStrategy[Json], examples: int, folder: Path) -> Counter[str]:

@@ -14,7 +14,7 @@ from conftest import ROOT
 from headway import cluster_spec, kv_spec, life_spec, overrides, pd_spec
 from headway import scenario as scenario_module
 from headway.latency import MODELS, gpus, models
-from headway.latency.hardware import GpuFigures
+from headway.latency.gpus import GpuFigures
 from headway.latency.shapes import ModelFigures
 from headway.scenario import DEFAULT, Scenario, load_data, presets, validate
 from headway.types import HeadwayError

@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headway import latency
     from headway.experiment.compare import Comparison, compare
     from headway.experiment.controls import Controls, controls
     from headway.experiment.counterfactual import counterfactuals
@@ -115,6 +116,7 @@ __all__ = [
     "counterfactuals",
     "explain",
     "inspect_trace",
+    "latency",
     "plan",
     "policy",
     "preview",
@@ -125,6 +127,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "latency":  # a package that can be called
+        return importlib.import_module("headway.latency")
     if name not in _HOMES:
         raise AttributeError(f"module 'headway' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"headway.{_HOMES[name]}"), name)

@@ -51,6 +51,7 @@ class Kv(Struct, frozen=True):
     gpu_blocks: Positive | Literal["auto"] = "auto"  # auto: what the GPU's memory leaves beside the weights
     utilization: Share = 0.9  # share of the GPU's memory that the engine may take
     prefix_caching: bool = True
+    entry: Literal["chunk", "prompt"] = "chunk"  # what must find room for a request to enter the batch
     eviction: Literal["lru", "lfu", "priority"] = "lru"  # of the GPU's cache, and of the stores below it
     tiers: Any = None  # stores below the GPU's, by name
     offload: Literal["lazy", "eager", "threshold"] = "lazy"
@@ -59,6 +60,8 @@ class Kv(Struct, frozen=True):
 
     def explicit(self) -> Json:
         found: Json = msgspec.to_builtins(self)
+        if self.entry == "chunk":
+            del found["entry"]
         if self.eviction == "lru" and self.tiers is None:
             del found["eviction"]
         if self.tiers is None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headway.latency import (
     FOREVER,
+    MODELS,
     Chunk,
     Fixed,
     Gpu,
@@ -64,9 +65,7 @@ def rooflines(draw: st.DrawFn) -> Roofline:
     return Roofline(shape, gpu, draw(st.sampled_from((1, 2, 8))), mfu, mbu, draw(st.integers(0, 10**10)))
 
 
-defaults = st.sampled_from(
-    [build({"model": name}, EIGHT_B, H100, 1) for name in ("fixed", "linear", "piecewise", "roofline")]
-)
+defaults = st.sampled_from([build({"model": name}, EIGHT_B, H100, 1) for name in MODELS])
 models = st.one_of(defaults, fixed, linear, piecewise, rooflines())
 chunk = st.tuples(st.integers(1, 8192), st.integers(0, 200_000))
 
@@ -156,7 +155,7 @@ def test_small_chunks_of_a_long_prompt_turn_from_memory_bound_to_compute_bound()
     assert model.run(0, 0, [(128, k_max * 128)])[2] == FOREVER
 
 
-@pytest.mark.parametrize("name", ["fixed", "linear", "piecewise", "roofline"])
+@pytest.mark.parametrize("name", MODELS)
 def test_asking_twice_in_any_order_gives_the_same(name: str) -> None:
     asked = [(1, 10, ()), (300, 90_000, ()), (2, 50, [(7, 3)]), (0, 0, [(8192, 100_000)])]
     one, other = build({"model": name}, EIGHT_B, H100, 1), build({"model": name}, EIGHT_B, H100, 1)

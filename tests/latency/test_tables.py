@@ -25,7 +25,9 @@ def test_the_three_profiles_have_routesims_figures(
 
 def test_the_tables_are_dated_and_complete() -> None:
     assert re.fullmatch(r"20\d\d-\d\d", gpus().as_of) and re.fullmatch(r"20\d\d-\d\d", models().as_of)
-    assert {"h100", "h200", "b200", "a100-80gb", "l40s", "a10g", "l4", "rtx-4090", "mi300x"} == {*gpus().entries}
+    assert {"h100", "h200", "b200", "a100-80gb", "l40s", "a10g", "l4", "rtx-4090", "rtx-pro-6000", "mi300x"} == {
+        *gpus().entries
+    }
     assert {"llama-3.1-8b", "llama-3.1-70b", "llama-3.2-1b", "llama-3.2-3b"} <= {*models().entries}
     assert {"qwen-2.5-7b", "qwen-3-32b", "mistral-7b", "mixtral-8x7b"} <= {*models().entries}
     for gpu in gpus().entries.values():
@@ -68,6 +70,7 @@ def test_a_mapping_of_the_same_figures_is_the_same_gpu_and_model() -> None:
     given = read_gpu({**figures, "idle_watts": 110, "busy_watts": 700, "approximate": ["idle_watts"]}, "gpu")
     assert given == read_gpu("h100", "gpu")
     shape = {"name": "llama-3.1-8b", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "params": "8.030261248B"}
+    shape |= {"intermediate": 14336, "vocab": 128256}
     assert read_model(shape, "model") == read_model("llama-3.1-8b", "model")
     assert read_model({**shape, "dtype_bytes": 1}, "model").weight_bytes == 8_030_261_248
 

@@ -77,7 +77,7 @@ def compare(
     """Simulate a scenario under every policy of a stage, on all cores, and print them best first."""
     from headway.experiment.compare import compare as compare_policies
     from headway.experiment.contenders import contenders
-    from headway.experiment.notes import lost_prefixes, unscaled, unstruck
+    from headway.experiment.notes import lost_prefixes, unmeasured, unscaled, unstruck
     from headway.report import terminal
     from headway.report.progress import CompareProgress
 
@@ -102,6 +102,7 @@ def compare(
     if output is not None:
         say(f"wrote {len(comparison.ranked):,} runs and study.json to {output}")
     beside = [unscaled(loaded, stage == "scaling"), unstruck(loaded, (summary for _, summary in comparison.ranked))]
+    beside.append(unmeasured(loaded))
     if stage == "routing":
         beside.append(lost_prefixes(loaded.cluster, {one.name: one.spec for one in contenders(loaded, policies)}))
     for said in beside:

@@ -37,7 +37,7 @@ def run(
     as_json: AsJson = False,
 ) -> Page | Json:
     """Simulate a scenario and print what its users would see."""
-    from headway.experiment.notes import lost_prefixes, note, unscaled, unstruck
+    from headway.experiment.notes import lost_prefixes, note, unmeasured, unscaled, unstruck
     from headway.experiment.run import about
     from headway.report.run import run_report
     from headway.results import store
@@ -53,7 +53,7 @@ def run(
     level: Trace = "decisions" if counterfactuals and trace == "minimal" else trace
     result = done(loaded, level, counterfactuals, None if again else output, output)
     routing = result.scenario["policies"]["routing"]
-    beside = [lost_prefixes(loaded.cluster, {routing["name"]: routing}), unscaled(loaded)]
+    beside = [lost_prefixes(loaded.cluster, {routing["name"]: routing}), unscaled(loaded), unmeasured(loaded)]
     for said in (*beside, unstruck(loaded, [result.summary()])):
         if said is not None:
             say(said)

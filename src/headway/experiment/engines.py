@@ -71,6 +71,7 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
             swaps=spec.kv.preemption == "swap",
             block_bytes=shape.kv_bytes_per_token * spec.kv.block_tokens,
             eviction=spec.kv.eviction,
+            whole_prompts=spec.kv.entry == "prompt",
         )
         for number in range(spec.bounds()[1])
     ]

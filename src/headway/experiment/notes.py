@@ -7,6 +7,7 @@ from typing import Any
 
 from headway import registry
 from headway.cluster_spec import Cluster
+from headway.latency import Hardware
 from headway.overrides import DEFAULT_POLICIES
 from headway.scenario import Scenario
 
@@ -49,6 +50,17 @@ def unscaled(scenario: Scenario, compared: bool = False) -> str | None:
     if scenario.scaling is not None and scenario.scaling.interval_ps is None and scenario.scaling.triggers is None:
         return "'scaling.interval' is null and there are no 'scaling.triggers', so that no autoscaler ever looks."
     return None
+
+
+def unmeasured(scenario: Scenario) -> str | None:
+    """What to say of step times that were never measured; None where all were, or where they are the user's own."""
+    said: dict[str, None] = {}
+    for pool in scenario.cluster.scaled().values():
+        model = pool.latency_model()
+        doubts = model.doubts(pool.max_batch_tokens) if isinstance(model, Hardware) else None
+        if doubts is not None:
+            said[doubts] = None
+    return " ".join(said) or None
 
 
 def _is_static(spec: Any) -> bool:

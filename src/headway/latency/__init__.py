@@ -6,6 +6,8 @@ other keys and their defaults are the fields of the model's `keys`.
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any, Final
 
 from msgspec.structs import fields
@@ -14,17 +16,21 @@ from headway.latency.base import FOREVER, Chunk, LatencyModel, Run
 from headway.latency.capacity import capacity_score, kv_blocks
 from headway.latency.estimator import Estimator
 from headway.latency.fixed import Fixed
-from headway.latency.hardware import Gpu, gpus, read_gpu
+from headway.latency.gpus import Gpu, gpus, read_gpu
+from headway.latency.hardware import Hardware
 from headway.latency.linear import Linear
 from headway.latency.links import LinkProfile, links, read_link
 from headway.latency.piecewise import Piecewise
+from headway.latency.profiles import Profile, read_profile, shipped
 from headway.latency.roofline import Roofline
 from headway.latency.shapes import ModelShape, models, read_model
+from headway.latency.step_times import StepTimes, step_times
 from headway.latency.tables import plain
 from headway.types import HeadwayError
 from headway.wording import shown, suggest
 
-MODELS: Final[dict[str, type[Roofline] | type[Linear] | type[Piecewise] | type[Fixed]]] = {
+MODELS: Final[dict[str, type[Roofline] | type[Linear] | type[Piecewise] | type[Fixed] | type[Hardware]]] = {
+    "hardware": Hardware,
     "roofline": Roofline,
     "linear": Linear,
     "piecewise": Piecewise,
@@ -34,7 +40,8 @@ NAMES: Final = tuple(MODELS)
 
 
 def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str = "cluster.latency") -> LatencyModel:
-    """The latency model of a section; without `model` it is a roofline. Only a roofline looks at shape, GPU and TP."""
+    """The latency model of a section; without `model` it is a roofline. Only `hardware` and
+    `roofline` look at shape, GPU and TP."""
     if not isinstance(data, dict):
         raise HeadwayError(f"{where}: expected a mapping with 'model', as in {{model: roofline}}, got {shown(data)}.")
     rest = dict(data)
@@ -53,6 +60,16 @@ def explicit(data: dict[str, Any]) -> dict[str, Any]:
     return {"model": name, **defaults, **{key: value for key, value in data.items() if key != "model"}}
 
 
+class _Callable(ModuleType):
+    """`headway.latency("h200", "llama-3.1-8b")` is `step_times` under the name that one looks for first."""
+
+    def __call__(self, gpu: object, model: object, tp: int = 1, host: str | None = None) -> StepTimes:
+        return step_times(gpu, model, tp, host)
+
+
+sys.modules[__name__].__class__ = _Callable
+
+
 __all__ = [
     "FOREVER",
     "MODELS",
@@ -61,13 +78,16 @@ __all__ = [
     "Estimator",
     "Fixed",
     "Gpu",
+    "Hardware",
     "LatencyModel",
     "Linear",
     "LinkProfile",
     "ModelShape",
     "Piecewise",
+    "Profile",
     "Roofline",
     "Run",
+    "StepTimes",
     "build",
     "capacity_score",
     "explicit",
@@ -79,4 +99,7 @@ __all__ = [
     "read_gpu",
     "read_link",
     "read_model",
+    "read_profile",
+    "shipped",
+    "step_times",
 ]

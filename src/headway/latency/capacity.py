@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from headway.latency.figures import share
-from headway.latency.hardware import Gpu, gpus
+from headway.latency.gpus import Gpu, gpus
 from headway.latency.shapes import ModelShape
 from headway.types import HeadwayError
 

@@ -1,72 +1,167 @@
-"""GPUs: what a card has, what it costs, what it draws."""
+"""`hardware`: a step time from a GPU's measured constants and a model's shape; `step_cost` has the formulas."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
-from functools import cache
-from typing import Any
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
 from headway import section
-from headway.latency.figures import not_negative, positive
-from headway.latency.tables import Table, load
+from headway.latency import step_cost
+from headway.latency.base import FOREVER, Chunk, Run, times
+from headway.latency.gpus import Gpu
+from headway.latency.profiles import Profile, read_profile
+from headway.latency.shapes import ModelShape
+from headway.latency.shards import Shard, shard
 from headway.types import HeadwayError
-from headway.units import bandwidth, size_bytes
-from headway.wording import shown
+from headway.units import duration_ps
+from headway.wording import listed, shown
+
+KEPT: Final = 1 << 16  # costs remembered by tokens; engines use few counts, an estimator may ask for any
 
 
-class Gpu(Struct, frozen=True):
-    name: str
-    memory: int  # bytes
-    bandwidth: int  # bytes a second
-    flops: Fraction  # dense BF16, a second
-    usd_per_hour: float
-    idle_watts: float = 0.0
-    busy_watts: float = 0.0
-    approximate: tuple[str, ...] = ()  # figures that are no spec sheet's
+class HardwareParameters(Struct):
+    """Keys of `latency: {model: hardware}`."""
+
+    profile: Any = "auto"  # a name or a file; auto: that of the cluster's GPU
+    host: Any = "auto"  # a step's time beside the GPU's; auto: the profile's
 
 
-class GpuFigures(Struct):
-    """A GPU as a mapping: `{memory: 80GB, bandwidth: 3.35TB/s, tflops: 989, usd_per_hour: 3.50}`."""
+class Hardware:
+    """All that is the same along a run is a sum of table look-ups, each rounded once to whole picoseconds; a token of
+    context or of a past costs a whole number of them, so the step time is exactly affine along a run.
 
-    memory: Any
-    bandwidth: Any
-    tflops: Any  # dense BF16
-    usd_per_hour: Any
-    idle_watts: Any = 0
-    busy_watts: Any = 0
-    name: str = "custom"
-    approximate: tuple[str, ...] = ()
+    The first chunk of a prompt has no past and the next one has, which costs a constant more: so such a run is one
+    step long.
+    """
 
-
-def read_gpu(data: object, where: str) -> Gpu:
-    """A GPU from its name in the table or from its figures."""
-    if isinstance(data, str):
-        return gpus().find(data, "GPU", where)
-    if not isinstance(data, dict):
-        raise HeadwayError(f"{where}: expected a GPU's name or a mapping of its figures, got {shown(data)}.")
-    given = section.read(GpuFigures, data, where)
-    gpu = Gpu(
-        name=given.name,
-        memory=size_bytes(given.memory, f"{where}.memory"),
-        bandwidth=bandwidth(given.bandwidth, f"{where}.bandwidth"),
-        flops=positive(given.tflops, f"{where}.tflops") * 10**12,
-        usd_per_hour=not_negative(given.usd_per_hour, f"{where}.usd_per_hour"),
-        idle_watts=not_negative(given.idle_watts, f"{where}.idle_watts"),
-        busy_watts=not_negative(given.busy_watts, f"{where}.busy_watts"),
-        approximate=given.approximate,
+    keys: ClassVar = HardwareParameters
+    __slots__ = (
+        "_beside",
+        "_beside_row",
+        "_chunks",
+        "_decode",
+        "_decodes",
+        "_factor",
+        "_host",
+        "_kv",
+        "_mixed",
+        "_mixed_kv",
+        "_sequences",
+        "_tokens",
+        "_unscaled",
+        "host_ps",
+        "part",
+        "profile",
     )
-    for key, value in (("memory", gpu.memory), ("bandwidth", gpu.bandwidth)):
-        if value <= 0:
-            raise HeadwayError(f"{where}.{key}: must be above zero, got {shown(data[key])}.")
-    if gpu.busy_watts < gpu.idle_watts:
-        raise HeadwayError(
-            f"{where}.busy_watts: must not be below idle_watts ({gpu.idle_watts:g}), got {shown(given.busy_watts)}."
-        )
-    return gpu
 
+    def __init__(self, profile: Profile, part: Shard, host_ps: int, factor: Fraction = Fraction(1)) -> None:
+        self.profile, self.part, self.host_ps = profile, part, host_ps
+        self._factor, self._unscaled = factor, factor == 1
+        gpu = profile.constants
+        self._host = times(host_ps, factor)
+        self._kv = self._ps(step_cost.context_us(gpu, part))
+        self._mixed_kv = self._ps(step_cost.mixed_context_us(gpu, part))
+        self._beside = self._ps(step_cost.beside_us(gpu, part, 0))  # a decode beside chunks
+        self._beside_row = self._ps(step_cost.beside_us(gpu, part, 1)) - self._beside  # and a token of the longest
+        # Of a step with chunks: alone or beside decodes, all without a past or not.
+        self._mixed = [
+            [self._ps(step_cost.attention_us(gpu, part, decoding, past)) for past in (False, True)]
+            for decoding in (False, True)
+        ]
+        self._decode: list[tuple[int, int]] = []  # of decodes alone, by their number: without context, rise a step
+        self._decodes: list[int] = []  # attention of decodes less what grows with their context, by their number
+        self._sequences: list[int] = []
+        self._tokens: dict[int, int] = {}
+        self._chunks: dict[int, tuple[int, int, int]] = {}  # without past, a past token, rise from chunk to chunk
 
-@cache
-def gpus() -> Table[Gpu]:
-    return load("hardware.yaml", "gpus", lambda name, figures: read_gpu({"name": name, **figures}, f"gpus.{name}"))
+    @classmethod
+    def read(cls, data: dict[str, Any], where: str, model: ModelShape, gpu: Gpu, tp: int) -> Hardware:
+        given = section.read(HardwareParameters, data, where)
+        if not isinstance(given.profile, str):
+            raise HeadwayError(f"{where}.profile: expected a profile's name or file, got {shown(given.profile)}.")
+        profile = read_profile(gpu.name if given.profile == "auto" else given.profile, gpu, f"{where}.profile")
+        host = profile.host_ps if given.host == "auto" else duration_ps(given.host, f"{where}.host")
+        return cls(profile, shard(model, tp, where), host)
+
+    def scaled(self, factor: Fraction) -> Hardware:
+        return Hardware(self.profile, self.part, self.host_ps, self._factor * factor)
+
+    def with_host(self, host_ps: int) -> Hardware:
+        """The same GPU beside another host."""
+        return Hardware(self.profile, self.part, host_ps, self._factor)
+
+    def doubts(self, tokens: int) -> str | None:
+        """What of these step times was never measured, with steps of so many tokens; None where all was."""
+        said = self.profile.outside(tokens, 0)
+        if said:
+            return said
+        kinds = {
+            "mixtures of experts": any(matmul.experts > 1 for matmul in self.part.matmuls),
+            "weights of less than 16 bits": any(matmul.bytes_a_weight < 2 for matmul in self.part.matmuls),
+            "several GPUs": self.part.tp > 1,
+        }
+        found = [kind for kind, here in kinds.items() if here]
+        return f"{self.profile.name} was not measured with {listed(found)}: it is reckoned." if found else None
+
+    def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
+        if not chunks:
+            try:
+                base, rise = self._decode[decodes]
+            except IndexError:
+                base, rise = self._extend(decodes)
+            return base + self._kv * context, rise, FOREVER
+        known = self._chunks
+        first = increment = past = longest = 0
+        tokens = decodes
+        for length, before in chunks:
+            base, slope, rise = known[length] if length in known else self._chunk(length)
+            first += base + slope * before
+            increment += rise
+            tokens += length
+            past |= before
+            if length > longest:
+                longest = length
+        try:
+            first += self._tokens[tokens]
+        except KeyError:
+            first += self._token(tokens)
+        sequences = decodes + len(chunks)
+        if sequences >= len(self._decode):
+            self._extend(sequences)
+        first += self._sequences[sequences] + self._mixed[decodes > 0][past > 0]
+        if decodes:
+            first += self._decodes[decodes] + self._mixed_kv * context
+            first += decodes * (self._beside + self._beside_row * longest)
+            increment += self._mixed_kv * decodes
+        return first, increment, FOREVER if past else 1
+
+    def _ps(self, microseconds: float) -> int:
+        whole = round(microseconds * 1e6)
+        return whole if self._unscaled else times(whole, self._factor)
+
+    def _extend(self, most: int) -> tuple[int, int]:
+        gpu, part = self.profile.constants, self.part
+        for count in range(len(self._decode), most + 1):
+            self._decodes.append(self._ps(step_cost.decodes_us(gpu, part, count)))
+            self._sequences.append(self._ps(step_cost.sequences_us(gpu, part, count)))
+            base = self._decodes[count] + self._sequences[count] + self._token(count)
+            self._decode.append((base, self._kv * count))
+        return self._decode[most]
+
+    def _token(self, tokens: int) -> int:
+        """What all tokens go through together, with the host's time."""
+        found = max(1, self._host + self._ps(step_cost.tokens_us(self.profile.constants, self.part, tokens)))
+        if len(self._tokens) < KEPT:
+            self._tokens[tokens] = found
+        return found
+
+    def _chunk(self, tokens: int) -> tuple[int, int, int]:
+        gpu, part = self.profile.constants, self.part
+        slope = self._ps(step_cost.past_token_us(gpu, part, tokens))
+        found = self._ps(step_cost.chunk_us(gpu, part, tokens)), slope, slope * tokens
+        if len(self._chunks) < KEPT:
+            self._chunks[tokens] = found
+        return found

@@ -17,7 +17,7 @@ from headway import section
 from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.chunk_costs import ChunkCosts
 from headway.latency.figures import share
-from headway.latency.hardware import Gpu
+from headway.latency.gpus import Gpu
 from headway.latency.shapes import ModelShape
 from headway.types import PS_PER_SECOND
 from headway.units import duration_ps

@@ -42,10 +42,22 @@ class Table(Generic[T]):
         return entry
 
 
+def document_of(file: str) -> dict[str, Any]:
+    """A file of `presets/`."""
+    text = files("headway").joinpath("presets").joinpath(file).read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # C, where it is built
+    return found
+
+
+def figures_of(file: str, key: str) -> dict[str, dict[str, Any]]:
+    """The entries of a table as they are written, without their other names."""
+    entries = document_of(file)[key].items()
+    return {name: {key: value for key, value in own.items() if key != "aliases"} for name, own in entries}
+
+
 def load(file: str, key: str, make: Callable[[str, dict[str, Any]], T]) -> Table[T]:
     """A table of `presets/`; `make` builds an entry from its name and its figures."""
-    text = files("headway").joinpath("presets").joinpath(file).read_text(encoding="utf-8")
-    document = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # the C loader, where it is built
+    document = document_of(file)
     entries: dict[str, T] = {}
     aliases: dict[str, str] = {}
     for name, figures in document[key].items():

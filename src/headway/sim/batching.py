@@ -40,6 +40,7 @@ class Batching(Loading):
         "resuming",
         "stats",
         "waiting",
+        "whole_prompts",
     )
 
     def __init__(
@@ -52,6 +53,7 @@ class Batching(Loading):
         self.max_batch_size = view.max_batch_size
         self.waiting: dict[Ticket, Job] = {}
         self.adapters: Adapters | None = None  # where their number is limited
+        self.whole_prompts = False  # whether one enters only where all its prompt finds room, if not all at once
         self.gated = False  # whether a request may have to wait for something else than blocks and its turn
         self.entered = 0  # how many ever entered, for their order
         self.resuming: list[Job] = []  # those that go on to decode with the first step of the run
@@ -166,8 +168,9 @@ class Batching(Loading):
             if want > job.chunk:
                 want = job.chunk
             blocks = -(-(known if self.reserves else done + want) // size)
+            asked = -(-known // size) if self.whole_prompts else blocks
             room = cache.total - cache.held
-            if blocks > room and blocks - hits > room - cache.idle_in(job.runs, hits):
+            if asked > room and asked - hits > room - cache.idle_in(job.runs, hits):
                 # As its hits are evicted it needs fewer blocks at once, but each eviction also takes a free one: it
                 # stays shut out for the run, unless one eviction can cost it several hits.
                 self.refused = ticket
@@ -204,8 +207,9 @@ class Batching(Loading):
         cache = self.cache
         if job.swapped:
             hits = 0
+        asked = max(end, -(-job.known // self.block_tokens)) if self.whole_prompts else end
         room = cache.total - cache.held
-        if end > room and end - hits > room - cache.idle_in(job.runs, hits):
+        if asked > room and asked - hits > room - cache.idle_in(job.runs, hits):
             return False
         self.queue.take()
         del self.waiting[job.ticket]

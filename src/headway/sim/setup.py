@@ -53,6 +53,7 @@ class EngineSetup(Struct):
     offload_level: float = 1.0  # of the GPU's blocks, where it is threshold
     block_bytes: int = 0
     eviction: str = "lru"  # or lfu, priority; of the GPU's cache and of the stores
+    whole_prompts: bool = False  # whether one enters only where all its prompt finds room
     transfer: TransferSetup | None = None  # where it may compute prompts for others
     swaps: bool = False  # a request that has to yield keeps its blocks in the first of the tiers
 

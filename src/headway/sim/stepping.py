@@ -78,6 +78,7 @@ class Stepping(Batching):
         self.stats.busy_watts = engine.busy_watts
         if view.adapter_slots is not None:
             self.adapters = Adapters(view.adapter_slots, engine.adapter_load_ps)
+        self.whole_prompts = engine.whole_prompts
         if engine.eviction != "lru":
             self.cache = RankedCache(view.kv_blocks, engine.eviction == "lfu")
         if tiers is not None:

@@ -1,0 +1,224 @@
+"""From a file of measured steps to a hardware profile: reading, holding some out, fitting, telling the error."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from headway.latency.base import Chunk
+from headway.latency.fit import Step, fit
+from headway.latency.gpus import Gpu
+from headway.latency.shapes import read_model
+from headway.latency.shards import Shard, shard
+from headway.latency.step_cost import Constants
+from headway.types import HeadwayError
+from headway.wording import listed, shown
+
+# Of a step: what it decodes, what it computes of prompts, and how long it took. `shape` may be left out where the model
+# is given; with `composition`, {"decode": [[context, count], ...], "prefill": [[tokens, past], ...]}, its chunks are
+# exact; without it they are `n_prefill` equal ones. Where there is a `mode`, only rows that say "graph" count.
+COLUMNS: Final = ("batch", "decode_kv_tokens", "n_prefill", "new_tokens", "past_context", "median_ms")
+PHASES: Final = ("decode", "prefill", "mixed")
+FEWEST: Final = 40  # steps in all
+FEWEST_OF_A_KIND: Final = 8  # steps that only decode, and steps that compute prompts
+HELD_OUT: Final = 4  # every so-manyth step is held out
+
+
+class Sample(Struct, frozen=True):
+    shape: str
+    step: Step
+
+    @property
+    def phase(self) -> str:
+        return ("mixed" if self.step.decodes else "prefill") if self.step.chunks else "decode"
+
+
+class PhaseError(Struct, frozen=True):
+    """Of steps that were held out: absolute error relative to what was measured."""
+
+    phase: str
+    steps: int
+    median: float
+    p90: float
+    worst: float
+
+
+class Calibration(Struct, frozen=True):
+    gpu: str
+    constants: Constants
+    errors: tuple[PhaseError, ...]
+    steps: int
+    tokens: tuple[int, int]
+    context: tuple[int, int]
+    shapes: tuple[str, ...]
+
+    def document(self, source: str, as_of: str, host: str = "1ms") -> str:
+        """The profile as a file."""
+        error = {
+            f"{one.phase}, {one.steps} steps held out": f"median {one.median:.1%}, 90th percentile {one.p90:.1%}"
+            for one in self.errors
+        }
+        content: dict[str, Any] = {
+            "format": 1,
+            "gpu": self.gpu,
+            "as_of": as_of,
+            "source": source,
+            "measured": f"{self.steps:,} steps of the GPU alone",
+            "error": error,
+            "tokens": list(self.tokens),
+            "context": list(self.context),
+            "shapes": list(self.shapes),
+            "host": host,
+            "constants": {key: _short(value) for key, value in asdict(self.constants).items()},
+        }
+        return yaml.safe_dump(content, sort_keys=False, width=120)
+
+
+def calibrate(
+    path: str | Path,
+    gpu: Gpu,
+    model: str | None = None,
+    memory_tb_s: float | None = None,
+    tflops: float | None = None,
+    progress: Callable[[int, float], None] | None = None,
+) -> Calibration:
+    """Constants fitted to the steps of a file. The limits of the card are those of its spec sheet, unless they were
+    measured; the constants are those of a fit to all steps, the errors those of one that had not seen them."""
+    samples = read_steps(path, gpu, model)
+    limits = memory_tb_s or gpu.bandwidth / 1e12, tflops or float(gpu.flops) / 1e12
+    held = [one for number, one in enumerate(samples) if number % HELD_OUT == HELD_OUT - 1]
+    seen = [one.step for number, one in enumerate(samples) if number % HELD_OUT != HELD_OUT - 1]
+    blind = fit(seen, *limits, progress=progress)
+    constants = fit([one.step for one in samples], *limits, start=blind, progress=progress)
+    sequences = [past + new for one in samples for new, past in one.step.chunks]
+    sequences += [one.step.context // one.step.decodes for one in samples if one.step.decodes]
+    tokens = [one.step.decodes + sum(new for new, _ in one.step.chunks) for one in samples]
+    return Calibration(
+        gpu.name,
+        constants,
+        tuple(_error(phase, held, blind) for phase in PHASES if any(one.phase == phase for one in held)),
+        len(samples),
+        (min(tokens), max(tokens)),
+        (min(sequences), max(sequences)),
+        tuple(dict.fromkeys(one.shape for one in samples)),
+    )
+
+
+def read_steps(path: str | Path, gpu: Gpu, model: str | None = None) -> list[Sample]:
+    """The steps of a file, refused where they cannot be or do not suffice."""
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            columns = reader.fieldnames or ()
+            rows = [(reader.line_num, row) for row in reader]
+    except OSError as error:
+        raise HeadwayError(f"{path}: cannot be read: {error.strerror}.") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise HeadwayError(f"{path}: is no CSV file in UTF-8.") from None
+    needed = COLUMNS if model is not None else ("shape", *COLUMNS)
+    missing = [repr(name) for name in needed if name not in columns]
+    if missing:
+        raise HeadwayError(
+            f"{path}: the column{'s' if len(missing) > 1 else ''} {listed(missing)} "
+            f"{'are' if len(missing) > 1 else 'is'} missing; a file of steps has {', '.join(needed)}."
+        )
+    parts: dict[str, Shard] = {}
+    found = []
+    for line, row in rows:
+        if row.get("mode") in (None, "", "graph"):
+            found.append(_sample(row, f"{path}, line {line}", gpu, model, parts))
+    _check_enough(found, str(path))
+    return found
+
+
+def _sample(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts: dict[str, Shard]) -> Sample:
+    name = model if model is not None else row["shape"]
+    if name not in parts:
+        parts[name] = shard(read_model(name, f"{where}, shape"), 1)
+    part = parts[name]
+    decodes, context, count, new = (
+        _whole(row[key], f"{where}, {key}") for key in ("batch", "decode_kv_tokens", "n_prefill", "new_tokens")
+    )
+    chunks = _chunks(row, where, count, new)
+    us = _number(row["median_ms"], f"{where}, median_ms") * 1000
+    tokens = decodes + new
+    if not tokens:
+        raise HeadwayError(f"{where}: a step computes at least one token; both batch and new_tokens are 0.")
+    read = context * part.kv_bytes * part.layers
+    if not any(matmul.experts > 1 for matmul in part.matmuls):  # which experts a step visits is not known
+        read += part.weight_bytes - part.head.weights * part.head.bytes_a_weight
+    least = read / gpu.bandwidth * 1e6
+    if us < least:
+        raise HeadwayError(
+            f"{where}, median_ms: {us / 1000:g} ms is less than a {gpu.name} takes to read weights and KV cache "
+            f"({least / 1000:.3g} ms); is it in milliseconds, and of this GPU and model?"
+        )
+    return Sample(name, Step(part, decodes, context, chunks, us))
+
+
+def _chunks(row: dict[str, Any], where: str, count: int, new: int) -> tuple[Chunk, ...]:
+    if not count:
+        if new:
+            raise HeadwayError(f"{where}, n_prefill: is 0, but new_tokens is {new}.")
+        return ()
+    if row.get("composition"):
+        try:
+            chunks = tuple((int(tokens), int(past)) for tokens, past in json.loads(row["composition"])["prefill"])
+        except (ValueError, TypeError, KeyError):
+            raise HeadwayError(
+                f'{where}, composition: expected {{"prefill": [[tokens, past], ...]}}, got {shown(row["composition"])}.'
+            ) from None
+        if any(tokens < 1 or past < 0 for tokens, past in chunks) or sum(tokens for tokens, _ in chunks) != new:
+            raise HeadwayError(f"{where}, composition: its chunks must add up to new_tokens ({new}).")
+        return chunks
+    past = round(_number(row["past_context"] or "0", f"{where}, past_context", least=0.0))
+    if new < count:
+        raise HeadwayError(f"{where}, new_tokens: {new} cannot make {count} chunks of one token or more.")
+    short, over = divmod(new, count)
+    return tuple((short + (place < over), past) for place in range(count))
+
+
+def _whole(text: str | None, where: str) -> int:
+    value = _number(text or "0", where, least=0.0)
+    if value != int(value):
+        raise HeadwayError(f"{where}: must be a whole number, got {shown(text)}.")
+    return int(value)
+
+
+def _number(text: str | None, where: str, least: float | None = None) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = float("nan")
+    if not isfinite(value) or (value <= 0 if least is None else value < least):
+        wanted = "a number above zero" if least is None else "a number, zero or more"
+        raise HeadwayError(f"{where}: must be {wanted}, got {shown(text)}.")
+    return value
+
+
+def _check_enough(found: Sequence[Sample], path: str) -> None:
+    decode = sum(one.phase == "decode" for one in found)
+    prompts = len(found) - decode
+    if len(found) < FEWEST or decode < FEWEST_OF_A_KIND or prompts < FEWEST_OF_A_KIND:
+        raise HeadwayError(
+            f"{path}: {len(found)} steps ({decode} that only decode, {prompts} with prompts) are too few to fit to; "
+            f"it takes at least {FEWEST}, {FEWEST_OF_A_KIND} of either kind, over many batch sizes and lengths."
+        )
+
+
+def _error(phase: str, held: Sequence[Sample], constants: Constants) -> PhaseError:
+    errors = sorted(abs(one.step.error(constants)) for one in held if one.phase == phase)
+    count = len(errors)
+    return PhaseError(phase, count, errors[count // 2], errors[count * 9 // 10], errors[-1])
+
+
+def _short(value: float) -> float | int:
+    return value if isinstance(value, int) else float(f"{value:.5g}")

@@ -1,0 +1,89 @@
+"""A model's `config.json`, as Hugging Face publishes it beside the weights, read as the figures of a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from headway.types import HeadwayError
+from headway.wording import listed, shown
+
+NEEDED: Final = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")
+SIZES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
+
+
+def read_config(path: str, where: str) -> dict[str, Any]:
+    """The figures; params are counted from them."""
+    try:
+        config = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HeadwayError(f"{where}: cannot read {shown(path)}: {error.strerror}.") from None
+    except ValueError:
+        raise HeadwayError(f"{where}: {shown(path)} is no JSON file.") from None
+    if not isinstance(config, dict):
+        raise HeadwayError(f"{where}: {shown(path)} is no model's config.json; it holds no mapping.")
+    config = config.get("text_config", config)  # a model that also sees pictures keeps its language part there
+    missing = [repr(key) for key in NEEDED if not isinstance(config.get(key), int)]
+    if missing:
+        raise HeadwayError(
+            f"{where}: {shown(path)} lacks {listed(missing)}; a config.json as published with the weights has them."
+        )
+    if "kv_lora_rank" in config:
+        raise HeadwayError(f"{where}: {shown(path)} has latent attention (kv_lora_rank), which no model here computes.")
+    figures = _figures(config)
+    figures["params"], figures["active_params"] = _params(figures, bool(config.get("tie_word_embeddings")))
+    return {"name": str(config.get("_name_or_path") or Path(path).parent.name or "custom"), **figures}
+
+
+def _figures(config: dict[str, Any]) -> dict[str, Any]:
+    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    found = {
+        "layers": config["num_hidden_layers"],
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": config.get("num_key_value_heads") or heads,
+        "head_dim": config.get("head_dim") or hidden // heads,
+        "vocab": config["vocab_size"],
+        "dtype_bytes": _weight_size(config),
+        "kv_dtype_bytes": 2,
+    }
+    experts = next((config[key] for key in EXPERTS if config.get(key)), 0)
+    width = config.get("intermediate_size") or 0
+    if not experts:
+        return found | {"intermediate": width}
+    own = config.get("moe_intermediate_size") or width
+    shared = config.get("shared_expert_intermediate_size") or own * (config.get("n_shared_experts") or 0)
+    found |= {
+        "experts": experts,
+        "experts_per_token": config.get("num_experts_per_tok") or 1,
+        "expert_intermediate": own,
+        "shared_intermediate": shared,
+        "dense_layers": config.get("first_k_dense_replace") or 0,
+    }
+    return found | ({"intermediate": width} if found["dense_layers"] else {})
+
+
+def _weight_size(config: dict[str, Any]) -> float:
+    quantised = config.get("quantization_config") or {}
+    bits = quantised.get("bits") or quantised.get("w_bit")
+    if bits:
+        return int(bits) / 8
+    if "8" in str(quantised.get("quant_method") or ""):
+        return 1
+    return SIZES.get(str(config.get("torch_dtype") or config.get("dtype") or "bfloat16"), 2)
+
+
+def _params(figures: dict[str, Any], tied: bool) -> tuple[int, int]:
+    """All, and those that one token uses."""
+    hidden, layers = figures["hidden"], figures["layers"]
+    outside = figures["vocab"] * hidden * (1 if tied else 2)
+    attention = 2 * (figures["heads"] + figures["kv_heads"]) * figures["head_dim"] * hidden
+    sparse = layers - figures["dense_layers"] if "experts" in figures else 0
+    common = outside + layers * attention + (layers - sparse) * 3 * hidden * figures.get("intermediate", 0)
+    if not sparse:
+        return common, common
+    common += sparse * hidden * (3 * figures["shared_intermediate"] + figures["experts"])
+    expert = sparse * 3 * hidden * figures["expert_intermediate"]
+    return common + expert * figures["experts"], common + expert * figures["experts_per_token"]

@@ -1,0 +1,76 @@
+"""What one GPU of a tensor-parallel group computes of a model: its matrix multiplications, heads and widths."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from headway.latency.shapes import ModelShape
+from headway.types import HeadwayError
+
+
+class Matmul(Struct, frozen=True):
+    """Weights that all tokens of a step are multiplied with; of `experts` such sets a token visits `visits`. Matrices
+    of one kind are one: reading and computing grow alike with the size, so that only the sum counts."""
+
+    weights: float
+    bytes_a_weight: float
+    experts: int = 1
+    visits: int = 1
+
+
+class Shard(Struct, frozen=True):
+    layers: int
+    hidden: int
+    heads: float  # of queries, on this GPU
+    head_dim: int
+    kv_bytes: float  # of keys and values, a token and layer, on this GPU
+    matmuls: tuple[Matmul, ...]
+    head: Matmul  # from the last hidden state to the vocabulary
+    logits: float  # of a sequence, on this GPU
+    moved: float  # bytes that norms, rotary embedding and activation read and write, a token and layer
+    tp: int = 1
+
+    @property
+    def weight_bytes(self) -> float:
+        """Of all that a step may read."""
+        total = 0.0
+        for matmul in (*self.matmuls, self.head):
+            total += matmul.weights * matmul.experts * matmul.bytes_a_weight
+        return total
+
+
+def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
+    """The part of each of `tp` GPUs: heads, widths and vocabulary are split; fewer KV heads than GPUs are repeated."""
+    if not model.hidden:
+        raise HeadwayError(
+            f"{where}: the hardware model needs the shape of {model.name}: hidden, kv_heads, intermediate and vocab."
+        )
+    hidden, size = model.hidden, float(model.weight_size)
+    queries = model.heads * model.head_dim / tp
+    kv = max(model.kv_heads / tp, 1.0) * model.head_dim
+    sparse = model.layers - model.dense_layers if model.experts else 0
+    always = model.layers * hidden * (2 * queries + 2 * kv)  # of each token: from it to heads, and back
+    width = 0.0  # of the activations, over all layers
+    found = []
+    if sparse:
+        expert = 3 * hidden * model.expert_intermediate / tp  # gate, up and down
+        found.append(Matmul(sparse * expert, size, model.experts, model.experts_per_token))
+        found.append(Matmul(sparse * hidden * model.experts, 2.0))  # the router, which no one splits or quantises
+        always += sparse * 3 * hidden * model.shared_intermediate / tp
+        width += sparse * (model.expert_intermediate * model.experts_per_token + model.shared_intermediate)
+    dense = model.layers - sparse
+    always += dense * 3 * hidden * model.intermediate / tp
+    width += dense * model.intermediate
+    found.append(Matmul(always, size))
+    return Shard(
+        model.layers,
+        hidden,
+        model.heads / tp,
+        model.head_dim,
+        2 * kv * float(model.kv_size),
+        tuple(found),
+        Matmul(hidden * model.vocab / tp, max(size, 2.0)),
+        model.vocab / tp,
+        2 * (8 * hidden + 3 * width / (model.layers * tp) + 2 * (queries + 2 * kv)),
+        tp,
+    )

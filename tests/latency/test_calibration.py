@@ -1,0 +1,103 @@
+"""Calibrating a profile from a file of measured steps."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headway
+from headway.latency import read_gpu
+from headway.latency.calibration import COLUMNS, calibrate
+from headway.types import HeadwayError
+
+H200 = read_gpu("h200", "gpu")
+MEASURED = Path(__file__).parents[3] / "shared" / "calibration" / "h200" / "steps.csv"
+Row = dict[str, Any]
+
+
+def made() -> list[Row]:
+    """Steps that the shipped profile itself would take."""
+    asked = headway.latency("h200", "llama-3.1-8b")
+    rows = []
+    for batch in (0, 1, 8, 32, 128):
+        for context in (256, 2048, 9000) if batch else (0,):
+            for new, past in ((0, 0), (100, 0), (512, 0), (512, 4096), (2048, 0), (4096, 8192)):
+                if batch or new:
+                    ms = asked.step_ms([context] * batch, [(new, past)] if new else [])
+                    values = ("llama-3.1-8b", batch, batch * context, int(new > 0), new, past, ms)
+                    rows.append(dict(zip(("shape", *COLUMNS), values, strict=True)))
+    return rows
+
+
+def written(file: Path, rows: list[Row]) -> Path:
+    with file.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.DictWriter(out, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return file
+
+
+def test_a_profile_is_found_again_from_its_own_steps(tmp_path: Path) -> None:
+    found = calibrate(written(tmp_path / "steps.csv", made()), H200)
+    assert {one.phase for one in found.errors} == {"decode", "prefill", "mixed"}
+    assert all(one.median < 0.01 and one.p90 < 0.03 for one in found.errors)
+    assert found.shapes == ("llama-3.1-8b",)
+    file = tmp_path / "mine.yaml"
+    file.write_text(found.document("made up", "2026-11", "250us"), encoding="utf-8")
+    ours, shipped = headway.latency(str(file), "qwen-2.5-7b"), headway.latency("h200", "qwen-2.5-7b")
+    assert ours.profile.calibrated and ours.host_ms == 0.25
+    assert ours.step_ms([700] * 16, [(300, 0)]) == pytest.approx(shipped.step_ms([700] * 16, [(300, 0)]), rel=0.05)
+
+
+@pytest.mark.skipif(not MEASURED.exists(), reason="the measured steps are not beside this checkout")
+def test_the_measured_steps_are_read() -> None:
+    from headway.latency.calibration import read_steps
+
+    samples = read_steps(MEASURED, H200)
+    assert len(samples) == 970
+    assert {sample.shape for sample in samples} == {"llama-3.1-8b", "llama-3.2-1b", "llama-70b-tp4-shard", "qwen2.5-7b"}
+    assert max(len(sample.step.chunks) for sample in samples) == 32
+
+
+def changed(**values: Any) -> Callable[[list[Row]], list[Row]]:
+    return lambda rows: [rows[0] | values, *rows[1:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda rows: [{key: row[key] for key in row if key not in ("batch", "median_ms")} for row in rows],
+            "the columns 'batch' and 'median_ms' are missing; a file of steps has shape, batch, decode_kv_tokens,",
+        ),
+        (
+            lambda rows: rows[:20],
+            "20 steps (3 that only decode, 17 with prompts) are too few to fit to; it takes at least",
+        ),
+        (lambda rows: [row for row in rows if row["new_tokens"]], "(0 that only decode, "),
+        (changed(median_ms="fast"), "line 2, median_ms: must be a number above zero, got 'fast'."),
+        (changed(median_ms="-1"), "line 2, median_ms: must be a number above zero, got '-1'."),
+        (changed(median_ms="0.001"), "line 2, median_ms: 0.001 ms is less than a h200 takes to read weights"),
+        (changed(batch="1.5"), "line 2, batch: must be a whole number, got '1.5'."),
+        (changed(batch="-4"), "line 2, batch: must be a number, zero or more, got '-4'."),
+        (changed(n_prefill="0"), "line 2, n_prefill: is 0, but new_tokens is 100."),
+        (changed(n_prefill="500"), "line 2, new_tokens: 100 cannot make 500 chunks"),
+        (changed(shape="gpt-9"), "line 2, shape: no model in the table is called 'gpt-9'"),
+        (lambda rows: [row | {"composition": "[]"} for row in rows], "composition: expected"),
+    ],
+)
+def test_a_file_that_will_not_do_is_told(
+    tmp_path: Path, change: Callable[[list[Row]], list[Row]], sentence: str
+) -> None:
+    with pytest.raises(HeadwayError) as caught:
+        calibrate(written(tmp_path / "steps.csv", change(made())), H200)
+    assert sentence in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_told() -> None:
+    with pytest.raises(HeadwayError, match=r"none\.csv: cannot be read: No such file or directory\."):
+        calibrate("none.csv", H200)
