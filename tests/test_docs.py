@@ -319,11 +319,14 @@ def test_the_constants_of_the_model_page_are_those_of_the_code() -> None:
     page = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
     shown: dict[str, dict[str, str]] = {}
     model = ""
-    row = re.compile(r"^\| (?:`([a-z]+)` )?\| `(\w+)` \| ([\d.,]+(?: \ws)?|auto) \|", re.MULTILINE)
+    row = re.compile(r"^\| (?:`([a-z]+)` )?\| `(\w+)` \| ([\d.,]+(?: \ws)?|auto|null) \|", re.MULTILINE)
     for name, key, value in row.findall(page):
         model = name or model
         shown.setdefault(model, {})[key] = value.replace(",", "").replace(" ", "").replace("µ", "u")
     for name, keys in ((name, model.keys) for name, model in latency.MODELS.items()):
-        assert shown[name] == {field.name: str(field.default) for field in msgspec.structs.fields(keys)}
+        assert shown[name] == {
+            field.name: "null" if field.default is None else str(field.default)
+            for field in msgspec.structs.fields(keys)
+        }
     blocks = f"{Scenario.load(TINY).cluster.kv_blocks():,} blocks of 16 tokens for llama-3.1-8b on one H100"
     assert blocks in " ".join(page.split())

@@ -115,10 +115,18 @@ def test_the_resolved_copy_has_the_defaults_of_the_parts() -> None:
     assert Scenario.load(resolved).resolved() == resolved
 
 
+MEASURED = [
+    *({"decodes": decodes, "context": context, "time": "5ms"} for decodes, context in ((1, 9), (2, 9), (2, 99))),
+    *({"prefill": tokens, "past": past, "time": "9ms"} for tokens, past in ((8, 0), (16, 0), (16, 99))),
+]
+
+
 def test_every_latency_model_resolves_to_its_own_defaults() -> None:
     for name, kind in MODELS.items():
-        section = Scenario.load(small(cluster={"latency": {"model": name.upper()}})).resolved()["cluster"]["latency"]
-        assert section == {"model": name, **msgspec.structs.asdict(kind.keys())}
+        needed = {"rows": MEASURED} if name == "table" else {}
+        given = small(cluster={"latency": {"model": name.upper(), **needed}})
+        section = Scenario.load(given).resolved()["cluster"]["latency"]
+        assert section == {"model": name, **msgspec.structs.asdict(kind.keys()), **needed}
 
 
 def test_the_key_depends_on_what_is_run_and_not_on_how() -> None:
@@ -460,7 +468,9 @@ def defaults(heading: str) -> dict[tuple[str, str], str]:
         cells = [cell.strip().strip("`") for cell in line.split("|")][1:-1]
         if "Default" in cells:
             column, of_models = cells.index("Default"), cells[0] == "Model"
-        elif column and cells:
+        elif not cells:  # the end of a table
+            column = 0
+        elif column:
             model = cells[0] or model if of_models else ""
             found[model, cells[1 if of_models else 0]] = cells[column]
     return found
@@ -479,7 +489,8 @@ def test_the_page_has_the_defaults_of_the_latency_models() -> None:
     shown = defaults("`latency`")
     for name, kind in MODELS.items():
         for field in msgspec.structs.fields(kind.keys):
-            assert shown[name, field.name] == str(field.default), f"{name}.{field.name}"
+            default = "null" if field.default is None else str(field.default)
+            assert shown[name, field.name] == default, f"{name}.{field.name}"
 
 
 @pytest.mark.parametrize(("heading", "known"), [("GPUs", gpus()), ("Models", models())], ids=["GPUs", "Models"])

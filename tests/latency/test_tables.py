@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from statistics import fmean, median
 
 import pytest
 
+import headway
+from conftest import ROOT
+from headway.experiment.engines import engines
 from headway.latency import capacity_score, gpus, kv_blocks, models, read_gpu, read_model
+from headway.scenario import Scenario
 from headway.types import HeadwayError
+
+POWER = ROOT.parent / "shared" / "calibration" / "h200" / "power.csv"
 
 
 @pytest.mark.parametrize(
@@ -34,6 +42,31 @@ def test_the_tables_are_dated_and_complete() -> None:
         assert 0 < gpu.idle_watts < gpu.busy_watts and gpu.usd_per_hour > 0
     for table in (gpus(), models()):
         assert not {*table.entries} & {*table.aliases}
+
+
+def test_the_watts_of_the_h200_are_those_that_were_measured() -> None:
+    if not POWER.is_file():
+        pytest.skip("the measurements are not beside this checkout (../shared/calibration)")
+    with POWER.open(encoding="utf-8") as file:
+        watts = [(row["point"], float(row["watts_mean"])) for row in csv.DictReader(file)]
+    idle = [drawn for point, drawn in watts if point == "idle, context open"]
+    busy = [drawn for point, drawn in watts if not point.startswith("idle")]
+    assert (len(idle), len(busy)) == (3, 24)
+    card = read_gpu("h200", "gpu")
+    assert (card.idle_watts, card.busy_watts) == (round(fmean(idle)), round(median(busy)))
+
+
+def test_engines_draw_the_watts_of_their_cards_and_energy_is_counted_with_them() -> None:
+    step = {"model": "linear", "step": "10ms"}
+    cluster = {"gpu": "h200", "tp": 2, "instances": 1, "latency": step}
+    scenario = {"workload": {"requests": 40, "rate": "4/s", "output_tokens": 50}, "cluster": cluster}
+    (engine,) = engines(Scenario.load(scenario).cluster)
+    assert (engine.idle_watts, engine.busy_watts) == (2 * 123, 2 * 692)
+    summary = headway.simulate(scenario).summary()
+    busy = summary["instances"][0]["busy_s"]
+    drawn = 2 * (692 * busy + 123 * (summary["duration_s"] - busy))
+    assert 0 < busy < summary["duration_s"]
+    assert summary["energy"]["kwh"] == pytest.approx(drawn / 3600 / 1000)
 
 
 def test_case_and_separators_do_not_matter_in_names() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from headway import registry
 from headway.cluster_spec import Cluster
-from headway.latency import Hardware
+from headway.latency import Hardware, StepTable
 from headway.overrides import DEFAULT_POLICIES
 from headway.scenario import Scenario
 
@@ -57,7 +57,11 @@ def unmeasured(scenario: Scenario) -> str | None:
     said: dict[str, None] = {}
     for pool in scenario.cluster.scaled().values():
         model = pool.latency_model()
-        doubts = model.doubts(pool.max_batch_tokens) if isinstance(model, Hardware) else None
+        doubts = None
+        if isinstance(model, Hardware):
+            doubts = model.doubts(pool.max_batch_tokens)
+        elif isinstance(model, StepTable):
+            doubts = model.doubts(pool.max_batch_tokens, pool.max_batch_size)
         if doubts is not None:
             said[doubts] = None
     return " ".join(said) or None

@@ -24,24 +24,27 @@ from headway.latency.piecewise import Piecewise
 from headway.latency.profiles import Profile, read_profile, shipped
 from headway.latency.roofline import Roofline
 from headway.latency.shapes import ModelShape, models, read_model
+from headway.latency.step_table import StepTable
 from headway.latency.step_times import StepTimes, step_times
 from headway.latency.tables import plain
 from headway.types import HeadwayError
 from headway.wording import shown, suggest
 
-MODELS: Final[dict[str, type[Roofline] | type[Linear] | type[Piecewise] | type[Fixed] | type[Hardware]]] = {
+AnyModel = type[Roofline] | type[Linear] | type[Piecewise] | type[Fixed] | type[Hardware] | type[StepTable]
+MODELS: Final[dict[str, AnyModel]] = {
     "hardware": Hardware,
     "roofline": Roofline,
     "linear": Linear,
     "piecewise": Piecewise,
     "fixed": Fixed,
+    "table": StepTable,
 }
 NAMES: Final = tuple(MODELS)
 
 
 def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str = "cluster.latency") -> LatencyModel:
     """The latency model of a section; without `model` it is a roofline. Only `hardware` and
-    `roofline` look at shape, GPU and TP."""
+    `roofline` look at shape, GPU and TP, and `table` at the model's name."""
     if not isinstance(data, dict):
         raise HeadwayError(f"{where}: expected a mapping with 'model', as in {{model: roofline}}, got {shown(data)}.")
     rest = dict(data)
@@ -87,6 +90,7 @@ __all__ = [
     "Profile",
     "Roofline",
     "Run",
+    "StepTable",
     "StepTimes",
     "build",
     "capacity_score",

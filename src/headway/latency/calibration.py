@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +17,9 @@ from headway.latency.gpus import Gpu
 from headway.latency.shapes import read_model
 from headway.latency.shards import Shard, shard
 from headway.latency.step_cost import Constants
+from headway.latency.step_file import number, read_rows, whole
 from headway.types import HeadwayError
-from headway.wording import listed, shown
+from headway.wording import shown
 
 # Of a step: what it decodes, what it computes of prompts, and how long it took. `shape` may be left out where the model
 # is given; with `composition`, {"decode": [[context, count], ...], "prefill": [[tokens, past], ...]}, its chunks are
@@ -114,27 +113,9 @@ def calibrate(
 
 def read_steps(path: str | Path, gpu: Gpu, model: str | None = None) -> list[Sample]:
     """The steps of a file, refused where they cannot be or do not suffice."""
-    try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            columns = reader.fieldnames or ()
-            rows = [(reader.line_num, row) for row in reader]
-    except OSError as error:
-        raise HeadwayError(f"{path}: cannot be read: {error.strerror}.") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise HeadwayError(f"{path}: is no CSV file in UTF-8.") from None
-    needed = COLUMNS if model is not None else ("shape", *COLUMNS)
-    missing = [repr(name) for name in needed if name not in columns]
-    if missing:
-        raise HeadwayError(
-            f"{path}: the column{'s' if len(missing) > 1 else ''} {listed(missing)} "
-            f"{'are' if len(missing) > 1 else 'is'} missing; a file of steps has {', '.join(needed)}."
-        )
+    rows = read_rows(path, COLUMNS if model is not None else ("shape", *COLUMNS))
     parts: dict[str, Shard] = {}
-    found = []
-    for line, row in rows:
-        if row.get("mode") in (None, "", "graph"):
-            found.append(_sample(row, f"{path}, line {line}", gpu, model, parts))
+    found = [_sample(row, place, gpu, model, parts) for place, row in rows]
     _check_enough(found, str(path))
     return found
 
@@ -145,10 +126,10 @@ def _sample(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts:
         parts[name] = shard(read_model(name, f"{where}, shape"), 1)
     part = parts[name]
     decodes, context, count, new = (
-        _whole(row[key], f"{where}, {key}") for key in ("batch", "decode_kv_tokens", "n_prefill", "new_tokens")
+        whole(row[key], f"{where}, {key}") for key in ("batch", "decode_kv_tokens", "n_prefill", "new_tokens")
     )
     chunks = _chunks(row, where, count, new)
-    us = _number(row["median_ms"], f"{where}, median_ms") * 1000
+    us = number(row["median_ms"], f"{where}, median_ms") * 1000
     tokens = decodes + new
     if not tokens:
         raise HeadwayError(f"{where}: a step computes at least one token; both batch and new_tokens are 0.")
@@ -179,29 +160,11 @@ def _chunks(row: dict[str, Any], where: str, count: int, new: int) -> tuple[Chun
         if any(tokens < 1 or past < 0 for tokens, past in chunks) or sum(tokens for tokens, _ in chunks) != new:
             raise HeadwayError(f"{where}, composition: its chunks must add up to new_tokens ({new}).")
         return chunks
-    past = round(_number(row["past_context"] or "0", f"{where}, past_context", least=0.0))
+    past = round(number(row["past_context"] or "0", f"{where}, past_context", least=0.0))
     if new < count:
         raise HeadwayError(f"{where}, new_tokens: {new} cannot make {count} chunks of one token or more.")
     short, over = divmod(new, count)
     return tuple((short + (place < over), past) for place in range(count))
-
-
-def _whole(text: str | None, where: str) -> int:
-    value = _number(text or "0", where, least=0.0)
-    if value != int(value):
-        raise HeadwayError(f"{where}: must be a whole number, got {shown(text)}.")
-    return int(value)
-
-
-def _number(text: str | None, where: str, least: float | None = None) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = float("nan")
-    if not isfinite(value) or (value <= 0 if least is None else value < least):
-        wanted = "a number above zero" if least is None else "a number, zero or more"
-        raise HeadwayError(f"{where}: must be {wanted}, got {shown(text)}.")
-    return value
 
 
 def _check_enough(found: Sequence[Sample], path: str) -> None:

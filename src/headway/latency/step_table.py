@@ -1,0 +1,206 @@
+"""`table`: step times interpolated from measured steps, without a formula for what makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, ClassVar, Final
+
+from msgspec import Struct
+
+from headway import section
+from headway.latency.base import FOREVER, Chunk, Run, times
+from headway.latency.figures import positive
+from headway.latency.shapes import ModelShape, models
+from headway.latency.step_file import read_rows, whole
+from headway.latency.surface import Points, Surface
+from headway.latency.tables import plain
+from headway.types import HeadwayError
+from headway.units import LONGEST_PS, duration_ps
+from headway.wording import shown
+
+# The columns of a file of steps, as for a calibration; a `shape` tells models apart.
+COLUMNS: Final = ("batch", "decode_kv_tokens", "n_prefill", "new_tokens", "past_context", "median_ms")
+MOST: Final = 1000  # rows of a kind
+LARGEST: Final = 10**9  # tokens in a row
+
+Measured = tuple[int, int, int]  # decodes and context, or tokens and past; picoseconds
+
+
+class StepTableParameters(Struct):
+    """Keys of `latency: {model: table}`: either `file` or `rows`."""
+
+    file: Any = None  # a CSV file of steps
+    rows: Any = None  # {decodes, context, time} and {prefill, past, time}
+    shape: Any = None  # of the file's rows, those of this model; null: of the cluster's model
+    host: Any = "0ms"  # a step's time beside what was measured
+
+
+class StepRow(Struct):
+    """A row of `rows`: a step that only decodes, or one that computes a piece of one prompt."""
+
+    time: Any
+    decodes: int = 0
+    context: int = 0  # of all decodes together
+    prefill: int = 0
+    past: int = 0
+
+
+class StepTable:
+    """Steps that only decode are a surface over decodes and their context, steps of one chunk another over tokens and
+    past. A step of both, or of several chunks, lasts as long as one chunk of all its tokens without a past (or as the
+    decodes without context, if that is longer), and what contexts and pasts add to either."""
+
+    keys: ClassVar = StepTableParameters
+    __slots__ = ("_decode", "_prefill", "decode", "host_ps", "prefill")
+
+    def __init__(self, decode: tuple[Measured, ...], prefill: tuple[Measured, ...], host_ps: int = 0) -> None:
+        self.decode, self.prefill, self.host_ps = decode, prefill, host_ps
+        self._decode = _surface(decode, False)
+        self._prefill = _surface(prefill, True)
+
+    @classmethod
+    def read(cls, data: dict[str, Any], where: str, model: ModelShape, *_: object) -> StepTable:
+        given = section.read(StepTableParameters, data, where)
+        if (given.file is None) == (given.rows is None):
+            raise HeadwayError(f"{where}: a table has either 'file', a CSV file of measured steps, or 'rows'.")
+        if given.rows is None:
+            place = str(given.file)
+            found = _from_file(given.file, given.shape, model, where)
+        else:
+            place = f"{where}.rows"
+            found = _from_rows(given.rows, place)
+        for kind, counted, along, rows in (
+            ("only decode", "numbers of decodes", "contexts", found[0]),
+            ("compute one chunk of a prompt", "numbers of tokens", "pasts", found[1]),
+        ):
+            _check(rows, place, kind, counted, along)
+        return cls(*found, duration_ps(given.host, f"{where}.host"))
+
+    def scaled(self, factor: Fraction) -> StepTable:
+        decode, prefill = (
+            tuple((row, place, times(ps, factor, 1)) for row, place, ps in rows) for rows in (self.decode, self.prefill)
+        )
+        return StepTable(decode, prefill, times(self.host_ps, factor))
+
+    def doubts(self, tokens: int, sequences: int) -> str | None:
+        """What to say of steps of so many tokens and sequences; None where the table has as large ones."""
+        most, crowd = self._prefill.rows[-1], self._decode.rows[-1]
+        if tokens <= most and sequences <= crowd:
+            return None
+        return (
+            f"The table's steps have at most {most:,} tokens of a prompt and {crowd:,} decodes; "
+            f"with max_batch_tokens {tokens:,} and max_batch_size {sequences:,} larger ones are extrapolated."
+        )
+
+    def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
+        first, increment, k_max = self.host_ps, 0, FOREVER
+        start = 0
+        if decodes:
+            curve = self._decode.curve(decodes)
+            value, slope, room = curve.at(context)
+            first += value
+            increment = slope * decodes
+            k_max = -(-room // decodes)
+            start = curve.values[0]
+        if chunks:
+            tokens = decodes
+            for length, past in chunks:
+                curve = self._prefill.curve(length)
+                value, slope, room = curve.at(past)
+                first += value - curve.values[0]
+                increment += slope * length
+                k_max = min(k_max, -(-room // length))
+                tokens += length
+            first += max(0, self._prefill.start(tokens) - start)
+        return first, increment, k_max
+
+
+@lru_cache(maxsize=16)
+def _surface(rows: tuple[Measured, ...], grows: bool) -> Surface:
+    """Steps measured more than once count by their mean."""
+    found: dict[int, dict[int, list[int]]] = {}
+    for row, place, ps in rows:
+        found.setdefault(row, {}).setdefault(place, []).append(ps)
+    points: Points = {
+        row: {place: max(1, sum(many) // len(many)) for place, many in line.items()} for row, line in found.items()
+    }
+    return Surface(points, grows)
+
+
+def _from_rows(rows: object, where: str) -> tuple[tuple[Measured, ...], tuple[Measured, ...]]:
+    if not isinstance(rows, list):
+        raise HeadwayError(f"{where}: expected a list of rows, as in {{decodes: 8, context: 8192, time: 6ms}}.")
+    decode: list[Measured] = []
+    prefill: list[Measured] = []
+    for number, data in enumerate(rows):
+        place = f"{where}[{number}]"
+        row = section.read(StepRow, data, place)
+        for key in ("decodes", "context", "prefill", "past"):
+            _within(getattr(row, key), f"{place}.{key}")
+        ps = duration_ps(row.time, f"{place}.time")
+        if ps < 1:
+            raise HeadwayError(f"{place}.time: must be at least 1ps, since no step takes no time.")
+        if (row.decodes > 0) == (row.prefill > 0) or (row.context and not row.decodes) or (row.past and row.decodes):
+            raise HeadwayError(f"{place}: a row has 'decodes' and their 'context', or 'prefill' and its 'past'.")
+        (decode if row.decodes else prefill).append((row.decodes or row.prefill, row.context or row.past, ps))
+    return tuple(decode), tuple(prefill)
+
+
+def _from_file(
+    path: object, shape: object, model: ModelShape, where: str
+) -> tuple[tuple[Measured, ...], tuple[Measured, ...]]:
+    if not isinstance(path, str):
+        raise HeadwayError(f"{where}.file: expected the path of a CSV file, got {shown(path)}.")
+    wanted = model.name if shape is None else str(shape)
+    decode: list[Measured] = []
+    prefill: list[Measured] = []
+    others: dict[str, None] = {}
+    for place, row in read_rows(path, COLUMNS):
+        if row.get("shape") and _known(row["shape"]) != _known(wanted):
+            others[row["shape"]] = None
+            continue
+        decodes, context, count, tokens = (_figure(row, key, place) for key in COLUMNS[:4])
+        if bool(count) != bool(tokens) or not decodes + tokens:
+            raise HeadwayError(f"{place}: a step has decodes ('batch') or chunks ('n_prefill', 'new_tokens').")
+        ps = round(positive(row["median_ms"], f"{place}, median_ms") * 10**9)
+        if not 1 <= ps <= LONGEST_PS:
+            raise HeadwayError(f"{place}, median_ms: must lie between 1ps and 100d, got {shown(row['median_ms'])}.")
+        if not count:
+            decode.append((decodes, context, ps))
+        elif count == 1 and not decodes:
+            prefill.append((tokens, _figure(row, "past_context", place), ps))
+    if others and not decode and not prefill:
+        raise HeadwayError(f"{where}.shape: {path} has no step of {shown(wanted)}; its shapes are {', '.join(others)}.")
+    return tuple(decode), tuple(prefill)
+
+
+def _known(name: str) -> str:
+    """A model's name in the table where it has another one there."""
+    try:
+        return models().find(name, "model", "").name
+    except HeadwayError:
+        return plain(name)
+
+
+def _figure(row: dict[str, Any], key: str, place: str) -> int:
+    return _within(whole(row[key], f"{place}, {key}"), f"{place}, {key}")
+
+
+def _within(count: int, where: str) -> int:
+    if not 0 <= count <= LARGEST:
+        raise HeadwayError(f"{where}: must lie between 0 and {LARGEST:,}, got {count}.")
+    return count
+
+
+def _check(rows: tuple[Measured, ...], where: str, kind: str, counted: str, along: str) -> None:
+    lines: dict[int, set[int]] = {}
+    for row, place, _ in rows:
+        lines.setdefault(row, set()).add(place)
+    if len(lines) < 2 or all(len(places) < 2 for places in lines.values()):
+        raise HeadwayError(
+            f"{where}: steps that {kind} are too few; it takes at least two {counted}, one of them with two {along}."
+        )
+    if len(rows) > MOST:
+        raise HeadwayError(f"{where}: {len(rows):,} steps that {kind} are too many; a table has at most {MOST:,}.")
