@@ -51,6 +51,7 @@ NAME = re.compile(r"@?\.?([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:\.\*|\[\])?(?
 # What the pages call an object of a class.
 VARIABLES = {"Result": "result", "ClusterView": "cluster", "InstanceView": "view", "Context": "context"}
 VERBS = ("run", "compare", "sweep", "report", "controls", "plan", "policies", "explain", "summarize", "timeline")
+VERBS += ("calibrate", "validate")
 FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "from", "auto", "FewestTokens", "SpareMemory", "k_max"}
 TINY: dict[str, Any] = {
     "workload": {"requests": 5, "rate": "10/s", "prompt_tokens": 64, "output_tokens": 8},
@@ -299,6 +300,7 @@ def test_verbs_and_options_in_the_text_are_real(headway: Run) -> None:
     texts = [(page, text) for page, text in inline() if text.startswith(("headway ", "--"))]
     helps = {verb: headway(verb, "--help").stdout for verb in VERBS}
     helps["trace"] = "".join(headway("trace", verb, "--help").stdout for verb in ("inspect", "convert", "cap", "slice"))
+    helps["hardware"] = "".join(headway("hardware", verb, "--help").stdout for verb in ("list", "show"))
     helps["workload"] = headway("workload", "preview", "--help").stdout
     for page, text in texts:
         verb = text.split()[1] if text.startswith("headway ") else None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headway.experiment.plan import Plan, plan
     from headway.experiment.run import simulate
     from headway.experiment.sweep import Sweep, sweep
+    from headway.experiment.validate import Validation, validate
     from headway.latency.calibration import Calibration
     from headway.policies.context import Context
     from headway.policies.queues import Ticket
@@ -70,6 +71,7 @@ _HOMES = {
     "hardware": "experiment.hardware",
     **dict.fromkeys(("Plan", "plan"), "experiment.plan"),
     **dict.fromkeys(("Sweep", "sweep"), "experiment.sweep"),
+    **dict.fromkeys(("Validation", "validate"), "experiment.validate"),
     **dict.fromkeys(("preview", "inspect_trace", "convert_trace"), "experiment.look"),
     "Result": "results.result",
     "summarize": "results.words",
@@ -116,6 +118,7 @@ __all__ = [
     "Scorecard",
     "Sweep",
     "Ticket",
+    "Validation",
     "__version__",
     "calibrate",
     "compare",
@@ -132,6 +135,7 @@ __all__ = [
     "simulate",
     "summarize",
     "sweep",
+    "validate",
 ]
 
 

@@ -26,6 +26,7 @@ from headway.cli.summarize import summarize
 from headway.cli.sweep import sweep
 from headway.cli.timeline import timeline
 from headway.cli.trace import trace
+from headway.cli.validate import validate
 from headway.types import HeadwayError, InvariantError, Json
 
 app = App(
@@ -45,6 +46,7 @@ app.command(summarize)
 app.command(timeline)
 app.command(hardware)
 app.command(calibrate)
+app.command(validate)
 workload = App(name="workload", help="Look at the workload of a scenario.", help_format="plaintext")
 app.command(workload)
 
