@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headway.experiment.compare import Comparison, compare
     from headway.experiment.controls import Controls, controls
     from headway.experiment.counterfactual import counterfactuals
+    from headway.experiment.engine_fit import calibrate_run
     from headway.experiment.explain import explain
     from headway.experiment.hardware import hardware
     from headway.experiment.look import convert_trace, inspect_trace, preview
@@ -61,6 +62,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "simulate": "experiment.run",
     "calibrate": "experiment.calibrate",
+    "calibrate_run": "experiment.engine_fit",
     "Calibration": "latency.calibration",
     "compare": "experiment.compare",
     "Comparison": "experiment.compare",
@@ -121,6 +123,7 @@ __all__ = [
     "Validation",
     "__version__",
     "calibrate",
+    "calibrate_run",
     "compare",
     "controls",
     "convert_trace",

@@ -57,23 +57,22 @@ def validate(run: str | Path | Result, against: str | Path | Result) -> Validati
     result = run if isinstance(run, Result) else Result.load(run)
     other = served(against) if isinstance(against, Result) else read_recorded(against)
     warmup = result.scenario["warmup"]
-    sides = {SIMULATED: served(result)[warmup:], RECORDED: other[warmup:]}
+    return compared(served(result)[warmup:], other[warmup:], _name(run), _name(against))
+
+
+def compared(ours: list[Served], theirs: list[Served], run: str, against: str) -> Validation:
+    """The same of two lists of requests."""
+    sides = {SIMULATED: ours, RECORDED: theirs}
     times = {side: _times(requests) for side, requests in sides.items()}
     for side, found in times.items():
         if not found["e2e"]:
-            raise HeadwayError(f"the {side} run has no answered request after its warm-up of {warmup}.")
+            raise HeadwayError(f"the {side} run has no answered request to compare, past the warm-up of the run.")
     latency = {}
     for kind in KINDS:
-        ours, theirs = (spread_of(times[side][kind]) for side in (SIMULATED, RECORDED))
-        latency[kind] = {name: _error(ours, theirs, name) for name in STATISTICS}
-    return Validation(
-        _name(run),
-        _name(against),
-        {side: (len(times[side]["e2e"]), len(requests)) for side, requests in sides.items()},
-        times,
-        latency,
-        _notes(sides, times),
-    )
+        mine, other = (spread_of(times[side][kind]) for side in (SIMULATED, RECORDED))
+        latency[kind] = {name: _error(mine, other, name) for name in STATISTICS}
+    answered = {side: (len(times[side]["e2e"]), len(requests)) for side, requests in sides.items()}
+    return Validation(run, against, answered, times, latency, _notes(sides, times))
 
 
 def _name(given: str | Path | Result) -> str:

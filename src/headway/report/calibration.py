@@ -5,7 +5,9 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from headway.experiment.engine_fit import EngineFit
 from headway.latency.calibration import Calibration
+from headway.report import validation
 from headway.report.terminal import percent, table
 
 
@@ -22,3 +24,11 @@ def report(found: Calibration) -> RenderableType:
         "",
         Text(f"Absolute error of a fit that had not seen these {held:,} steps; the profile is fitted to all of them."),
     )
+
+
+def of_run(found: EngineFit) -> RenderableType:
+    """What an engine's run changed, and the errors on requests that were held out."""
+    said = f"host {found.host_ms:.3f} ms a step, all times of the GPU × {found.scale:.4f} ({found.runs} runs)"
+    before = found.before.worst
+    was = "" if before is None else f"Before, the furthest off of these was {100 * before[2]:+.1f} %."
+    return Group(Text(said, style="bold"), validation.report(found.after), Text(was))
