@@ -45,6 +45,13 @@ def test_a_slower_engine_is_matched_on_requests_that_the_fit_had_not_seen(tmp_pa
     assert profile["constants"]["kv_tb_s"]["value"] <= 4.8  # the card's
 
 
+def test_a_host_that_the_scenario_names_is_where_the_fit_starts(tmp_path: Path) -> None:
+    cluster = {**SCENARIO["cluster"], "latency": {"model": "hardware", "host": "2ms"}}
+    found = package.calibrate_run(engine(tmp_path / "engine.csv", "2ms"), {**SCENARIO, "cluster": cluster})
+    assert found.before.worst is not None and abs(found.before.worst[2]) < 1e-6
+    assert (found.host_ms, found.scale) == (pytest.approx(2.0), 1.0)
+
+
 def test_other_requests_too_few_and_another_model_get_a_sentence(tmp_path: Path) -> None:
     file = engine(tmp_path / "engine.csv", "1ms", 100)
     with pytest.raises(HeadwayError, match="its 100 requests are not the 120 of the scenario"):

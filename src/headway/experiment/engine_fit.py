@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from headway.experiment.calibrate import NOT_TOLD, check, write
 from headway.experiment.run import simulate
@@ -23,6 +23,7 @@ from headway.latency.step_cost import Constants
 from headway.results.recorded import Served, read_recorded, served
 from headway.scenario import Scenario, Source
 from headway.types import HeadwayError, Json
+from headway.units import duration_ps
 
 HELD_OUT: Final = 4  # every so-manyth request is held out
 FEWEST: Final = 40  # requests
@@ -96,7 +97,9 @@ def _profile(loaded: Scenario) -> tuple[Profile, Gpu]:
         raise HeadwayError("cluster.latency: a profile is fitted for one kind of instance with {model: hardware}.")
     gpu = read_gpu(cluster["gpu"], "cluster.gpu")
     named = latency.get("profile", "auto")
-    return read_profile(gpu.name if named == "auto" else named, gpu, "cluster.latency.profile"), gpu
+    profile = read_profile(gpu.name if named == "auto" else named, gpu, "cluster.latency.profile")
+    host = latency.get("host", "auto")
+    return (profile if host == "auto" else replace(profile, host_ps=duration_ps(host, "cluster.latency.host"))), gpu
 
 
 def _nearness(constants: Constants, gpu: Gpu) -> float:
