@@ -32,9 +32,11 @@ from headway.experiment.compare import PER
 from headway.experiment.controls import CONTROLS
 from headway.experiment.run import about
 from headway.latency import NAMES, gpus, links, models
+from headway.latency.calibration import COLUMNS as STEPS
 from headway.overrides import policy_config
 from headway.results import store, study
 from headway.results.groups import fairness, sessions
+from headway.results.recorded import COLUMNS as RECORDED
 from headway.results.recorder import Recorder
 from headway.results.sample import Sample
 from headway.results.store import TRACES
@@ -51,7 +53,8 @@ NAME = re.compile(r"@?\.?([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:\.\*|\[\])?(?
 # What the pages call an object of a class.
 VARIABLES = {"Result": "result", "ClusterView": "cluster", "InstanceView": "view", "Context": "context"}
 VERBS = ("run", "compare", "sweep", "report", "controls", "plan", "policies", "explain", "summarize", "timeline")
-FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "from", "auto", "FewestTokens", "SpareMemory", "k_max"}
+VERBS += ("calibrate", "validate")
+FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "from", "auto", "FewestTokens", "SpareMemory", "k_max", "graph"}
 TINY: dict[str, Any] = {
     "workload": {"requests": 5, "rate": "10/s", "prompt_tokens": 64, "output_tokens": 8},
     "cluster": {"instances": 2, "latency": {"model": "fixed"}, "adapters": {"slots": 2, "load_time": "50ms"}},
@@ -136,7 +139,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("first", "second"):
         package.simulate(TINY, trace="decisions").save(folder / "runs" / name)
     package.compare(TINY, "round-robin,random", output=folder / "runs" / "policies", workers=1)
+    (folder / "steps.csv").write_text(_steps())
+    (folder / "engine.csv").write_text(
+        f"{','.join(RECORDED)}\n" + "".join(f"{at},{at + 1},{at + 2},64,8\n" for at in range(5))
+    )
     return folder
+
+
+def _steps() -> str:
+    """Step times as `headway calibrate` reads them."""
+    asked = package.latency("h200", "llama-3.1-8b")
+    lines = [",".join(("shape", *STEPS))]
+    for batch in (0, 1, 4, 8, 16, 32, 64, 96, 128, 256):
+        for new in (0, 128, 512, 1024, 2048) if batch else (128, 512, 1024, 2048):
+            ms = asked.step_ms([700] * batch, [(new, 0)] if new else [])
+            lines.append(f"llama-3.1-8b,{batch},{700 * batch},{int(new > 0)},{new},0,{ms}")
+    return "\n".join(lines)
 
 
 @pytest.mark.parametrize(("where", "words"), HEADWAY, ids=labels(HEADWAY))
@@ -198,7 +216,10 @@ def _wrapped(code: str) -> str:
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Every name there is, and every dotted path: `Class.attribute`, `module.name`, keys of summary and scenario."""
-    words = FOREIGN | set(COLUMNS) | set(KEPT) | set(OUTCOMES) | set(FORMATS) | set(NAMES)
+    words = FOREIGN | set(COLUMNS) | set(KEPT) | set(OUTCOMES) | set(FORMATS) | set(NAMES) | set(STEPS)
+    words |= {"shape", "mode", "composition", "arrival_time"} | {
+        name for pair in RECORDED.items() for name in (pair[0], *pair[1])
+    }
     words |= set(gpus().entries) | set(models().entries) | set(links().entries) | set(links().aliases)
     words |= {name for entry in registry.entries() for name in (entry.name, entry.stage)}
     for info in pkgutil.walk_packages([str(SOURCE)], "headway."):
@@ -299,6 +320,7 @@ def test_verbs_and_options_in_the_text_are_real(headway: Run) -> None:
     texts = [(page, text) for page, text in inline() if text.startswith(("headway ", "--"))]
     helps = {verb: headway(verb, "--help").stdout for verb in VERBS}
     helps["trace"] = "".join(headway("trace", verb, "--help").stdout for verb in ("inspect", "convert", "cap", "slice"))
+    helps["hardware"] = "".join(headway("hardware", verb, "--help").stdout for verb in ("list", "show"))
     helps["workload"] = headway("workload", "preview", "--help").stdout
     for page, text in texts:
         verb = text.split()[1] if text.startswith("headway ") else None

@@ -15,14 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headway import latency
+    from headway.experiment.calibrate import calibrate
     from headway.experiment.compare import Comparison, compare
     from headway.experiment.controls import Controls, controls
     from headway.experiment.counterfactual import counterfactuals
+    from headway.experiment.engine_fit import calibrate_run
     from headway.experiment.explain import explain
+    from headway.experiment.hardware import hardware
     from headway.experiment.look import convert_trace, inspect_trace, preview
     from headway.experiment.plan import Plan, plan
     from headway.experiment.run import simulate
     from headway.experiment.sweep import Sweep, sweep
+    from headway.experiment.validate import Validation, validate
+    from headway.latency.calibration import Calibration
     from headway.policies.context import Context
     from headway.policies.queues import Ticket
     from headway.registry import Bounds, policy
@@ -56,14 +61,19 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "simulate": "experiment.run",
+    "calibrate": "experiment.calibrate",
+    "calibrate_run": "experiment.engine_fit",
+    "Calibration": "latency.calibration",
     "compare": "experiment.compare",
     "Comparison": "experiment.compare",
     "controls": "experiment.controls",
     "Controls": "experiment.controls",
     "counterfactuals": "experiment.counterfactual",
     "explain": "experiment.explain",
+    "hardware": "experiment.hardware",
     **dict.fromkeys(("Plan", "plan"), "experiment.plan"),
     **dict.fromkeys(("Sweep", "sweep"), "experiment.sweep"),
+    **dict.fromkeys(("Validation", "validate"), "experiment.validate"),
     **dict.fromkeys(("preview", "inspect_trace", "convert_trace"), "experiment.look"),
     "Result": "results.result",
     "summarize": "results.words",
@@ -83,6 +93,7 @@ __all__ = [
     "ADMIT",
     "Admit",
     "Bounds",
+    "Calibration",
     "ClusterView",
     "Comparison",
     "Context",
@@ -109,12 +120,16 @@ __all__ = [
     "Scorecard",
     "Sweep",
     "Ticket",
+    "Validation",
     "__version__",
+    "calibrate",
+    "calibrate_run",
     "compare",
     "controls",
     "convert_trace",
     "counterfactuals",
     "explain",
+    "hardware",
     "inspect_trace",
     "latency",
     "plan",
@@ -123,6 +138,7 @@ __all__ = [
     "simulate",
     "summarize",
     "sweep",
+    "validate",
 ]
 
 

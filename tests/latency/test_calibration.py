@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import headway
+from conftest import Run
 from headway.latency import read_gpu
 from headway.latency.calibration import COLUMNS, calibrate
 from headway.types import HeadwayError
@@ -17,6 +19,13 @@ from headway.types import HeadwayError
 H200 = read_gpu("h200", "gpu")
 MEASURED = Path(__file__).parents[3] / "shared" / "calibration" / "h200" / "steps.csv"
 Row = dict[str, Any]
+
+
+@pytest.fixture(name="run_headway")
+def _command(request: pytest.FixtureRequest) -> Run:
+    """The command line; its fixture has the package's name."""
+    found: Run = request.getfixturevalue("headway")
+    return found
 
 
 def made() -> list[Row]:
@@ -101,3 +110,51 @@ def test_a_file_that_will_not_do_is_told(
 def test_a_file_that_is_not_there_is_told() -> None:
     with pytest.raises(HeadwayError, match=r"none\.csv: cannot be read: No such file or directory\."):
         calibrate("none.csv", H200)
+
+
+def test_the_command_writes_a_profile_that_a_scenario_can_name(tmp_path: Path, run_headway: Run) -> None:
+    written(tmp_path / "steps.csv", made())
+    done = run_headway("calibrate", "steps.csv", "-o", "mine.yaml", "--gpu", "h200", "--as-of", "2026-11", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for phase in ("decode", "prefill", "mixed"):
+        assert phase in done.stdout
+    assert "median" in done.stdout and "p90" in done.stdout
+    profile = headway.hardware(str(tmp_path / "mine.yaml"))
+    assert profile["calibrated"] and profile["as_of"] == "2026-11" and profile["host_ms"] == 0.5
+    cluster = {"instances": 1, "gpu": "h200", "latency": {"model": "hardware", "profile": str(tmp_path / "mine.yaml")}}
+    workload = {"requests": 3, "rate": "10/s", "prompt_tokens": 64, "output_tokens": 8}
+    assert headway.simulate({"workload": workload, "cluster": cluster}).summary()["requests"]["completed"] == 3
+
+
+def test_its_json_has_the_errors_and_a_missing_gpu_is_said(tmp_path: Path, run_headway: Run) -> None:
+    written(tmp_path / "steps.csv", made())
+    done = run_headway("calibrate", "steps.csv", "-o", "mine.yaml", "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert found["gpu"] == "h200" and "taken for those of an h200" in done.stderr
+    assert found == headway.calibrate(tmp_path / "steps.csv").summary()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("steps.csv", "-o", "mine.csv"), "a profile is a file that ends in .yaml, got 'mine.csv'."),
+        (("steps.csv", "-o", "no/mine.yaml"), "the folder 'no' is not there."),
+        (("steps.csv", "-o", "m.yaml", "--gpu", "h20"), "gpu: no GPU in the table is called 'h20'"),
+        (("steps.csv", "-o", "m.yaml", "--host", "soon"), "host: "),
+        (("none.csv", "-o", "m.yaml"), "none.csv: cannot be read"),
+        (("few.csv", "-o", "m.yaml"), "are too few to fit to; it takes at least"),
+        (("poor.csv", "-o", "m.yaml"), "'median_ms' is missing; a file of steps has shape, batch,"),
+        (("fast.csv", "-o", "m.yaml"), "line 2, median_ms: 0.001 ms is less than a h200 takes to read weights"),
+    ],
+)
+def test_what_the_command_cannot_use_gets_one_sentence(
+    options: tuple[str, ...], sentence: str, tmp_path: Path, run_headway: Run
+) -> None:
+    rows = made()
+    written(tmp_path / "steps.csv", rows)
+    written(tmp_path / "few.csv", rows[:20])
+    written(tmp_path / "poor.csv", [{key: row[key] for key in row if key != "median_ms"} for row in rows])
+    written(tmp_path / "fast.csv", changed(median_ms="0.001")(rows))
+    done = run_headway("calibrate", *options, *(() if "--gpu" in options else ("--gpu", "h200")), cwd=tmp_path)
+    assert done.returncode != 0 and sentence in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "m.yaml").exists()

@@ -14,8 +14,10 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from headway import __version__
+from headway.cli.calibrate import calibrate
 from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
 from headway.cli.explain import explain
+from headway.cli.hardware import hardware
 from headway.cli.page import AsJson, Page, say, text_of
 from headway.cli.plan import plan
 from headway.cli.report import report
@@ -24,6 +26,7 @@ from headway.cli.summarize import summarize
 from headway.cli.sweep import sweep
 from headway.cli.timeline import timeline
 from headway.cli.trace import trace
+from headway.cli.validate import validate
 from headway.types import HeadwayError, InvariantError, Json
 
 app = App(
@@ -41,6 +44,9 @@ app.command(report)
 app.command(sweep)
 app.command(summarize)
 app.command(timeline)
+app.command(hardware)
+app.command(calibrate)
+app.command(validate)
 workload = App(name="workload", help="Look at the workload of a scenario.", help_format="plaintext")
 app.command(workload)
 

@@ -18,7 +18,7 @@ from headway.latency.shapes import read_model
 from headway.latency.shards import Shard, shard
 from headway.latency.step_cost import Constants
 from headway.latency.step_file import number, read_rows, whole
-from headway.types import HeadwayError
+from headway.types import HeadwayError, Json
 from headway.wording import shown
 
 # Of a step: what it decodes, what it computes of prompts, and how long it took. `shape` may be left out where the model
@@ -58,6 +58,17 @@ class Calibration(Struct, frozen=True):
     tokens: tuple[int, int]
     context: tuple[int, int]
     shapes: tuple[str, ...]
+
+    def summary(self) -> Json:
+        """What was fitted and how well, with errors as shares."""
+        return {
+            "gpu": self.gpu,
+            "steps": self.steps,
+            "shapes": list(self.shapes),
+            "range": {"tokens": list(self.tokens), "context": list(self.context)},
+            "held_out": [asdict(one) for one in self.errors],
+            "constants": asdict(self.constants),
+        }
 
     def document(self, source: str, as_of: str, host: str = "1ms") -> str:
         """The profile as a file."""

@@ -30,20 +30,24 @@ class Book:
         return legend(self.colours, self.baseline)
 
     def figure(self, title: str, chart: Json) -> str:
-        """A chart in its box. Its data stands beside it and can end no script, whatever it holds."""
+        """A chart in its box."""
         self._charts += 1
-        name = f"chart-{self._charts}"
-        data = msgspec.json.encode(clean(chart)).decode().replace("<", "\\u003c")
-        return (
-            f'<figure><figcaption>{html.text(title)}</figcaption><div class="chart" id="{name}"></div>'
-            f'<script type="application/json" data-chart="{name}">{data}</script></figure>'
-        )
+        return figure(f"chart-{self._charts}", title, chart)
 
     def key(self, label: str) -> html.Markup:
         """A policy's name with its colour before it, where charts show it."""
         colour = self.colours.get(label)
         mark = f'<span class="key" style="background:{colour}"></span>' if colour and len(self.colours) > 1 else ""
         return html.Markup(mark + escape(label))
+
+
+def figure(name: str, title: str, chart: Json) -> str:
+    """A chart in its box, by a name of its own. Its data stands beside it and can end no script, whatever it holds."""
+    data = msgspec.json.encode(clean(chart)).decode().replace("<", "\\u003c")
+    return (
+        f'<figure><figcaption>{html.text(title)}</figcaption><div class="chart" id="{name}"></div>'
+        f'<script type="application/json" data-chart="{name}">{data}</script></figure>'
+    )
 
 
 def side_by_side(figures: Sequence[str]) -> str:

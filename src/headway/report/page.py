@@ -80,8 +80,13 @@ def page(cases: Cases, progress: Progress | None = None) -> str:
     if swept is not None:
         made.insert(2, ("sweep", "Sweep", sweep(book, swept)))
     made = [part for part in made if part[2]]
-    parts = [*opening(book, [part[:2] for part in made]), *(part[2] for part in made), _footer()]
-    return html.page(f"{cases.name}: report", parts, [_asset(name) for name in SCRIPTS])
+    parts = [*opening(book, [part[:2] for part in made]), *(part[2] for part in made)]
+    return with_charts(f"{cases.name}: report", parts)
+
+
+def with_charts(title: str, parts: Sequence[str]) -> str:
+    """A page with the scripts that draw its charts, and their licences."""
+    return html.page(title, [*parts, _footer()], [_asset(name) for name in SCRIPTS])
 
 
 def drawn(cases: Cases) -> tuple[list[Case], str]:

@@ -1,0 +1,77 @@
+"""`headway calibrate`: a hardware profile from measured steps."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from headway.cli.page import AsJson, Page, say
+from headway.types import HeadwayError, Json
+
+USUAL = "h200"
+
+
+def calibrate(
+    file: Annotated[
+        Path, Parameter(help="A CSV of measured steps, or with --scenario an engine's run; see docs/hardware.md.")
+    ],
+    /,
+    *,
+    output: Annotated[
+        Path, Parameter(name=("--output", "-o"), help="Write the profile to this file, which ends in .yaml.")
+    ],
+    scenario: Annotated[
+        str | None, Parameter(help="What simulates the engine's run; the file is then that run, request by request.")
+    ] = None,
+    gpu: Annotated[str | None, Parameter(help="The card that was measured; an h200 if left out.")] = None,
+    model: Annotated[
+        str | None, Parameter(help="Whose steps they are: a model's name or its config.json; a column says it if not.")
+    ] = None,
+    host: Annotated[
+        str | None, Parameter(help="A step's time beside the GPU's, which steps do not tell; 500us if left out.")
+    ] = None,
+    as_of: Annotated[str | None, Parameter(help="When it was measured, as the profile is to say.")] = None,
+    as_json: AsJson = False,
+) -> Page | Json:
+    """Fit a hardware profile to measured step times, or match one with an engine's run; print its held-out error."""
+    from headway.experiment.calibrate import HOST
+    from headway.experiment.calibrate import calibrate as fit
+    from headway.report.calibration import report
+    from headway.report.progress import Bar
+
+    example = shlex.join(["headway", "hardware", "show", str(output)])
+    if scenario is not None:
+        return _of_run(
+            file, scenario, output, {"--gpu": gpu, "--model": model, "--host": host}, as_of, as_json, example
+        )
+    if gpu is None:
+        say(f"no --gpu: the steps are taken for those of an {USUAL}")
+    with Bar(None, "rounds of the fit") as bar:
+        found = fit(file, gpu or USUAL, model, output, host or HOST, as_of, progress=bar.update)
+    say(f"wrote {output}")
+    return found.summary() if as_json else Page([report(found)], example)
+
+
+def _of_run(
+    file: Path,
+    scenario: str,
+    output: Path,
+    given: dict[str, str | None],
+    as_of: str | None,
+    as_json: bool,
+    example: str,
+) -> Page | Json:
+    from headway.experiment.engine_fit import calibrate_run
+    from headway.report.calibration import of_run
+    from headway.report.progress import Bar
+
+    for option, value in given.items():
+        if value is not None:
+            raise HeadwayError(f"{option}: the scenario says it; leave it out with --scenario.")
+    with Bar(None, "runs") as bar:
+        found = calibrate_run(file, scenario, output, as_of, progress=bar.update)
+    say(f"wrote {output}")
+    return found.summary() if as_json else Page([of_run(found)], example)

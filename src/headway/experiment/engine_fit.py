@@ -1,0 +1,205 @@
+"""A profile matched with the recorded run of an engine: the host's time, and one factor of all of the GPU's times.
+
+One run cannot tell these two well apart, so both are held near where they were.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from math import exp, fsum, log
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from headway.experiment.calibrate import NOT_TOLD, check, write
+from headway.experiment.run import simulate
+from headway.experiment.validate import Validation, compared
+from headway.latency import Gpu, Profile, read_gpu, read_profile
+from headway.latency.step_cost import Constants
+from headway.results.recorded import Served, read_recorded, served
+from headway.scenario import Scenario, Source
+from headway.types import HeadwayError, Json
+from headway.units import duration_ps
+
+HELD_OUT: Final = 4  # every so-manyth request is held out
+FEWEST: Final = 40  # requests
+HOLD: Final = 1e-3  # of both, beside the errors
+# Of the search, ever smaller: of the logarithms of the host's time and of the factor; the first of the host alone.
+STEPS: Final = ((0.7, 0.0), (0.2, 0.0), (0.05, 0.0), (0.3, 0.1), (0.1, 0.03), (0.03, 0.01), (0.01, 0.003))
+HOST_ALONE: Final = 3
+SIMULATION: Final = "held-out requests"
+LEAST_HOST_PS: Final = 10**7
+
+Point = tuple[float, float]  # logarithms of the host's time, in picoseconds, and of the factor
+
+
+class EngineFit(Struct):
+    profile: str  # as a file
+    host_ms: float
+    scale: float
+    runs: int  # that were simulated
+    before: Validation  # of the requests that were held out, as the profile had them
+    after: Validation
+
+    def summary(self) -> Json:
+        return {
+            "host_ms": self.host_ms,
+            "scale": self.scale,
+            "runs": self.runs,
+            "held_out": {"before": self.before.summary()["latency"], "after": self.after.summary()["latency"]},
+        }
+
+
+def calibrate_run(
+    recorded: str | Path,
+    scenario: Source,
+    output: str | Path | None = None,
+    as_of: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> EngineFit:
+    """Match the profile of a scenario, which simulates what the engine served, with what the engine did."""
+    if output is not None:
+        check(Path(output))
+    real = read_recorded(recorded)
+    loaded = Scenario.load(scenario)
+    profile, gpu = _profile(loaded)
+    least = log(max(_nearness(profile.constants, gpu), 1e-3))
+    runs = 0
+
+    def run(at: Point) -> list[Served]:
+        nonlocal runs
+        found = _simulated(loaded, profile, at)
+        _check(found, real, str(recorded))
+        runs += 1
+        if progress is not None:
+            progress(runs)
+        return found
+
+    origin = (log(max(profile.host_ps, LEAST_HOST_PS)), 0.0)
+    first = run(origin)
+    at = _matched(run, first, real, origin, least)
+    before, after = (_compared(one, real, recorded, held=True) for one in (first, run(at)))
+    longest = max(one.prompt_tokens + one.output_tokens for one in real)
+    text = _document(profile, at, after, Path(recorded).name, as_of or NOT_TOLD, longest)
+    if output is not None:
+        write(Path(output), text)
+    return EngineFit(text, exp(at[0]) / 1e9, exp(at[1]), runs, before, after)
+
+
+def _profile(loaded: Scenario) -> tuple[Profile, Gpu]:
+    cluster = loaded.resolved()["cluster"]
+    latency = cluster.get("latency", {})
+    if latency.get("model") != "hardware":
+        raise HeadwayError("cluster.latency: a profile is fitted for one kind of instance with {model: hardware}.")
+    gpu = read_gpu(cluster["gpu"], "cluster.gpu")
+    named = latency.get("profile", "auto")
+    profile = read_profile(gpu.name if named == "auto" else named, gpu, "cluster.latency.profile")
+    host = latency.get("host", "auto")
+    return (profile if host == "auto" else replace(profile, host_ps=duration_ps(host, "cluster.latency.host"))), gpu
+
+
+def _nearness(constants: Constants, gpu: Gpu) -> float:
+    """The share of the card's limits that its fastest rate reaches: by less than that no time can shrink."""
+    memory = max(constants.weights_tb_s, constants.kv_tb_s, constants.elementwise_tb_s) * 1e12 / gpu.bandwidth
+    return max(memory, max(constants.matmul_tflops, constants.prefill_tflops) * 1e12 / float(gpu.flops))
+
+
+def _check(ours: Sequence[Served], real: Sequence[Served], path: str) -> None:
+    if len(real) < FEWEST:
+        raise HeadwayError(f"{path}: {len(real)} requests are too few to fit to; it takes at least {FEWEST}.")
+    same = len(ours) == len(real) and all(
+        mine.prompt_tokens == other.prompt_tokens and mine.output_tokens == other.output_tokens
+        for mine, other in zip(ours, real, strict=True)
+    )
+    if not same:
+        raise HeadwayError(
+            f"{path}: its {len(real):,} requests are not the {len(ours):,} of the scenario, in order of arrival and "
+            "with the same lengths; replay the engine's workload as a trace."
+        )
+
+
+def _simulated(loaded: Scenario, profile: Profile, at: Point) -> list[Served]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trial.yaml"
+        file.write_text(_document(profile, at, None, "", NOT_TOLD), encoding="utf-8")
+        data = loaded.resolved()
+        data["cluster"]["latency"] = {"model": "hardware", "profile": str(file)}
+        return served(simulate(data))
+
+
+def _compared(ours: Sequence[Served], real: Sequence[Served], path: str | Path, held: bool) -> Validation:
+    places = [place for place in range(len(real)) if (place % HELD_OUT == HELD_OUT - 1) == held]
+    return compared([ours[place] for place in places], [real[place] for place in places], SIMULATION, str(path))
+
+
+def _matched(
+    run: Callable[[Point], list[Served]], first: list[Served], real: Sequence[Served], origin: Point, least: float
+) -> Point:
+    """A search in ever smaller steps along both logarithms: what a request waits for changes by leaps, so that slopes
+    tell little. The host's time alone is tried first."""
+
+    def loss(ours: list[Served], at: Point) -> float:
+        held = HOLD * (abs(at[0] - origin[0]) + abs(at[1] - origin[1]))
+        return held + fsum(_apart(mine, other) for mine, other in _seen(ours, real)) / len(real)
+
+    at, best = origin, loss(first, origin)
+    for turns, (far, wide) in enumerate(STEPS):
+        ways = [(far, 0.0), (-far, 0.0)]
+        if turns >= HOST_ALONE:
+            ways += [(0.0, wide), (0.0, -wide), (far, -wide), (-far, wide)]
+        better = True
+        while better:
+            better = False
+            for host, scale in ways:
+                tried = (at[0] + host, max(at[1] + scale, least))
+                found = loss(run(tried), tried)
+                if found < best:
+                    at, best, better = tried, found, True
+                    break
+    return at
+
+
+def _seen(ours: Sequence[Served], real: Sequence[Served]) -> list[tuple[Served, Served]]:
+    """Pairs of requests that are not held out."""
+    pairs = enumerate(zip(ours, real, strict=True))
+    return [pair for place, pair in pairs if place % HELD_OUT != HELD_OUT - 1]
+
+
+def _apart(mine: Served, other: Served) -> float:
+    """How far off a request's TTFT and TPOT are, as logarithms."""
+    pairs = ((mine.ttft_ps, other.ttft_ps), (mine.tpot_ps, other.tpot_ps))
+    return fsum(abs(log(one / two)) for one, two in pairs if one and two)
+
+
+def _document(profile: Profile, at: Point, found: Validation | None, name: str, as_of: str, longest: int = 1) -> str:
+    """The profile as a file; one of a spec sheet holds for what the engine served, `longest` tokens at most."""
+    scale = exp(at[1])
+    constants = {}
+    for key, value in asdict(profile.constants).items():
+        rate = key.endswith(("_tb_s", "_tflops"))
+        constants[key] = value / scale if rate else value * scale if key.endswith("_us") else value
+    error = dict(profile.error)
+    if found is not None:
+        for kind, rows in found.latency.items():
+            worst = max((abs(one["error"]) for one in rows.values() if one["error"] is not None), default=0.0)
+            error[f"{kind.upper()}, requests held out"] = f"within {100 * worst:.1f} % at mean, p50, p90, p95 and p99"
+    content: dict[str, Any] = {
+        "format": 1,
+        "gpu": profile.gpu,
+        "as_of": as_of,
+        "source": f"{profile.source}; matched with the run of an engine ({name}): all times of the GPU × {scale:.4g}",
+        "measured": profile.measured.strip()
+        if profile.calibrated
+        else "one run of an engine, no steps of the GPU alone",
+        "error": error,
+        "tokens": list(profile.tokens if profile.calibrated else (1, longest)),
+        "context": list(profile.context if profile.calibrated else (1, longest)),
+        "shapes": list(profile.shapes),
+        "host": f"{exp(at[0]) / 1e6:.4g}us",
+        "constants": constants,
+    }
+    return yaml.safe_dump(content, sort_keys=False, width=120)

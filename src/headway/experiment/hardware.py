@@ -1,0 +1,94 @@
+"""Hardware profiles to look at: where each comes from, how far it holds, and step times as examples."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import asdict
+
+from headway.latency import Gpu, Profile, gpus, plain, read_gpu, read_profile, step_times
+from headway.latency.base import Chunk
+from headway.latency.constant_words import WORDS
+from headway.latency.step_times import PS_PER_MS
+from headway.types import HeadwayError, Json
+from headway.wording import suggest
+
+MODEL: Final = "llama-3.1-8b"  # whose steps are the examples
+CONTEXT: Final = 1024
+# How many sequences decode, and the chunks beside them.
+EXAMPLES: Final[tuple[tuple[int, tuple[Chunk, ...]], ...]] = (
+    (1, ()),
+    (32, ()),
+    (128, ()),
+    (0, ((512, 0),)),
+    (0, ((2048, 0),)),
+    (0, ((2048, 6144),)),
+    (32, ((512, 0),)),
+)
+
+
+def hardware(name: str | None = None, model: str = MODEL, tp: int = 1) -> Json:
+    """All profiles, or one by its name or file with its constants and the times of a few steps of a model."""
+    if name is None:
+        entries = gpus().entries
+        return {"profiles": [_about(read_profile(one, gpu, "gpu"), gpu) for one, gpu in entries.items()]}
+    profile, gpu = _find(name)
+    constants = {
+        key: {"value": value, "unit": WORDS[key][0], "of": WORDS[key][1]}
+        for key, value in asdict(profile.constants).items()
+    }
+    asked = step_times(name, model, tp)
+    steps = [
+        {
+            "decodes": decodes,
+            "context": CONTEXT if decodes else 0,
+            "chunks": [list(chunk) for chunk in chunks],
+            "gpu_ms": asked.step_ms([CONTEXT] * decodes, chunks),
+        }
+        for decodes, chunks in EXAMPLES
+    ]
+    doubts = asked.hardware.doubts(max(decodes + sum(new for new, _ in chunks) for decodes, chunks in EXAMPLES))
+    examples = {"model": asked.model.name, "tp": tp, "note": doubts, "steps": steps}
+    return {**_about(profile, gpu), "constants": constants, "examples": examples}
+
+
+def _find(name: str) -> tuple[Profile, Gpu | None]:
+    table = gpus()
+    if name.endswith((".yaml", ".yml")):
+        profile = read_profile(name, next(iter(table.entries.values())), "profile")
+        known = plain(profile.gpu)
+        return profile, table.entries.get(table.aliases.get(known, known))
+    wanted = plain(name)
+    wanted = table.aliases.get(wanted, wanted)
+    if wanted not in table.entries:
+        raise HeadwayError(
+            f"no hardware profile is called {name!r}.{suggest(wanted, table.entries)} "
+            "`headway hardware list` has all; a file that ends in .yaml will do."
+        )
+    gpu = read_gpu(wanted, "gpu")
+    return read_profile(wanted, gpu, "profile"), gpu
+
+
+def _about(profile: Profile, gpu: Gpu | None) -> Json:
+    known = profile.calibrated
+    card = None
+    if gpu is not None:
+        card = {
+            "memory_gb": gpu.memory / 1e9,
+            "bandwidth_tb_s": gpu.bandwidth / 1e12,
+            "tflops": float(gpu.flops) / 1e12,
+            "approximate": list(gpu.approximate),
+        }
+    return {
+        "name": profile.name,
+        "gpu": profile.gpu,
+        "calibrated": known,
+        "as_of": profile.as_of,
+        "source": profile.source,
+        "measured": profile.measured.strip(),
+        "error": dict(profile.error),
+        "range": {"tokens": list(profile.tokens), "context": list(profile.context)} if known else None,
+        "shapes": list(profile.shapes),
+        "host_ms": profile.host_ps / PS_PER_MS,
+        "card": card,
+    }

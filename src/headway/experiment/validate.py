@@ -1,0 +1,108 @@
+"""`validate`: how far the latencies of a simulated run are from those of a recorded one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from headway.results.percentiles import Spread, spread_of
+from headway.results.recorded import Served, read_recorded, served
+from headway.results.result import Result
+from headway.types import HeadwayError, Json
+
+KINDS: Final = ("ttft", "tpot", "e2e")
+STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99")
+SIMULATED: Final = "simulated"
+RECORDED: Final = "recorded"
+
+Times = dict[str, list[float]]  # picoseconds, by kind
+
+
+class Validation(Struct):
+    run: str
+    against: str
+    requests: dict[str, tuple[int, int]]  # of either side: answered, and in all
+    times: dict[str, Times]
+    latency: dict[str, dict[str, Json]]
+    notes: list[str]
+
+    @property
+    def worst(self) -> tuple[str, str, float] | None:
+        """The kind and statistic that is furthest off, and by how much."""
+        errors = [
+            (kind, name, one["error"])
+            for kind, rows in self.latency.items()
+            for name, one in rows.items()
+            if one["error"] is not None
+        ]
+        return max(errors, key=lambda one: abs(one[2]), default=None)
+
+    def summary(self) -> Json:
+        counts = {side: {"answered": some, "requests": every} for side, (some, every) in self.requests.items()}
+        return {
+            "run": self.run,
+            "against": self.against,
+            "requests": counts,
+            "latency": self.latency,
+            "notes": self.notes,
+        }
+
+
+def validate(run: str | Path | Result, against: str | Path | Result) -> Validation:
+    """The error of a run (a folder or a result) at mean and percentiles of TTFT, TPOT and E2E, relative to what was
+    recorded: a CSV or JSONL file, or another run. Requests of the run's warm-up are left out of both."""
+    result = run if isinstance(run, Result) else Result.load(run)
+    other = served(against) if isinstance(against, Result) else read_recorded(against)
+    warmup = result.scenario["warmup"]
+    return compared(served(result)[warmup:], other[warmup:], _name(run), _name(against))
+
+
+def compared(ours: list[Served], theirs: list[Served], run: str, against: str) -> Validation:
+    """The same of two lists of requests."""
+    sides = {SIMULATED: ours, RECORDED: theirs}
+    times = {side: _times(requests) for side, requests in sides.items()}
+    for side, found in times.items():
+        if not found["e2e"]:
+            raise HeadwayError(f"the {side} run has no answered request to compare, past the warm-up of the run.")
+    latency = {}
+    for kind in KINDS:
+        mine, other = (spread_of(times[side][kind]) for side in (SIMULATED, RECORDED))
+        latency[kind] = {name: _error(mine, other, name) for name in STATISTICS}
+    answered = {side: (len(times[side]["e2e"]), len(requests)) for side, requests in sides.items()}
+    return Validation(run, against, answered, times, latency, _notes(sides, times))
+
+
+def _name(given: str | Path | Result) -> str:
+    return str(given.scenario["name"]) if isinstance(given, Result) else str(given)
+
+
+def _times(requests: Sequence[Served]) -> Times:
+    return {kind: [value for one in requests if (value := getattr(one, f"{kind}_ps")) is not None] for kind in KINDS}
+
+
+def _error(ours: Spread, theirs: Spread, name: str) -> Json:
+    simulated, recorded = ours[name], theirs[name]
+    error = simulated / recorded - 1 if simulated is not None and recorded else None
+    return {"simulated_ms": simulated, "recorded_ms": recorded, "error": error}
+
+
+def _notes(sides: dict[str, list[Served]], times: dict[str, Times]) -> list[str]:
+    """What makes the two runs no like with like."""
+    ours, theirs = sides[SIMULATED], sides[RECORDED]
+    found = []
+    if len(ours) != len(theirs):
+        found.append(f"The runs are not of the same requests: {len(ours):,} simulated, {len(theirs):,} recorded.")
+    else:
+        for what in ("prompt_tokens", "output_tokens"):
+            mine, other = (sum(getattr(one, what) for one in side) for side in (ours, theirs))
+            if mine != other:
+                words = what.replace("_", " ")
+                found.append(f"The runs are not of the same requests: {mine:,} {words} simulated, {other:,} recorded.")
+    for side, requests in sides.items():
+        lost = len(requests) - len(times[side]["e2e"])
+        if lost:
+            found.append(f"{lost:,} {side} requests got no answer; they are left out.")
+    return found

@@ -1,0 +1,135 @@
+"""What an engine did with requests, as a file tells it: arrival, first and last token, lengths."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headway.results.result import Result
+from headway.types import PS_PER_SECOND, HeadwayError
+from headway.wording import listed, shown
+
+# Seconds on one clock, and tokens; other names that engines' logs have for the same. An `arrival_time` is none of them:
+# vLLM writes it by another clock than the rest.
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "arrival": ("queued_ts",),
+    "first_token": ("first_token_ts",),
+    "last_token": ("last_token_ts",),
+    "prompt_tokens": ("input_toks",),
+    "output_tokens": ("output_toks",),
+}
+JSONL: Final = (".jsonl", ".json", ".ndjson")
+COMPLETED: Final = "completed"
+
+
+class Served(Struct, frozen=True):
+    """A request; times in picoseconds after its arrival. Who got no answer has neither token."""
+
+    arrival_s: float
+    ttft_ps: float | None
+    e2e_ps: float | None
+    prompt_tokens: int
+    output_tokens: int
+
+    @property
+    def tpot_ps(self) -> float | None:
+        if self.ttft_ps is None or self.e2e_ps is None or self.output_tokens < 2:
+            return None
+        return (self.e2e_ps - self.ttft_ps) / (self.output_tokens - 1)
+
+
+def read_recorded(path: str | Path) -> list[Served]:
+    """The requests of a CSV or JSONL file, or of a run folder, in order of arrival."""
+    place = Path(path)
+    if place.is_dir():
+        return served(Result.load(place))
+    found = [_request(row, f"{path}, line {line}") for line, row in _rows(place)]
+    if not any(one.e2e_ps is not None for one in found):
+        raise HeadwayError(f"{path}: no request in it was answered; there is nothing to compare with.")
+    return sorted(found, key=lambda one: one.arrival_s)
+
+
+def served(result: Result) -> list[Served]:
+    """The requests of a simulated run, in order of arrival."""
+    names = ("arrival_ps", "first_token_ps", "finished_ps", "prompt_tokens", "output_tokens", "outcome")
+    found = []
+    for arrival, first, last, prompt, output, outcome in zip(*map(result.requests.column, names), strict=True):
+        whole = outcome == COMPLETED
+        ttft, e2e = (first - arrival, last - arrival) if whole else (None, None)
+        found.append(Served(arrival / PS_PER_SECOND, ttft, e2e, prompt, output))
+    return found
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            if path.suffix not in JSONL:
+                reader = csv.DictReader(file)
+                names = _names(reader.fieldnames or (), str(path))
+                for row in reader:
+                    yield reader.line_num, {name: row[given] for name, given in names.items()}
+                return
+            for line, text in enumerate(file, 1):
+                if text.strip():
+                    row = msgspec.json.decode(text, type=dict[str, Any])
+                    names = _names(tuple(row), f"{path}, line {line}")
+                    yield line, {name: row[given] for name, given in names.items()}
+    except OSError as error:
+        raise HeadwayError(f"{path}: cannot be read: {error.strerror}.") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise HeadwayError(f"{path}: is no CSV file in UTF-8.") from None
+    except msgspec.DecodeError:
+        raise HeadwayError(f"{path}: line {line} is no JSON object.") from None
+
+
+def _names(given: Sequence[str], where: str) -> dict[str, str]:
+    """What the file calls each column."""
+    found = {}
+    for name, others in COLUMNS.items():
+        known = next((one for one in (name, *others) if one in given), None)
+        if known is not None:
+            found[name] = known
+    missing = [repr(name) for name in COLUMNS if name not in found]
+    if missing:
+        many = len(missing) > 1
+        raise HeadwayError(
+            f"{where}: the column{'s' * many} {listed(missing)} {'are' if many else 'is'} missing; "
+            f"a recorded run has {', '.join(COLUMNS)}, times in seconds on one clock."
+        )
+    return found
+
+
+def _request(row: dict[str, Any], where: str) -> Served:
+    arrival = _number(row["arrival"], f"{where}, arrival")
+    prompt, output = (_tokens(row[name], f"{where}, {name}") for name in ("prompt_tokens", "output_tokens"))
+    if any(row[name] in (None, "") for name in ("first_token", "last_token")):
+        return Served(arrival, None, None, prompt, output)
+    first, last = (_number(row[name], f"{where}, {name}") for name in ("first_token", "last_token"))
+    if first < arrival:
+        raise HeadwayError(f"{where}, first_token: {first:g} s is before the arrival at {arrival:g} s; one clock?")
+    if last < first:
+        raise HeadwayError(f"{where}, last_token: {last:g} s is before the first token at {first:g} s.")
+    return Served(arrival, (first - arrival) * PS_PER_SECOND, (last - arrival) * PS_PER_SECOND, prompt, output)
+
+
+def _number(value: object, where: str) -> float:
+    try:
+        found = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else float("nan")
+    except (ValueError, OverflowError):
+        found = float("nan")
+    if not isfinite(found):
+        raise HeadwayError(f"{where}: must be a number, got {shown(value)}.")
+    return found
+
+
+def _tokens(value: object, where: str) -> int:
+    found = _number(value, where)
+    if found != int(found) or found < 1:
+        raise HeadwayError(f"{where}: must be a whole number of tokens, 1 or more, got {shown(value)}.")
+    return int(found)

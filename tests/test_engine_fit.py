@@ -1,0 +1,79 @@
+"""A profile matched with the recorded run of an engine."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import headway as package
+from conftest import Run
+from headway.results.recorded import COLUMNS
+from headway.types import PS_PER_SECOND, HeadwayError
+
+SCENARIO: dict[str, Any] = {
+    "workload": {"requests": 120, "rate": "8/s", "prompt_tokens": 600, "output_tokens": 40},
+    "cluster": {"instances": 1, "gpu": "h200", "latency": {"model": "hardware"}},
+}
+
+
+def engine(file: Path, host: str, requests: int | None = None) -> Path:
+    """What an engine beside a slower host would have done with these requests."""
+    cluster = {**SCENARIO["cluster"], "latency": {"model": "hardware", "host": host}}
+    table = package.simulate({**SCENARIO, "cluster": cluster}).requests
+    names = ("arrival_ps", "first_token_ps", "finished_ps", "prompt_tokens", "output_tokens")
+    with file.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerow(COLUMNS)
+        for row in list(zip(*map(table.column, names), strict=True))[:requests]:
+            writer.writerow([*(when / PS_PER_SECOND for when in row[:3]), *row[3:]])
+    return file
+
+
+def test_a_slower_engine_is_matched_on_requests_that_the_fit_had_not_seen(tmp_path: Path) -> None:
+    found = package.calibrate_run(engine(tmp_path / "engine.csv", "2ms"), SCENARIO, tmp_path / "mine.yaml")
+    assert found.before.worst is not None and abs(found.before.worst[2]) > 0.1
+    assert found.after.worst is not None and abs(found.after.worst[2]) < 0.03
+    profile = package.hardware(str(tmp_path / "mine.yaml"))
+    assert profile["host_ms"] == pytest.approx(found.host_ms, rel=1e-3)
+    factor = package.hardware("h200")["constants"]["kv_tb_s"]["value"] / profile["constants"]["kv_tb_s"]["value"]
+    assert factor == pytest.approx(found.scale)
+    assert profile["constants"]["kv_tb_s"]["value"] <= 4.8  # the card's
+
+
+def test_a_host_that_the_scenario_names_is_where_the_fit_starts(tmp_path: Path) -> None:
+    cluster = {**SCENARIO["cluster"], "latency": {"model": "hardware", "host": "2ms"}}
+    found = package.calibrate_run(engine(tmp_path / "engine.csv", "2ms"), {**SCENARIO, "cluster": cluster})
+    assert found.before.worst is not None and abs(found.before.worst[2]) < 1e-6
+    assert (found.host_ms, found.scale) == (pytest.approx(2.0), 1.0)
+
+
+def test_other_requests_too_few_and_another_model_get_a_sentence(tmp_path: Path) -> None:
+    file = engine(tmp_path / "engine.csv", "1ms", 100)
+    with pytest.raises(HeadwayError, match="its 100 requests are not the 120 of the scenario"):
+        package.calibrate_run(file, SCENARIO)
+    few = engine(tmp_path / "few.csv", "1ms", 20)
+    with pytest.raises(HeadwayError, match="20 requests are too few to fit to; it takes at least 40"):
+        package.calibrate_run(few, SCENARIO)
+    with pytest.raises(HeadwayError, match=r"with \{model: hardware\}"):
+        package.calibrate_run(file, {**SCENARIO, "cluster": {"instances": 1, "latency": {"model": "fixed"}}})
+
+
+def test_the_command_matches_a_run_and_refuses_what_the_scenario_says(tmp_path: Path, headway: Run) -> None:
+    engine(tmp_path / "engine.csv", "1ms")
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO))
+    line = ("calibrate", "engine.csv", "--scenario", "s.yaml", "-o", "mine.yaml")
+    done = headway(*line, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "TTFT" in done.stdout and "Furthest off" in done.stdout and (tmp_path / "mine.yaml").exists()
+    told = json.loads(headway(*line, "--json", cwd=tmp_path).stdout)
+    assert set(told["held_out"]) == {"before", "after"}
+    wrong = headway(*line, "--gpu", "h200", cwd=tmp_path)
+    assert (
+        wrong.returncode != 0
+        and wrong.stderr == "headway: --gpu: the scenario says it; leave it out with --scenario.\n"
+    )

@@ -1,0 +1,159 @@
+"""`headway validate`: a simulated run beside a recorded one."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headway as package
+from conftest import ROOT, Run
+from headway.report import validation
+from headway.results.recorded import COLUMNS, read_recorded
+from headway.types import PS_PER_SECOND, HeadwayError
+
+ENGINE = ROOT.parent / "shared" / "validation" / "llmservingsim" / "rtx4090_llama-3.1-8b_vllm-0.19.0" / "requests.jsonl"
+SCENARIO: dict[str, Any] = {
+    "workload": {"requests": 40, "rate": "20/s", "prompt_tokens": 300, "output_tokens": 12},
+    "cluster": {"instances": 1, "gpu": "h200", "latency": {"model": "hardware"}},
+}
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def run() -> package.Result:
+    return package.simulate(SCENARIO)
+
+
+def rows(result: package.Result, slower: float = 1.0) -> list[Row]:
+    """A run as an engine's log would have it, with every time after the arrival so much longer."""
+    names = ("arrival_ps", "first_token_ps", "finished_ps", "prompt_tokens", "output_tokens")
+    found = []
+    for arrival, first, last, prompt, output in zip(*map(result.requests.column, names), strict=True):
+        after = [(arrival + (when - arrival) * slower) / PS_PER_SECOND for when in (arrival, first, last)]
+        found.append(dict(zip(COLUMNS, (*after, prompt, output), strict=True)))
+    return found
+
+
+def as_csv(file: Path, given: list[Row]) -> Path:
+    with file.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.DictWriter(out, list(given[0]))
+        writer.writeheader()
+        writer.writerows(given)
+    return file
+
+
+def as_jsonl(file: Path, given: list[Row]) -> Path:
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in given), encoding="utf-8")
+    return file
+
+
+def test_a_run_against_itself_has_no_error_and_the_figures_of_its_summary(run: package.Result, tmp_path: Path) -> None:
+    run.save(tmp_path / "run")
+    found = package.validate(run, tmp_path / "run")
+    for kind, statistics in found.latency.items():
+        for name, one in statistics.items():
+            assert one["error"] == 0
+            assert one["simulated_ms"] == run.summary()["latency"][kind][name]
+    assert found.requests == {"simulated": (40, 40), "recorded": (40, 40)} and not found.notes
+
+
+@pytest.mark.parametrize("write", [as_csv, as_jsonl])
+def test_an_engine_that_is_a_quarter_slower_is_told_so(
+    write: Callable[[Path, list[Row]], Path], run: package.Result, tmp_path: Path
+) -> None:
+    file = write(tmp_path / f"engine.{'csv' if write is as_csv else 'jsonl'}", rows(run, 1.25)[::-1])
+    found = package.validate(run, file)
+    errors = [one["error"] for statistics in found.latency.values() for one in statistics.values()]
+    assert errors == pytest.approx([-0.2] * 15, abs=1e-6)
+
+
+def test_the_warm_up_is_left_out_of_both_and_lost_requests_are_said(tmp_path: Path) -> None:
+    result = package.simulate({**SCENARIO, "warmup": 10})
+    given = rows(result)
+    given[0]["last_token"] = given[0]["first_token"] + 1e6  # of the warm-up
+    given[20]["first_token"] = given[20]["last_token"] = None
+    found = package.validate(result, as_jsonl(tmp_path / "engine.jsonl", given))
+    assert found.requests == {"simulated": (30, 30), "recorded": (29, 30)}
+    assert found.notes == ["1 recorded requests got no answer; they are left out."]
+    assert found.worst is not None and abs(found.worst[2]) < 0.5
+
+
+def test_other_requests_are_noticed(run: package.Result, tmp_path: Path) -> None:
+    fewer = package.validate(run, as_csv(tmp_path / "fewer.csv", rows(run)[:30]))
+    assert fewer.notes == ["The runs are not of the same requests: 40 simulated, 30 recorded."]
+    longer = [row | {"output_tokens": 13} for row in rows(run)]
+    assert (
+        "480 output tokens simulated, 520 recorded"
+        in package.validate(run, as_csv(tmp_path / "longer.csv", longer)).notes[0]
+    )
+
+
+@pytest.mark.skipif(not ENGINE.exists(), reason="the engine's run is not beside this checkout")
+def test_the_log_of_an_engine_is_read_by_the_clock_that_its_tokens_have() -> None:
+    found = read_recorded(ENGINE)
+    assert len(found) == 300
+    assert all(one.ttft_ps is not None and 0 < one.ttft_ps < 1000 * PS_PER_SECOND for one in found)
+
+
+def changed(**values: Any) -> Callable[[list[Row]], list[Row]]:
+    return lambda given: [given[0] | values, *given[1:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda given: [{key: row[key] for key in row if key not in ("arrival", "last_token")} for row in given],
+            "the columns 'arrival' and 'last_token' are missing; a recorded run has arrival, first_token,",
+        ),
+        (changed(first_token="soon"), "line 2, first_token: must be a number, got 'soon'."),
+        (changed(first_token="-5"), "line 2, first_token: -5 s is before the arrival at"),
+        (changed(last_token="0.001"), "is before the first token at"),
+        (changed(output_tokens="0"), "line 2, output_tokens: must be a whole number of tokens, 1 or more, got '0'."),
+        (changed(prompt_tokens="1.5"), "line 2, prompt_tokens: must be a whole number of tokens"),
+        (lambda given: [row | {"first_token": ""} for row in given], "no request in it was answered"),
+    ],
+)
+def test_a_recording_that_cannot_be_gets_one_sentence(
+    change: Callable[[list[Row]], list[Row]], sentence: str, run: package.Result, tmp_path: Path
+) -> None:
+    file = as_csv(tmp_path / "engine.csv", change(rows(run)))
+    with pytest.raises(HeadwayError) as caught:
+        package.validate(run, file)
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_line_that_is_no_json_is_named(run: package.Result, tmp_path: Path) -> None:
+    file = as_jsonl(tmp_path / "engine.jsonl", rows(run)[:1])
+    file.write_text(file.read_text() + "[1]\n")
+    with pytest.raises(HeadwayError, match="line 2 is no JSON object"):
+        package.validate(run, file)
+
+
+def test_the_page_draws_both_distributions_and_escapes_names(run: package.Result, tmp_path: Path) -> None:
+    file = as_csv(tmp_path / "<b>engine.csv", rows(run, 1.25))
+    text = validation.page(package.validate(run, file))
+    for kind in ("ttft", "tpot", "e2e"):
+        assert f'data-chart="chart-{kind}"' in text
+    assert '"policy":"simulated"' in text and '"policy":"recorded"' in text and "<b>engine" not in text
+
+
+def test_the_command_prints_a_table_writes_the_page_and_gives_json(
+    run: package.Result, tmp_path: Path, headway: Run
+) -> None:
+    run.save(tmp_path / "run")
+    as_csv(tmp_path / "engine.csv", rows(run, 1.25))
+    done = headway("validate", "run", "--against", "engine.csv", "--html", "page.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("-20.0 %") == 16 and "Furthest off: " in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "</html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    told = headway("validate", "run", "--against", "engine.csv", "--json", cwd=tmp_path)
+    assert json.loads(told.stdout)["latency"]["e2e"]["p99"]["error"] == pytest.approx(-0.2, abs=1e-6)
+    wrong = headway("validate", "run", "--against", "none.csv", cwd=tmp_path)
+    assert wrong.returncode != 0 and wrong.stderr == "headway: none.csv: cannot be read: No such file or directory.\n"
