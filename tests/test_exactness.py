@@ -723,7 +723,7 @@ def test_leaping_walking_and_cutting_give_the_same_bytes(family: str, examples: 
         demand(seen, COMMON, 0.03)
         demand(seen, USUAL, 0.01)
     elif family == "living, scattered":
-        demand(seen, life_draws.SHOWN, 0.015)
+        demand(seen, life_draws.SHOWN, 0.0075)
     elif family == "controlled, scattered":
         demand(seen, CONTROLLED, 0.015)
         demand(seen, (*COMMON, "polled signals", "reported evictions", "adapter loaded again"), 0.02)
