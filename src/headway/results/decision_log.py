@@ -173,6 +173,9 @@ class RouterJournal:
         self.cluster = cluster
         self.places = {view.id: view.index for view in views}
         self.everybody = tuple(range(len(views)))
+        self.instances: tuple[InstanceView, ...] = ()
+        self.candidates: Candidates = ()
+        self.number = self.log.sets.number(())  # of this set of candidates
         self.own = not context.indexes
         self.index = PrefixIndex(len(views), LRU_BLOCKS, context.block_tokens) if self.own else context.indexes[0]
         self.log.views, self.log.block_tokens = views, self.index.block_tokens
@@ -200,8 +203,11 @@ class RouterJournal:
         log.prefill.append(prefill)
         log.priority.append(priority.score if route.priority is None else route.priority)
         log.reason.append(log.reasons.number(route.reason))
-        candidates = tuple([view.index for view in instances])
-        log.candidates.append(log.sets.number(candidates))
+        if instances is not self.instances:  # they are the same until one comes or goes
+            self.instances, self.candidates = instances, tuple([view.index for view in instances])
+            self.number = log.sets.number(self.candidates)
+        candidates = self.candidates
+        log.candidates.append(self.number)
         log.first.append(len(log.believed))
         log.tokens.fromlist([view.inflight_tokens for view in instances])
         log.tokens.fromlist([view.pending_prefill_tokens for view in instances])

@@ -22,7 +22,7 @@ from headway.streams import stream
 from headway.types import Request
 
 ROWS_AHEAD = 1024
-TRACED_PS = 20 * FINEST_PS  # from sample to sample at first, where the GPUs are watched for a trace alone
+TRACED_PS = 100 * FINEST_PS  # from sample to sample at first, where the GPUs are watched for a trace alone
 INDEX_BITS = 20  # a heap entry is time and instance in one integer
 
 
