@@ -12,7 +12,9 @@ import yaml
 
 import headway as package
 from conftest import Run
+from headway.experiment.notes import unmeasured
 from headway.results.recorded import COLUMNS
+from headway.scenario import Scenario
 from headway.types import PS_PER_SECOND, HeadwayError
 
 SCENARIO: dict[str, Any] = {
@@ -43,6 +45,28 @@ def test_a_slower_engine_is_matched_on_requests_that_the_fit_had_not_seen(tmp_pa
     factor = package.hardware("h200")["constants"]["kv_tb_s"]["value"] / profile["constants"]["kv_tb_s"]["value"]
     assert factor == pytest.approx(found.scale)
     assert profile["constants"]["kv_tb_s"]["value"] <= 4.8  # the card's
+
+
+def test_a_spec_sheet_that_was_matched_counts_as_measured_up_to_the_longest_request(
+    tmp_path: Path, headway: Run
+) -> None:
+    scenario = {**SCENARIO, "cluster": {**SCENARIO["cluster"], "gpu": "h100"}}
+    assert "not calibrated" in str(unmeasured(Scenario.load(scenario)))
+    mine = tmp_path / "mine.yaml"
+    package.calibrate_run(engine(tmp_path / "engine.csv", "1ms"), scenario, mine)
+    found = package.hardware(str(mine))
+    assert found["calibrated"] and "matched with the run of an engine (engine.csv)" in found["source"]
+    assert found["measured"] == "one run of an engine, no steps of the GPU alone"
+    assert found["range"] == {"tokens": [1, 640], "context": [1, 640]} and found["shapes"] == ["llama-3.1-8b"]
+    assert "mine: measured" in headway("hardware", "show", str(mine)).stdout
+
+    def said(tokens: int) -> str | None:
+        latency = {"model": "hardware", "profile": str(mine)}
+        cluster = {**scenario["cluster"], "latency": latency, "max_batch_tokens": tokens}
+        return unmeasured(Scenario.load({**scenario, "cluster": cluster}))
+
+    assert said(640) is None
+    assert said(641) == "mine was measured up to 640 tokens in a step; 641 is beyond that."
 
 
 def test_a_host_that_the_scenario_names_is_where_the_fit_starts(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ MODEL = {"layers": 32, "hidden": 4096, "heads": 32, "params": "8B"}
     [
         ("roofline", "cluster.latency: expected a mapping with 'model'"),
         ({"model": "rofline"}, "cluster.latency.model: no latency model is called 'rofline'. Did you mean 'roofline'?"),
-        ({"model": "magic"}, "Known: fixed, hardware, linear, piecewise, roofline, table."),
+        ({"model": "magic"}, "Known: aiconfigurator, fixed, hardware, linear, piecewise, roofline, table."),
         (
             {"model": "roofline", "overhed": 1},
             "cluster.latency.overhed: there is no such key. Did you mean 'overhead'?",

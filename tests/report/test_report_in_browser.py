@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from reported import compared, counterfactual, finding
 
+from headway.experiment.validate import validate
 from headway.report.page import report
+from headway.report.validation import page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -153,3 +155,30 @@ def test_it_prints_on_several_pages(browser: Browser, file: Path) -> None:
         opened.drawn()
         printed = opened.page.pdf(format="A4", print_background=True)
         assert printed.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", printed)) > 2
+
+
+LINES = "() => [...document.querySelectorAll('.chart')].map(box => box.querySelectorAll('.mark-line path').length)"
+AXES = "() => [...document.querySelectorAll('.chart')].map(box => box.querySelector('svg').textContent)"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["desktop", "phone"])
+def test_a_validation_draws_both_distributions_with_labelled_axes_and_its_table_fits(
+    browser: Browser, tmp_path: Path, size: Any, scheme: Any
+) -> None:
+    ours, theirs, _ = compared.__wrapped__()
+    file = tmp_path / "errors.html"
+    theirs.save(tmp_path / "recorded")
+    file.write_text(page(validate(ours, tmp_path / "recorded")), encoding="utf-8")
+    with Opened(browser, file, viewport=size, color_scheme=scheme) as opened:
+        charts = opened.drawn()
+        assert len(charts) == 3 and all(chart["width"] > 200 for chart in charts)
+        assert opened.page.evaluate(LINES) == [2, 2, 2]
+        for name, axes in zip(("TTFT", "TPOT", "E2E"), opened.page.evaluate(AXES), strict=True):
+            assert f"{name}, ms" in axes and "share of requests" in axes and "100%" in axes
+        fits = "(() => { const box = document.querySelector('.wide'); return box.scrollWidth <= box.clientWidth })()"
+        assert (
+            opened.page.evaluate(fits)
+            and opened.page.evaluate("document.scrollingElement.scrollWidth") <= size["width"]
+        )
+        assert opened.complaints == [] and opened.requests == [file.as_uri()]

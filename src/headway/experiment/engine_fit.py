@@ -84,7 +84,8 @@ def calibrate_run(
     at = _matched(run, first, real, origin, least)
     before, after = (_compared(one, real, recorded, held=True) for one in (first, run(at)))
     longest = max(one.prompt_tokens + one.output_tokens for one in real)
-    text = _document(profile, at, after, Path(recorded).name, as_of or NOT_TOLD, longest)
+    model = loaded.cluster.shape().name
+    text = _document(profile, at, after, Path(recorded).name, as_of or NOT_TOLD, longest, (model,))
     if output is not None:
         write(Path(output), text)
     return EngineFit(text, exp(at[0]) / 1e9, exp(at[1]), runs, before, after)
@@ -175,7 +176,15 @@ def _apart(mine: Served, other: Served) -> float:
     return fsum(abs(log(one / two)) for one, two in pairs if one and two)
 
 
-def _document(profile: Profile, at: Point, found: Validation | None, name: str, as_of: str, longest: int = 1) -> str:
+def _document(
+    profile: Profile,
+    at: Point,
+    found: Validation | None,
+    name: str,
+    as_of: str,
+    longest: int = 1,
+    models: tuple[str, ...] = (),
+) -> str:
     """The profile as a file; one of a spec sheet holds for what the engine served, `longest` tokens at most."""
     scale = exp(at[1])
     constants = {}
@@ -198,7 +207,7 @@ def _document(profile: Profile, at: Point, found: Validation | None, name: str, 
         "error": error,
         "tokens": list(profile.tokens if profile.calibrated else (1, longest)),
         "context": list(profile.context if profile.calibrated else (1, longest)),
-        "shapes": list(profile.shapes),
+        "shapes": list(profile.shapes if profile.calibrated else models),
         "host": f"{exp(at[0]) / 1e6:.4g}us",
         "constants": constants,
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from headway import registry
 from headway.cluster_spec import Cluster
-from headway.latency import Hardware, StepTable
+from headway.latency import Aiconfigurator, Hardware, StepTable
 from headway.overrides import DEFAULT_POLICIES
 from headway.scenario import Scenario
 
@@ -60,7 +60,7 @@ def unmeasured(scenario: Scenario) -> str | None:
         doubts = None
         if isinstance(model, Hardware):
             doubts = model.doubts(pool.max_batch_tokens)
-        elif isinstance(model, StepTable):
+        elif isinstance(model, StepTable | Aiconfigurator):
             doubts = model.doubts(pool.max_batch_tokens, pool.max_batch_size)
         if doubts is not None:
             said[doubts] = None

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import fields
 
+from headway.latency.aiconfigurator import Aiconfigurator
 from headway.latency.base import FOREVER, Chunk, LatencyModel, Run
 from headway.latency.capacity import capacity_score, kv_blocks
 from headway.latency.estimator import Estimator
@@ -30,7 +31,15 @@ from headway.latency.tables import plain
 from headway.types import HeadwayError
 from headway.wording import shown, suggest
 
-AnyModel = type[Roofline] | type[Linear] | type[Piecewise] | type[Fixed] | type[Hardware] | type[StepTable]
+AnyModel = (
+    type[Roofline]
+    | type[Linear]
+    | type[Piecewise]
+    | type[Fixed]
+    | type[Hardware]
+    | type[StepTable]
+    | type[Aiconfigurator]
+)
 MODELS: Final[dict[str, AnyModel]] = {
     "hardware": Hardware,
     "roofline": Roofline,
@@ -38,13 +47,14 @@ MODELS: Final[dict[str, AnyModel]] = {
     "piecewise": Piecewise,
     "fixed": Fixed,
     "table": StepTable,
+    "aiconfigurator": Aiconfigurator,
 }
 NAMES: Final = tuple(MODELS)
 
 
 def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str = "cluster.latency") -> LatencyModel:
-    """The latency model of a section; without `model` it is a roofline. Only `hardware` and
-    `roofline` look at shape, GPU and TP, and `table` at the model's name."""
+    """The latency model of a section; without `model` it is a roofline. Only `hardware`,
+    `aiconfigurator` and `roofline` look at shape, GPU and TP, and `table` at the model's name."""
     if not isinstance(data, dict):
         raise HeadwayError(f"{where}: expected a mapping with 'model', as in {{model: roofline}}, got {shown(data)}.")
     rest = dict(data)
@@ -77,6 +87,7 @@ __all__ = [
     "FOREVER",
     "MODELS",
     "NAMES",
+    "Aiconfigurator",
     "Chunk",
     "Estimator",
     "Fixed",

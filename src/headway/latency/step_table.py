@@ -12,9 +12,10 @@ from msgspec import Struct
 from headway import section
 from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.figures import positive
+from headway.latency.scattered import Points, through
 from headway.latency.shapes import ModelShape, models
 from headway.latency.step_file import read_rows, whole
-from headway.latency.surface import Points, Surface
+from headway.latency.surface import Surface
 from headway.latency.tables import plain
 from headway.types import HeadwayError
 from headway.units import LONGEST_PS, duration_ps
@@ -50,15 +51,16 @@ class StepRow(Struct):
 class StepTable:
     """Steps that only decode are a surface over decodes and their context, steps of one chunk another over tokens and
     past. A step of both, or of several chunks, lasts as long as one chunk of all its tokens without a past (or as the
-    decodes without context, if that is longer), and what contexts and pasts add to either."""
+    decodes without context, if that is longer), and what contexts and pasts add to either, or to fewer decodes and to
+    shorter chunks, where that is more; but no less than the decodes alone or any chunk alone."""
 
     keys: ClassVar = StepTableParameters
-    __slots__ = ("_decode", "_prefill", "decode", "host_ps", "prefill")
+    __slots__ = ("_contexts", "_decode", "_pasts", "_prefill", "decode", "host_ps", "prefill")
 
     def __init__(self, decode: tuple[Measured, ...], prefill: tuple[Measured, ...], host_ps: int = 0) -> None:
         self.decode, self.prefill, self.host_ps = decode, prefill, host_ps
-        self._decode = _surface(decode, False)
-        self._prefill = _surface(prefill, True)
+        self._decode, self._contexts = _surfaces(decode, False)
+        self._prefill, self._pasts = _surfaces(prefill, True)
 
     @classmethod
     def read(cls, data: dict[str, Any], where: str, model: ModelShape, *_: object) -> StepTable:
@@ -95,38 +97,55 @@ class StepTable:
         )
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
-        first, increment, k_max = self.host_ps, 0, FOREVER
-        start = 0
+        alone: list[Run] = []
         if decodes:
-            curve = self._decode.curve(decodes)
-            value, slope, room = curve.at(context)
+            alone.append(_run(self._decode, decodes, context, self.host_ps))
+        for length, past in chunks:
+            alone.append(_run(self._prefill, length, past, self.host_ps))
+        if len(alone) == 1:
+            return alone[0]
+        tokens = decodes
+        first = increment = 0
+        k_max = FOREVER
+        added = [_run(self._contexts, decodes, context)] if decodes else []
+        for length, past in chunks:
+            tokens += length
+            added.append(_run(self._pasts, length, past))
+        for value, rise, steps in added:
             first += value
-            increment = slope * decodes
-            k_max = -(-room // decodes)
-            start = curve.values[0]
-        if chunks:
-            tokens = decodes
-            for length, past in chunks:
-                curve = self._prefill.curve(length)
-                value, slope, room = curve.at(past)
-                first += value - curve.values[0]
-                increment += slope * length
-                k_max = min(k_max, -(-room // length))
-                tokens += length
-            first += max(0, self._prefill.start(tokens) - start)
-        return first, increment, k_max
+            increment += rise
+            k_max = min(k_max, steps)
+        first += self.host_ps + max(self._prefill.start(tokens), self._decode.start(decodes) if decodes else 0)
+        return _highest((first, increment, k_max), alone)
+
+
+def _run(surface: Surface, count: int, place: int, beside: int = 0) -> Run:
+    """Along a run the place moves on by the count."""
+    value, slope, room = surface.curve(count).at(place)
+    return beside + value, slope * count, -(-room // count)
+
+
+def _highest(run: Run, others: Sequence[Run]) -> Run:
+    """The longest of several steps, for as long as it is that and all are affine."""
+    first, increment, k_max = max(run, *others)
+    for value, rise, steps in (run, *others):
+        k_max = min(k_max, steps)
+        if rise > increment:
+            k_max = min(k_max, (first - value) // (rise - increment) + 1)
+    return first, increment, k_max
 
 
 @lru_cache(maxsize=16)
-def _surface(rows: tuple[Measured, ...], grows: bool) -> Surface:
-    """Steps measured more than once count by their mean."""
+def _surfaces(rows: tuple[Measured, ...], grows: bool) -> tuple[Surface, Surface]:
+    """What steps last, and what of it context or past adds. Steps measured more than once count by their mean."""
     found: dict[int, dict[int, list[int]]] = {}
     for row, place, ps in rows:
         found.setdefault(row, {}).setdefault(place, []).append(ps)
     points: Points = {
         row: {place: max(1, sum(many) // len(many)) for place, many in line.items()} for row, line in found.items()
     }
-    return Surface(points, grows)
+    whole_step = through(points, grows)
+    return whole_step, whole_step.rises()
 
 
 def _from_rows(rows: object, where: str) -> tuple[tuple[Measured, ...], tuple[Measured, ...]]:

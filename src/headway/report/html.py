@@ -66,10 +66,12 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
     return f'<div class="facts">{"".join(cards)}</div>'
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], short: bool = False) -> str:
+    """With `short` names in its first column it takes less room on a telephone."""
     head = "".join(f'<th scope="col">{text(header)}</th>' for header in headers)
     body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    kind = "wide short" if short else "wide"
+    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def said(sentence: str) -> str:

@@ -1,0 +1,235 @@
+"""Measured kernel times of the package aiconfigurator-core, looked up for one model on one GPU."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from importlib import import_module
+from importlib.metadata import version as version_of
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+
+from headway.latency.gpus import Gpu
+from headway.latency.shapes import ModelShape
+from headway.types import HeadwayError
+from headway.wording import listed, shown
+
+T = TypeVar("T")
+
+PACKAGE: Final = "aiconfigurator-core"
+SYSTEMS: Final = {  # GPUs of our table by the package's names
+    "h100": "h100_sxm",
+    "h200": "h200_sxm",
+    "b200": "b200_sxm",
+    "a100-80gb": "a100_sxm",
+    "l40s": "l40s",
+    "rtx-pro-6000": "rtx_pro_6000_server",
+}
+GEMMS: Final = {Fraction(2): "bfloat16", Fraction(1): "fp8", Fraction(1, 2): "int4_wo"}  # by the bytes of a weight
+CACHES: Final = {Fraction(2): "bfloat16", Fraction(1): "fp8"}  # by the bytes of a number in the KV cache
+ATTENTION: Final = ("context_attention", "generation_attention")
+LOGITS: Final = ("context_logits_gemm", "generation_logits_gemm")
+
+
+class Source(Struct, frozen=True):
+    """Which of the package's measurements."""
+
+    system: str
+    backend: str
+    version: str
+
+    def words(self) -> str:
+        return f"{PACKAGE} {version_of(PACKAGE)}, {self.backend} {self.version} on {self.system}"
+
+
+class Kernels:
+    """Milliseconds of all layers, by what a step has in it."""
+
+    def __init__(self, handle: Any) -> None:
+        self._prompts = _Phase(handle.evaluate_context_ops)
+        self._decodes = _Phase(handle.evaluate_generation_ops)
+
+    def tokens(self, count: int, prompts: bool) -> float:
+        """What all tokens go through one by one: matrix products, experts, norms, all-reduce."""
+        if prompts:
+            return self._prompts.time(self._prompts.rest, 1, count)
+        return self._decodes.time(self._decodes.rest, count, 1)
+
+    def logits(self, sequences: int) -> float:
+        return self._decodes.time(self._decodes.logits, sequences, 1)
+
+    def decodes(self, count: int, context: int) -> float:
+        """Attention of so many sequences over a context of all together."""
+        return self._decodes.time(self._decodes.attention, count, max(1, context // count))
+
+    def chunk(self, tokens: int, past: int) -> float:
+        return self._prompts.time(self._prompts.attention, 1, tokens, prefix=past)
+
+
+class _Phase:
+    """The package's operations of one phase, by their place in its list."""
+
+    def __init__(self, evaluate: Any) -> None:
+        self._evaluate = evaluate
+        names = list(self._names())
+        self.attention = [place for place, name in enumerate(names) if name in ATTENTION]
+        self.logits = [place for place, name in enumerate(names) if name in LOGITS]
+        self.rest = [place for place, name in enumerate(names) if name not in (*ATTENTION, *LOGITS)]
+
+    def time(self, places: list[int], batch: int, length: int, **more: int) -> float:
+        total = 0.0
+        for _, milliseconds, _, _ in self._evaluate(places, batch_size=batch, s=length, **more):
+            total += milliseconds
+        return total
+
+    def _names(self) -> Iterator[str]:
+        place = 0
+        while True:
+            try:
+                ((name, _, _, _),) = self._evaluate([place], batch_size=1, s=1)
+            except ValueError as error:
+                if "out of range" in str(error):  # past the last one
+                    return
+                raise
+            yield name
+            place += 1
+
+
+def find_source(system: object, backend: object, version: object, gpu: Gpu, where: str) -> Source:
+    """The measurements that a section asks for; a sentence with what there is where they are not there."""
+    data = _module("sdk.perf_database", where)
+    for key, value in (("system", system), ("backend", backend), ("version", version)):
+        if not isinstance(value, str):
+            raise HeadwayError(f"{where}.{key}: expected a name, got {shown(value)}.")
+    wanted = SYSTEMS.get(gpu.name, gpu.name) if system == "auto" else str(system)
+    with _quiet():
+        slots = data.get_version_slots(wanted, backend)
+        if slots is None:
+            raise HeadwayError(_absent(data.get_supported_databases(), wanted, str(backend), where))
+    found = slots["current"] if version == "auto" else slots.get(version, version)
+    if found not in slots.values():
+        known = listed(list(dict.fromkeys(slots.values())))
+        raise HeadwayError(f"{where}.version: {PACKAGE} has {backend} {known} on {wanted}, got {shown(version)}.")
+    return Source(wanted, str(backend), found)
+
+
+def with_kernels(model: ModelShape, tp: int, source: Source, use: Callable[[Kernels], T]) -> T:
+    """What is made of the kernels of a model's shape, which need not be one that the package knows. Where there are
+    none the sentence has no place, since what was made is kept for any."""
+    sdk = import_module("aiconfigurator_core.sdk")
+    config, quantised = _config(model, tp)
+    try:
+        with _quiet(), TemporaryDirectory() as folder:
+            (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
+            handle = sdk.EngineHandle.compile(
+                folder,
+                source.system,
+                source.backend,
+                backend_version=source.version,
+                tp_size=tp,
+                moe_tp_size=tp if model.experts else 1,
+                **quantised,
+            )
+            return use(Kernels(handle))
+    except (RuntimeError, ValueError, AssertionError) as error:  # what the package raises where it has no data
+        raise HeadwayError(_missing(model, tp, source, error)) from None
+
+
+def _config(model: ModelShape, tp: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """The shape as a config.json that the package reads, and how weights and KV cache are kept."""
+    if not (model.hidden and model.vocab and (model.experts or model.intermediate)):
+        raise HeadwayError(f"aiconfigurator needs the shape of {model.name}: hidden, intermediate and vocab.")
+    if model.shared_intermediate or model.dense_layers:
+        raise HeadwayError(
+            f"{model.name} has experts that every token visits, or layers without experts, "
+            "which aiconfigurator adds up for models of its own only; use hardware."
+        )
+    if model.heads % tp:
+        raise HeadwayError(f"aiconfigurator splits heads evenly; {model.heads} heads on {tp} GPUs are not.")
+    for key, size, known in (("dtype_bytes", model.weight_size, GEMMS), ("kv_dtype_bytes", model.kv_size, CACHES)):
+        if size not in known:
+            sizes = " or ".join(f"{float(one):g}" for one in known)
+            raise HeadwayError(f"aiconfigurator has kernels for {key} {sizes}, the model has {float(size):g}.")
+    config: dict[str, Any] = {
+        "architectures": ["MixtralForCausalLM" if model.experts else "LlamaForCausalLM"],
+        "num_hidden_layers": model.layers,
+        "hidden_size": model.hidden,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "intermediate_size": model.intermediate or model.expert_intermediate,
+        "vocab_size": model.vocab,
+        "max_position_embeddings": 1 << 20,
+    }
+    quantised = {"gemm_quant_mode": GEMMS[model.weight_size], "kvcache_quant_mode": CACHES[model.kv_size]}
+    if model.experts:
+        quantised["moe_quant_mode"] = GEMMS[model.weight_size]
+        config |= {
+            "num_local_experts": model.experts,
+            "num_experts_per_tok": model.experts_per_token,
+            "moe_intermediate_size": model.expert_intermediate,
+        }
+    return config, quantised | {"fmha_quant_mode": "bfloat16"}
+
+
+def _absent(known: dict[str, dict[str, list[str]]], system: str, backend: str, where: str) -> str:
+    if system in known:
+        there = listed(sorted(known[system]))
+        return f"{where}.backend: {PACKAGE} has no kernel times of {shown(backend)} on {system}; it has {there}."
+    return (
+        f"{where}.system: {PACKAGE} has no kernel times of {shown(system)}; it has those of {listed(sorted(known))}, "
+        "which 'system' may name."
+    )
+
+
+def _missing(model: ModelShape, tp: int, source: Source, error: Exception) -> str:
+    """Without the place of the package's files, which no one asked for."""
+    why = str(error).strip().partition("\n")[0].removeprefix("perf database error: ").partition(" at /")[0].rstrip(".")
+    there = _mixtures(model, source) if model.experts else ""
+    return f"{source.words()} has no kernel times of {model.name} with tp {tp} ({why}).{there}"
+
+
+def _mixtures(model: ModelShape, source: Source) -> str:
+    """The mixtures that were measured, with weights as the model's."""
+    with _quiet():
+        data = import_module("aiconfigurator_core.sdk.perf_database").get_database(*_fields(source))
+        import_module("aiconfigurator_core.sdk.operations").MoE.load_data(data)
+    found: dict[str, None] = {}
+    for mode, spread in dict(data._moe_data or {}).items():
+        if mode.name == GEMMS[model.weight_size]:
+            for topk, counts in next(iter(spread.values())).items():
+                for experts, hidden in counts.items():
+                    found |= {f"{topk} of {experts} × {w} from {h}": None for h in hidden for w in hidden[h]}
+    return f" Mixtures measured, experts and their width from hidden: {', '.join(sorted(found))}." if found else ""
+
+
+def _fields(source: Source) -> tuple[str, str, str]:
+    return source.system, source.backend, source.version
+
+
+def _module(name: str, where: str) -> Any:
+    try:
+        return import_module(f"aiconfigurator_core.{name}")
+    except ImportError:
+        raise HeadwayError(
+            f"{where}.model: {PACKAGE} is not installed, whose kernel times aiconfigurator reads; "
+            "install headway[aiconfigurator]: pip install 'headway[aiconfigurator]'."
+        ) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the package logs of tables that no model here asks for."""
+    logger = logging.getLogger("aiconfigurator_core")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
