@@ -15,14 +15,15 @@ import headway.policies  # noqa: F401
 from headway import registry
 from headway.types import ClusterView, HeadwayError, InstanceView
 
-ENTRIES = registry.entries()
-ROUTING = registry.entries("routing")
+ENTRIES = [entry for entry in registry.entries() if not entry.blank]
+ROUTING = [entry for entry in registry.entries("routing") if not entry.blank]
 NAMES = [
     *("round-robin", "random", "least-loaded", "always-busiest", "prefix-affinity", "least-kv", "power-of-two"),
     *("lmetric", "load-only", "sticky", "unified", "lmetric-plus-one", "least-prefill-work"),
     *("prefix-aware", "session-affinity", "cost-escalation", "prefix-overlap", "least-outstanding"),
     *("weighted", "kv-aware"),
     *("pair", "least-loaded-pair", "prefix-pair"),
+    *("weighted-affinity-routing", "prefill-cost-routing"),
 ]
 OWN = [entry for entry in ROUTING if entry.name != "weighted"]
 

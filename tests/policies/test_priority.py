@@ -29,8 +29,8 @@ from headway.types import (
 )
 
 SECOND = PS_PER_SECOND
-ENTRIES = registry.entries("priority")
-NAMES = ["aging", "by-class", "none", "shortest-prompt", "slo-deadline", "tenant-weighted"]
+ENTRIES = [entry for entry in registry.entries("priority") if not entry.blank]
+NAMES = ["aging", "by-class", "none", "shortest-prompt", "slo-deadline", "tenant-weighted", "weighted-priority"]
 
 
 def made(spec: Any) -> Any:

@@ -14,6 +14,7 @@ from headway.types import ClusterView, InstanceView, Request, Route, Scorecard
 
 Json = dict[str, Any]
 CARDS = ("weighted", "kv-aware", "lmetric", "lmetric-plus-one", "prefix-aware", "prefix-overlap", "cost-escalation")
+CARDS += ("prefill-cost-routing",)
 PROFILE = {
     "name": "weighted",
     "scorers": {"queue-depth": 1, "prefix-affinity": 2, "load-balance": 1},

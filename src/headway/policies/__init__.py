@@ -14,14 +14,19 @@ from headway.policies import (
     scaling,
     scheduling,
     scorers,
+    templates,
+    trees,
     weighted,
 )
+from headway.policies.code import stages as code
+from headway.policies.code import wasm
 
 __all__ = [
     "adapters",
     "admission",
     "b3",
     "basic",
+    "code",
     "disaggregation",
     "filters",
     "flow",
@@ -31,5 +36,8 @@ __all__ = [
     "scaling",
     "scheduling",
     "scorers",
+    "templates",
+    "trees",
+    "wasm",
     "weighted",
 ]

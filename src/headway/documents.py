@@ -1,0 +1,144 @@
+"""YAML documents and text files as users write them: read strictly, with mistakes told by file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from headway.types import HeadwayError
+from headway.wording import cut, shown
+
+DEEPEST: Final = 100  # levels of a document
+MOST_VALUES: Final = 1_000_000  # in a document; aliases can stand for billions
+MERGE: Final = "tag:yaml.org,2002:merge"
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML as everywhere, but a key written twice is an error instead of a silent loss."""
+
+
+def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: dict[Any, int] = {}
+    for key_node, _ in node.value:
+        if key_node.tag == MERGE:  # what it brings in is meant to be overridden
+            continue
+        key = loader.construct_object(key_node)
+        if isinstance(key, str) and key in seen:
+            line = key_node.start_mark.line + 1
+            raise HeadwayError(f"line {line}: {key!r} is written twice (first on line {seen[key]}); keep one of them.")
+        if isinstance(key, str):
+            seen[key] = key_node.start_mark.line + 1
+    loader.flatten_mapping(node)
+    return loader.construct_mapping(node)
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """YAML text as plain values, with mistakes told by line."""
+    try:
+        found = yaml.load(text, _StrictLoader)
+        _check_size(found)
+        return found
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise HeadwayError(f"{where}: {line}this is not YAML ({error.problem}).") from None
+    except yaml.YAMLError as error:
+        raise HeadwayError(f"{where}: this is not YAML ({str(error).splitlines()[0]}).") from None
+    except HeadwayError as error:
+        raise HeadwayError(f"{where}: {error}") from None
+    except RecursionError:
+        raise HeadwayError(f"{where}: this is not YAML that can be read (it is nested too deep).") from None
+    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # of PyYAML's constructors
+        why = cut(" ".join(str(error).split()))
+        raise HeadwayError(f"{where}: this is not YAML that can be read ({why}).") from None
+
+
+def _check_size(document: Any) -> None:
+    """Refuse what no person writes and the rest could not bear: a deep or endless document, broken Unicode."""
+    waiting = [(document, 0)]
+    values = 0
+    while waiting:
+        value, depth = waiting.pop()
+        values += 1
+        if depth > DEEPEST:
+            raise HeadwayError(f"this is nested deeper than {DEEPEST} levels.")
+        if values > MOST_VALUES:
+            raise HeadwayError(f"this holds more than {MOST_VALUES:,} values.")
+        if isinstance(value, dict):
+            waiting.extend((item, depth + 1) for pair in value.items() for item in pair)
+        elif isinstance(value, list | tuple | set):
+            waiting.extend((item, depth + 1) for item in value)
+        elif isinstance(value, str) and not _is_unicode(value):
+            raise HeadwayError(f"{shown(value)} holds half a surrogate pair, which is no character.")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_yaml(path: str | Path) -> Any:
+    return parse_yaml(read_text(path, "a YAML file in UTF-8"), str(path))
+
+
+def read_text(file: str | Path, wanted: str = "text in UTF-8") -> str:
+    try:
+        return read_bytes(str(file)).decode()
+    except UnicodeDecodeError:
+        raise HeadwayError(f"{file}: is not a text file; {wanted} is wanted.") from None
+
+
+def read_bytes(file: str) -> bytes:
+    try:
+        return Path(file).expanduser().read_bytes()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise HeadwayError(f"{cut(file)}: cannot be read ({getattr(error, 'strerror', None) or error}).") from None
+
+
+def file_name(file: str) -> str:
+    """Without its folder."""
+    return Path(file).name
+
+
+def beside(file: str, document: str | Path) -> str:
+    """A file that a document names, by its whole path where it lies in the document's folder, else as it is named."""
+    found = Path(document).parent / Path(file).expanduser()
+    return str(found.absolute()) if found.is_file() else file
+
+
+def stem(file: str) -> str:
+    """A file's name without folder and ending."""
+    return Path(file).stem.encode(errors="replace").decode()
+
+
+class _Writer(yaml.SafeDumper):
+    """Texts of several lines stand as they are, and nothing stands for something written before."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(writer: _Writer, text: str) -> yaml.ScalarNode:
+    return writer.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Writer.add_representer(str, _text)
+
+
+def yaml_text(document: Any) -> str:
+    """A document as people would write it."""
+    return yaml.dump(document, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120)
+
+
+def write_text(file: str | Path, text: str) -> None:
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise HeadwayError(f"{cut(str(file))}: cannot be written ({error.strerror or error}).") from None

@@ -1,0 +1,222 @@
+"""Bundles: the policies of all five stages as one document, with where they come from.
+
+    format: 1
+    name: warm first
+    generation: 3
+    parent: 5f0c1a9be2d34c77
+    mutations: ["cache_affinity_weight 0.7 -> 0.9"]
+    policies:
+      routing: {type: parameters, template: weighted-affinity-routing, parameters: {cache_affinity_weight: 0.9}}
+      admission: {type: tree, tree: {if: cluster.totals.queued > 50, then: reject, else: admit}}
+      scheduler: {type: code, source: "def key(ticket): ..."}    # or path: rule.py
+
+A stage that is not there has its default policy. Code in a file of its own is read with the bundle, which so holds all
+that it needs. Inside, a bundle has its policies as a scenario does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from headway import registry
+from headway.documents import beside, read_text, read_yaml, stem, write_text, yaml_text
+from headway.policies.code import CodeError, Program
+from headway.policies.defaults import DEFAULT_POLICIES
+from headway.policies.tree import to_source
+from headway.section import read
+from headway.types import HeadwayError, Json
+from headway.wording import cut, shown, suggest
+
+FORMAT: Final = 1
+STAGES: Final = ("admission", "priority", "routing", "scheduler", "scaling")
+TYPES: Final = {"parameters": ("template",), "tree": ("tree",), "code": ("source", "path")}  # and a key of each
+WRITTEN: Final = ("code", "tree")  # the catalogue's names for what is written out in full
+
+
+class _File(Protocol):
+    """A path, as `pathlib` has them."""
+
+    def __fspath__(self) -> str: ...
+
+
+class _Keys(Struct):
+    """The top level of a bundle's file."""
+
+    format: int
+    policies: Any
+    name: str | None = None  # the file's if left out
+    generation: int = 0
+    parent: str | None = None
+    mutations: list[str] = []
+
+
+class Bundle(Struct, frozen=True):
+    """One policy a stage, each as a scenario has it: a name, or a mapping with `name` and parameters."""
+
+    name: str
+    policies: dict[str, Any]
+    generation: int = 0
+    parent: str | None = None  # the `id` of the bundle that it was made from
+    mutations: tuple[str, ...] = ()  # what was changed, in words
+
+    def __post_init__(self) -> None:
+        for stage in self.policies:
+            if stage not in STAGES:
+                raise HeadwayError(f"policies.{cut(str(stage))}: a bundle has no such stage.{suggest(stage, STAGES)}")
+        every = {stage: _named(self.policies.get(stage), stage) for stage in STAGES}
+        msgspec.structs.force_setattr(self, "policies", every)
+
+    @classmethod
+    def of(cls, name: str = "bundle", **policies: Any) -> Bundle:
+        """A bundle of a few stages' policies; the others have their defaults."""
+        return cls(name, policies)
+
+    @classmethod
+    def read(cls, source: str | _File | Mapping[str, Any]) -> Bundle:
+        """From a file, or from the document that is in one. Only its form is looked at; `check` looks at policies."""
+        if isinstance(source, Mapping):
+            return _read(dict(source), "bundle", None)
+        file = source if isinstance(source, str) else source.__fspath__()
+        return _read(read_yaml(file), file, file)
+
+    def write(self, file: str | _File) -> None:
+        write_text(file if isinstance(file, str) else file.__fspath__(), yaml_text(self.document()))
+
+    def document(self) -> Json:
+        """The bundle as its file has it: every stage, and the type of each."""
+        return {
+            "format": FORMAT,
+            "name": self.name,
+            "generation": self.generation,
+            "parent": self.parent,
+            "mutations": list(self.mutations),
+            "policies": {stage: _typed(spec) for stage, spec in self.policies.items()},
+        }
+
+    def check(self, where: str = "policies") -> None:
+        """Make every policy once, so that what is wrong with one is told."""
+        for stage, spec in self.policies.items():
+            registry.build(stage, spec, f"{where}.{stage}")
+
+    @property
+    def id(self) -> str:
+        """Sixteen hexadecimal digits that stand for the policies alone, not for name and descent."""
+        text = msgspec.json.encode(self.policies, order="sorted")
+        return blake2b(text, digest_size=8).hexdigest()
+
+    @property
+    def complexity(self) -> int:
+        """The nodes of what is written as code or tree, and the number of parameters of the others."""
+        return sum([complexity(stage, spec) for stage, spec in self.policies.items()])
+
+
+def is_bundle(document: object) -> bool:
+    """Whether a document is meant as a bundle."""
+    return isinstance(document, Mapping) and ("format" in document or "policies" in document)
+
+
+def complexity(stage: str, spec: Any) -> int:
+    """How much there is to a policy: syntax nodes, or parameters. Code that is refused counts by its words."""
+    name, given = registry.split(spec, f"policies.{stage}")
+    if name not in WRITTEN:
+        return len(registry.find(stage, name, f"policies.{stage}").parameters)
+    source = source_of(stage, spec)
+    try:
+        return Program(source, stage, values=given.get("parameters") or {}).nodes
+    except CodeError:
+        return len(source.split())
+
+
+def source_of(stage: str, spec: Any) -> str:
+    """The source of a policy that is code or a tree."""
+    name, given = registry.split(spec, f"policies.{stage}")
+    if name == "tree":
+        return to_source(given.get("tree"), stage)
+    return read_text(given["path"]) if given.get("path") else str(given.get("source", ""))
+
+
+def _read(data: Any, where: str, file: str | None) -> Bundle:
+    if not isinstance(data, Mapping):
+        raise HeadwayError(f"{where}: a bundle is a mapping with 'format' and 'policies', got {shown(data)}.")
+    try:
+        for key in ("policies",) if file is None else ("format", "policies"):
+            if key not in data:
+                raise HeadwayError(f"{key!r} is missing; a bundle has 'format: {FORMAT}' and 'policies'.")
+        keys = read(_Keys, {"format": FORMAT, **data} if file is None else dict(data), "")
+        if keys.format != FORMAT:
+            raise HeadwayError(f"format: this is of format {keys.format}; only format {FORMAT} can be read.")
+        if not isinstance(keys.policies, Mapping):
+            raise HeadwayError(f"policies: expected a mapping of stages to policies, got {shown(keys.policies)}.")
+        policies = {stage: _plain(stage, spec, file) for stage, spec in keys.policies.items()}
+        name = keys.name or ("bundle" if file is None else stem(file))
+        return Bundle(name, policies, keys.generation, keys.parent, tuple(keys.mutations))
+    except HeadwayError as error:
+        raise HeadwayError(f"{where}: {error}") from None
+
+
+def _plain(stage: str, spec: Any, file: str | None) -> Any:
+    """A typed policy as a scenario has it; one that is untyped is so already."""
+    place = f"policies.{cut(str(stage))}"
+    if not isinstance(spec, Mapping) or "type" not in spec:
+        code = isinstance(spec, Mapping) and spec.get("name") == "code" and spec.get("path")
+        return (
+            {**{key: one for key, one in spec.items() if key != "path"}, **_code(spec, place, file)} if code else spec
+        )
+    kind = spec["type"]
+    if kind not in TYPES:
+        raise HeadwayError(f"{place}.type: there is no type {shown(kind)}.{suggest(str(kind), TYPES)}")
+    must = TYPES[kind]
+    known = (*must, "parameters", *(() if kind == "parameters" else _fields(stage, kind)))
+    for key in spec:
+        if key not in (*known, "type"):
+            raise HeadwayError(f"{place}.{cut(str(key))}: there is no such key.{suggest(str(key), known)}")
+    if len([key for key in must if spec.get(key) is not None]) != 1:
+        raise HeadwayError(f"{place}: a policy of type {kind} has {' or '.join(must)}.")
+    parameters = spec.get("parameters") or {}
+    if not isinstance(parameters, Mapping):
+        raise HeadwayError(f"{place}.parameters: expected a mapping of names to values, got {shown(parameters)}.")
+    if kind == "parameters":
+        return {"name": spec["template"], **parameters}
+    given = {key: value for key, value in spec.items() if key not in ("type", "path") and value not in (None, {})}
+    return {"name": kind, **given, **(_code(spec, place, file) if kind == "code" else {})}
+
+
+def _fields(stage: Any, kind: str) -> list[str]:
+    """What can be said of a policy that is written out beside its text: of which belief it asks, for one."""
+    return [one.name for one in registry.find(stage, kind, f"policies.{stage}").parameters] if stage in STAGES else []
+
+
+def _code(spec: Mapping[str, Any], place: str, file: str | None) -> Json:
+    key = "path" if spec.get("path") is not None else "source"
+    if not isinstance(spec[key], str):
+        raise HeadwayError(f"{place}.{key}: expected text, got {shown(spec[key])}.")
+    if key == "source":
+        return {"source": spec["source"]}
+    path = spec["path"] if file is None else beside(spec["path"], file)
+    try:
+        return {"source": read_text(path)}
+    except HeadwayError as error:
+        raise HeadwayError(f"{place}.path: {error}") from None
+
+
+def _named(spec: Any, stage: str) -> Any:
+    """One form for what can be said in several: a name alone where there are no parameters."""
+    name, given = registry.split(DEFAULT_POLICIES[stage] if spec is None else _mapping(spec), f"policies.{stage}")
+    name = name if registry.is_file(name) else registry.canonical(name)
+    return {"name": name, **given} if given else name
+
+
+def _mapping(spec: Any) -> Any:
+    return dict(spec) if isinstance(spec, Mapping) else spec
+
+
+def _typed(spec: Any) -> Json:
+    name, given = registry.split(spec, "policies")
+    if name in WRITTEN:
+        return {"type": name, **given}
+    return {"type": "parameters", "template": name, "parameters": given}

@@ -1,0 +1,323 @@
+"""What every expression of a source may be, worked out for the whole of it at once.
+
+Kinds only grow, so repeating until nothing changes ends. All lists, tuples and dicts share one set of what they may
+hold: that is coarse, but right whoever else has the list in hand.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from headway.policies.code import language as lang
+from headway.policies.code.joining import arithmetic, guarded, joined, of_value, stored
+from headway.policies.code.language import (
+    BIG,
+    CONTAINER,
+    DICT,
+    FLOAT,
+    INSTANCE,
+    INSTANCES,
+    INT,
+    LIST,
+    MID,
+    NONE,
+    NUMBER,
+    SEQUENCE,
+    SPAN,
+    STR,
+    TENANT,
+    TUPLE,
+    WHOLE,
+)
+from headway.policies.code.names import Names
+from headway.policies.code.rejection import Rejection
+
+GIVES = {
+    **dict.fromkeys(("len", "int", "bool", "any", "all", "cached_tokens"), INT),
+    **dict.fromkeys(("sqrt", "exp", "log", "ratio", "float", "estimated_ttft"), FLOAT),
+    **dict.fromkeys(("concurrency", "rate", "output_rate"), NUMBER),
+    **dict.fromkeys(("sorted", "list", "enumerate", "zip"), LIST),
+    "range": SPAN,
+    "tenant": TENANT,
+    "remember": NONE,
+    "attainment": NUMBER | NONE,
+}
+
+
+class Kinds:
+    """`of[node]` is the kind of each expression, once `settle` has run."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.of: dict[ast.expr, int] = {}
+        self.variables: dict[tuple[str, str], int] = {}
+        self.returns = dict.fromkeys(names.functions, 0)
+        self.held = 0  # what any container may hold
+        self.exact: dict[str, None] = {}
+        self.reported: dict[str, None] = {}
+        self._changed = True
+        self._owner = ""
+        for name, entrance in (lang.ENTRANCES[names.stage] | lang.HOOKS.get(names.stage, {})).items():
+            if name in names.functions:
+                for one, (_, kind) in zip(names.functions[name].args.args, entrance.arguments, strict=True):
+                    self.variables[name, one.arg] = kind
+
+    def settle(self) -> list[Rejection]:
+        """Work it out; what remains wrong are fields that a record does not have."""
+        for _ in range(lang.MOST_PASSES):
+            self._changed = False
+            for name, function in self.names.functions.items():
+                self._owner = name
+                self._body(function.body)
+                if not isinstance(function.body[-1], ast.Return):
+                    self._grow_return(NONE)
+            if not self._changed:
+                return list(self._fields())
+        return [Rejection(1, "source", "too many names are given to one another to tell what they stand for")]
+
+    def _fields(self) -> Iterator[Rejection]:
+        for node, kind in self.of.items():
+            if not isinstance(node, ast.Attribute):
+                continue
+            base = self.of[node.value]
+            records = [record for record in lang.RECORDS if base & record]
+            fields = [lang.FIELDS[record][node.attr] for record in records if node.attr in lang.FIELDS[record]]
+            for field in fields:
+                self.exact |= dict.fromkeys(field.exact)
+                self.reported |= dict.fromkeys(field.reported)
+            if fields or not (base or kind):
+                continue
+            if not records:
+                yield Rejection(node.lineno, f".{node.attr}", "only what a policy is handed has fields")
+                continue
+            known = list(lang.FIELDS[records[0]])
+            article = "an" if lang.RECORDS[records[0]][0] in "aei" else "a"
+            whose = f"{article} {lang.RECORDS[records[0]]} has no such field; it has {', '.join(known)}"
+            yield Rejection(node.lineno, f".{node.attr}", whose)
+
+    # --- statements --------------------------------------------------------------------------------------------------
+
+    def _body(self, body: list[ast.stmt]) -> None:
+        for statement in body:
+            match statement:
+                case ast.Assign(targets=[target], value=value):
+                    self._give(target, self._kind(value), value)
+                case ast.AugAssign(target=target, op=op, value=value):
+                    self._kind(target)
+                    self._kind(value)
+                    self._give(target, self._operated(op, target, value))
+                case ast.Return(value=value):
+                    self._grow_return(NONE if value is None else self._kind(value))
+                case ast.Expr(value=value):
+                    self._kind(value)
+                case ast.If(test=test) | ast.While(test=test):
+                    self._kind(test)
+                    self._body(statement.body)
+                    self._body(statement.orelse)
+                case ast.For(target=target, iter=over):
+                    self._give(target, self._elements(self._kind(over)))
+                    self._body(statement.body)
+                    self._body(statement.orelse)
+
+    def _give(self, target: ast.expr, kind: int, value: ast.expr | None = None) -> None:
+        match target:
+            case ast.Name(id=name):
+                self._grow((self._owner, name), kind)
+                self.of[target] = self.variables[self._owner, name]
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                values = (
+                    value.elts if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(parts) else None
+                )
+                for place, part in enumerate(parts):
+                    self._give(part, self._elements(kind) if values is None else self._kind(values[place]))
+            case ast.Subscript(value=base, slice=place):
+                self._kind(base)
+                self._kind(place)
+                self._hold(kind)
+
+    def _grow(self, variable: tuple[str, str], kind: int) -> None:
+        before = self.variables.get(variable, 0)
+        now = before | stored(kind)
+        if now != before or variable not in self.variables:
+            self.variables[variable] = now
+            self._changed = True
+
+    def _grow_return(self, kind: int) -> None:
+        now = self.returns[self._owner] | stored(kind)
+        self._changed |= now != self.returns[self._owner]
+        self.returns[self._owner] = now
+
+    def _hold(self, kind: int) -> None:
+        now = self.held | stored(kind)
+        self._changed |= now != self.held
+        self.held = now
+
+    def _elements(self, kind: int) -> int:
+        """What one gets by going through it."""
+        found = INSTANCE if kind & INSTANCES else 0
+        if kind & CONTAINER:
+            found |= self.held | (STR | INT if kind & DICT else 0)
+        return found | (STR if kind & STR else 0) | (INT if kind & SPAN else 0)
+
+    # --- expressions -------------------------------------------------------------------------------------------------
+
+    def _kind(self, node: ast.expr) -> int:
+        found = self._found(node)
+        self.of[node] = found
+        return found
+
+    def _found(self, node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=value):
+                return of_value(value)
+            case ast.Name(id=name):
+                return self._named(name)
+            case ast.Attribute(value=base, attr=name):
+                kind = self._kind(base)
+                fields = [lang.FIELDS[record].get(name) for record in lang.RECORDS if kind & record]
+                return joined(field.kind for field in fields if field is not None)
+            case ast.BinOp(left=left, op=op, right=right):
+                self._kind(left)
+                self._kind(right)
+                return self._operated(op, left, right)
+            case ast.UnaryOp(op=op, operand=operand):
+                kind = self._kind(operand)
+                return INT if isinstance(op, ast.Not) else kind & (FLOAT | WHOLE)
+            case ast.BoolOp(values=values):
+                return joined([self._kind(value) for value in values])
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                self._kind(test)
+                return self._kind(body) | self._kind(orelse)
+            case ast.Compare(left=left, comparators=others):
+                for one in (left, *others):
+                    self._kind(one)
+                return INT
+            case ast.Call():
+                return self._called(node)
+            case ast.Subscript(value=base, slice=place):
+                return self._at(self._kind(base), place)
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
+                for part in parts:
+                    self._hold(self._kind(part))
+                return LIST if isinstance(node, ast.List) else TUPLE
+            case ast.Dict(keys=keys, values=values):
+                for part in (*(key for key in keys if key is not None), *values):
+                    self._hold(self._kind(part))
+                return DICT
+            case ast.ListComp() | ast.GeneratorExp() | ast.DictComp():
+                return self._comprehended(node)
+        return 0
+
+    def _named(self, name: str) -> int:
+        found = self.variables.get((self._owner, name), 0)
+        if name in self.names.bound[self._owner] or not self.names.known(name):
+            return found
+        if name in self.names.parameters:
+            return found | NUMBER
+        value = self.names.constants[name]
+        if isinstance(value, tuple):
+            self._hold(joined(map(of_value, value)))
+        return found | of_value(value)
+
+    def _at(self, base: int, place: ast.expr) -> int:
+        if not isinstance(place, ast.Slice):
+            self._kind(place)
+            return self._elements(base & ~DICT) | (self.held if base & DICT else 0)
+        for bound in (place.lower, place.upper):
+            if bound is not None:
+                self._kind(bound)
+        if base & INSTANCES:
+            self._hold(INSTANCE)
+        return base & SEQUENCE | (TUPLE if base & INSTANCES else 0)
+
+    def _comprehended(self, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> int:
+        for clause in node.generators:
+            self._give(clause.target, self._elements(self._kind(clause.iter)))
+            for test in clause.ifs:
+                self._kind(test)
+        if isinstance(node, ast.DictComp):
+            self._hold(self._kind(node.key) | self._kind(node.value))
+            return DICT
+        self._hold(self._kind(node.elt))
+        return LIST
+
+    def _operated(self, op: ast.operator, one: ast.expr, other: ast.expr) -> int:
+        if isinstance(op, ast.Div):
+            return FLOAT
+        left, right = self.of[one], self.of[other]
+        found = arithmetic(left, right)
+        if isinstance(op, ast.Add):
+            found |= left & right & SEQUENCE
+            tuples = INSTANCES | TUPLE
+            if left & tuples and right & tuples and (left | right) & INSTANCES:
+                self._hold(INSTANCE)
+                found |= TUPLE
+        if self.guards(op, one, other):
+            found = found & ~(MID | BIG) | (INT if found & WHOLE else 0)
+        return found
+
+    def guards(self, op: ast.operator, one: ast.expr, other: ast.expr) -> bool:
+        """Whether an operator goes through a guard: what it gives then is an integer below 2**63, if it is one."""
+        left, right = self.of[one], self.of[other]
+        if guarded(op, left, right):
+            return True
+        if not (isinstance(op, ast.Mult) and left & WHOLE and right & WHOLE):
+            return False
+        return self._bits(one) + self._bits(other) > lang.MOST_BITS
+
+    def _bits(self, node: ast.expr) -> int:
+        """How large an integer that one expression makes can be."""
+        if not self.of[node] & MID:
+            return 64
+        if isinstance(node, ast.BinOp):
+            left, right = self._bits(node.left), self._bits(node.right)
+            return left + right if isinstance(node.op, ast.Mult) else max(left, right) + 1
+        return max(
+            [self._bits(one) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr) and one in self.of]
+        )
+
+    def _called(self, node: ast.Call) -> int:
+        arguments = [self._kind(one) for one in node.args]
+        for keyword in node.keywords:
+            if isinstance(keyword.value, ast.Lambda):
+                self._give(ast.Name(keyword.value.args.args[0].arg, ast.Store()), self._elements(arguments[0]))
+                self._kind(keyword.value.body)
+            else:
+                arguments.append(self._kind(keyword.value))
+        if isinstance(node.func, ast.Attribute):
+            return self._method(node.func.attr, self._kind(node.func.value), arguments)
+        assert isinstance(node.func, ast.Name)
+        name = node.func.id
+        if name in self.names.functions:
+            for one, kind in zip(self.names.functions[name].args.args, arguments, strict=True):
+                self._grow((name, one.arg), kind)
+            return self.returns[name]
+        self.exact |= dict.fromkeys(lang.FUNCTIONS[name].exact)
+        self.reported |= dict.fromkeys(lang.FUNCTIONS[name].reported)
+        return self._library(name, arguments, len(node.args))
+
+    def _library(self, name: str, arguments: list[int], in_order: int) -> int:
+        if name == "abs":
+            return arguments[0] & (FLOAT | WHOLE)
+        if name in ("sum", "round"):
+            return NUMBER
+        if name in ("min", "max"):
+            return (self._elements(arguments[0]) if in_order == 1 else arguments[0]) | joined(arguments[1:])
+        if name == "recall":
+            return NUMBER | STR | arguments[1]
+        found = joined(map(self._elements, arguments)) if GIVES[name] == LIST else 0
+        if found:
+            self._hold(found)
+        if name in ("enumerate", "zip"):
+            self._hold(TUPLE | INT)
+        return GIVES[name]
+
+    def _method(self, name: str, base: int, arguments: list[int]) -> int:
+        if name == "append":
+            self._hold(arguments[0])
+            return NONE
+        if name == "get":
+            return self.held | arguments[1]
+        self._hold(TUPLE | STR | INT)
+        return LIST

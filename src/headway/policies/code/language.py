@@ -1,0 +1,234 @@
+"""What the policy language has, as data: its limits, records and their fields, functions, and the entries of a stage.
+
+The language is a part of Python. What an expression may be is a *kind*, a set of bits; `kinds.py` works them out, so
+that only operators that could do harm go through a guard.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+MOST_CHARACTERS: Final = 20_000  # of a source
+MOST_NODES: Final = 4_000  # of its syntax tree
+DEEPEST: Final = 40  # levels of it
+MOST_FUNCTIONS: Final = 50  # so that no chain of calls comes near what an interpreter bears
+DEEPEST_LOOPS: Final = 8  # loops within loops
+LONGEST_NAME: Final = 60
+MOST_PASSES: Final = 60  # over a source, until what its expressions may be is known
+STEPS: Final = 100_000  # of one decision: an iteration, a call, an element handled by a library function
+NODES_A_STEP: Final = 50  # of syntax: a body of more costs further steps each time
+MOST_BITS: Final = 256  # of what one expression can make of integers without a guard
+LARGEST: Final = 2**63  # what an integer must stay below, wherever it could grow without end
+LONGEST_TEXT: Final = 256
+MEMORY_KEYS: Final = 100_000
+DEEPEST_VALUE: Final = 4  # containers within containers, of what is compared
+
+# --- kinds ------------------------------------------------------------------------------------------------------------
+
+FLOAT: Final = 1
+INT: Final = 2  # below 2**63, as every figure of a view is
+MID: Final = 4  # what one expression can make of such: large, but bounded
+BIG: Final = 8  # what may grow from step to step
+STR: Final = 16
+NONE: Final = 32
+LIST: Final = 64
+TUPLE: Final = 128
+DICT: Final = 256
+REQUEST: Final = 512
+INSTANCE: Final = 1024
+CLUSTER: Final = 2048
+INSTANCES: Final = 4096  # the candidates, in order of index
+TENANT: Final = 8192
+TOTALS: Final = 16384
+TICKET: Final = 32768
+POOL: Final = 65536
+SPAN: Final = 131072  # what range gives
+
+NUMBER: Final = FLOAT | INT
+WHOLE: Final = INT | MID | BIG
+SEQUENCE: Final = STR | LIST | TUPLE
+REPEATED: Final = SEQUENCE | INSTANCES  # what + and * could make longer and longer
+CONTAINER: Final = LIST | TUPLE | DICT
+RECORDS: Final = {
+    REQUEST: "request",
+    INSTANCE: "instance",
+    CLUSTER: "cluster",
+    TENANT: "tenant",
+    TOTALS: "totals",
+    TICKET: "ticket",
+    POOL: "pool",
+}
+RECORD: Final = REQUEST | INSTANCE | CLUSTER | TENANT | TOTALS | TICKET | POOL
+
+
+class Field(Struct, frozen=True):
+    """A field of a record: what it may be, and the signals that its reader must declare."""
+
+    kind: int
+    exact: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
+
+
+def _counted(*names: str) -> dict[str, Field]:
+    return {name: Field(INT, exact=(name,)) for name in names}
+
+
+REQUEST_FIELDS: Final = {
+    **{name: Field(INT) for name in ("prompt_tokens", "shared_prefix_tokens", "turn")},
+    **{name: Field(STR) for name in ("model", "tenant", "slo_class", "kind")},
+    **{name: Field(STR | NONE) for name in ("session", "adapter")},
+    "max_tokens": Field(INT | NONE),
+    "arrival": Field(FLOAT),
+}
+INSTANCE_FIELDS: Final = {
+    **{name: Field(INT) for name in ("index", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue")},
+    **{name: Field(STR) for name in ("pool", "model", "role", "state")},
+    "capacity": Field(NUMBER),
+    **_counted("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens", "routed", "completed"),
+    **_counted("output_tokens", "routed_since_report"),
+    "effective_load": Field(INT, ("routed_since_report",), ("queued", "running")),
+    "queued": Field(INT, reported=("queued",)),
+    "running": Field(INT, reported=("running",)),
+    "free_sequences": Field(INT, reported=("running",)),
+    "kv_used": Field(INT, reported=("kv_used",)),
+    "free_blocks": Field(INT, reported=("kv_used",)),
+    "kv_utilization": Field(FLOAT, reported=("kv_used",)),
+    **{name: Field(NUMBER, reported=(name,)) for name in ("hit_rate", "busy", "watts", "offload_rate", "reload_rate")},
+    **{name: Field(FLOAT | NONE, exact=("recent",)) for name in ("recent_ttft", "recent_tpot")},
+    "tokens_per_second": Field(NUMBER, exact=("recent",)),
+    "estimated_wait": Field(FLOAT, ("pending_prefill_tokens", "inflight_tokens"), ("running",)),
+}
+CLUSTER_FIELDS: Final = {
+    "now": Field(FLOAT),
+    "group": Field(INT),
+    "instances": Field(INSTANCES),
+    "totals": Field(TOTALS, exact=("totals",)),
+}
+TENANT_FIELDS: Final = {
+    "requests": Field(INT),
+    "active": Field(INT),
+    "rate": Field(NUMBER),
+    "slo_class": Field(STR),
+    "burst": Field(INT),
+}
+TOTALS_FIELDS: Final = {
+    "inflight": Field(INT),
+    "queued": Field(INT),
+    "rate": Field(NUMBER),
+    "throughput": Field(NUMBER),
+}
+TICKET_FIELDS: Final = {
+    "request": Field(REQUEST),
+    "priority": Field(NUMBER),
+    "enqueued": Field(FLOAT),
+    "number": Field(INT),
+    "generated": Field(INT),
+    "preemptions": Field(INT),
+}
+POOL_FIELDS: Final = {
+    **{name: Field(INT) for name in ("minimum", "maximum", "slots", "kv_tokens", "replicas", "serving", "starting")},
+    **{name: Field(STR) for name in ("model", "role")},
+    "now": Field(FLOAT),
+    "since_scaled": Field(FLOAT | NONE),
+    **_counted("pending", "inflight", "inflight_tokens"),
+    **{name: Field(NUMBER | NONE) for name in ("mean_ttft", "p99_ttft", "mean_latency", "p99_latency")},
+    "queued": Field(NUMBER, reported=("queued",)),
+    "running": Field(NUMBER, reported=("running",)),
+    "kv_utilization": Field(NUMBER, reported=("kv_used",)),
+    "busy": Field(NUMBER, reported=("busy",)),
+}
+FIELDS: Final = {
+    REQUEST: REQUEST_FIELDS,
+    INSTANCE: INSTANCE_FIELDS,
+    CLUSTER: CLUSTER_FIELDS,
+    TENANT: TENANT_FIELDS,
+    TOTALS: TOTALS_FIELDS,
+    TICKET: TICKET_FIELDS,
+    POOL: POOL_FIELDS,
+}
+
+
+class Function(Struct, frozen=True):
+    """A function of the library: how many arguments it takes, and in which stages it is there (all if empty)."""
+
+    least: int
+    most: int
+    stages: tuple[str, ...] = ()
+    exact: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
+
+
+FUNCTIONS: Final = {
+    **{
+        name: Function(1, 1)
+        for name in ("abs", "len", "sqrt", "exp", "log", "int", "float", "bool", "list", "enumerate")
+    },
+    **{name: Function(1, 1) for name in ("sum", "any", "all", "sorted")},
+    **{name: Function(1, 8) for name in ("min", "max")},
+    "range": Function(1, 3),
+    "round": Function(1, 2),
+    "zip": Function(2, 2),
+    "ratio": Function(2, 2),
+    "recall": Function(2, 2),
+    "remember": Function(2, 2),
+    "cached_tokens": Function(1, 1, ("routing",), exact=("prefix_index",)),
+    "estimated_ttft": Function(
+        2, 2, ("routing", "admission"), ("pending_prefill_tokens", "inflight_tokens"), ("running",)
+    ),
+    "tenant": Function(1, 1, ("routing", "admission", "priority"), exact=("tenants",)),
+    "concurrency": Function(2, 2, ("scaling",)),
+    "rate": Function(2, 2, ("scaling",)),
+    "output_rate": Function(2, 2, ("scaling",)),
+    "attainment": Function(1, 1, ("scaling",)),
+}
+# What takes longer than a step, by the steps it costs more: fields that are worked out, and functions.
+DEAR: Final = {
+    **dict.fromkeys(("p99_ttft", "p99_latency"), 200),
+    **dict.fromkeys(("attainment", "concurrency", "rate", "output_rate", "estimated_wait", "estimated_ttft"), 3),
+    **dict.fromkeys(("recent_ttft", "recent_tpot", "tokens_per_second", "throughput", "burst"), 2),
+    **dict.fromkeys(("replicas", "serving", "starting", "mean_ttft", "mean_latency"), 3),
+    "remember": 3,
+    "recall": 1,
+    "exp": 1,
+    "log": 1,
+}
+KEYED: Final = ("min", "max", "sorted")  # that take key=lambda, and sorted also reverse=
+GATHERING: Final = ("sum", "min", "max", "any", "all", "sorted")  # that take a generator expression
+PASSING: Final = ("enumerate", "zip", "items", "keys", "values")  # that are gone through where they stand, and not kept
+METHODS: Final = {"append": (1, 1), "get": (2, 2), "items": (0, 0), "keys": (0, 0), "values": (0, 0)}
+PARAMETER: Final = "parameter"
+
+
+class Entrance(Struct, frozen=True):
+    """A function that a stage calls: what it is handed, and what it must give."""
+
+    arguments: tuple[tuple[str, int], ...]  # how they are called in the docs, and their kinds
+    gives: str
+
+
+ENTRANCES: Final[dict[str, dict[str, Entrance]]] = {
+    "routing": {
+        "score": Entrance(
+            (("request", REQUEST), ("instance", INSTANCE), ("cluster", CLUSTER)), "a number, and the highest wins"
+        ),
+        "route": Entrance(
+            (("request", REQUEST), ("instances", INSTANCES), ("cluster", CLUSTER)),
+            "an instance, or its position in `instances`",
+        ),
+    },
+    "admission": {
+        "admit": Entrance(
+            (("request", REQUEST), ("cluster", CLUSTER)), "True, False, or seconds after which to ask again"
+        )
+    },
+    "priority": {"prioritise": Entrance((("request", REQUEST), ("cluster", CLUSTER)), "a number, higher matters more")},
+    "scheduler": {"key": Entrance((("ticket", TICKET),), "a number, and the lowest enters first")},
+    "scaling": {"scale": Entrance((("pool", POOL),), "the number of replicas wanted")},
+}
+HOOKS: Final[dict[str, dict[str, Entrance]]] = {
+    "routing": {"routed": Entrance((("request", REQUEST), ("instance", INSTANCE)), "nothing")}
+}

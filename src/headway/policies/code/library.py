@@ -1,0 +1,308 @@
+"""What a program calls: the library's functions and the guards of operators. Each charges for what it goes through, and
+none gives more than was paid for."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any, Final, NoReturn
+
+from headway.policies.code import language as lang
+from headway.policies.code.memory import Memory
+from headway.policies.code.rejection import Misuse
+
+Items = list[Any]
+Take = Callable[[int], None]  # pays for so many steps
+SIZED: Final = dict.fromkeys((list, tuple, range, dict, str), len)  # what can be gone through
+DIGITS: Final = 13  # of exp and log, so that no machine's last bit can show
+STORE: Final = 8  # what a dict's entry costs: keys may be chosen to collide
+
+
+def library(take: Take, memory: Memory) -> dict[str, Callable[..., Any]]:
+    """By the names that a rewritten source calls them by."""
+    paid = _Paid(take)
+    return {
+        **{f"_plain_{one.__name__}": one for one in (min, max)},
+        **{f"_each_{one.__name__}": one for one in (enumerate, zip)},
+        **{f"_each_{name}": _view(name) for name in ("items", "keys", "values")},
+        **{f"_{name}": getattr(paid, name) for name in _METHODS},
+        "_abs": abs,
+        "_any": any,
+        "_all": all,
+        "_len": len,
+        "_float": float,
+        "_bool": bool,
+        "_sqrt": math.sqrt,
+        "_exp": exp,
+        "_log": log,
+        "_ratio": ratio,
+        "_int": whole,
+        "_round": rounded,
+        "_range": span,
+        "_mul": multiply,
+        "_mod": remainder,
+        "_sub": subtract,
+        "_field": field,
+        "_recall": memory.recall,
+        "_remember": memory.remember,
+        "_estimated_ttft": estimated_ttft,
+        "_concurrency": lambda pool, seconds: pool.concurrency(_window(seconds)),
+        "_rate": lambda pool, seconds: pool.rate(_window(seconds)),
+        "_output_rate": lambda pool, seconds: pool.output_rate(_window(seconds)),
+        "_attainment": attainment,
+    }
+
+
+class _Paid:
+    """What goes through a list pays for its length before it does."""
+
+    __slots__ = ("take",)
+
+    def __init__(self, take: Take) -> None:
+        self.take = take
+
+    def span(self, items: Any) -> Any:
+        if type(items) not in SIZED:
+            unsized(items)
+        self.take(len(items))
+        return items
+
+    def flat(self, value: Any, depth: int = 0) -> Any:
+        """What is compared is not nested deeply."""
+        if type(value) in (list, tuple, dict):
+            if depth == lang.DEEPEST_VALUE:
+                raise Misuse("lists nested deeper than four levels cannot be compared")
+            self.take(len(value))
+            for one in value.values() if type(value) is dict else value:
+                if type(one) in (list, tuple, dict):
+                    self.flat(one, depth + 1)
+        return value
+
+    def weighed(self, items: Any, steps: int) -> Any:
+        """What is done with each takes longer than a step."""
+        if type(items) not in SIZED:
+            unsized(items)
+        self.take(steps * len(items))
+        return items
+
+    def sum(self, items: Any) -> int | float:
+        """From left to right, as Python did before it began to compensate."""
+        return _bounded(reduce(operator.add, self.span(items), 0))
+
+    def min(self, *items: Any, key: Callable[[Any], Any] | None = None, **rest: Any) -> Any:
+        return min(self._compared(items, key), key=self._key(key), **rest)
+
+    def max(self, *items: Any, key: Callable[[Any], Any] | None = None, **rest: Any) -> Any:
+        return max(self._compared(items, key), key=self._key(key), **rest)
+
+    def sorted(self, items: Any, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> Items:
+        found = self._compared((items,), key)
+        self.take(len(found) * len(found).bit_length())
+        return sorted(found, key=self._key(key), reverse=reverse)
+
+    def _key(self, key: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+        return None if key is None else lambda one: self.flat(key(one))
+
+    def _compared(self, items: tuple[Any, ...], key: Callable[[Any], Any] | None) -> Any:
+        found = self.span(items[0]) if len(items) == 1 else items
+        if key is None:
+            for one in found:
+                if type(one) in (list, tuple, dict):
+                    self.flat(one)
+        return found
+
+    def list(self, items: Any) -> Items:
+        return list(self.span(items))
+
+    def enumerate(self, items: Any) -> Items:
+        return list(enumerate(self.span(items)))
+
+    def zip(self, one: Any, other: Any) -> Items:
+        return list(zip(self.span(one), self.span(other), strict=False))
+
+    def scan(self, items: Any) -> Any:
+        """What something is looked for in."""
+        if type(items) is dict:
+            return items
+        return self.flat(self.span(items))
+
+    def slice(self, items: Any, low: int | None, high: int | None) -> Any:
+        if type(items) not in (list, tuple, str):
+            raise Misuse(f"{_named(items)} has no slices")
+        found = items[low:high]
+        self.take(len(found))
+        return found
+
+    def add(self, left: Any, right: Any) -> Any:
+        kind = type(left)
+        if kind is str and type(right) is str:
+            if len(left) + len(right) > lang.LONGEST_TEXT:
+                raise Misuse(f"a text has at most {lang.LONGEST_TEXT} characters")
+        elif kind in (list, tuple) and type(right) is kind:
+            self.take(len(left) + len(right))
+        elif kind in (list, tuple, str) or type(right) in (list, tuple, str):
+            raise Misuse(f"{_named(left)} and {_named(right)} cannot be added")
+        found = left + right
+        return _bounded(found) if type(found) is int else found
+
+    def extend(self, left: Any, right: Any) -> Any:
+        """What += does with a list, which stays the same one."""
+        if type(left) is not list:
+            return self.add(left, right)
+        if type(right) is not list:
+            raise Misuse(f"a list is extended by another, not by {_named(right)}")
+        self.take(len(right))
+        left += right
+        return left
+
+    def append(self, items: Any, value: Any) -> None:
+        if type(items) is not list:
+            raise Misuse(f"only a list of one's own can be appended to, not {_named(items)}")
+        self.take(1)
+        items.append(value)
+
+    def key(self, value: Any) -> str | int:
+        self.take(STORE)
+        return key(value)
+
+    def put(self, value: Any, items: Any, place: Any) -> None:
+        if type(items) is dict:
+            self.take(STORE)
+            items[key(place)] = value
+        elif type(items) is list:
+            self.take(1)
+            items[place] = value
+        else:
+            raise Misuse(f"only a list or dict of one's own can be changed, not {_named(items)}")
+
+    def get(self, items: Any, place: Any, otherwise: Any) -> Any:
+        return _dict(items).get(key(place), otherwise)
+
+    def items(self, items: Any) -> Items:
+        self.take(len(_dict(items)))
+        return list(items.items())
+
+    def keys(self, items: Any) -> Items:
+        self.take(len(_dict(items)))
+        return list(items)
+
+    def values(self, items: Any) -> Items:
+        self.take(len(_dict(items)))
+        return list(items.values())
+
+
+_METHODS: Final = (
+    *("flat", "weighed", "sum", "min", "max", "sorted", "list", "enumerate", "zip", "scan", "slice"),
+    *("add", "extend", "append", "key", "put", "get", "items", "keys", "values"),
+)
+
+
+def unsized(items: object) -> NoReturn:
+    raise Misuse(f"{_named(items)} cannot be gone through")
+
+
+def exp(value: float) -> float:
+    return float(f"{math.exp(value):.{DIGITS}g}")
+
+
+def log(value: float) -> float:
+    return float(f"{math.log(value):.{DIGITS}g}")
+
+
+def ratio(one: float, other: float) -> float:
+    return one / other if other else 0.0
+
+
+def whole(value: Any) -> int:
+    if type(value) not in (int, float, bool):
+        raise Misuse(f"int takes a number, not {_named(value)}")
+    return int(_bounded(int(value)))
+
+
+def rounded(value: Any, digits: int | None = None) -> int | float:
+    if type(value) not in (int, float, bool):
+        raise Misuse(f"round takes a number, not {_named(value)}")
+    if digits is not None and not (type(digits) is int and -400 < digits < 400):
+        raise Misuse("round takes a whole number of digits")
+    return _bounded(round(value, digits) if digits is not None else round(value))
+
+
+def span(*bounds: int) -> range:
+    if any(type(one) not in (int, bool) or not -(2**31) < one < 2**31 for one in bounds):
+        raise Misuse("range takes whole numbers below 2**31")
+    return range(*bounds)
+
+
+def multiply(left: Any, right: Any) -> int | float:
+    if type(left) not in (int, float, bool) or type(right) not in (int, float, bool):
+        raise Misuse(f"{_named(left)} and {_named(right)} cannot be multiplied")
+    if type(left) is int and type(right) is int and left.bit_length() + right.bit_length() > 128:
+        raise Misuse("an integer grew beyond 2**63; use floats")
+    return _bounded(left * right)
+
+
+def remainder(left: Any, right: Any) -> int | float:
+    if type(left) not in (int, float, bool):
+        raise Misuse(f"% takes numbers, not {_named(left)}")
+    return left % right  # type: ignore[no-any-return]
+
+
+def subtract(left: Any, right: Any) -> int | float:
+    return _bounded(left - right)
+
+
+def field(value: Any, name: str) -> Any:
+    """Of what may not be a view: lists and texts have attributes of their own."""
+    if type(value) in (*SIZED, int, float, bool):
+        raise Misuse(f"{_named(value)} has no fields")
+    return getattr(value, name)
+
+
+def key(value: Any) -> str | int:
+    if type(value) is str or (type(value) in (int, bool) and -(2**53) <= value <= 2**53):
+        return value  # type: ignore[no-any-return]
+    raise Misuse(f"a key is a text or a whole number below 2**53, not {_named(value)}")
+
+
+def estimated_ttft(view: Any, tokens: Any) -> float:
+    if type(tokens) not in (int, float) or not 0 <= tokens < 2**53:
+        raise Misuse("estimated_ttft takes an instance and a number of tokens")
+    return view.estimated_ttft(int(tokens))  # type: ignore[no-any-return]
+
+
+def attainment(pool: Any) -> float | None:
+    """Of the class that fares worst."""
+    found: Sequence[float] = list(pool.attainment.values())
+    return min(found) if found else None
+
+
+def _window(seconds: Any) -> float:
+    if type(seconds) not in (int, float):
+        raise Misuse("a window is a number of seconds")
+    return float(seconds)
+
+
+def _view(name: str) -> Callable[[Any], Any]:
+    return lambda items: getattr(_dict(items), name)()
+
+
+def _dict(items: Any) -> dict[Any, Any]:
+    if type(items) is not dict:
+        raise Misuse(f"only a dict has entries, not {_named(items)}")
+    return items
+
+
+def _bounded(value: int | float) -> int | float:
+    if type(value) is int and not -lang.LARGEST < value < lang.LARGEST:
+        raise Misuse("an integer grew beyond 2**63; use floats")
+    return value
+
+
+def _named(value: object) -> str:
+    if value is None:
+        return "None"
+    word = {"InstanceView": "instance", "str": "text", "int": "number", "float": "number"}
+    name = word.get(type(value).__name__, type(value).__name__.lower())
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -1,0 +1,218 @@
+"""What the names of a source stand for: its functions, constants and parameters, and who calls whom."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from difflib import get_close_matches
+from math import isfinite
+
+from msgspec import Struct
+
+from headway.policies.code import language as lang
+from headway.policies.code.rejection import Rejection
+
+MANY = f"a policy may have {lang.MOST_FUNCTIONS} functions"
+NEAREST = 40  # names that one that stands for nothing is held against
+Constant = int | float | str | bool | None | tuple[int | float | str | bool | None, ...]
+
+
+class CodeParameter(Struct, frozen=True):
+    """A number that a search may choose, as `NAME = parameter(default, low, high)` declares it."""
+
+    name: str
+    default: float
+    low: float
+    high: float
+
+
+class Names:
+    """The top level of a source, and what is wrong with it."""
+
+    def __init__(self, tree: ast.Module, stage: str) -> None:
+        self.stage = stage
+        self.functions: dict[str, ast.FunctionDef] = {}
+        self.constants: dict[str, Constant] = {}
+        self.parameters: dict[str, CodeParameter] = {}
+        self.rejections: list[Rejection] = []
+        for statement in tree.body:
+            if isinstance(statement, ast.FunctionDef):
+                self._claim(statement.name, statement)
+                self.functions[statement.name] = statement
+            elif isinstance(statement, ast.Assign):
+                self._assigned(statement)
+        if len(self.functions) > lang.MOST_FUNCTIONS:
+            self._say(list(self.functions.values())[lang.MOST_FUNCTIONS], "source", MANY)
+            return
+        self.locals = {name: _locals(function) for name, function in self.functions.items()}
+        self.bound = {name: _bound(function) for name, function in self.functions.items()}
+        self.entrance = self._entrance()
+        for name, function in self.functions.items():
+            self.rejections += self._calls(name, function)
+        self._recursion()
+
+    def known(self, name: str) -> bool:
+        return name in self.constants or name in self.parameters
+
+    def _say(self, node: ast.AST, construct: str, why: str) -> None:
+        self.rejections.append(Rejection(getattr(node, "lineno", 1), construct, why))
+
+    def _claim(self, name: str, node: ast.AST) -> None:
+        if name in self.functions or self.known(name):
+            self._say(node, name, "is defined twice")
+        elif name in lang.FUNCTIONS or name == lang.PARAMETER:
+            self._say(node, name, "is a function of the library; choose another name")
+
+    def _assigned(self, node: ast.Assign) -> None:
+        target, value = node.targets[0], node.value
+        if not isinstance(target, ast.Name):
+            self._say(node, "assignment", "at the top level a value is given to one name")
+            return
+        self._claim(target.id, node)
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == lang.PARAMETER:
+            self._parameter(target.id, value)
+            return
+        try:
+            found = _literal(value)
+        except ValueError:
+            why = "a value of the top level is a number, a text, a tuple of such, or parameter(default, low, high)"
+            self._say(node, target.id, why)
+            found = 0
+        self.constants[target.id] = found
+
+    def _parameter(self, name: str, call: ast.Call) -> None:
+        names = ("default", "low", "high")
+        given = dict(zip(names, call.args, strict=False)) | {str(one.arg): one.value for one in call.keywords}
+        try:
+            default, low, high = (_number(given[one]) for one in names)
+        except (ValueError, KeyError):
+            default = low = high = 0.0
+            self._say(call, name, "a parameter is given by three numbers, as in parameter(0.7, 0, 1)")
+        if len(call.args) > len(names) or not low <= default <= high:
+            self._say(call, name, "a parameter's default lies between its low and its high")
+        self.parameters[name] = CodeParameter(name, default, low, high)
+
+    def _entrance(self) -> str:
+        """The function that the stage calls."""
+        entrances = lang.ENTRANCES[self.stage]
+        found = [name for name in entrances if name in self.functions]
+        wanted = " or ".join(
+            f"def {name}({', '.join(one for one, _ in entrance.arguments)})" for name, entrance in entrances.items()
+        )
+        if len(found) != 1:
+            line = self.functions[found[1]] if len(found) > 1 else ast.Module([], [])
+            self._say(line, self.stage, f"{'both' if found else 'nothing'} to call; write one of: {wanted}")
+            return ""
+        for name, entrance in (entrances | lang.HOOKS.get(self.stage, {})).items():
+            if name in self.functions and len(self.functions[name].args.args) != len(entrance.arguments):
+                listed = ", ".join(one for one, _ in entrance.arguments)
+                self._say(self.functions[name], name, f"is called with ({listed})")
+        return found[0]
+
+    def _calls(self, owner: str, function: ast.FunctionDef) -> Iterator[Rejection]:
+        """Names that stand for nothing, and calls with the wrong number of arguments."""
+        own = self.locals[owner]
+        called = {id(node.func): node for node in ast.walk(function) if isinstance(node, ast.Call)}
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
+                continue
+            name, call = node.id, called.get(id(node))
+            if name in own or (self.known(name) and call is None):
+                if call is not None:
+                    yield Rejection(node.lineno, name, "is a value here; only functions can be called")
+            elif call is None:
+                if name in self.functions or name in lang.FUNCTIONS:
+                    yield Rejection(node.lineno, name, "is a function; it can be called, and nothing else")
+                else:
+                    near = _near(name, [*own, *self.constants, *self.parameters])
+                    yield Rejection(node.lineno, name, f"stands for nothing here{near}")
+            else:
+                yield from self._arity(call, name)
+
+    def _arity(self, call: ast.Call, name: str) -> Iterator[Rejection]:
+        given = len(call.args)
+        if name in self.functions:
+            wanted = len(self.functions[name].args.args)
+            if given != wanted or call.keywords:
+                yield Rejection(call.lineno, name, f"takes {wanted} arguments in order, not {given}")
+            return
+        library = lang.FUNCTIONS.get(name)
+        if library is None or (library.stages and self.stage not in library.stages):
+            known = [one for one, entry in lang.FUNCTIONS.items() if not entry.stages or self.stage in entry.stages]
+            near = _near(name, [*known, *self.functions])
+            yield Rejection(call.lineno, name, f"there is no such function in a {self.stage} policy{near}")
+        elif not library.least <= given <= library.most:
+            count = str(library.least) if library.least == library.most else f"{library.least} to {library.most}"
+            yield Rejection(call.lineno, name, f"takes {count} arguments, not {given}")
+        for keyword in call.keywords:
+            if keyword.arg == "key" and not (
+                isinstance(keyword.value, ast.Lambda) and len(keyword.value.args.args) == 1 and given == 1
+            ):
+                yield Rejection(call.lineno, "key", "is a lambda of one argument, over one list")
+            if keyword.arg == "reverse" and not isinstance(keyword.value, ast.Constant):
+                yield Rejection(call.lineno, "reverse", "is True or False")
+
+    def _recursion(self) -> None:
+        """Depth would depend on the interpreter, so nothing calls itself."""
+        calls = {
+            name: [
+                node.func.id
+                for node in ast.walk(function)
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in self.functions
+            ]
+            for name, function in self.functions.items()
+        }
+        reached = {name: set(found) for name, found in calls.items()}
+        for _ in calls:
+            for found in reached.values():
+                found |= {further for one in found for further in calls[one]}
+        for name, function in self.functions.items():
+            if name in reached[name]:
+                self._say(function, name, "calls itself, directly or through others; use a loop")
+
+
+def _locals(function: ast.FunctionDef) -> list[str]:
+    """The names that a function binds, those of its comprehensions and lambdas included."""
+    found = [one.arg for node in ast.walk(function) if isinstance(node, ast.arguments) for one in node.args]
+    return list(dict.fromkeys([*found, *_stored(function)]))
+
+
+def _bound(function: ast.FunctionDef) -> frozenset[str]:
+    """Those of them that are the function's own throughout, and not within a comprehension or lambda alone."""
+    apart = [node for node in ast.walk(function) if isinstance(node, ast.comprehension)]
+    inner = {id(name) for node in apart for name in ast.walk(node.target)}
+    names = [node for node in ast.walk(function) if isinstance(node, ast.Name) and id(node) not in inner]
+    return frozenset(
+        [one.arg for one in function.args.args] + [one.id for one in names if isinstance(one.ctx, ast.Store)]
+    )
+
+
+def _stored(function: ast.FunctionDef) -> list[str]:
+    return [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+
+
+def _literal(node: ast.expr) -> Constant:
+    if isinstance(node, ast.Tuple):
+        return tuple(_scalar(one) for one in node.elts)
+    return _scalar(node)
+
+
+def _scalar(node: ast.expr) -> int | float | str | bool | None:
+    if isinstance(node, ast.Constant) and not isinstance(node.value, bytes | complex):
+        return node.value  # type: ignore[return-value]
+    return _number(node)
+
+
+def _number(node: ast.expr) -> float:
+    sign = 1
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        sign, node = (-1 if isinstance(node.op, ast.USub) else 1), node.operand
+    value = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise ValueError(value)
+    return sign * value
+
+
+def _near(name: str, known: list[str]) -> str:
+    found = get_close_matches(name, known[:NEAREST], 1)
+    return f"; did you mean {found[0]}?" if found else ""

@@ -1,0 +1,158 @@
+"""A policy's source, checked and compiled once, and started afresh for every run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from headway.policies.code import language as lang
+from headway.policies.code.kinds import Kinds
+from headway.policies.code.library import SIZED, library, unsized
+from headway.policies.code.memory import Memory
+from headway.policies.code.names import CodeParameter, Names
+from headway.policies.code.rejection import CodeError, Exhausted, Misuse, Rejection
+from headway.policies.code.rewrite import FACTORY, rewritten
+from headway.policies.code.syntax import misplaced, parse, refused
+from headway.wording import shown, suggest
+
+QUOTED = re.compile(r"'(\w+)'")
+USED = list(library(lambda steps: None, Memory()))
+
+
+def check(source: str, stage: str) -> list[Rejection]:
+    """All that is not of the language, in order of lines; empty for a source that can run."""
+    return examine(source, stage)[0]
+
+
+def stage_of(source: str) -> str | None:
+    """The stage whose entry function a source has, where it has exactly one stage's."""
+    tree = parse(source)
+    if isinstance(tree, Rejection):
+        return None
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    found = [stage for stage, entrances in lang.ENTRANCES.items() if defined & set(entrances)]
+    return found[0] if len(found) == 1 else None
+
+
+def examine(source: str, stage: str) -> tuple[list[Rejection], Names | None, Kinds | None]:
+    tree = parse(source)
+    if isinstance(tree, Rejection):
+        return [tree], None, None
+    found = _ordered(refused(tree)) or _ordered(misplaced(tree))
+    if found:
+        return found, None, None
+    names = Names(tree, stage)
+    if names.rejections:
+        return _ordered(names.rejections), names, None
+    kinds = Kinds(names)
+    return _ordered(kinds.settle()), names, kinds
+
+
+def _ordered(found: Any) -> list[Rejection]:
+    return sorted(found, key=lambda one: one.line)
+
+
+class Program:
+    """`start` gives the functions of one run."""
+
+    def __init__(
+        self, source: str, stage: str, name: str = "policy", values: Mapping[str, float] | None = None
+    ) -> None:
+        rejections, names, kinds = examine(source, stage)
+        if rejections or names is None or kinds is None:
+            more = f" (and {len(rejections) - 1} more)" if len(rejections) > 1 else ""
+            raise CodeError(f"{name} {rejections[0]}{more}.", rejections)
+        self.source, self.stage, self.name = source, stage, name
+        self.parameters: tuple[CodeParameter, ...] = tuple(names.parameters.values())
+        self.values = self._valued(dict(values or {}))
+        self.exact, self.reported = tuple(kinds.exact), tuple(kinds.reported)
+        self.entrance = names.entrance
+        self.hooks = [hook for hook in lang.HOOKS.get(stage, {}) if hook in names.functions]
+        self.functions = list(names.functions)
+        self.nodes = sum(1 for function in names.functions.values() for _ in ast.walk(function))
+        module = rewritten(names, kinds, self.values, USED)
+        self.file = f"<{name}>"
+        space: dict[str, Any] = {"__builtins__": {}}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exec(compile(module, self.file, "exec", dont_inherit=True), space)
+        self._factory = space[FACTORY]
+
+    def _valued(self, given: dict[str, float]) -> dict[str, float]:
+        """Every parameter's value, the given ones within their range."""
+        known = {one.name: one for one in self.parameters}
+        for name, value in given.items():
+            one = known.get(name)
+            if one is None:
+                raise CodeError(f"{self.name}: has no parameter {shown(name)}.{suggest(name, known)}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not one.low <= value <= one.high:
+                wrong = f"must be a number between {one.low:g} and {one.high:g}, got {shown(value)}"
+                raise CodeError(f"{self.name}: {name}: {wrong}.")
+        return {name: _plain(given.get(name, one.default)) for name, one in known.items()}
+
+    def start(self) -> Running:
+        return Running(self)
+
+    def failure(self, error: BaseException) -> str:
+        """What went wrong in a decision, with its line."""
+        steps = traceback.walk_tb(error.__traceback__)
+        lines = [
+            line for frame, line in steps if frame.f_code.co_filename == self.file and frame.f_code.co_name[0] != "_"
+        ]
+        return f"{self.name}{f' line {lines[-1]}' if lines else ''}: {_words(error)}"
+
+
+class Running:
+    """A program of one run, with a memory of its own."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.memory = Memory()
+        make = program._factory
+        self.begin, self.spent, *made = make(partial(library, memory=self.memory), _over, SIZED, unsized, KeyError)
+        self.functions: dict[str, Callable[..., Any]] = dict(zip(program.functions, made, strict=True))
+        self.entrance = self.functions[program.entrance]
+
+
+def _plain(value: float) -> float:
+    return int(value) if isinstance(value, int) else float(value)
+
+
+def _over() -> None:
+    raise Exhausted
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, Exhausted):
+        return f"more than {lang.STEPS:,} steps in one decision"
+    if isinstance(error, Misuse):
+        return str(error)
+    if isinstance(error, ZeroDivisionError):
+        return "division by zero; ratio(a, b) gives 0 there"
+    if isinstance(error, NameError):
+        return f"{(QUOTED.findall(str(error)) or ['a name'])[0]} has no value yet"
+    if isinstance(error, KeyError):
+        return f"there is no entry {shown(error.args[0])}; get(key, default) gives another value there"
+    if isinstance(error, IndexError):
+        return "the list is not that long"
+    if isinstance(error, OverflowError):
+        return "a number too large"
+    if isinstance(error, RecursionError | MemoryError):
+        return "more than the interpreter bears"
+    return _plainly(f"{error}".split("\n")[0]) or type(error).__name__
+
+
+def _plainly(text: str) -> str:
+    """What Python says, where its versions say it differently."""
+    if "unpack" in text and "(" in text:
+        return text[: text.index("(")].strip()
+    if text.endswith("empty") or "empty sequence" in text:
+        return "min or max of nothing; default= gives another value there"
+    if "math domain" in text or text.startswith("expected a"):
+        return "a number that the function is not defined for"
+    return "a list or dict cannot be a key" if "unhashable" in text else text

@@ -1,0 +1,312 @@
+"""From a checked source to the function that runs: steps are counted, and what could do harm goes through a guard.
+
+Injected names begin with an underscore, which no name of a source does. All functions become closures over one counter,
+`_left`, which is exact and the same in every version of Python, since it counts syntax and not instructions.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any, Final
+
+from headway.policies.code.costs import cost, repeated
+from headway.policies.code.kinds import Kinds
+from headway.policies.code.language import CONTAINER, DICT, FUNCTIONS, INSTANCES, LIST, NONE, PASSING, RECORD
+from headway.policies.code.names import Names
+
+GUARDS: Final = {ast.Add: "_add", ast.Sub: "_sub", ast.Mult: "_mul", ast.Mod: "_mod"}
+PLAIN_FORMS: Final = {f"_{name}": f"_plain_{name}" for name in ("min", "max")}
+FACTORY: Final = "_factory"
+LIBRARY: Final = "_library"
+
+_SHELL: Final = f"""
+def {FACTORY}(_made, _over, _sized, _unsized, _missing):
+    _left = 0
+    _cached = ()
+    _tenants = None
+    def _begin(steps, cached, tenants):
+        nonlocal _left, _cached, _tenants
+        _left = steps
+        _cached = cached
+        _tenants = tenants
+    def _take(steps):
+        nonlocal _left
+        _left -= steps
+        if _left < 0:
+            _over()
+    def _spent():
+        return _left
+    def _span(items):
+        nonlocal _left
+        try:
+            _left -= _sized[items.__class__](items)
+        except _missing:
+            _unsized(items)
+        if _left < 0:
+            _over()
+        return items
+    {LIBRARY} = _made(_take)
+"""
+
+
+def rewritten(names: Names, kinds: Kinds, values: dict[str, float], used: list[str]) -> ast.Module:
+    """A module with one function, which makes the program's functions; `used` is what they call of the library."""
+    shell = ast.parse(_SHELL)
+    factory = shell.body[0]
+    assert isinstance(factory, ast.FunctionDef)
+    functions = [_Rewrite(names, kinds, values, name).function(node) for name, node in names.functions.items()]
+    called = sorted(
+        {node.id for function in functions for node in ast.walk(function) if isinstance(node, ast.Name)} & set(used)
+    )
+    for name in called:  # closures are faster to reach than a dict
+        factory.body.append(ast.parse(f"{name} = {LIBRARY}[{name!r}]").body[0])
+    factory.body += functions
+    given = ", ".join(["_begin", "_spent", *names.functions])
+    factory.body.append(ast.parse(f"def _f():\n return {given}").body[0].body[0])  # type: ignore[attr-defined]
+    return ast.fix_missing_locations(shell)
+
+
+class _Rewrite(ast.NodeTransformer):
+    """One function. Nodes keep their lines, so that a failure can tell its own."""
+
+    def __init__(self, names: Names, kinds: Kinds, values: dict[str, float], owner: str) -> None:
+        self.names, self.values = names, values
+        self.kinds, self.guards = kinds.of, kinds.guards
+        self.nested = bool(kinds.held & CONTAINER)  # whether a container may hold another
+        self.own = set(names.bound[owner])
+
+    def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        body = [*_counted(node, cost(*node.body)), *self._statements(node.body)]
+        found = ast.FunctionDef(node.name, node.args, [ast.Nonlocal(["_left"]), *body], [])
+        if hasattr(node, "type_params"):
+            found.type_params = []  # type: ignore[attr-defined, unused-ignore]
+        return ast.fix_missing_locations(ast.copy_location(found, node))
+
+    def _statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        found: list[ast.stmt] = []
+        for one in body:
+            if isinstance(one, ast.AugAssign):
+                found += self._augmented(one)
+            elif not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)):
+                found.append(self.visit(one))
+        return found or [ast.Pass()]
+
+    # --- statements --------------------------------------------------------------------------------------------------
+
+    def visit_For(self, node: ast.For) -> ast.stmt:
+        """The instances neither grow nor shrink, so that going through them can be paid for at once."""
+        over = node.iter
+        if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "enumerate":
+            over = over.args[0]
+        if self.kinds[over] == INSTANCES:
+            items, body = self._each(node.iter, cost(*node.body)), self._statements(node.body)
+        else:
+            items, body = self._each(node.iter, 0), self._loop(node)
+        return ast.copy_location(ast.For(node.target, items, body, self._orelse(node.orelse)), node)
+
+    def visit_While(self, node: ast.While) -> ast.stmt:
+        return ast.copy_location(ast.While(self.visit(node.test), self._loop(node), self._orelse(node.orelse)), node)
+
+    def visit_If(self, node: ast.If) -> ast.stmt:
+        test, body = self.visit(node.test), self._statements(node.body)
+        return ast.copy_location(ast.If(test, body, self._orelse(node.orelse)), node)
+
+    def _loop(self, node: ast.For | ast.While) -> list[ast.stmt]:
+        test = [node.test] if isinstance(node, ast.While) else []
+        return [*_counted(node, cost(*test, *node.body)), *self._statements(node.body)]
+
+    def _orelse(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        return self._statements(body) if body else []
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        target, value = node.targets[0], self.visit(node.value)
+        if isinstance(target, ast.Subscript):
+            return _put(value, self.visit(target.value), self.visit(target.slice), node)
+        return ast.copy_location(ast.Assign([target], value), node)
+
+    def _augmented(self, node: ast.AugAssign) -> list[ast.stmt]:
+        """As an assignment; what says where is worked out once, before the value."""
+        target = node.target
+        if isinstance(target, ast.Name):
+            now: ast.expr = ast.copy_location(ast.Name(target.id, ast.Load()), target)
+            self.kinds[now] = self.kinds[target]
+            return [ast.copy_location(ast.Assign([target], self._added(node, now)), node)]
+        assert isinstance(target, ast.Subscript)
+        before, parts = [], []
+        for name, part in (("_base", target.value), ("_place", target.slice)):
+            once = ast.copy_location(ast.Name(name, ast.Load()), part)
+            self.kinds[once] = self.kinds[part]
+            parts.append(once)
+            before.append(ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], self.visit(part)), node))
+        now = ast.copy_location(ast.Subscript(parts[0], parts[1], ast.Load()), target)
+        self.kinds[now] = self.kinds[target]
+        return [*before, _put(self._added(node, now), parts[0], parts[1], node)]
+
+    def _added(self, node: ast.AugAssign, now: ast.expr) -> ast.expr:
+        if isinstance(node.op, ast.Add) and self.kinds[now] & LIST:
+            return _call("_extend", [self.visit(now), self.visit(node.value)], node)
+        return self._operated(node.op, now, node.value, node)
+
+    # --- expressions -------------------------------------------------------------------------------------------------
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id not in self.own and isinstance(node.ctx, ast.Load):
+            if node.id in self.values:
+                return ast.copy_location(ast.Constant(self.values[node.id]), node)
+            if node.id in self.names.constants:
+                value: Any = self.names.constants[node.id]
+                return ast.copy_location(ast.Constant(value), node)
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        return self._operated(node.op, node.left, node.right, node)
+
+    def _operated(self, op: ast.operator, left: ast.expr, right: ast.expr, node: ast.AST) -> ast.expr:
+        harmless = not self.guards(op, left, right)
+        left, right = self.visit(left), self.visit(right)
+        if harmless:
+            return ast.copy_location(ast.BinOp(left, op, right), node)
+        return _call(GUARDS[type(op)], [left, right], node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        sides = [node.left, *node.comparators]
+        nested = [bool(self.kinds[side] & CONTAINER) for side in sides]
+        found = [self.visit(side) for side in sides]
+        for place, op in enumerate(node.ops, 1):
+            if isinstance(op, ast.In | ast.NotIn):
+                found[place] = _call("_scan", [found[place]], node)
+                if nested[place - 1]:
+                    found[place - 1] = _call("_flat", [found[place - 1]], node)
+            elif nested[place - 1] and nested[place]:
+                found[place - 1 : place + 1] = [_call("_flat", [one], node) for one in found[place - 1 : place + 1]]
+        return ast.copy_location(ast.Compare(found[0], node.ops, found[1:]), node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        if not isinstance(node.slice, ast.Slice):
+            place = self.visit(node.slice)
+            if self.kinds[node.value] & DICT and self.kinds[node.slice] & CONTAINER:
+                place = _call("_flat", [place], node)  # whose hash goes as deep as it does
+            return ast.copy_location(ast.Subscript(self.visit(node.value), place, ast.Load()), node)
+        bounds = [
+            ast.Constant(None) if one is None else self.visit(one) for one in (node.slice.lower, node.slice.upper)
+        ]
+        return _call("_slice", [self.visit(node.value), *bounds], node)
+
+    def visit_Dict(self, node: ast.Dict) -> ast.expr:
+        keys = [_call("_key", [self.visit(key)], node) for key in node.keys if key is not None]
+        return ast.copy_location(ast.Dict(list(keys), [self.visit(value) for value in node.values]), node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        kind = self.kinds[node.value]
+        base = self.visit(node.value)
+        if not kind & ~(RECORD | NONE) and kind:
+            return ast.copy_location(ast.Attribute(base, node.attr, ast.Load()), node)
+        return _call("_field", [base, ast.Constant(node.attr)], node)
+
+    def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> ast.expr:
+        clauses, elt = self._clauses(node), self._within(node.generators[0].target, node.elt)
+        return ast.copy_location(ast.ListComp(elt, clauses), node)
+
+    visit_GeneratorExp = visit_ListComp
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.expr:
+        clauses, target = self._clauses(node), node.generators[0].target
+        key = _call("_key", [self._within(target, node.key)], node)
+        return ast.copy_location(ast.DictComp(key, self._within(target, node.value), clauses), node)
+
+    def _clauses(self, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> list[ast.comprehension]:
+        clause = node.generators[0]
+        over = self._each(clause.iter, cost(*repeated(node)))
+        return [ast.comprehension(clause.target, over, [self._within(clause.target, one) for one in clause.ifs], 0)]
+
+    def _within(self, target: ast.AST, node: ast.expr) -> ast.expr:
+        """Where a comprehension's or a lambda's names hide those of the top level."""
+        before = self.own
+        names = [one.id for one in ast.walk(target) if isinstance(one, ast.Name)]
+        self.own = before | {*names, *(one.arg for one in ast.walk(target) if isinstance(one, ast.arg))}
+        found: ast.expr = self.visit(node)
+        self.own = before
+        return found
+
+    def _each(self, node: ast.expr, steps: int) -> ast.expr:
+        """What is gone through in place. A comprehension pays so many steps for each beforehand, a loop as it goes."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PASSING:
+            return _call(f"_each_{node.func.attr}", [self._each(node.func.value, steps)], node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PASSING:
+            return _call(f"_each_{node.func.id}", [self._each(one, steps) for one in node.args], node)
+        found: ast.expr = self.visit(node)
+        return found if steps == 0 else _call("_span", [found], node) if steps == 1 else _weighed(found, steps, node)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if isinstance(node.func, ast.Attribute):
+            return _call(f"_{node.func.attr}", [self.visit(node.func.value), *map(self.visit, node.args)], node)
+        assert isinstance(node.func, ast.Name)
+        name = node.func.id
+        if name in ("any", "all"):
+            return self._asked(node, name)
+        arguments = [self.visit(one) for one in node.args]
+        if name in ("cached_tokens", "tenant"):
+            table, field = ("_cached", "index") if name == "cached_tokens" else ("_tenants", "tenant")
+            place = ast.Attribute(arguments[0], field, ast.Load())
+            return ast.copy_location(ast.Subscript(ast.Name(table, ast.Load()), place, ast.Load()), node)
+        called = f"_{name}" if name in FUNCTIONS else name
+        if called in PLAIN_FORMS and self._plain(node):
+            called = PLAIN_FORMS[called]
+            if len(arguments) == 1 and not isinstance(arguments[0], ast.ListComp):  # which has paid
+                arguments = [_call("_span", arguments, node)]
+        for keyword in node.keywords:
+            more = cost(keyword.value.body) - 1 if isinstance(keyword.value, ast.Lambda) else 0
+            arguments = [_weighed(arguments[0], more, node)] if more else arguments
+        found = _call(called, arguments, node)
+        found.keywords = [ast.keyword(one.arg, self.visit(one.value)) for one in node.keywords]
+        return found
+
+    def _asked(self, node: ast.Call, name: str) -> ast.expr:
+        """`any` and `all` stop where they know, before what comes later could fail."""
+        over = node.args[0]
+        if isinstance(over, ast.GeneratorExp):
+            clauses, elt = self._clauses(over), self._within(over.generators[0].target, over.elt)
+            found: ast.expr = ast.copy_location(ast.GeneratorExp(elt, clauses), node)
+        else:
+            found = _call("_span", [self.visit(over)], node)
+        return _call(f"_{name}", [found], node)
+
+    def _plain(self, node: ast.Call) -> bool:
+        """Whether nothing that is compared here can be a container of containers, nor one among several arguments."""
+        for keyword in node.keywords:
+            if isinstance(keyword.value, ast.Lambda) and not self._short(keyword.value.body):
+                return False
+        if len(node.args) > 1:
+            return not any(self.kinds[one] & CONTAINER for one in node.args)
+        return not self.nested
+
+    def _short(self, node: ast.expr) -> bool:
+        """No container, or a few values written as a tuple."""
+        if isinstance(node, ast.Tuple):
+            return all(not self.kinds[one] & (CONTAINER | INSTANCES) for one in node.elts)
+        return not self.kinds[node] & (CONTAINER | INSTANCES)
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        return ast.copy_location(ast.Lambda(node.args, self._within(node.args, node.body)), node)
+
+
+def _put(value: ast.expr, base: ast.expr, place: ast.expr, node: ast.stmt) -> ast.stmt:
+    return ast.copy_location(ast.Expr(_call("_put", [value, base, place], node)), node)
+
+
+def _weighed(items: ast.expr, steps: int, node: ast.AST) -> ast.expr:
+    return _call("_weighed", [items, ast.Constant(steps)], node)
+
+
+def _counted(node: ast.AST, steps: int) -> Iterator[ast.stmt]:
+    """So many steps less, and an end where none is left."""
+    left = ast.AugAssign(ast.Name("_left", ast.Store()), ast.Sub(), ast.Constant(steps))
+    test = ast.Compare(ast.Name("_left", ast.Load()), [ast.Lt()], [ast.Constant(0)])
+    stop = ast.If(test, [ast.Expr(ast.Call(ast.Name("_over", ast.Load()), [], []))], [])
+    for statement in (left, stop):
+        yield ast.fix_missing_locations(ast.copy_location(statement, node))
+
+
+def _call(name: str, arguments: list[ast.expr], node: ast.AST) -> ast.Call:
+    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), arguments, []), node)

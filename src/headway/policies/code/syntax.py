@@ -1,0 +1,346 @@
+"""The allow-list: which syntax is of the language. Whatever is not named here is refused, so that what a later Python
+may bring is refused too."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+from typing import Final
+
+from headway.policies.code import language as lang
+from headway.policies.code.rejection import Rejection
+
+PLAIN: Final = (
+    *(ast.Module, ast.Return, ast.If, ast.For, ast.While, ast.Break, ast.Continue, ast.Pass),
+    *(ast.BoolOp, ast.And, ast.Or, ast.IfExp, ast.UnaryOp, ast.Not, ast.USub, ast.UAdd),
+    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod),
+    *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot),
+    *(ast.List, ast.Tuple, ast.Load, ast.Store, ast.arguments),
+)
+WORDS: Final = {
+    "Import": "import",
+    "ImportFrom": "import",
+    "ClassDef": "class",
+    "Try": "try",
+    "TryStar": "try",
+    "With": "with",
+    "Raise": "raise",
+    "Global": "global",
+    "Nonlocal": "nonlocal",
+    "Lambda": "lambda",
+    "GeneratorExp": "generator expression",
+    "JoinedStr": "f-string",
+    "Set": "set",
+    "SetComp": "set comprehension",
+    "NamedExpr": ":=",
+    "Starred": "*",
+    "Pow": "**",
+    "MatMult": "@",
+    "LShift": "<<",
+    "RShift": ">>",
+    "BitAnd": "&",
+    "BitOr": "|",
+    "BitXor": "^",
+    "Invert": "~",
+    "AsyncFunctionDef": "async",
+    "Await": "await",
+    "Yield": "yield",
+    "YieldFrom": "yield",
+    "Match": "match",
+    "Delete": "del",
+    "AnnAssign": "annotation without a value",
+    "Assert": "assert",
+}
+REMEDIES: Final = {
+    "import": "nothing can be imported; the library's functions are there already",
+    "class": "there are no classes; use functions, lists and dicts",
+    "try": "errors are not caught; test before, as in `if b == 0`, or use ratio(a, b)",
+    "lambda": "a lambda may only be the key= of min, max or sorted",
+    "generator expression": "may only be the one argument of sum, min, max, any, all or sorted; or use a list [...]",
+    "f-string": "texts are not formatted",
+    "set": "there are no sets, whose order is not defined; use a list or a dict",
+    "**": "use x * x, sqrt(x) or exp(x)",
+    "global": "nothing is kept between decisions but by remember(key, value) and recall(key, default)",
+}
+GATHERERS: Final = (*lang.GATHERING, "list", "enumerate", "zip")
+NOT_HERE: Final = "the policy language does not have it"
+
+
+class _Bare(ast.NodeTransformer):
+    """A tree without annotations, which mean nothing here."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        for one in node.args.args:
+            one.annotation = None
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is None:
+            return node
+        return ast.copy_location(ast.Assign([node.target], self.visit(node.value)), node)
+
+
+def parse(source: str) -> ast.Module | Rejection:
+    """The syntax tree of a text of bearable size."""
+    if len(source) > lang.MOST_CHARACTERS:
+        wrong = f"{len(source):,} characters, and a policy may have {lang.MOST_CHARACTERS:,}"
+        return Rejection(1, "source", wrong)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except SyntaxError as error:
+        return Rejection(error.lineno or 1, "syntax", f"{error.msg}")
+    except (ValueError, UnicodeError):  # a null byte, half a character, a number of thousands of digits
+        return Rejection(1, "syntax", "the text cannot be read as Python")
+    except (RecursionError, MemoryError, SystemError):
+        return Rejection(1, "nesting", "the text is nested too deeply")
+    return _bounded(tree) or _Bare().visit(tree)
+
+
+def _bounded(tree: ast.Module) -> Rejection | None:
+    """Neither too large nor too deep for what comes after, which is recursive."""
+    count = 0
+    level: list[ast.AST] = [tree]
+    for _ in range(lang.DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        count += len(level)
+        if count > lang.MOST_NODES:
+            wrong = f"more than {lang.MOST_NODES:,} nodes of syntax"
+            return Rejection(getattr(level[0], "lineno", 1), "source", wrong)
+        if not level:
+            return None
+    line = next((node.lineno for node in level if hasattr(node, "lineno")), 1)
+    return Rejection(line, "nesting", f"deeper than {lang.DEEPEST} levels of syntax")
+
+
+def misplaced(tree: ast.Module) -> Iterator[Rejection]:
+    """What only Python's own compiler finds, such as a `break` outside a loop; the form of all has been looked at."""
+    for function in tree.body:
+        yield from _loops(function, 0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(ast.fix_missing_locations(tree), "policy", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        yield Rejection(error.lineno or 1, "syntax", f"{error.msg}")
+    except (ValueError, RecursionError, MemoryError, SystemError):
+        yield Rejection(1, "syntax", "the text cannot be compiled")
+
+
+def _loops(node: ast.AST, depth: int) -> Iterator[Rejection]:
+    depth += isinstance(node, ast.For | ast.While)
+    if depth > lang.DEEPEST_LOOPS:
+        yield _no(node, f"loops within loops, more than {lang.DEEPEST_LOOPS} deep", "nesting")
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _loops(child, depth)
+
+
+def refused(tree: ast.Module) -> Iterator[Rejection]:
+    """Whatever in the tree is not of the language, by its form alone; names come later."""
+    found = list(_forms(tree, inside=False))
+    told = {one.line for one in found}
+    yield from found
+    for statement in tree.body:
+        plain = isinstance(statement, ast.FunctionDef | ast.Assign) or _docstring(statement)
+        if not plain and statement.lineno not in told:
+            yield _no(statement, "only functions, constants and parameters stand at the top level")
+
+
+def _forms(node: ast.AST, inside: bool) -> Iterator[Rejection]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            if inside:
+                yield _no(child, "a function within a function; define it at the top level")
+            yield from _function(child)
+            yield from _forms(child, inside=True)
+            continue
+        found = list(_form(child, node))
+        yield from found
+        if not found:
+            yield from _forms(child, inside)
+
+
+def _form(node: ast.AST, parent: ast.AST) -> Iterator[Rejection]:
+    """What is wrong with one node; what stands below it is looked at by others."""
+    match node:
+        case ast.Constant():
+            yield from _constant(node)
+        case ast.Name(id=name) | ast.arg(arg=name):
+            if name.startswith("_") and name != "_":
+                yield _no(node, f"names do not begin with an underscore, as {name!r} does", "name")
+            yield from _name(node, name)
+        case ast.Attribute(attr=name, ctx=context):
+            if name.startswith("_"):
+                yield _no(node, f"names do not begin with an underscore, as {name!r} does", "attribute")
+            elif not isinstance(context, ast.Load):
+                yield _no(node, "what a policy sees cannot be changed", "assignment")
+        case ast.Assign(targets=targets):
+            if len(targets) != 1:
+                yield _no(node, "one target at a time", "assignment")
+            yield from _target(targets[0])
+        case ast.AugAssign(target=target):
+            yield from _target(target, alone=True)
+        case ast.Expr(value=value):
+            if not isinstance(value, ast.Call) and not _docstring(node):
+                yield _no(node, "the value is not used", "expression")
+        case ast.Call():
+            yield from _call(node)
+            yield from _passing(node, parent)
+        case ast.Compare(ops=operators, comparators=others):
+            for operator, other in zip(operators, others, strict=True):
+                if isinstance(operator, ast.Is | ast.IsNot) and not (
+                    isinstance(other, ast.Constant) and (other.value is None or isinstance(other.value, bool))
+                ):
+                    yield _no(node, "`is` compares with None, True or False only", "is")
+        case ast.Dict(keys=keys):
+            if None in keys:
+                yield _no(node, NOT_HERE, "**")
+        case ast.ListComp(generators=clauses) | ast.DictComp(generators=clauses) | ast.GeneratorExp(generators=clauses):
+            if isinstance(node, ast.GeneratorExp) and not _gathered(node, parent):
+                yield _no(node)
+            if len(clauses) > 1:
+                yield _no(node, "one `for` only", "comprehension")
+        case ast.comprehension(target=target, is_async=is_async):
+            if is_async:
+                yield Rejection(getattr(target, "lineno", 1), "async", NOT_HERE)
+            yield from _target(target, names=True)
+        case ast.For(target=target):
+            yield from _target(target, names=True)
+        case ast.Lambda(args=arguments):
+            yield from _arguments(node, arguments)
+            if not isinstance(parent, ast.keyword) or parent.arg != "key":
+                yield _no(node)
+        case ast.Slice(step=step):
+            if step is not None:
+                yield _no(node, "a slice has no step", "slice")
+        case ast.keyword() | ast.Subscript():
+            pass
+        case _ if not isinstance(node, PLAIN):
+            found = _no(node)
+            yield (
+                found
+                if hasattr(node, "lineno")
+                else Rejection(getattr(parent, "lineno", 1), found.construct, found.why)
+            )
+
+
+def _name(node: ast.AST, name: str) -> Iterator[Rejection]:
+    if not name.isascii():
+        yield _no(node, "names are in ASCII", "name")
+    if len(name) > lang.LONGEST_NAME:
+        yield _no(node, f"a name has at most {lang.LONGEST_NAME} characters", "name")
+
+
+def _passing(node: ast.Call, parent: ast.AST) -> Iterator[Rejection]:
+    """What Python goes through once, or keeps up with its dict, is not kept: it would not be what it seems."""
+    word = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if word not in lang.PASSING or isinstance(node.func, ast.Name) != (word in lang.FUNCTIONS):
+        return
+    match parent:
+        case ast.For(iter=over) | ast.comprehension(iter=over) if over is node:
+            return
+        case ast.Call(func=ast.Name(id=name)) if name in GATHERERS and node in parent.args:
+            return
+        case ast.Compare(comparators=[_], ops=[ast.In() | ast.NotIn()]) if parent.comparators[0] is node:
+            return
+    shown = f"list({word}(...))" if word in lang.FUNCTIONS else f"list(d.{word}())"
+    yield _no(
+        node, f"stands after `in`, or as the argument of a function of the library; to keep it write {shown}", word
+    )
+
+
+def _function(node: ast.FunctionDef) -> Iterator[Rejection]:
+    yield from _name(node, node.name)
+    if node.name.startswith("_"):
+        yield _no(node, f"names do not begin with an underscore, as {node.name!r} does", "def")
+    if node.decorator_list:
+        yield _no(node, NOT_HERE, "decorator")
+    if getattr(node, "type_params", None):
+        yield _no(node, NOT_HERE, "type parameters")
+    yield from _arguments(node, node.args)
+
+
+def _arguments(node: ast.AST, given: ast.arguments) -> Iterator[Rejection]:
+    if given.posonlyargs or given.kwonlyargs or given.vararg or given.kwarg or given.defaults or given.kw_defaults:
+        yield _no(node, "arguments are plain names, without defaults and stars", "arguments")
+
+
+def _constant(node: ast.Constant) -> Iterator[Rejection]:
+    value = node.value
+    if isinstance(value, bool) or value is None:
+        return
+    if isinstance(value, int | float):
+        if not -(2**53) <= value <= 2**53:  # which no infinity and no NaN does
+            yield _no(node, "a number lies between -2**53 and 2**53", "number")
+    elif isinstance(value, str):
+        if len(value) > lang.LONGEST_TEXT and not getattr(node, "docstring", False):
+            yield _no(node, f"a text has at most {lang.LONGEST_TEXT} characters", "text")
+    else:
+        yield _no(node, NOT_HERE, type(value).__name__)
+
+
+def _call(node: ast.Call) -> Iterator[Rejection]:
+    if any(isinstance(one, ast.Starred) for one in node.args):
+        yield _no(node, NOT_HERE, "*")
+    if isinstance(node.func, ast.Attribute):
+        if node.func.attr not in lang.METHODS:
+            known = ", ".join(lang.METHODS)
+            yield _no(
+                node, f"the methods of lists and dicts are {known}; views have fields only", f".{node.func.attr}()"
+            )
+        if node.keywords:
+            yield _no(node, "arguments are given in order", "keyword")
+        return
+    if not isinstance(node.func, ast.Name):
+        yield _no(node, "only a function's name can be called", "call")
+        return
+    taken = ("key", "reverse") if node.func.id == "sorted" else ("key", "default") if node.func.id in lang.KEYED else ()
+    for keyword in node.keywords:
+        if keyword.arg not in (*taken, *(("default", "low", "high") if node.func.id == lang.PARAMETER else ())):
+            yield _no(node, f"{node.func.id}() takes no {keyword.arg or '**'}=", "keyword")
+
+
+def _target(node: ast.expr, alone: bool = False, names: bool = False) -> Iterator[Rejection]:
+    """What a value is given to: a name, a place in a list or dict, or several names."""
+    if isinstance(node, ast.Name):
+        return
+    if isinstance(node, ast.Subscript) and not names:
+        if isinstance(node.slice, ast.Slice):
+            yield _no(node, "a slice cannot be assigned", "assignment")
+        return
+    if isinstance(node, ast.Tuple | ast.List) and not alone:
+        for one in node.elts:
+            if isinstance(one, ast.Tuple | ast.List):
+                yield from _target(one, names=True)
+            elif not isinstance(one, ast.Name):
+                yield _no(one, "several values are given to names", "assignment")
+        return
+    yield _no(node, "a value is given to a name or to a place in a list or dict of one's own", "assignment")
+
+
+def _gathered(node: ast.AST, parent: ast.AST) -> bool:
+    return (
+        isinstance(parent, ast.Call)
+        and isinstance(parent.func, ast.Name)
+        and parent.func.id in lang.GATHERING
+        and bool(parent.args)
+        and parent.args[0] is node
+        and len(parent.args) == 1
+    )
+
+
+def _docstring(node: ast.AST) -> bool:
+    found = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    if found:
+        node.value.docstring = True  # type: ignore[attr-defined]
+    return found
+
+
+def _no(node: ast.AST, why: str = "", construct: str = "") -> Rejection:
+    kind = type(node).__name__
+    word = construct or WORDS.get(kind, kind.lower())
+    return Rejection(getattr(node, "lineno", 1), word, why or REMEDIES.get(word, NOT_HERE))

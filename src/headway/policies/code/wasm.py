@@ -1,0 +1,176 @@
+"""A routing policy compiled to WebAssembly, from whatever language: it sees numbers in its own memory and nothing else.
+
+wasmtime counts its fuel, which is exact, and bounds its memory; a module that imports anything is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from importlib import import_module
+from typing import Any, ClassVar, Final
+
+from headway import registry
+from headway.documents import file_name, read_bytes
+from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, BlockTokens, LruBlocks
+from headway.policies.code.rejection import CodeError
+from headway.policies.context import Context
+from headway.registry import policy
+from headway.types import ClusterView, HeadwayError, InstanceView, Request, Route
+from headway.wording import cut, one_line
+
+FUEL: Final = 1_000_000  # of one decision, about as many instructions
+MEMORY: Final = 16 << 20  # bytes that a module may have
+LARGEST: Final = 4 << 20  # bytes of a module
+REQUEST_FIELDS: Final = ("prompt_tokens", "shared_prefix_tokens", "max_tokens", "turn", "now")
+COUNTED: Final = (
+    *("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens", "routed", "completed"),
+    "routed_since_report",
+)
+REPORTED: Final = ("queued", "running", "kv_used", "hit_rate", "busy")
+STATIC: Final = ("kv_blocks", "capacity", "max_batch_size", "max_batch_tokens", "max_queue")
+INSTANCE_FIELDS: Final = ("index", *COUNTED, *REPORTED, *STATIC, "cached_tokens")
+PLACE: Final = "policies.routing: wasm"
+
+
+def wasmtime() -> Any:
+    try:
+        return import_module("wasmtime")
+    except ImportError:
+        raise HeadwayError(f"{PLACE}: wasmtime is not installed; install headway[wasm] for such policies.") from None
+
+
+class Module:
+    """A compiled module; `start` gives an instance with a memory of its own."""
+
+    def __init__(self, code: bytes, name: str) -> None:
+        self.wt, self.name = wasmtime(), name
+        if len(code) > LARGEST:
+            raise CodeError(f"{PLACE}: {name} has {len(code):,} bytes, and a module may have {LARGEST:,}.")
+        config = self.wt.Config()
+        config.consume_fuel = True
+        config.cranelift_nan_canonicalization = True
+        config.parallel_compilation = False  # a confined process has one thread, and little memory to reserve
+        config.memory_init_cow = False
+        config.memory_reservation, config.memory_guard_size, config.memory_reservation_for_growth = 1 << 20, 0, 0
+        config.wasm_threads = config.wasm_relaxed_simd = config.wasm_memory64 = False
+        self.engine = self.wt.Engine(config)
+        try:
+            self.module = self.wt.Module(self.engine, code)
+        except self.wt.WasmtimeError as error:
+            raise CodeError(f"{PLACE}: {name} is no WebAssembly that can be run: {_first(error)}.") from None
+        taken = [f"{one.module}.{one.name}" for one in self.module.imports]
+        if taken:
+            raise CodeError(f"{PLACE}: {name} imports {cut(', '.join(taken))}; a policy imports nothing.")
+        self._exported("memory", self.wt.MemoryType)
+        i32 = self.wt.ValType.i32()
+        for function, count in (("route", 3), *((("buffer", 1),) if "buffer" in self._exports() else ())):
+            kind = self._exported(function, self.wt.FuncType)
+            if list(kind.params) != [i32] * count or list(kind.results) != [i32]:
+                wanted = f"({', '.join(['i32'] * count)}) -> i32"
+                raise CodeError(f"{PLACE}: {name} must export {function} as {wanted}.")
+
+    def _exports(self) -> dict[str, Any]:
+        return {one.name: one.type for one in self.module.exports}
+
+    def _exported(self, name: str, kind: Any) -> Any:
+        found = self._exports().get(name)
+        if not isinstance(found, kind):
+            what = "a memory" if name == "memory" else "a function"
+            raise CodeError(f"{PLACE}: {self.name} must export {what} called {name!r}.")
+        return found
+
+    def start(self, fuel: int) -> Started:
+        return Started(self, fuel)
+
+
+class Started:
+    """One run's instance of a module."""
+
+    def __init__(self, module: Module, fuel: int) -> None:
+        self.wt, self.name, self.fuel = module.wt, module.name, fuel
+        self.store = store = self.wt.Store(module.engine)
+        store.set_limits(memory_size=MEMORY, table_elements=10_000, instances=1, tables=4, memories=1)
+        exports = self.run(lambda: self.wt.Instance(store, module.module, [])).exports(store)
+        self.memory, self.route = exports["memory"], exports["route"]
+        self.buffer = exports["buffer"] if "buffer" in module._exports() else None
+        self.room, self.at = 0, 0
+
+    def run(self, call: Any) -> Any:
+        """Something that the module does, on its fuel."""
+        self.store.set_fuel(self.fuel)
+        try:
+            return call()
+        except (self.wt.Trap, self.wt.WasmtimeError) as error:
+            text = _first(error)
+            why = f"more than {self.fuel:,} units of fuel in one decision" if "fuel" in text else text
+            raise CodeError(f"{PLACE}: {self.name}: {why}.") from None
+
+    def decide(self, values: list[float], count: int) -> int:
+        """The position that it chooses; `values` are the request's and then each instance's."""
+        data = struct.pack(f"<{len(values)}d", *values)
+        if len(data) > self.room:
+            self.at = 0 if self.buffer is None else self.run(lambda: self.buffer(self.store, len(data))) & 0xFFFFFFFF
+            self.room = len(data)
+        if self.at + len(data) > self.memory.data_len(self.store) or self.at % 8:
+            what = f"needs {len(data):,} bytes of memory at an address that 8 divides, and got address {self.at:,}"
+            raise CodeError(f"{PLACE}: {self.name}: the buffer for {count} instances {what}.")
+        self.memory.write(self.store, data, self.at)
+        after = self.at + 8 * len(REQUEST_FIELDS)
+        found: int = self.run(lambda: self.route(self.store, self.at, after, count))
+        return found
+
+
+def _first(error: Exception) -> str:
+    """The line of an error that says what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line.split(": ", 1)[1] for line in lines if line.startswith(("0: ", "1: ", "2: ")) and ": " in line]
+    said = [line for line in lines if "wasm trap" in line] or causes[-1:] or lines[:1]
+    return one_line(said[0] if said else type(error).__name__, kind=False)
+
+
+@policy("routing", "wasm", exact=(*COUNTED, "prefix_index"), reported=REPORTED)
+class WasmRouting:
+    """Decides by a module of WebAssembly, from whatever language it was compiled.
+
+    `path` is its file. It exports `memory` and `route(request, instances, count)`, which gets two addresses and a
+    number and returns the position of the instance that it chooses; `fuel` is what it may use up in one decision.
+    `block_tokens` and `lru_blocks` are of the belief that its `cached_tokens` come from. Needs the extra `wasm`.
+    """
+
+    blank: ClassVar = True  # it does nothing without somebody's module
+    path: str = ""
+    fuel: int = FUEL
+    block_tokens: BlockTokens = BLOCK_TOKENS
+    lru_blocks: LruBlocks = LRU_BLOCKS
+
+    def __post_init__(self) -> None:
+        if not self.path or self.fuel < 1:
+            raise HeadwayError(
+                f"{PLACE}: give the module's file as 'path', as in {{path: policy.wasm}}, and fuel above 0."
+            )
+        self.module = Module(read_bytes(self.path), file_name(self.path))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> WasmRouting:
+        return type(self)(**{one.name: getattr(self, one.name) for one in registry.parameters(type(self))})
+
+    def bind(self, context: Context) -> None:
+        self.started = self.module.start(self.fuel)
+        self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        instances, size = cluster.instances, self.block_tokens
+        cached = [blocks * size for blocks in self.matches(request.path)]
+        most = -1 if request.max_tokens is None else request.max_tokens
+        values = [request.prompt_tokens, request.shared_prefix_tokens, most, request.turn, cluster.now]
+        for view in instances:
+            values += numbers(view)
+            values.append(cached[view.index])
+        place = self.started.decide(values, len(instances))
+        if not 0 <= place < len(instances):
+            wrong = f"route must return a position from 0 to {len(instances) - 1}, and gave {place}"
+            raise CodeError(f"{PLACE}: {self.module.name}: {wrong}, at request {request.id}.")
+        return Route(instances[place].id, "", cached[instances[place].index])
+
+
+def numbers(view: InstanceView) -> list[float]:
+    return [getattr(view, name) for name in INSTANCE_FIELDS[:-1]]

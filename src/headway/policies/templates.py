@@ -1,0 +1,77 @@
+"""Templates: policies in the policy language that come with the package, each with numbers to choose.
+
+Each is a source under `presets/templates`, by stage. What it declares as `NAME = parameter(default, low, high)` is a
+parameter of the catalogue's like any other: a key of a scenario, a `--set` path, a dimension of a search.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from importlib import resources
+from typing import Annotated, Any, ClassVar, Final
+
+from headway.policies.code import Program
+from headway.policies.code.stages import (
+    Coded,
+    CodedAdmission,
+    CodedPriority,
+    CodedRouting,
+    CodedScaling,
+    CodedScheduler,
+)
+from headway.registry import Bounds, policy
+from headway.types import HeadwayError
+
+STAGES: Final[dict[str, type[Coded]]] = {
+    "admission": CodedAdmission,
+    "priority": CodedPriority,
+    "routing": CodedRouting,
+    "scheduler": CodedScheduler,
+    "scaling": CodedScaling,
+}
+OWN: Final = ("begin", "call", "entry")  # what a policy of code keeps beside its fields
+
+
+class Template(Coded):
+    """A policy whose source is the package's, and whose parameters are fields."""
+
+    blank: ClassVar = False
+    template: ClassVar[str]
+    chosen: ClassVar[tuple[str, ...]]  # the names of its parameters
+
+    def __post_init__(self) -> None:
+        values = {name: getattr(self, name) for name in self.chosen}
+        self.compile(self.template, type(self).__name__, values)
+
+
+def sources(folder: str) -> Iterator[tuple[str, str]]:
+    """The names and texts of the sources in a folder of the presets, in order of their names."""
+    found = resources.files("headway") / "presets" / folder
+    for item in sorted(found.iterdir(), key=lambda one: one.name):
+        if item.name.endswith(".py"):
+            yield item.name.removesuffix(".py"), item.read_text(encoding="utf-8")
+
+
+def declare(stage: str, name: str, source: str) -> type[Template]:
+    """File a source in the catalogue, under its own name and with its parameters as fields."""
+    program = Program(source, stage, name)
+    members: dict[str, Any] = {
+        "__doc__": ast.get_docstring(ast.parse(source)),
+        "__module__": __name__,
+        "__annotations__": {one.name: Annotated[float, Bounds(one.low, one.high)] for one in program.parameters},
+        "template": source,
+        "chosen": tuple(one.name for one in program.parameters),
+    }
+    taken = {name for base in STAGES[stage].__mro__ for name in (*vars(base), *vars(base).get("__annotations__", ()))}
+    for one in program.parameters:
+        if one.name in (*members, *taken, *OWN):
+            raise HeadwayError(f"{name}: {one.name}: a policy has that already; choose another name.")
+        members[one.name] = float(one.default)
+    made = type(name, (Template, STAGES[stage]), members)
+    return policy(stage, name, exact=program.exact, reported=program.reported)(made)
+
+
+TEMPLATES: Final = {
+    (stage, name): declare(stage, name, source) for stage in STAGES for name, source in sources(f"templates/{stage}")
+}

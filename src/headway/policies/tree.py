@@ -1,0 +1,194 @@
+"""Decision trees, written as YAML and compiled to the policy language.
+
+A tree is a value, or a mapping that branches:
+
+    if: instance.kv_utilization > 0.9          # a condition; also {all: [...]}, {any: [...]}, {not: ...}
+    then: -1                                   # a tree
+    else: ratio(cached_tokens(instance), request.prompt_tokens)
+
+or `rules`, a list of {if, then} tried in turn that ends with a plain tree, or `value` alone. At its top it may have
+`parameters` ({NAME: [default, low, high]}) and `let` ({name: expression}, worked out first, in order). Values and
+conditions are expressions of the language; a tree's source does what the tree says, so there is one form to run.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway.policies.code.language import ENTRANCES
+from headway.types import HeadwayError
+from headway.wording import cut, listed, shown, suggest
+
+LONGEST: Final = 2_000  # characters of an expression
+DEEPEST: Final = 30  # branches within branches
+WORDS: Final[dict[str, dict[str, str]]] = {  # values with a name of their own, by stage
+    "admission": {"admit": "True", "reject": "False"},
+    "scaling": {"stay": "pool.replicas"},
+}
+BRANCH: Final = ("if", "then", "else")
+TOP: Final = ("parameters", "let")
+JOINED: Final = {"all": " and ", "any": " or "}
+
+
+class TreeSource(Struct, frozen=True):
+    """A tree as source, and where in the tree each of its lines comes from."""
+
+    text: str
+    places: list[str]
+
+    def place(self, line: int) -> str:
+        return self.places[min(max(line, 1), len(self.places)) - 1]
+
+
+def to_source(tree: object, stage: str) -> str:
+    """The source of a tree, in the policy language."""
+    return tree_source(tree, stage).text
+
+
+def tree_source(tree: object, stage: str, where: str = "tree") -> TreeSource:
+    """The source of a tree with the place of each line; a tree that is none is told with its place."""
+    if stage not in ENTRANCES:
+        raise HeadwayError(f"{where}: {shown(stage)} is no stage that takes a tree.{suggest(str(stage), ENTRANCES)}")
+    writer = _Writer(stage)
+    node: Any = tree
+    if isinstance(tree, Mapping):
+        node = {key: value for key, value in tree.items() if key not in TOP}
+        writer.parameters(tree.get("parameters"), f"{where}.parameters")
+    name, entrance = next(iter(ENTRANCES[stage].items()))
+    if writer.lines:
+        writer.add(0, "", where)
+        writer.add(0, "", where)
+    writer.add(0, f"def {name}({', '.join(argument for argument, _ in entrance.arguments)}):", where)
+    if isinstance(tree, Mapping):
+        writer.let(tree.get("let"), f"{where}.let")
+    writer.node(node, where, 1, 0)
+    return TreeSource("\n".join(writer.lines) + "\n", writer.places)
+
+
+class _Writer:
+    def __init__(self, stage: str) -> None:
+        self.words = WORDS.get(stage, {})
+        self.lines: list[str] = []
+        self.places: list[str] = []
+
+    def add(self, level: int, text: str, place: str) -> None:
+        self.lines.append("    " * level + text)
+        self.places.append(place)
+
+    def parameters(self, given: object, where: str) -> None:
+        for name, values in _named(given, where, "[default, low, high]"):
+            place = f"{where}.{name}"
+            if isinstance(values, Mapping):
+                values = [values.get(key) for key in ("default", "low", "high")] if len(values) == 3 else None
+            if not isinstance(values, list | tuple) or len(values) != 3:
+                raise HeadwayError(f"{place}: expected [default, low, high], got {shown(values)}.")
+            self.add(0, f"{name} = parameter({', '.join(_number(value, place) for value in values)})", place)
+
+    def let(self, given: object, where: str) -> None:
+        for name, value in _named(given, where, "an expression"):
+            self.add(1, f"{name} = {self.value(value, f'{where}.{name}')}", f"{where}.{name}")
+
+    def node(self, node: object, where: str, level: int, depth: int) -> None:
+        """The lines of a tree; each way through them ends with a return."""
+        if depth > DEEPEST:
+            raise HeadwayError(f"{where}: a tree branches {DEEPEST} times on a way at most; make it shallower.")
+        if not isinstance(node, Mapping):
+            self.add(level, f"return {self.value(node, where)}", where)
+        elif "rules" in node:
+            _only(node, ("rules",), where)
+            self.rules(node["rules"], f"{where}.rules", level, depth)
+        elif "value" in node:
+            _only(node, ("value",), where)
+            self.add(level, f"return {self.value(node['value'], f'{where}.value')}", f"{where}.value")
+        else:
+            _only(node, BRANCH, where)
+            missing = [repr(key) for key in BRANCH if key not in node]
+            if missing:
+                verb = "is" if len(missing) == 1 else "are"
+                raise HeadwayError(f"{where}: a branch has if, then and else; {listed(missing)} {verb} missing.")
+            self.branch(node, where, level, depth)
+            self.node(node["else"], f"{where}.else", level, depth + 1)
+
+    def branch(self, node: Mapping[Any, Any], where: str, level: int, depth: int) -> None:
+        self.add(level, f"if {self.condition(node['if'], f'{where}.if')}:", f"{where}.if")
+        self.node(node["then"], f"{where}.then", level + 1, depth + 1)
+
+    def rules(self, given: object, where: str, level: int, depth: int) -> None:
+        if not isinstance(given, list | tuple) or not given:
+            raise HeadwayError(f"{where}: expected a list of {{if, then}} that ends with a tree, got {shown(given)}.")
+        for at, rule in enumerate(given[:-1]):
+            place = f"{where}[{at}]"
+            if not isinstance(rule, Mapping) or sorted(map(str, rule)) != ["if", "then"]:
+                wrong = "every rule but the last has if and then, and no other key"
+                raise HeadwayError(f"{place}: {wrong}; got {shown(rule)}.")
+            self.branch(rule, place, level, depth)
+        last = given[-1]
+        if isinstance(last, Mapping) and sorted(map(str, last)) == ["if", "then"]:
+            raise HeadwayError(f"{where}[{len(given) - 1}]: the last rule must hold always; give a value, or an else.")
+        self.node(last, f"{where}[{len(given) - 1}]", level, depth + 1)
+
+    def condition(self, given: object, where: str, depth: int = 0) -> str:
+        if depth > DEEPEST:
+            raise HeadwayError(f"{where}: a condition is nested {DEEPEST} deep at most.")
+        if not isinstance(given, Mapping):
+            return self.value(given, where)
+        if len(given) != 1 or next(iter(given)) not in (*JOINED, "not"):
+            raise HeadwayError(f"{where}: expected an expression, or all, any or not, got {shown(dict(given))}.")
+        ((key, parts),) = given.items()
+        if key == "not":
+            return f"not ({self.condition(parts, f'{where}.not', depth + 1)})"
+        if not isinstance(parts, list | tuple) or not parts:
+            raise HeadwayError(f"{where}.{key}: expected a list of conditions, got {shown(parts)}.")
+        texts = [self.condition(part, f"{where}.{key}[{at}]", depth + 1) for at, part in enumerate(parts)]
+        return JOINED[key].join(f"({text})" for text in texts)
+
+    def value(self, given: object, where: str) -> str:
+        if isinstance(given, bool):
+            return str(given)
+        if isinstance(given, int | float):
+            return _number(given, where)
+        if not isinstance(given, str):
+            raise HeadwayError(f"{where}: expected a number, an expression or a branch, got {shown(given)}.")
+        return self.words.get(given.strip()) or _expression(given, where)
+
+
+def _number(given: object, where: str) -> str:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not isfinite(given):
+        raise HeadwayError(f"{where}: expected a finite number, got {shown(given)}.")
+    return repr(given)
+
+
+def _expression(text: str, where: str) -> str:
+    """One expression on one line, whatever its author did: nothing else may slip into the source beside it."""
+    if len(text) > LONGEST:
+        raise HeadwayError(f"{where}: an expression has {LONGEST:,} characters at most, this has {len(text):,}.")
+    try:
+        return ast.unparse(ast.parse(text.strip(), mode="eval"))
+    except SyntaxError as error:
+        why = error.msg
+    except (ValueError, MemoryError, RecursionError) as error:
+        why = str(error) or "it is nested too deep"
+    raise HeadwayError(f"{where}: {shown(text)} is not an expression ({cut(why)}).")
+
+
+def _named(given: object, where: str, what: str) -> list[tuple[str, Any]]:
+    if given is None:
+        return []
+    if not isinstance(given, Mapping):
+        raise HeadwayError(f"{where}: expected a mapping of names to {what}, got {shown(given)}.")
+    for name in given:
+        if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
+            raise HeadwayError(f"{where}: {shown(name)} is not a name; letters, digits and _ make one.")
+    return list(given.items())
+
+
+def _only(node: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
+    for key in node:
+        if key not in known:
+            every = (*BRANCH, "rules", "value", *TOP)
+            raise HeadwayError(f"{where}.{cut(str(key))}: there is no such key here.{suggest(str(key), every)}")

@@ -1,0 +1,5 @@
+"""always-busiest: the most requests in flight, a control that is wrong on purpose."""
+
+
+def score(request, instance, cluster):
+    return instance.inflight

@@ -1,0 +1,5 @@
+"""least-kv: the lowest share of KV blocks in use, as reported."""
+
+
+def score(request, instance, cluster):
+    return -instance.kv_utilization

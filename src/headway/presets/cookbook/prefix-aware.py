@@ -1,0 +1,15 @@
+"""prefix-aware: weighs whether the declared shared prefix is cached, yes or no, against load."""
+
+cache_weight = parameter(0.8, 0, 1)
+max_load = parameter(0.9, 0, 1)
+block_tokens = 16
+
+
+def score(request, instance, cluster):
+    shared = min(request.shared_prefix_tokens, request.prompt_tokens) // block_tokens
+    wanted = max(shared, 1) * block_tokens
+    load = min(instance.effective_load / instance.max_queue, 1.0)
+    free = (1.0 - cache_weight) * (1.0 - load)
+    if cached_tokens(instance) >= wanted and load < max_load:
+        return cache_weight + free
+    return free

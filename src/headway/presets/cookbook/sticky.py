@@ -1,0 +1,14 @@
+"""sticky: a session stays where its first request went; a new one goes to the fewest requests in flight."""
+
+
+def route(request, instances, cluster):
+    if request.session is not None:
+        for one in instances:
+            if recall(request.session + " " + one.model, -1) == one.index:
+                return one
+    return min(instances, key=lambda one: one.inflight)
+
+
+def routed(request, instance):
+    if request.session is not None:
+        remember(request.session + " " + instance.model, instance.index)

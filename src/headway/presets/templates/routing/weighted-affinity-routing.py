@@ -1,0 +1,29 @@
+"""Weighs the share of the prompt believed cached against load and queue; where KV use is high, cache does not count.
+
+score = cache_affinity_weight x cached share + load_balance_weight x (1 - requests in flight / the most of any
+candidate) + queue_depth_weight x (1 - requests queued / the longest queue); the highest wins, ties: lowest index.
+The cached share is 0 on an instance with more than utilization_threshold of its KV blocks in use.
+"""
+
+cache_affinity_weight = parameter(0.7, 0, 1)
+load_balance_weight = parameter(0.2, 0, 1)
+queue_depth_weight = parameter(0.1, 0, 1)
+utilization_threshold = parameter(0.85, 0, 1)
+
+
+def route(request, instances, cluster):
+    most = max(one.inflight for one in instances)
+    longest = max(one.queued for one in instances)
+    best = 0
+    highest = -1.0
+    for place, one in enumerate(instances):
+        cached = 0.0
+        if one.kv_utilization <= utilization_threshold:
+            cached = ratio(cached_tokens(one), request.prompt_tokens)
+        idle = 1.0 - ratio(one.inflight, most)
+        free = 1.0 - ratio(one.queued, longest)
+        score = cache_affinity_weight * cached + load_balance_weight * idle + queue_depth_weight * free
+        if score > highest:
+            highest = score
+            best = place
+    return best
