@@ -100,6 +100,7 @@ ADMISSION: Drawn = {
     "deadline": deadline,
     "tenant-fair": tenant_fair,
     "all-of": all_of,
+    "load-shedding": lambda draws: {"soft_load": pick(draws, 0, 1, 3), "hard_load": pick(draws, 2, 6, 100)},
 }
 
 # --- priority and flow control -----------------------------------------------------------------------------------
@@ -111,6 +112,7 @@ PRIORITY: Drawn = {
     "shortest-prompt": nothing,
     "aging": lambda draws: {"scores": scores(draws), "per_second": pick(draws, 0, 0.1, 100)},
     "tenant-weighted": lambda draws: {"weights": weights(draws)},
+    "weighted-priority": lambda draws: {"age_weight": pick(draws, 0, 0.1, 10), "prompt_weight": pick(draws, 0, 10)},
 }
 
 
@@ -158,6 +160,7 @@ SCHEDULERS: Drawn = {
         "other": pick(draws, "1ms", "2s"),
     },
     "fair": lambda draws: {**chunks(draws), "quantum": pick(draws, 1, 20, 1024)},
+    "weighted-scheduling": lambda draws: {**aging(draws), "priority_weight": pick(draws, 0, 1, 1000)},
 }
 
 STAGES: dict[str, Drawn] = {"admission": ADMISSION, "priority": PRIORITY, "flow": FLOW, "scheduler": SCHEDULERS}

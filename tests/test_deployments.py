@@ -88,7 +88,7 @@ def table(result: headway.Result, models: set[str]) -> list[tuple[Any, ...]]:
     ]
 
 
-ROUTING = [entry.name for entry in registry.entries("routing")]
+ROUTING = registry.names("routing")
 SCORERS = [entry.name for entry in registry.entries("scorer")]
 PROFILES = [{"name": "weighted", "scorers": {name: 1}} for name in SCORERS]
 PICKED = {"name": "weighted", "filters": ["kv-below", "load-below", "load-spread"], "picker": "weighted-random"}

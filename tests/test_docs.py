@@ -28,12 +28,14 @@ import yaml
 import headway as package
 from conftest import ROOT, Run
 from headway import latency, registry
+from headway.evolve.suite import Suite
 from headway.experiment.compare import PER
 from headway.experiment.controls import CONTROLS
 from headway.experiment.run import about
 from headway.latency import NAMES, gpus, links, models
 from headway.latency.calibration import COLUMNS as STEPS
-from headway.overrides import policy_config
+from headway.overrides import policy_file
+from headway.policies.code import language, stage_of
 from headway.results import store, study
 from headway.results.groups import fairness, sessions
 from headway.results.recorded import COLUMNS as RECORDED
@@ -53,7 +55,7 @@ NAME = re.compile(r"@?\.?([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:\.\*|\[\])?(?
 # What the pages call an object of a class.
 VARIABLES = {"Result": "result", "ClusterView": "cluster", "InstanceView": "view", "Context": "context"}
 VERBS = ("run", "compare", "sweep", "report", "controls", "plan", "policies", "explain", "summarize", "timeline")
-VERBS += ("calibrate", "validate")
+VERBS += ("calibrate", "validate", "evolve")
 FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "from", "auto", "FewestTokens", "SpareMemory", "k_max", "graph"}
 TINY: dict[str, Any] = {
     "workload": {"requests": 5, "rate": "10/s", "prompt_tokens": 64, "output_tokens": 8},
@@ -104,6 +106,7 @@ def labels(found: list[tuple[str, list[str]]]) -> list[str]:
     return [f"{place} {' '.join(words)}" for place, words in found]
 
 
+POLICIES = [block for block in blocks() if block.language == "policy"]
 YAML = [block for block in blocks() if block.language == "yaml"]
 SHOWN = commands()
 HEADWAY = [(place, words) for place, words in SHOWN if words[0] == "headway"]
@@ -117,12 +120,38 @@ def test_there_is_something_to_check() -> None:
 @pytest.mark.parametrize("block", YAML, ids=[f"{block.page}:{block.line}" for block in YAML])
 def test_yaml_loads_as_a_scenario_or_as_a_part_of_one(block: Block, tmp_path: Path) -> None:
     data = yaml.safe_load(block.text)
-    if "routing-policy" in data or "routing-scorers" in data:
+    if not {"routing-policy", "routing-scorers", "format"}.isdisjoint(data):
         file = tmp_path / "policy.yaml"
         file.write_text(block.text)
-        policy_config(file)
+        policy_file(file)
+        return
+    if "objectives" in data:
+        Suite.load(data)
         return
     Scenario.load(TINY | data)
+
+
+@pytest.mark.parametrize("block", POLICIES, ids=[f"{block.page}:{block.line}" for block in POLICIES])
+def test_a_policy_that_is_shown_runs(block: Block) -> None:
+    stage = stage_of(block.text)
+    assert stage is not None
+    pools = {"min_replicas": 1, "max_replicas": 4} if stage == "scaling" else {}
+    scenario = TINY | {"cluster": {"instances": 2, **pools}} | ({"scaling": {}, "routers": 1} if pools else {})
+    result = package.simulate(scenario, **{stage: {"name": "code", "source": block.text}})
+    assert result.summary()["requests"]["completed"] == 5
+
+
+def test_the_page_of_the_policy_language_has_all_of_it() -> None:
+    page = (ROOT / "docs" / "policy-language.md").read_text(encoding="utf-8")
+    shown = {name for text in INLINE.findall(FENCE.sub("", page)) for name in re.findall(r"\w+", text)}
+    fields = {name for record in language.FIELDS.values() for name in record}
+    functions = {name for stage in language.ENTRANCES.values() for name in stage}
+    wanted = fields | functions | {*language.FUNCTIONS, *language.METHODS, language.PARAMETER, "routed"}
+    assert wanted <= shown, wanted - shown
+    limits = (
+        f"{language.MOST_CHARACTERS:,} characters and {language.MOST_NODES:,} nodes of syntax; {language.STEPS:,} steps"
+    )
+    assert limits in " ".join(page.split()) and f"{language.MEMORY_KEYS:,} of them" in page
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +163,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "s.yaml").write_text(yaml.safe_dump(TINY | {"policies": {"routing": profile}}))
     (folder / "policy.yaml").write_text("routing-policy: weighted\nrouting-scorers: 'prefix-affinity:3,queue-depth:2'")
     router = (ROOT / "examples" / "policies" / "my_router.py").read_text(encoding="utf-8")
+    (folder / "rule.py").write_text(POLICIES[0].text)
+    (folder / "best.yaml").write_text(next(block.text for block in YAML if "format: 1" in block.text))
     (folder / "my_policy.py").write_text(router.replace("FewestTokens", "MyPolicy"))
     (folder / "my_policies.py").write_text(_wrapped(_python("write-a-policy.md")))
     for name in ("first", "second"):
@@ -221,6 +252,10 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         name for pair in RECORDED.items() for name in (pair[0], *pair[1])
     }
     words |= set(gpus().entries) | set(models().entries) | set(links().entries) | set(links().aliases)
+    words |= {*language.FUNCTIONS, *language.METHODS, language.PARAMETER, "key", "lambda", "while", "break", "continue"}
+    words |= {name for record in language.FIELDS.values() for name in record} | {"if", "for", "one", "a", "b", "NAME"}
+    words |= {name for stage in (*language.ENTRANCES.values(), *language.HOOKS.values()) for name in stage}
+    words |= {one.name for entry in registry.entries() for one in entry.parameters}
     words |= {name for entry in registry.entries() for name in (entry.name, entry.stage)}
     for info in pkgutil.walk_packages([str(SOURCE)], "headway."):
         words |= _names(import_module(info.name))
@@ -321,6 +356,7 @@ def test_verbs_and_options_in_the_text_are_real(headway: Run) -> None:
     helps = {verb: headway(verb, "--help").stdout for verb in VERBS}
     helps["trace"] = "".join(headway("trace", verb, "--help").stdout for verb in ("inspect", "convert", "cap", "slice"))
     helps["hardware"] = "".join(headway("hardware", verb, "--help").stdout for verb in ("list", "show"))
+    helps["policy"] = headway("policy", "check", "--help").stdout
     helps["workload"] = headway("workload", "preview", "--help").stdout
     for page, text in texts:
         verb = text.split()[1] if text.startswith("headway ") else None
@@ -341,7 +377,7 @@ def test_the_constants_of_the_model_page_are_those_of_the_code() -> None:
     page = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
     shown: dict[str, dict[str, str]] = {}
     model = ""
-    row = re.compile(r"^\| (?:`([a-z]+)` )?\| `(\w+)` \| ([\d.,]+(?: \ws)?|auto|null) \|", re.MULTILINE)
+    row = re.compile(r"^\| (?:`([a-z]+)` )?\| `(\w+)` \| ([\d.,]+(?: \ws)?|auto|null|vllm) \|", re.MULTILINE)
     for name, key, value in row.findall(page):
         model = name or model
         shown.setdefault(model, {})[key] = value.replace(",", "").replace(" ", "").replace("µ", "u")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def test_files_of_a_policy_file_are_found_beside_it(tmp_path: Path, away: Path) 
         config.parent.mkdir(exist_ok=True)
         shutil.copy(scenario.parent / "mine.py", config.parent)
         config.write_text(text)
-        found = validate(overrides.choose_routing(load_data(scenario), config=config))
+        found = validate(overrides.choose_policies(load_data(scenario), config=config))
         assert f"{config.parent}/mine.py:Mine" in str(found.policies.routing)
 
 
@@ -209,3 +210,27 @@ def test_a_trace_may_be_a_folder_and_its_files_are_in_the_key(tmp_path: Path, aw
     assert Scenario.load(tmp_path / "b" / "s.yaml").key() == loaded.key()
     (folder / "two.json").write_text(json.dumps(session | {"id": "t", "requests": [request]}))
     assert Scenario.load(tmp_path / "a" / "s.yaml").key() != Scenario.load(tmp_path / "b" / "s.yaml").key()
+
+
+def test_measured_files_of_a_cluster_are_found_beside_it_and_only_their_bytes_count(tmp_path: Path) -> None:
+    """A profile, a table of steps and a model's shape: what is run changes with what is in them, not with where."""
+    profile = Path(str(resources.files("headway") / "presets" / "profiles" / "h200.yaml")).read_text(encoding="utf-8")
+    shape = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 900}
+    steps = "batch,decode_kv_tokens,n_prefill,new_tokens,past_context,median_ms\n1,9,0,0,,5\n2,9,0,0,,5\n2,99,0,0,,5\n"
+    steps += "0,0,1,8,0,9\n0,0,1,16,0,9\n0,0,1,16,99,9\n"
+    clusters = {
+        "mine.yaml": (profile, {"gpu": "h200", "latency": {"model": "hardware", "profile": "mine.yaml"}}),
+        "steps.csv": (steps, {"latency": {"model": "table", "file": "steps.csv"}}),
+        "config.json": (json.dumps({**shape, "intermediate_size": 900}), {"model": "config.json"}),
+    }
+    for name, (text, cluster) in clusters.items():
+        keys = []
+        for folder in ("one", "other"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / name).write_text(text, encoding="utf-8")
+            file = tmp_path / folder / "scenario.yaml"
+            document = {"workload": {"requests": 1, "rate": "1/s"}, "cluster": {**cluster, "kv": {"gpu_blocks": 99}}}
+            file.write_text(yaml.safe_dump(document), encoding="utf-8")
+            keys.append(Scenario.load(file).key())
+        (tmp_path / "other" / name).write_text(text.replace("9", "8"), encoding="utf-8")
+        assert keys[0] == keys[1] != Scenario.load(tmp_path / "other" / "scenario.yaml").key(), name

@@ -14,8 +14,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headway import latency
+    from headway import evolve, latency
     from headway.experiment.calibrate import calibrate
+    from headway.experiment.check_policy import check_policy
     from headway.experiment.compare import Comparison, compare
     from headway.experiment.controls import Controls, controls
     from headway.experiment.counterfactual import counterfactuals
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from headway.experiment.sweep import Sweep, sweep
     from headway.experiment.validate import Validation, validate
     from headway.latency.calibration import Calibration
+    from headway.policies.bundle import Bundle
     from headway.policies.context import Context
     from headway.policies.queues import Ticket
     from headway.registry import Bounds, policy
@@ -64,6 +66,7 @@ _HOMES = {
     "calibrate": "experiment.calibrate",
     "calibrate_run": "experiment.engine_fit",
     "Calibration": "latency.calibration",
+    "check_policy": "experiment.check_policy",
     "compare": "experiment.compare",
     "Comparison": "experiment.compare",
     "controls": "experiment.controls",
@@ -78,6 +81,7 @@ _HOMES = {
     "Result": "results.result",
     "summarize": "results.words",
     "Scenario": "scenario",
+    "Bundle": "policies.bundle",
     "Context": "policies.context",
     "Ticket": "policies.queues",
     "policy": "registry",
@@ -93,6 +97,7 @@ __all__ = [
     "ADMIT",
     "Admit",
     "Bounds",
+    "Bundle",
     "Calibration",
     "ClusterView",
     "Comparison",
@@ -124,10 +129,12 @@ __all__ = [
     "__version__",
     "calibrate",
     "calibrate_run",
+    "check_policy",
     "compare",
     "controls",
     "convert_trace",
     "counterfactuals",
+    "evolve",
     "explain",
     "hardware",
     "inspect_trace",
@@ -143,8 +150,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "latency":  # a package that can be called
-        return importlib.import_module("headway.latency")
+    if name in ("latency", "evolve"):  # packages; the first can be called
+        return importlib.import_module(f"headway.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'headway' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"headway.{_HOMES[name]}"), name)

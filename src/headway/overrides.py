@@ -1,4 +1,4 @@
-"""Changes to a scenario from outside its file: `--set key.path=value`, and the short forms that name a routing policy.
+"""Changes to a scenario from outside its file: `--set key.path=value`, and the options that name policies.
 
 All of them edit the plain mapping before it is validated, so a mistake is told exactly as it would be in the file.
 """
@@ -8,107 +8,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import yaml
+from msgspec.structs import replace
 
+from headway.documents import parse_yaml as parse_yaml
+from headway.documents import read_yaml as read_yaml
+from headway.policies.bundle import Bundle, is_bundle
+from headway.policies.defaults import DEFAULT_POLICIES as DEFAULT_POLICIES
 from headway.policies.profile import scorer_list
 from headway.references import absolute
 from headway.registry import canonical, find
 from headway.types import HeadwayError, Json
 from headway.wording import cut, shown, suggest
 
-DEFAULT_POLICIES = {
-    "admission": "always",
-    "priority": "none",
-    "flow": "none",
-    "routing": "weighted",
-    "scheduler": "fcfs",
-    "scaling": "static",
-}
-DEEPEST: Final = 100  # levels of a document
-MOST_VALUES: Final = 1_000_000  # in a document; aliases can stand for billions
-MERGE: Final = "tag:yaml.org,2002:merge"
 SEEDS = ("workload", "simulation", "jitter")
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML as everywhere, but a key written twice is an error instead of a silent loss."""
-
-
-def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: dict[Any, int] = {}
-    for key_node, _ in node.value:
-        if key_node.tag == MERGE:  # what it brings in is meant to be overridden
-            continue
-        key = loader.construct_object(key_node)
-        if isinstance(key, str) and key in seen:
-            line = key_node.start_mark.line + 1
-            raise HeadwayError(f"line {line}: {key!r} is written twice (first on line {seen[key]}); keep one of them.")
-        if isinstance(key, str):
-            seen[key] = key_node.start_mark.line + 1
-    loader.flatten_mapping(node)
-    return loader.construct_mapping(node)
-
-
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-
-
-def parse_yaml(text: str, where: str) -> Any:
-    """YAML text as plain values, with mistakes told by line."""
-    try:
-        found = yaml.load(text, _StrictLoader)
-        _check_size(found)
-        return found
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise HeadwayError(f"{where}: {line}this is not YAML ({error.problem}).") from None
-    except yaml.YAMLError as error:
-        raise HeadwayError(f"{where}: this is not YAML ({str(error).splitlines()[0]}).") from None
-    except HeadwayError as error:
-        raise HeadwayError(f"{where}: {error}") from None
-    except RecursionError:
-        raise HeadwayError(f"{where}: this is not YAML that can be read (it is nested too deep).") from None
-    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # of PyYAML's constructors
-        why = cut(" ".join(str(error).split()))
-        raise HeadwayError(f"{where}: this is not YAML that can be read ({why}).") from None
-
-
-def _check_size(document: Any) -> None:
-    """Refuse what no person writes and the rest could not bear: a deep or endless document, broken Unicode."""
-    waiting = [(document, 0)]
-    values = 0
-    while waiting:
-        value, depth = waiting.pop()
-        values += 1
-        if depth > DEEPEST:
-            raise HeadwayError(f"this is nested deeper than {DEEPEST} levels.")
-        if values > MOST_VALUES:
-            raise HeadwayError(f"this holds more than {MOST_VALUES:,} values.")
-        if isinstance(value, dict):
-            waiting.extend((item, depth + 1) for pair in value.items() for item in pair)
-        elif isinstance(value, list | tuple | set):
-            waiting.extend((item, depth + 1) for item in value)
-        elif isinstance(value, str) and not _is_unicode(value):
-            raise HeadwayError(f"{shown(value)} holds half a surrogate pair, which is no character.")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def read_yaml(path: Path) -> Any:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise HeadwayError(f"{cut(str(path))}: cannot be read ({error.strerror or error}).") from None
-    except UnicodeDecodeError:
-        raise HeadwayError(f"{path}: is not a text file; a YAML file in UTF-8 is wanted.") from None
-    return parse_yaml(text, str(path))
 
 
 def apply(data: Mapping[str, Any], assignments: Iterable[str], where: str = "--set ") -> Json:
@@ -197,16 +111,28 @@ def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -
     _put(items[-1], [parameter, *keys[2:]], value, where)
 
 
-def policy_config(path: Path) -> tuple[str | None, list[Json] | None]:
-    """The `routing-policy` and `routing-scorers` of a policy file; files that it names are found beside it."""
-    data = read_yaml(path)
-    if not isinstance(data, dict):
-        raise HeadwayError(f"{path}: expected a mapping with 'routing-policy' and 'routing-scorers'.")
+def policy_file(path: Path) -> tuple[Json, str | None, list[Json] | None]:
+    """What a policy file says: the policies of a bundle by stage, or a `routing-policy` and `routing-scorers`. Files
+    that it names are found beside it."""
+    document = read_yaml(path)
+    if is_bundle(document):
+        bundle = Bundle.read(path)
+        found: Json = absolute(bundle.policies, path.parent)
+        replace(bundle, policies=found).check(f"{path}: policies")  # what is wrong is told with the file's name
+        return found, None, None
+    return {}, *policy_config(path, document)
+
+
+def policy_config(path: Path, document: Any) -> tuple[str | None, list[Json] | None]:
+    """The `routing-policy` and `routing-scorers` of a policy file."""
+    if not isinstance(document, dict):
+        raise HeadwayError(f"{path}: expected a bundle, or a mapping with 'routing-policy' and 'routing-scorers'.")
     known = ("routing-policy", "routing-scorers")
-    for key in data:
+    for key in document:
         if canonical(str(key)) not in known:
-            raise HeadwayError(f"{path}: {cut(str(key))}: there is no such key.{suggest(str(key), known)}")
-    values = {canonical(str(key)): value for key, value in data.items()}
+            hint = suggest(str(key), (*known, "format", "policies"))
+            raise HeadwayError(f"{path}: {cut(str(key))}: there is no such key.{hint}")
+    values = {canonical(str(key)): value for key, value in document.items()}
     name, scorers = values.get("routing-policy"), values.get("routing-scorers")
     if name is not None and not (isinstance(name, str) and name.strip()):
         raise HeadwayError(f"{path}: routing-policy: expected a policy's name, got {shown(name)}.")
@@ -214,14 +140,24 @@ def policy_config(path: Path) -> tuple[str | None, list[Json] | None]:
     return absolute(name, path.parent), absolute(weights, path.parent)
 
 
-def choose_routing(
+def with_policies(data: Mapping[str, Any], policies: Mapping[str, Any]) -> Json:
+    """A copy of the mapping with these policies, by stage, in place of its own."""
+    changed: Json = copy.deepcopy(dict(data))
+    given = {} if changed.get("policies") is None else changed["policies"]
+    if isinstance(given, dict) and policies:  # else as wrong as without the option, and told in the same words
+        changed["policies"] = {**given, **policies}
+    return changed
+
+
+def choose_policies(
     data: Mapping[str, Any],
     policy: str | None = None,
     scorers: str | None = None,
     config: Path | None = None,
 ) -> Json:
-    """A copy of the mapping with the routing policy that the options name; options win over the policy file."""
-    name, weights = policy_config(config) if config is not None else (None, None)
+    """A copy of the mapping with the policies that the options name; options win over the policy file."""
+    bundled, name, weights = policy_file(config) if config is not None else ({}, None, None)
+    data = with_policies(data, bundled)
     if policy is not None:
         if not policy.strip():
             raise HeadwayError("--routing-policy: a policy's name is missing, as in --routing-policy round-robin.")

@@ -1,7 +1,8 @@
-"""The files that a scenario refers to: a trace, a file of lengths, a policy of the user's own.
+"""The files that a scenario refers to: a trace, lengths, measured steps, a policy's code, a class of the user's own.
 
-A reference is the value of any key `path`, and any `file.py:Class`, be it a value, a mapping's key or a part of scorers
-written as text. References are made absolute where a document is read, so that nobody later needs to know its folder.
+A reference is the value of any key `path` or `file`, of `profile` and `model` where it ends as a file does, and any
+`file.py:Class`, be it a value, a mapping's key or a part of scorers written as text. References are made absolute where
+a document is read, so that nobody later needs to know its folder.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from headway.wording import cut
 
 Change = Callable[[str], str]
 HALVES = (".yaml", ".csv")  # the header and the rows of a BLIS trace
+ENDINGS = {"path": ("",), "file": ("",), "profile": (".yaml", ".yml"), "model": (".json",)}  # of files, by key
 
 
 def absolute(value: Any, folder: Path | None = None) -> Any:
@@ -78,9 +80,9 @@ def _each(value: Any, change: Change, key: object = None) -> Any:
         return found
     if isinstance(value, list | tuple):
         return [_each(item, change) for item in value]
-    if not isinstance(value, str):
+    if not isinstance(value, str) or key == "source":  # which is a policy's text, whatever it looks like
         return value
-    if key == "path":
+    if value.endswith(ENDINGS.get(str(key), ())):
         return change(value)
     return _scorers(value, change) if key == "scorers" else _name(value, change)
 

@@ -90,6 +90,11 @@ class Entry(msgspec.Struct, frozen=True):
     def parameters(self) -> list[Parameter]:
         return parameters(self.make)
 
+    @property
+    def blank(self) -> bool:
+        """Whether it decides nothing without a text of somebody's."""
+        return bool(getattr(self.make, "blank", False))
+
 
 class Parameter(msgspec.Struct, frozen=True):
     name: str
@@ -170,7 +175,8 @@ def entries(stage: str | None = None) -> list[Entry]:
 
 
 def names(stage: str) -> list[str]:
-    return [entry.name for entry in entries(stage)]
+    """Of the policies that can be made by their name alone."""
+    return [entry.name for entry in entries(stage) if not entry.blank]
 
 
 def parameters(cls: type) -> list[Parameter]:
@@ -205,8 +211,9 @@ def find(stage: str, name: str, where: str) -> Entry:
         return load(stage, name, where)
     entry = _ENTRIES.get((stage, canonical(name)))
     if entry is None:
+        known = [one.name for one in entries(stage)]
         noun = f"{stage} policy" if stage in ("routing", "admission", "scaling") else stage
-        raise HeadwayError(f"{where}: no {noun} is called {shown(name)}.{suggest(cut(canonical(name)), names(stage))}")
+        raise HeadwayError(f"{where}: no {noun} is called {shown(name)}.{suggest(cut(canonical(name)), known)}")
     return entry
 
 

@@ -334,6 +334,7 @@ PASSED_BY = {  # ten a second come that rank before the first of them, for so lo
     "priority": 10 * 1 / 0.01,
     "sjf": 10 * 200 / 10,
     "shortest-prefill": 10 * 1000 / 100,
+    "weighted-scheduling": 10 * 1000 / 100,
     "slo-slack": 10 * (60 - 0.5),
     "fair": 1024 // 10,  # what the others' turns cost, 8 tokens in and 2 out
 }

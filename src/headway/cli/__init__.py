@@ -16,10 +16,12 @@ from cyclopts import App, CycloptsError, Parameter
 from headway import __version__
 from headway.cli.calibrate import calibrate
 from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
+from headway.cli.evolve import evolve
 from headway.cli.explain import explain
 from headway.cli.hardware import hardware
-from headway.cli.page import AsJson, Page, say, text_of
+from headway.cli.page import AsJson, Page, Verdict, say, text_of
 from headway.cli.plan import plan
+from headway.cli.policy import policy
 from headway.cli.report import report
 from headway.cli.run import Trace, run
 from headway.cli.summarize import summarize
@@ -27,6 +29,7 @@ from headway.cli.sweep import sweep
 from headway.cli.timeline import timeline
 from headway.cli.trace import trace
 from headway.cli.validate import validate
+from headway.cli.where import RayCluster, Workers
 from headway.types import HeadwayError, InvariantError, Json
 
 app = App(
@@ -39,9 +42,11 @@ app = App(
 app.command(trace)
 app.command(run)
 app.command(plan)
+app.command(policy)
 app.command(explain)
 app.command(report)
 app.command(sweep)
+app.command(evolve)
 app.command(summarize)
 app.command(timeline)
 app.command(hardware)
@@ -58,7 +63,7 @@ def compare(
     *,
     policies: Annotated[
         str | None,
-        Parameter(help="Policies, separated by commas; mappings such as {name: weighted, scorers: {...}} too."),
+        Parameter(help="Policies, separated by commas: names, mappings as {name: weighted, scorers: {...}}, bundles."),
     ] = None,
     stage: Annotated[
         str, Parameter(help="Whose policies are compared: admission, priority, flow, routing, scheduler or scaling.")
@@ -73,6 +78,8 @@ def compare(
     baseline: Annotated[
         str | None, Parameter(help="The policy that the others are measured against; the plain one if left out.")
     ] = None,
+    workers: Workers = None,
+    ray: RayCluster = None,
     output: Annotated[
         Path | None, Parameter(name=("--output", "-o"), help="Write every policy's run to this folder.")
     ] = None,
@@ -101,6 +108,8 @@ def compare(
             by=by,
             seeds=seeds,
             baseline=baseline,
+            workers=workers,
+            ray=ray,
             output=output,
             trace=trace,
             progress=progress,
@@ -198,7 +207,7 @@ def status(arguments: list[str]) -> int:
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="replace")  # a terminal that cannot show a sign is no reason to fail
     try:
-        _answer(arguments or ["--help"])
+        return _answer(arguments or ["--help"])
     except HeadwayError as error:
         return _complain(str(error), 2)
     except CycloptsError as error:
@@ -219,20 +228,22 @@ def status(arguments: list[str]) -> int:
     except Exception as error:
         traceback.print_exc()
         return _complain(f"this is a mistake of ours, please report it: {type(error).__name__}: {error}", 3)
-    return 0
 
 
-def _answer(arguments: list[str]) -> None:
-    """Run a verb and print what it gives. Standard output is for that alone: what anybody else prints meanwhile, such
-    as a policy of the user's own, goes to standard error."""
+def _answer(arguments: list[str]) -> int:
+    """Run a verb, print what it gives, and give its exit status. Standard output is for that alone: what anybody else
+    prints meanwhile, such as a policy of the user's own, goes to standard error."""
     from rich.console import Console
 
     console = Console(highlight=False, file=sys.stdout)
     with contextlib.redirect_stdout(sys.stderr):
         shown = app(arguments, console=console, exit_on_error=False, print_error=False, result_action="return_value")
+    code = shown.status if isinstance(shown, Verdict) else 0
+    shown = shown.shown if isinstance(shown, Verdict) else shown
     if shown is not None:  # the help prints itself
         sys.stdout.write(text_of(shown, console))
     sys.stdout.flush()
+    return code
 
 
 def _drop_stdout() -> None:

@@ -33,7 +33,13 @@ class Choice:
     routing_scorers: Annotated[
         str | None, Parameter(help='Scorers of the policy "weighted", as in "prefix-affinity:3,queue-depth:2".')
     ] = None
-    policy_config: Annotated[Path | None, Parameter(help="A YAML file with routing-policy and routing-scorers.")] = None
+    policy_file: Annotated[
+        Path | None,
+        Parameter(
+            name=("--policy", "--policy-config"),
+            help="A YAML file of policies: a bundle of all stages, or routing-policy and routing-scorers.",
+        ),
+    ] = None
 
     def load(self, scenario: str | None) -> Scenario:
         from headway.scenario import validate
@@ -46,7 +52,7 @@ class Choice:
         from headway.scenario import DEFAULT, load_data
 
         data = load_data(DEFAULT if scenario is None else scenario)
-        data = overrides.choose_routing(data, self.routing_policy, self.routing_scorers, self.policy_config)
+        data = overrides.choose_policies(data, self.routing_policy, self.routing_scorers, self.policy_file)
         return overrides.apply(data, self.changes or ())
 
     def routing(self) -> dict[str, str]:
@@ -54,7 +60,7 @@ class Choice:
         found = {
             "--routing-policy": self.routing_policy,
             "--routing-scorers": self.routing_scorers,
-            "--policy-config": self.policy_config,
+            "--policy": self.policy_file,
         }
         return {option: str(value) for option, value in found.items() if value is not None}
 

@@ -30,6 +30,13 @@ class Page(NamedTuple):
     line: str | None = None
 
 
+class Verdict(NamedTuple):
+    """What a verb shows, and the exit status that goes with it."""
+
+    shown: Page | Json
+    status: int
+
+
 def text_of(shown: Page | Json, console: Console) -> str:
     if not isinstance(shown, Page):
         from headway.results.store import clean

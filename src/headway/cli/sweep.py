@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
 from headway.cli.page import AsJson, Page, say
 from headway.cli.run import Trace
+from headway.cli.where import RayCluster, Workers
 from headway.types import HeadwayError, Json
 
 
@@ -26,7 +27,8 @@ def sweep(
         ),
     ] = None,
     seeds: Annotated[int, Parameter(help="Under how many seeds each point is run; figures are means.")] = 1,
-    workers: Annotated[int | None, Parameter(help="Processes to use; one a core if left out.")] = None,
+    workers: Workers = None,
+    ray: RayCluster = None,
     output: Annotated[
         Path | None,
         Parameter(
@@ -47,7 +49,16 @@ def sweep(
         raise HeadwayError("--trace: say with -o FOLDER where it is to be written.")
     data = choice.data(scenario)
     with SweepProgress(say, aloud=output is not None) as progress:
-        found = run_sweep(data, vary or (), seeds=seeds, workers=workers, output=output, trace=trace, progress=progress)
+        found = run_sweep(
+            data,
+            vary or (),
+            seeds=seeds,
+            workers=workers,
+            ray=ray,
+            output=output,
+            trace=trace,
+            progress=progress,
+        )
     if output is not None:
         runs = len(found.points)
         say(f"wrote {runs:,} run{'s' * (runs != 1)} and study.json to {output}")

@@ -1,70 +1,35 @@
-"""Independent runs on all cores. Only plain values travel between processes."""
+"""Independent runs, wherever they are done. Only plain values travel between processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from headway import registry
-from headway.experiment.workers import available, crew, end, interrupted, pool_of, uninterrupted
-from headway.types import HeadwayError
-from headway.wording import listed
 
 Finished = Callable[[int, Any], None]  # the place of a job, and what came of it
-NAMED = 8  # jobs in a sentence; the rest are counted
+Lost = Callable[[int, str], None]  # the place of a job that brought its process down every time, and a sentence on it
 
 
 class Job(Struct, frozen=True):
-    """A call of a module's function. One that is at home here alone cannot go to another process."""
+    """A call of a module's function. One that is at home here alone cannot go to another process. `folder` is the place
+    among the arguments of a folder that it writes, or beside which it writes."""
 
     name: str
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
     home: bool = False
+    folder: int | None = None
 
 
-def run_jobs(jobs: Sequence[Job], workers: int | None, finished: Finished, where: str) -> None:
-    """Run them all, telling of each as it is done, in no certain order."""
-    workers = available(workers)
-    away = [place for place, job in enumerate(jobs) if workers > 1 and not job.home]
-    if len(away) < 2:
-        away = []
-    else:
-        _send(jobs, away, min(workers, len(away)), finished, where)
-    left = set(away)
-    for place, job in enumerate(jobs):
-        if place not in left:
-            finished(place, job.call(*job.arguments))
-
-
-def _send(jobs: Sequence[Job], away: list[int], workers: int, finished: Finished, where: str) -> None:
-    done: set[int] = set()
-    with pool_of(workers) as pool:
-        started: list[BaseProcess] = []
-        try:
-            with uninterrupted():
-                futures = {pool.submit(jobs[place].call, *jobs[place].arguments): place for place in away}
-                started = crew(pool)
-            for future in as_completed(futures):
-                place = futures[future]
-                finished(place, future.result())
-                done.add(place)
-        except BrokenProcessPool:
-            if interrupted(started):
-                raise KeyboardInterrupt from None
-            names = list(dict.fromkeys(jobs[place].name for place in away if place not in done))
-            more = [] if len(names) <= NAMED + 1 else [f"{len(names) - NAMED} others"]
-            left = listed([*(names[:NAMED] if more else names), *more])
-            why = "as os._exit, a crash or a want of memory does"
-            raise HeadwayError(f"{where}: a process was ended from within, {why}; unfinished: {left}.") from None
-        except BaseException:
-            end(pool)
-            raise
+def first_failed(failed: Mapping[int, Exception], under_way: Iterable[int]) -> Exception | None:
+    """The error to raise of a batch whose jobs were begun in order: that of the first job that has one, once none
+    before it is under way, so that it is the same however many run at a time."""
+    if not failed or any(place < min(failed) for place in under_way):
+        return None
+    return failed[min(failed)]
 
 
 def strange(spec: Any) -> bool:

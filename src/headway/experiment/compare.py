@@ -11,12 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway import registry
-from headway.experiment.batch import Job, run_jobs, strange
+from headway.experiment.batch import Job, strange
 from headway.experiment.contenders import WHERE, Contender, contenders, copied
 from headway.experiment.means import mean_summary
 from headway.experiment.notes import COPIES, moves_prefixes, pairs_by_prefix
 from headway.experiment.paired import Noise, paired_rows
 from headway.experiment.run import simulate
+from headway.experiment.runner import Runner, runner_of
 from headway.experiment.seeds import check_seeds, seeded
 from headway.experiment.tracing import check_trace
 from headway.experiment.verdict import saving, verdict
@@ -103,6 +104,7 @@ def compare(
     baseline: str | None = None,
     overrides: str | Iterable[str] = (),
     workers: int | None = None,
+    ray: str | None = None,
     output: str | Path | None = None,
     trace: str = "minimal",
     progress: Progress | None = None,
@@ -124,9 +126,10 @@ def compare(
     Where prompts are computed apart and their prefixes do not stay there, a pair policy that seeks prefixes runs twice:
     as it is, and with `transfer.keep_prefill_copy` on.
 
-    A policy is a name, `path/to/file.py:Class`, a mapping with `name` and parameters, or a class or an object of the
-    caller's own, which runs in this process; text may name several, separated by commas. The others run on `workers`
-    processes, all cores unless told otherwise, and what they print goes to standard error.
+    A policy is a name, `path/to/file.py:Class`, a mapping with `name` and parameters, a bundle or the file of one
+    (`best.yaml`), whose policies of all stages then hold, or a class or an object of the caller's own, which runs in
+    this process; text may name several, separated by commas. The others run on `workers` processes, all cores unless
+    told otherwise, or on the Ray cluster at the address `ray`, and what they print goes to standard error.
     """
     chosen = None if by is None else figure(by)
     check_seeds(seeds)
@@ -147,7 +150,8 @@ def compare(
     entries = [] if output is None else _begin(Path(output), resolved, found, stage, seeds, base)
     folders = [Path(output or ".") / entry["folder"] for entry in entries]
     try:
-        runs = _run_seeds(tasks, seeds, workers, progress, folders, trace)
+        with runner_of(workers, ray) as runner:
+            runs = _run_seeds(tasks, seeds, runner, progress, folders, trace)
     finally:
         if output is not None:
             study.clear_parts(Path(output))
@@ -183,7 +187,7 @@ def _baseline(wanted: str | None, labels: list[str], stage: str) -> str:
 def _run_seeds(
     tasks: list[tuple[Json, Contender]],
     seeds: int,
-    workers: int | None,
+    runner: Runner,
     progress: Progress | None,
     folders: Sequence[Path],
     trace: str,
@@ -195,7 +199,7 @@ def _run_seeds(
         for number in range(seeds)
     ]
     kept = {place * seeds: folder for place, folder in enumerate(folders)}
-    found = run_all(many, workers, progress, kept, trace)
+    found = run_all(many, runner, progress, kept, trace)
     return {one.name: found[place * seeds : (place + 1) * seeds] for place, (_, one) in enumerate(tasks)}
 
 
@@ -229,9 +233,9 @@ def with_copies(resolved: Json) -> Json:
     return found
 
 
-def _summary(resolved: Json, stage: str, spec: Any, folder: Path | None, trace: str) -> Json:
+def _summary(resolved: Json, policies: Json, folder: Path | None, trace: str) -> Json:
     """One run, its folder written by whoever simulated it: columns do not travel."""
-    result = simulate(resolved, trace="minimal" if folder is None else trace, **{stage: spec})
+    result = simulate(resolved, trace="minimal" if folder is None else trace, **policies)
     if folder is not None:
         study.save(result, folder)
     return result.summary()
@@ -239,7 +243,7 @@ def _summary(resolved: Json, stage: str, spec: Any, folder: Path | None, trace: 
 
 def run_all(
     tasks: Sequence[tuple[Json, Contender]],
-    workers: int | None = None,
+    runner: Runner,
     progress: Progress | None = None,
     folders: Mapping[int, Path] | None = None,
     trace: str = "minimal",
@@ -252,8 +256,9 @@ def run_all(
         Job(
             one.name,
             _summary,
-            (resolved, one.stage, one.spec, kept.get(place), trace),
-            home=strange(resolved["policies"]) or strange(one.spec),
+            (resolved, one.policies, kept.get(place), trace),
+            home=strange(resolved["policies"]) or strange(one.policies),
+            folder=2,
         )
         for place, (resolved, one) in enumerate(tasks)
     ]
@@ -263,5 +268,5 @@ def run_all(
         if progress is not None:
             progress(len(done), len(jobs))
 
-    run_jobs(jobs, workers, finish, WHERE)
+    runner.run(jobs, finish, WHERE)
     return [done[place] for place in range(len(jobs))]

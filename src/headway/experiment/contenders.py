@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
+from hashlib import blake2b
 from pathlib import PurePath
 from typing import Any
 
 from msgspec import Struct
+from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from headway import references, registry
 from headway.experiment.run import own_policy
 from headway.overrides import parse_yaml
 from headway.pd_spec import ROLES
+from headway.policies.bundle import Bundle
 from headway.policies.profile import scorer_list
 from headway.scenario import STAGES, Scenario
 from headway.types import HeadwayError, Json
 from headway.wording import one_line, shown, suggest
 
 WHERE = "policies"
+BUNDLES = (".yaml", ".yml")  # how the names of their files end
 PARTS = {"filters": "filter", "policies": "admission"}  # parameters that are lists of policies: of which stage
 
 
@@ -30,6 +34,12 @@ class Contender(Struct, frozen=True):
     spec: Any  # a name or a mapping, or a class or an object of the caller's own
     oracle: bool
     stage: str = "routing"
+    beside: Json = {}  # the policies of other stages that come with it, where it is a bundle
+
+    @property
+    def policies(self) -> Json:
+        """By stage, as `simulate` takes them."""
+        return {**self.beside, self.stage: self.spec}
 
 
 def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing") -> list[Contender]:
@@ -40,7 +50,7 @@ def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing")
     pairs = scenario.cluster.disaggregated()  # else there are none to choose
     own_name, _ = registry.split(own, f"policies.{stage}")
     if policies is None:
-        names: list[Any] = [entry.name for entry in registry.entries(stage) if pairs or not _pairs(entry)]
+        names: list[Any] = [entry.name for entry in registry.entries(stage) if _stands_alone(entry, pairs)]
         chosen = names if registry.canonical(own_name) in names else [own, *names]
     else:
         chosen = references.absolute(each(policies))
@@ -49,10 +59,28 @@ def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing")
         raise HeadwayError(f"{WHERE}: name at least one {stage} policy. Known: {known}.")
     found: list[Contender] = []
     for spec in chosen:
-        one = _named(stage, spec, own) if isinstance(spec, str | Mapping) else _own(stage, spec)
+        one = _one(stage, spec, own)
         name = _distinct(one.name, [other.name for other in found])
-        found.append(Contender(name, one.spec, one.oracle, stage))
+        found.append(replace(one, name=name, stage=stage))
     return found
+
+
+def _one(stage: str, spec: Any, own: Any) -> Contender:
+    if isinstance(spec, str) and spec.endswith(BUNDLES):
+        spec = Bundle.read(spec)
+    if isinstance(spec, Bundle):
+        return _bundled(stage, spec)
+    return _named(stage, spec, own) if isinstance(spec, str | Mapping) else _own(stage, spec)
+
+
+def _bundled(stage: str, bundle: Bundle) -> Contender:
+    """A bundle brings the policies of all its stages, whichever is compared."""
+    if stage not in bundle.policies:
+        raise HeadwayError(f"{WHERE}: the bundle {shown(bundle.name)} has no policy of stage {stage}.")
+    made = [registry.build(one, spec, f"{bundle.name}: policies.{one}") for one, spec in bundle.policies.items()]
+    beside = {one: spec for one, spec in bundle.policies.items() if one != stage}
+    oracle = any(registry.declared(one).oracle for one in made)
+    return Contender(bundle.name, bundle.policies[stage], oracle, stage, beside)
 
 
 def copied(one: Contender) -> Contender:
@@ -66,8 +94,9 @@ def copied(one: Contender) -> Contender:
         raise HeadwayError(f"{WHERE}: {one.name}: {text}.") from error
 
 
-def _pairs(entry: registry.Entry) -> bool:
-    return bool(getattr(entry.make, "pairs", False))
+def _stands_alone(entry: registry.Entry, pairs: bool) -> bool:
+    """Whether it decides by itself here: a pair needs pairs of instances, and a blank one somebody's text."""
+    return not entry.blank and (pairs or not getattr(entry.make, "pairs", False))
 
 
 def each(policies: Any) -> list[Any]:
@@ -137,6 +166,10 @@ def stage_label(stage: str, spec: str | Json) -> str:
 
 
 def _brief(key: str, value: Any) -> list[str]:
+    if key in ("source", "tree"):  # too long to show
+        return [blake2b(to_json(value), digest_size=4).hexdigest()] if value else []
+    if key == "path" and isinstance(value, str):
+        return [PurePath(value).name] if value else []
     if key == "scorers":
         return [_part("scorer", item) for item in scorer_list(value, f"{WHERE}.scorers")]
     if key in PARTS and isinstance(value, list | tuple):

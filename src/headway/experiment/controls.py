@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from headway.experiment.compare import run_all
 from headway.experiment.contenders import Contender, contenders
+from headway.experiment.runner import runner_of
 from headway.results.ranking import value
 from headway.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
@@ -147,7 +148,8 @@ def controls(
     tasks: list[tuple[Json, Contender]] = [
         (_capped(resolved) if control.name == CAPPED else resolved, one) for control, one in chosen.items()
     ]
-    summaries = run_all(tasks, workers, progress)
+    with runner_of(workers) as runner:
+        summaries = run_all(tasks, runner, progress)
     return Controls(resolved, dict(zip([control.name for control in ran], summaries, strict=True)), missing)
 
 

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway.experiment.batch import Job, run_jobs
+from headway.experiment.batch import Job
 from headway.experiment.run import finished, prepare
+from headway.experiment.runner import runner_of
 from headway.experiment.verdict import has_slo
 from headway.results.decisions import Decision
 from headway.results.ranking import figure, value
@@ -87,7 +88,8 @@ def counterfactuals(
     for one, pair in tried:
         forced = (places[pair.target].id, None if pair.prefill < 0 else places[pair.prefill].id)
         jobs.append(Job(f"request {one.request}", forced_run, (result.scenario, one.request, forced, by)))
-    run_jobs(jobs, workers, finish, WHERE)
+    with runner_of(workers) as runner:
+        runner.run(jobs, finish, WHERE)
     was = value(result.summary(), by)
     return [
         Counterfactual(

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway.experiment.batch import Job, run_jobs, strange
+from headway.experiment.batch import Job, strange
 from headway.experiment.confidence import interval
 from headway.experiment.grid import Axis, Point, Vary, axes, points
 from headway.experiment.means import mean_summary
 from headway.experiment.paired import HEADLINE, SHARE
 from headway.experiment.run import simulate
+from headway.experiment.runner import Runner, runner_of
 from headway.experiment.seeds import check_seeds, seeded
 from headway.experiment.sweep_words import KEPT, verdict
 from headway.experiment.tracing import check_trace
@@ -138,6 +139,7 @@ def sweep(
     seeds: int = 1,
     overrides: str | Iterable[str] = (),
     workers: int | None = None,
+    ray: str | None = None,
     output: str | Path | None = None,
     trace: str = "minimal",
     progress: Progress | None = None,
@@ -152,7 +154,7 @@ def sweep(
     With several `seeds` each point runs under the same ones, the n-th of which adds n to the scenario's, and figures
     are means. With `output` each run is written as soon as it is done, with as much of it as `trace` says (`minimal`,
     `decisions` or `full`), and a sweep that is repeated, or goes on after an interruption, reads what is there. Runs
-    go to `workers` processes, all cores unless told otherwise.
+    go to `workers` processes, all cores unless told otherwise, or to the Ray cluster at the address `ray`.
     """
     check_seeds(seeds)
     check_trace(trace)
@@ -164,7 +166,8 @@ def sweep(
     if folder is not None:
         study.check(folder, "sweep")
         study.clear_parts(folder)
-    return _Sweeping(base, found, grid, seeds, folder, trace).run(workers, progress)
+    with runner_of(workers, ray) as runner:
+        return _Sweeping(base, found, grid, seeds, folder, trace).run(runner, progress)
 
 
 class _Sweeping:
@@ -196,7 +199,7 @@ class _Sweeping:
                 taken.add(own[place])
         return own
 
-    def run(self, workers: int | None, progress: Progress | None) -> Sweep:
+    def run(self, runner: Runner, progress: Progress | None) -> Sweep:
         tasks = [(place, seed) for place in range(len(self.grid)) for seed in range(self.seeds)]
         self._read(tasks)
         reused = len(self.done)
@@ -211,7 +214,7 @@ class _Sweeping:
         if progress is not None:
             progress(reused, len(tasks), reused)
         try:
-            run_jobs([self._job(*task) for task in todo], workers, finish, WHERE)
+            runner.run([self._job(*task) for task in todo], finish, WHERE)
         except BaseException:
             if self.folder is not None:
                 study.clear_parts(self.folder)
@@ -227,7 +230,7 @@ class _Sweeping:
         target = None if self.folder is None else self.folder / self.folders[place]
         label = self.grid[place].label
         given = (seeded(resolved, seed), seed, target, label, self.trace)
-        return Job(label, _run, given, home=strange(resolved["policies"]))
+        return Job(label, _run, given, home=strange(resolved["policies"]), folder=2)
 
     def _read(self, tasks: Sequence[tuple[int, int]]) -> None:
         """What the folder has already. A policy of the caller's own program may have changed under its name."""

@@ -127,6 +127,27 @@ def save(result: Result, folder: Path) -> None:
         raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
 
 
+def adopt(folder: Path, files: dict[str, bytes]) -> None:
+    """Run folders and seeds' summaries that were written elsewhere, by their places in a study folder."""
+    runs: dict[str, dict[str, bytes]] = {}
+    for place, content in files.items():
+        name, _, rest = place.partition("/")
+        if name == SEEDS:
+            write_whole(folder / place, content.decode())
+        else:
+            runs.setdefault(name, {})[rest] = content
+    for name, found in runs.items():
+        part = folder / f".{name}.{os.getpid()}{PART}"
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            for rest, content in found.items():
+                (part / rest).parent.mkdir(parents=True, exist_ok=True)
+                (part / rest).write_bytes(content)
+            _put(part, folder / name)
+        except OSError as error:
+            raise HeadwayError(f"{folder / name}: cannot be written: {error.strerror or error}.") from None
+
+
 def _put(part: Path, folder: Path) -> None:
     """A folder takes the place of another, even where somebody else does the same at that moment."""
     for left in reversed(range(TRIES)):

@@ -1,0 +1,109 @@
+"""`headway evolve`: look for better policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from headway.cli.dialogue import Talk
+from headway.cli.page import AsJson, Page, say
+from headway.cli.where import RayCluster, Workers
+from headway.types import HeadwayError, Json
+
+
+def evolve(
+    suite: Annotated[
+        str | None, Parameter(help="A suite's YAML file or a preset's name; the embedded suite if left out.")
+    ] = None,
+    /,
+    *,
+    engine: Annotated[
+        Literal["numeric", "gp", "openevolve", "gepa"],
+        Parameter(
+            help="numeric: the numbers of a template; gp: rules bred by genetic programming; openevolve and gepa: "
+            "policies written by a language model."
+        ),
+    ] = "numeric",
+    sampler: Annotated[
+        Literal["nsga2", "tpe", "cmaes"], Parameter(help="How a numeric search chooses its numbers.")
+    ] = "tpe",
+    template: Annotated[
+        str | None,
+        Parameter(
+            help="Whose numbers are looked for, or what a model begins with: a policy's name or mapping, a source "
+            "(.py) or a bundle (.yaml); prefill-cost-routing if left out."
+        ),
+    ] = None,
+    stage: Annotated[
+        str, Parameter(help="The stage of the template; several, separated by commas, of a bundle.")
+    ] = "routing",
+    evaluations: Annotated[int, Parameter(help="How many candidates are judged on the train part.")] = 50,
+    batch: Annotated[
+        int | None, Parameter(help="How many are judged at a time; 10 of a numeric search, 20 of gp if left out.")
+    ] = None,
+    seed: Annotated[int, Parameter(help="Another seed is another search.")] = 0,
+    builtins: Annotated[
+        str | None,
+        Parameter(help="Policies that the winner is compared with, separated by commas; all of the stage if left out."),
+    ] = None,
+    workers: Workers = None,
+    ray: RayCluster = None,
+    output: Annotated[
+        Path | None,
+        Parameter(
+            name=("--output", "-o"),
+            help="Write each batch to this folder as it is done, and the best bundle; a search that is there goes on.",
+        ),
+    ] = None,
+    talk: Annotated[Talk | None, Parameter(name="*")] = None,
+    as_json: AsJson = False,
+) -> Page | Json:
+    """Look for a policy that beats the built-in ones: search on the train part of a suite, choose the winner on its
+    validation part, and compare it with every built-in policy on the held-out part."""
+    from headway.evolve.engines import Plan
+    from headway.evolve.evolution import evolve as run_search
+    from headway.report.evolve import EvolveProgress, report
+
+    if evaluations < 1:
+        raise HeadwayError(f"--evaluations: one candidate at least is wanted, got {evaluations}.")
+    stages = tuple(one.strip() for one in stage.split(","))
+    rivals = None if builtins is None else [one.strip() for one in builtins.split(",")]
+    talk = talk or Talk()
+    if engine == "gepa" or engine == "openevolve":
+        from headway.evolve.dialogue import Dialogue, evolve_with_model
+
+        if batch is not None:
+            raise HeadwayError(f"--batch: {engine} has no batches; leave it out.")
+        dialogue = Dialogue(engine, template, stages, seed, evaluations)
+        model = talk.asked(engine)
+        with EvolveProgress() as progress:
+            found = evolve_with_model(
+                suite,
+                model,
+                dialogue,
+                builtins=rivals,
+                workers=workers,
+                ray=ray,
+                output=output,
+                progress=progress,
+                say=say,
+            )
+    else:
+        talk.check_absent(engine)
+        plan = Plan(engine, sampler, template, stages, seed, batch)
+        with EvolveProgress() as progress:
+            found = run_search(
+                suite,
+                plan,
+                evaluations=evaluations,
+                builtins=rivals,
+                workers=workers,
+                ray=ray,
+                output=output,
+                progress=progress,
+            )
+    if output is not None:
+        say(f"wrote best.yaml, result.json and {found.candidates:,} evaluations to {output}")
+    return found.document() if as_json else Page([report(found)])

@@ -1,0 +1,28 @@
+"""Evolving policies: what candidates are judged on, how they are judged, and how better ones are looked for."""
+
+from headway.evolve.cache import Cache
+from headway.evolve.cases import Case
+from headway.evolve.engines import Plan
+from headway.evolve.evaluate import evaluate, evaluate_many
+from headway.evolve.evaluation import CaseResult, Evaluation
+from headway.evolve.evolution import evolve
+from headway.evolve.limits import Limits
+from headway.evolve.objectives import Objective
+from headway.evolve.suite import Cascade, Suite
+from headway.policies.bundle import Bundle
+
+__all__ = [
+    "Bundle",
+    "Cache",
+    "Cascade",
+    "Case",
+    "CaseResult",
+    "Evaluation",
+    "Limits",
+    "Objective",
+    "Plan",
+    "Suite",
+    "evaluate",
+    "evaluate_many",
+    "evolve",
+]

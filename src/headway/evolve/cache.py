@@ -1,0 +1,127 @@
+"""Figures of runs made already, by policies, scenario and seed: in memory, and in a folder where one is named.
+
+A record is written to a file of its own and put into place at once, so that any number of processes may share a folder:
+whoever reads sees a whole record or none, and two that write the same write the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from threading import Lock, get_ident
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from headway import __version__
+from headway.types import HeadwayError
+
+FORMAT: Final = 1
+MOST: Final = 50_000  # records in memory; the oldest go first
+
+
+class Key(Struct, frozen=True):
+    """What a record stands for."""
+
+    policies: str  # a bundle's id
+    scenario: str  # a case's key
+    seed: int
+
+    @property
+    def file(self) -> str:
+        return f"{self.policies[:2]}/{self.policies}-{self.scenario}-{self.seed}.json"
+
+
+class Record(Struct, frozen=True, omit_defaults=True):
+    """Of a run: its figures, or the error that the candidate made; and the run in words where somebody asked."""
+
+    figures: dict[str, float | None] = {}
+    error: str | None = None
+    told: str | None = None
+
+    def has(self, figures: tuple[str, ...], told: bool) -> bool:
+        """Whether it answers all that is asked."""
+        if self.error is not None:
+            return True
+        return all(path in self.figures for path in figures) and (self.told is not None or not told)
+
+    def joined(self, older: Record | None) -> Record:
+        """With what an older record of the same run has beyond this one."""
+        if older is None or self.error is not None or older.error is not None:
+            return self
+        return Record({**older.figures, **self.figures}, None, self.told if self.told is not None else older.told)
+
+
+class _Kept(Struct):
+    format: int
+    headway: str
+    record: Record
+
+
+class Cache:
+    """Records by key. Safe for threads, and for processes that share the folder."""
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.hits = self.misses = 0
+        self._records: dict[Key, Record] = {}
+        self._lock = Lock()
+        if self.folder is not None:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise HeadwayError(f"{self.folder}: cannot be written: {error.strerror or error}.") from None
+
+    def find(self, key: Key, figures: tuple[str, ...] = (), told: bool = False) -> Record | None:
+        """The record that answers all that is asked, or None."""
+        with self._lock:
+            found = self._records.get(key)
+        if (found is None or not found.has(figures, told)) and self.folder is not None:
+            read = self._read(key)
+            if read is not None:
+                found = read.joined(found)
+                self._remember(key, found)
+        if found is None or not found.has(figures, told):
+            self.misses += 1
+            return None
+        self.hits += 1
+        return found
+
+    def keep(self, key: Key, record: Record) -> None:
+        with self._lock:
+            older = self._records.get(key)
+        if self.folder is not None:
+            older = self._read(key) or older
+        record = record.joined(older)
+        self._remember(key, record)
+        if self.folder is not None:
+            self._write(self.folder / key.file, record)
+
+    def _remember(self, key: Key, record: Record) -> None:
+        with self._lock:
+            self._records.pop(key, None)
+            self._records[key] = record
+            while len(self._records) > MOST:
+                del self._records[next(iter(self._records))]
+
+    def _read(self, key: Key) -> Record | None:
+        """What the folder has; nothing of another version, and nothing that somebody has been at."""
+        assert self.folder is not None
+        try:
+            kept = msgspec.json.decode((self.folder / key.file).read_bytes(), type=_Kept)
+        except (OSError, msgspec.DecodeError):
+            return None
+        return kept.record if (kept.format, kept.headway) == (FORMAT, __version__) else None
+
+    def _write(self, file: Path, record: Record) -> None:
+        part = file.with_name(f"{file.stem}.{os.getpid()}-{get_ident()}.part")
+        try:
+            file.parent.mkdir(exist_ok=True)
+            part.write_bytes(msgspec.json.encode(_Kept(FORMAT, __version__, record), order="sorted"))
+            part.replace(file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None

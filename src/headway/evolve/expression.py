@@ -1,0 +1,298 @@
+"""Rules as trees of typed primitives, which genetic programming breeds and the policy language runs.
+
+A tree gives a number, the worth of an instance for a request: the highest wins. Its leaves are features, which are
+scaled so that their numbers can be weighed against each other, and constants; conditions choose between two trees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+NUMBER, CONDITION = "number", "condition"
+CONSTANT, TRUTH = "constant", "truth"  # leaves with a value; a truth is simplified away at once
+BRANCH: Final = "if"
+DIGITS: Final = 3  # of a constant, that a reader can take in
+Path = tuple[int, ...]  # the way from the root: which argument, and which of that one's
+
+
+class Feature(Struct, frozen=True):
+    """What a rule can know of an instance, of the request, or (`shared`) of all candidates together, worked out once a
+    request. `needs` are shared ones that its text names."""
+
+    text: str
+    shared: bool = False
+    needs: tuple[str, ...] = ()
+
+
+FEATURES: Final = {
+    # of the instance; tokens are counted in thousands, so that all numbers are of a like size
+    "cached": Feature("ratio(cached_tokens(instance), request.prompt_tokens)"),
+    "uncached": Feature("(request.prompt_tokens - cached_tokens(instance)) / 1000"),
+    "pending": Feature("instance.pending_prefill_tokens / 1000"),
+    "decoding": Feature("instance.decode_tokens / 1000"),
+    "inflight": Feature("instance.inflight"),
+    "queued": Feature("instance.queued"),
+    "outstanding": Feature("instance.effective_load"),
+    "kv": Feature("instance.kv_utilization"),
+    # of the instance among the candidates
+    "idle": Feature("ratio(most - instance.inflight, most - least)", needs=("most", "least")),
+    "excess": Feature("instance.inflight - least", needs=("least",)),
+    "backlog": Feature("(instance.pending_prefill_tokens - shortest) / 1000", needs=("shortest",)),
+    # of the request, and of all candidates
+    "prompt": Feature("request.prompt_tokens / 1000"),
+    "most": Feature("max(one.inflight for one in instances)", shared=True),
+    "least": Feature("min(one.inflight for one in instances)", shared=True),
+    "shortest": Feature("min(one.pending_prefill_tokens for one in instances)", shared=True),
+    "warmest": Feature("ratio(max(cached_tokens(one) for one in instances), request.prompt_tokens)", shared=True),
+    "crowded": Feature(
+        "max(instances, key=lambda one: cached_tokens(one)).inflight - least", shared=True, needs=("least",)
+    ),
+    "average": Feature("ratio(sum(one.inflight for one in instances), len(instances))", shared=True),
+}
+
+
+class Operator(Struct, frozen=True):
+    """What joins trees: what it gives, what it takes, how it is written, and its value where all is constant."""
+
+    gives: str
+    takes: tuple[str, ...]
+    form: str
+    value: Callable[..., float]
+    binding: int = 9  # how tightly it holds its arguments; a call or an atom most
+    commutes: bool = False
+
+
+_TWO, _BOTH = (NUMBER, NUMBER), (CONDITION, CONDITION)
+OPERATORS: Final = {
+    "add": Operator(NUMBER, _TWO, "{} + {}", lambda a, b: a + b, 5, True),
+    "subtract": Operator(NUMBER, _TWO, "{} - {}", lambda a, b: a - b, 5),
+    "multiply": Operator(NUMBER, _TWO, "{} * {}", lambda a, b: a * b, 6, True),
+    "ratio": Operator(NUMBER, _TWO, "ratio({}, {})", lambda a, b: a / b if b else 0.0),
+    "min": Operator(NUMBER, _TWO, "min({}, {})", min, commutes=True),
+    "max": Operator(NUMBER, _TWO, "max({}, {})", max, commutes=True),
+    "negate": Operator(NUMBER, (NUMBER,), "-{}", lambda a: -a, 7),
+    "root": Operator(NUMBER, (NUMBER,), "sqrt(abs({}))", lambda a: math.sqrt(abs(a))),
+    BRANCH: Operator(NUMBER, (CONDITION, NUMBER, NUMBER), "{1} if {0} else {2}", lambda c, a, b: a if c else b, 0),
+    "less": Operator(CONDITION, _TWO, "{} < {}", lambda a, b: float(a < b), 4),
+    "and": Operator(CONDITION, _BOTH, "{} and {}", lambda a, b: float(a and b), 2, True),
+    "or": Operator(CONDITION, _BOTH, "{} or {}", lambda a, b: float(a or b), 1, True),
+    "not": Operator(CONDITION, (CONDITION,), "not {}", lambda a: float(not a), 3),
+}
+
+
+class Node(Struct, frozen=True):
+    """A tree: a feature, a constant, or an operator with its arguments. Make one with the functions below, which keep
+    it simple."""
+
+    name: str
+    arguments: tuple[Node, ...] = ()
+    value: float = 0.0
+
+    @property
+    def gives(self) -> str:
+        operator = OPERATORS.get(self.name)
+        return operator.gives if operator is not None else CONDITION if self.name == TRUTH else NUMBER
+
+    @property
+    def size(self) -> int:
+        return 1 + sum([one.size for one in self.arguments])
+
+    @property
+    def depth(self) -> int:
+        return 1 + max((one.depth for one in self.arguments), default=0)
+
+    @property
+    def order(self) -> tuple[str, float, tuple[object, ...]]:
+        """By which the arguments of what commutes are sorted: constants come first."""
+        return "" if self.name == CONSTANT else self.name, self.value, tuple(one.order for one in self.arguments)
+
+
+ONE: Final = Node(CONSTANT, (), 1.0)
+
+
+def constant(value: float) -> Node:
+    """A number of few digits; one that is none, or beyond all sense, counts as nothing."""
+    found = float(f"{value:.{DIGITS}g}") if math.isfinite(value) and abs(value) < 1e9 else 0.0
+    return Node(CONSTANT, (), 0.0 if abs(found) < 1e-6 else found)
+
+
+def feature(name: str) -> Node:
+    assert name in FEATURES, name
+    return Node(name)
+
+
+def call(name: str, *arguments: Node) -> Node:
+    """An operator with its arguments, simplified: constants are worked out, what changes nothing is dropped, and what
+    commutes stands in one order."""
+    operator = OPERATORS[name]
+    assert tuple(one.gives for one in arguments) == operator.takes, (name, arguments)
+    if all(one.name in (CONSTANT, TRUTH) for one in arguments):
+        value = operator.value(*(one.value for one in arguments))
+        return constant(value) if operator.gives == NUMBER else Node(TRUTH, (), value)
+    if operator.commutes:
+        arguments = tuple(sorted(arguments, key=lambda one: one.order))
+    found = _SIMPLER[name](*arguments) if name in _SIMPLER else None
+    return Node(name, arguments) if found is None else found
+
+
+def _is(node: Node, value: float) -> bool:
+    return node.name in (CONSTANT, TRUTH) and node.value == value
+
+
+def _add(a: Node, b: Node) -> Node:
+    return _summed([(a, 1.0), (b, 1.0)])
+
+
+def _subtract(a: Node, b: Node) -> Node:
+    return _summed([(a, 1.0), (b, -1.0)])
+
+
+def _negate(a: Node) -> Node:
+    return _summed([(a, -1.0)])
+
+
+def _summed(parts: list[tuple[Node, float]]) -> Node:
+    """A sum with each of its terms once, what is added before what is taken away, and a number last."""
+    terms: dict[Node, float] = {}
+    for node, sign in parts:
+        for term, weight in _terms(node, sign):
+            terms[term] = terms.get(term, 0.0) + weight
+    number = constant(terms.pop(ONE, 0.0))
+    weighed = [(term, constant(terms[term])) for term in sorted(terms, key=lambda one: one.order)]
+    weighed = [(term, weight) for term, weight in weighed if weight.value]
+    plus = [_weighed(weight, term) for term, weight in weighed if weight.value > 0]
+    minus = [(term, weight) for term, weight in weighed if weight.value < 0]
+    if number.value > 0 and not plus:
+        plus, number = [number], constant(0)
+    if not plus:
+        if not minus:
+            return number
+        plus, minus = [_weighed(*minus[0][::-1])], minus[1:]
+    found = plus[0]
+    for term in plus[1:]:
+        found = Node("add", (found, term))
+    for term, taken in minus:
+        found = Node("subtract", (found, _weighed(constant(-taken.value), term)))
+    return Node("add", (number, found)) if number.value else found
+
+
+def _terms(node: Node, sign: float) -> Iterator[tuple[Node, float]]:
+    """What a sum is made of, with their weights."""
+    if node.name == CONSTANT:
+        yield ONE, sign * node.value
+    elif node.name in ("add", "subtract"):
+        yield from _terms(node.arguments[0], sign)
+        yield from _terms(node.arguments[1], sign if node.name == "add" else -sign)
+    elif node.name == "negate":
+        yield from _terms(node.arguments[0], -sign)
+    elif node.name == "multiply" and node.arguments[0].name == CONSTANT:
+        yield node.arguments[1], sign * node.arguments[0].value
+    else:
+        yield node, sign
+
+
+def _weighed(weight: Node, term: Node) -> Node:
+    if abs(weight.value) == 1:
+        return term if weight.value > 0 else Node("negate", (term,))
+    return Node("multiply", (weight, term))
+
+
+def _multiply(a: Node, b: Node) -> Node | None:
+    if _is(a, 0.0):
+        return a
+    if _is(a, 1.0):
+        return b
+    if _is(a, -1.0):
+        return call("negate", b)
+    if a.name == CONSTANT and b.name == "multiply" and b.arguments[0].name == CONSTANT:
+        return call("multiply", constant(a.value * b.arguments[0].value), b.arguments[1])
+    if b.name == "negate":
+        return call("multiply", constant(-a.value), b.arguments[0]) if a.name == CONSTANT else _outside(a, b)
+    return _outside(b, a) if a.name == "negate" else None
+
+
+def _outside(a: Node, negated: Node) -> Node:
+    """A minus before a product, not within."""
+    return call("negate", call("multiply", a, negated.arguments[0]))
+
+
+def _ratio(a: Node, b: Node) -> Node | None:
+    if _is(a, 0.0) or _is(b, 0.0):
+        return constant(0.0)
+    return call("multiply", constant(1 / b.value), a) if b.name == CONSTANT else None
+
+
+def _same(a: Node, b: Node) -> Node | None:
+    return a if a == b else None
+
+
+def _branch(condition: Node, a: Node, b: Node) -> Node | None:
+    if condition.name == TRUTH:
+        return a if condition.value else b
+    if condition.name == "not":
+        return call(BRANCH, condition.arguments[0], b, a)
+    return a if a == b else None
+
+
+def _less(a: Node, b: Node) -> Node | None:
+    return Node(TRUTH, (), 0.0) if a == b else None
+
+
+def _and(a: Node, b: Node) -> Node | None:
+    for one, other in ((a, b), (b, a)):
+        if one.name == TRUTH:
+            return other if one.value else one
+    return _same(a, b)
+
+
+def _or(a: Node, b: Node) -> Node | None:
+    for one, other in ((a, b), (b, a)):
+        if one.name == TRUTH:
+            return one if one.value else other
+    return _same(a, b)
+
+
+def _not(a: Node) -> Node | None:
+    return a.arguments[0] if a.name == "not" else None
+
+
+_SIMPLER: Final[dict[str, Callable[..., Node | None]]] = {
+    "add": _add,
+    "subtract": _subtract,
+    "multiply": _multiply,
+    "ratio": _ratio,
+    "min": _same,
+    "max": _same,
+    "negate": _negate,
+    BRANCH: _branch,
+    "less": _less,
+    "and": _and,
+    "or": _or,
+    "not": _not,
+}
+
+
+def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
+    """Every tree within a tree, with the way to it: itself first, then from left to right."""
+    yield path, node
+    for place, one in enumerate(node.arguments):
+        yield from walk(one, (*path, place))
+
+
+def at(node: Node, path: Path) -> Node:
+    for place in path:
+        node = node.arguments[place]
+    return node
+
+
+def replaced(node: Node, path: Path, by: Node) -> Node:
+    """The tree with another in the place of one within it, which must give the same; simplified on the way up."""
+    if not path:
+        return by
+    arguments = list(node.arguments)
+    arguments[path[0]] = replaced(arguments[path[0]], path[1:], by)
+    return call(node.name, *arguments)

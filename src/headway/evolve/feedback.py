@@ -1,0 +1,102 @@
+"""An evaluation in words, for a language model that is to do better, or for whoever reads along.
+
+Below 6 KB, and in a form that the filters of frameworks leave alone: they blank long runs of letters and digits, and
+what looks like a password or an access token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from headway.evolve.evaluation import CaseResult, Evaluation
+from headway.evolve.fitness import mean
+from headway.evolve.objectives import COMPLEXITY, PRIMARY
+from headway.evolve.suite import Suite
+
+MOST_BYTES: Final = 6000
+MOST_ROWS: Final = 12  # workloads in the table; of more, the worst
+LONG_RUN: Final = re.compile(r"[A-Za-z0-9]{32,}")
+SECRET: Final = re.compile(r"(token|password)(\s*)[=:]", re.IGNORECASE)
+COLUMNS: Final = {
+    "TTFT mean": ("latency.ttft.mean", "{:,.0f} ms"),
+    "TTFT p99": ("latency.ttft.p99", "{:,.0f} ms"),
+    "E2E mean": ("latency.e2e.mean", "{:,.0f} ms"),
+    "cached": ("cache.token_hit_ratio", "{:.0%}"),
+    "uneven": ("balance.cv", "{:.2f}"),
+    "completed": ("requests.completed", "{:,.0f}"),
+}
+
+
+def feedback(suite: Suite, name: str, found: Evaluation, told: tuple[int, str] | None) -> str:
+    """What the candidate gained and lost, workload by workload, and what happened in its worst case."""
+    lines = [f"## {name} on {suite.name}, {found.part}", ""]
+    if found.error is not None:
+        lines += [
+            f"Failed: {found.error}",
+            "",
+            "Who fails counts as 1000 % worse than the baseline, there and in all that follows.",
+        ]
+    if found.stopped is not None:
+        lines += [f"It was {found.stopped}", ""]
+    if found.ok:
+        lines += [_scores(suite, found), "", *_table(suite, found)]
+    if told is not None:
+        place, words = told
+        case = found.cases[place]
+        lines += ["", f"# The worst case: {case.case}, seed {case.seed} ({_share(case.gains[PRIMARY])})", "", words]
+    return fitted(harmless("\n".join(lines)))
+
+
+def _scores(suite: Suite, found: Evaluation) -> str:
+    values = ", ".join(f"{one.name} {_share(found.fitness[one.name])}" for one in suite.objectives)
+    text = f"Gain over the baseline (above 0 is better): primary {_share(found.fitness[PRIMARY])}; {values}."
+    return f"{text} Complexity {found.fitness[COMPLEXITY]:.0f}."
+
+
+def _table(suite: Suite, found: Evaluation) -> list[str]:
+    workloads = sorted(found.workloads().items(), key=lambda pair: _gain(pair[1], PRIMARY))
+    names = [PRIMARY, *(one.name for one in suite.objectives)] if len(suite.objectives) > 1 else [PRIMARY]
+    lines = [
+        f"| workload, worst first | {' | '.join((*names, *COLUMNS))} |",
+        "|---" * (1 + len(names) + len(COLUMNS)) + "|",
+    ]
+    for name, cases in workloads[:MOST_ROWS]:
+        cells = [_share(_gain(cases, objective)) for objective in names]
+        cells += [_cell(cases, path, form) for path, form in COLUMNS.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    if len(workloads) > MOST_ROWS:
+        lines.append(f"and {len(workloads) - MOST_ROWS} better ones.")
+    return lines
+
+
+def _gain(cases: Sequence[CaseResult], objective: str) -> float:
+    return mean([case.gains[objective] for case in cases])
+
+
+def _cell(cases: Sequence[CaseResult], path: str, form: str) -> str:
+    values = [value for case in cases if (value := case.figures.get(path)) is not None]
+    return form.format(mean(values)) if values else "none"
+
+
+def _share(value: float) -> str:
+    return f"{value:+.1%}".replace("%", " %")
+
+
+def harmless(text: str) -> str:
+    """Text that no filter takes for a secret."""
+    text = LONG_RUN.sub(lambda run: f"{run[0][:24]}...", text)
+    return SECRET.sub(r"\1\2 is", text)
+
+
+def fitted(text: str, most: int = MOST_BYTES) -> str:
+    """Whole lines, as many as there is room for."""
+    kept, used = [], 0
+    for line in text.splitlines():
+        used += len(line.encode()) + 1
+        if used > most - 4:
+            kept.append("...")
+            break
+        kept.append(line)
+    return "\n".join(kept).rstrip() + "\n"

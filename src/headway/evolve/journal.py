@@ -1,0 +1,121 @@
+"""A search's folder: what the search is, and batch after batch what came of it.
+
+    search.json         which search it is; another one is refused
+    batches/0000.json   the candidates of a batch and their evaluations, in the order that they were asked for
+    cache/              figures of single runs
+    best.yaml           the best bundle, and
+    result.json         what is told in the end
+
+A searcher does the same under the same seed, so that what is written need not hold its state: it is asked again, and
+told what is written. A batch is put into place at once, so that an interruption loses that batch at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from headway import __version__
+from headway.evolve.evaluation import Evaluation
+from headway.evolve.suite import Suite
+from headway.policies.bundle import Bundle
+from headway.types import HeadwayError, Json
+from headway.wording import shown
+
+FORMAT: Final = 1
+SEARCH: Final = "search.json"
+
+
+class Judged(NamedTuple):
+    """A candidate and what came of it."""
+
+    bundle: Bundle
+    evaluation: Evaluation
+
+
+class Journal:
+    """The folder of one search, or nothing where none is named."""
+
+    def __init__(self, folder: Path | None, search: Json) -> None:
+        self.folder = folder
+        if folder is None:
+            return
+        mine = {"format": FORMAT, "headway": __version__, **search}
+        file = folder / SEARCH
+        if file.is_file():
+            _check_same(folder, _read(file), mine)
+            return
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise HeadwayError(f"{folder}: is there already and holds no search; name another folder.")
+        self._write(SEARCH, mine)
+
+    @property
+    def cache(self) -> Path | None:
+        return None if self.folder is None else self.folder / "cache"
+
+    def batches(self) -> list[list[Judged]]:
+        """What has been written so far."""
+        found: list[list[Judged]] = []
+        while self.folder is not None and (file := self.folder / _name(len(found))).is_file():
+            data = _read(file)
+            try:
+                found.append(
+                    [Judged(Bundle.read(one["bundle"]), msgspec.convert(one["evaluation"], Evaluation)) for one in data]
+                )
+            except (msgspec.ValidationError, KeyError, TypeError) as error:
+                raise HeadwayError(f"{file}: is no batch of a search: {error}.") from None
+        return found
+
+    def keep(self, number: int, batch: Sequence[Judged]) -> None:
+        rows = [{"bundle": one.bundle.document(), "evaluation": one.evaluation.document()} for one in batch]
+        self._write(_name(number), rows)
+
+    def conclude(self, result: Json, best: Bundle) -> None:
+        if self.folder is not None:
+            self._write("result.json", result)
+            best.write(self.folder / "best.yaml")
+
+    def _write(self, name: str, document: object) -> None:
+        if self.folder is None:
+            return
+        file = self.folder / name
+        part = file.with_name(f"{file.name}.part")
+        text = msgspec.json.format(msgspec.json.encode(document), indent=1)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(text + b"\n")
+            part.replace(file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
+
+
+def _name(number: int) -> str:
+    return f"batches/{number:04}.json"
+
+
+def _read(file: Path) -> Any:
+    try:
+        return msgspec.json.decode(file.read_bytes())
+    except OSError as error:
+        raise HeadwayError(f"{file}: cannot be read: {error.strerror or error}.") from None
+    except msgspec.DecodeError:
+        raise HeadwayError(f"{file}: is not JSON; somebody has been at it.") from None
+
+
+def _check_same(folder: Path, theirs: Json, mine: Json) -> None:
+    for key in dict.fromkeys((*mine, *theirs)):
+        if theirs.get(key) != mine.get(key):
+            other = f"its {key} is {shown(theirs.get(key))}, not {shown(mine.get(key))}"
+            raise HeadwayError(f"{folder}: holds another search ({other}); name another folder.")
+
+
+def digest(suite: Suite) -> str:
+    """What stands for the cases and objectives that a search sees."""
+    return blake2b(msgspec.json.encode(suite.for_search().document(), order="sorted"), digest_size=8).hexdigest()

@@ -1,0 +1,134 @@
+"""What a disposable process may use, and how the system is told so.
+
+Memory, CPU time, files and processes are limited by the system itself; where pyseccomp is installed (Linux), system
+calls that a simulation has no use for are refused as well: a file can be read, but not written, and there is neither a
+socket nor another process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+import sys
+from functools import cache
+from importlib import import_module
+from math import ceil, isfinite
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway.types import HeadwayError
+from headway.wording import shown
+
+MB: Final = 1 << 20
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38  # of Linux's prctl
+
+# What Python needs to compute and to read files, and nothing that changes anything outside the process. What is on no
+# list is refused, also what kernels learn one day.
+ALLOWED: Final = """
+    read readv pread64 preadv write writev close lseek _llseek dup dup2 dup3 fcntl fcntl64 pipe pipe2
+    poll ppoll select pselect6 _newselect epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd eventfd2
+    stat stat64 lstat lstat64 fstat fstat64 fstatat64 newfstatat statx statfs statfs64 fstatfs fstatfs64
+    access faccessat readlink readlinkat getcwd chdir getdents getdents64 fadvise64 readahead
+    mmap mmap2 munmap mprotect mremap madvise brk mincore membarrier
+    futex futex_time64 get_robust_list set_robust_list rseq set_tid_address arch_prctl sched_yield
+    sched_getaffinity sched_getparam sched_getscheduler getcpu
+    rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending sigaltstack sigreturn restart_syscall pause
+    alarm setitimer getitimer nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time times
+    clock_gettime64 clock_getres_time64 clock_nanosleep_time64
+    getpid getppid gettid getuid geteuid getgid getegid getpgrp getpgid getsid getgroups getresuid getresgid
+    getrandom getrusage getrlimit ugetrlimit sysinfo uname exit exit_group
+"""
+WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+ASKED: Final = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # ioctl: a terminal's state and size, what waits, close on exec
+UNKNOWN: Final = ("clone3", "openat2", "faccessat2")  # for which the C library has an older call
+
+
+class Limits(Struct, frozen=True):
+    """What one evaluation may use: memory beyond that of the process it begins in, CPU time, counted in whole seconds,
+    and time by the wall clock, after which it is ended whatever it is at. A result may be so large."""
+
+    memory_mb: int = 2048
+    cpu_s: float = 60.0
+    deadline_s: float = 60.0
+    result_mb: int = 64
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 and isfinite(value)):
+                raise HeadwayError(f"limits.{name}: must be a number above 0, got {shown(value)}.")
+
+
+def confine(limits: Limits) -> None:
+    """Give this process its limits, for good."""
+    resource = import_module("resource")
+    memory, seconds = _held() + int(limits.memory_mb * MB), ceil(limits.cpu_s)
+    for name, soft, hard in (
+        ("RLIMIT_AS", memory, memory),
+        ("RLIMIT_CPU", seconds, seconds + 1),  # a signal that tells why, then one that nothing holds back
+        ("RLIMIT_FSIZE", 0, 0),
+        ("RLIMIT_NPROC", 0, 0),
+        ("RLIMIT_CORE", 0, 0),
+    ):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a system that has not got this one
+            resource.setrlimit(getattr(resource, name), (soft, hard))
+    signal.alarm(ceil(limits.deadline_s) + 1)  # should nobody be left to end it
+    control(PR_SET_NO_NEW_PRIVS, 1)
+    calls = sieve()
+    if calls is not None:
+        with contextlib.suppress(OSError):  # a kernel that cannot do so
+            calls.load()
+
+
+def _held() -> int:
+    """Bytes of address space that this process has already."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
+
+
+def control(option: int, value: int) -> None:
+    """Linux's prctl; elsewhere nothing."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            _libc().prctl(option, value, 0, 0, 0)
+
+
+@cache
+def _libc() -> Any:
+    return ctypes.CDLL(None)
+
+
+@cache
+def sieve() -> Any:
+    """What lets the calls on the list through and refuses the others; None where there is nothing to make it with.
+    It is made once, before there are children, as that takes longer than to fork one."""
+    if sys.platform != "linux":
+        return None
+    try:
+        library = import_module("pyseccomp")
+    except (ImportError, RuntimeError, OSError):  # the package, or the library that it binds
+        return None
+    allow, argument = library.ALLOW, library.Arg
+    calls = library.SyscallFilter(library.ERRNO(errno.EPERM))
+    for name in ALLOWED.split():
+        _rule(calls, allow, name)
+    for name in UNKNOWN:
+        _rule(calls, library.ERRNO(errno.ENOSYS), name)
+    for name, place in (("open", 1), ("openat", 2)):
+        _rule(calls, allow, name, argument(place, library.MASKED_EQ, WRITING, 0))
+    for request in ASKED:
+        _rule(calls, allow, "ioctl", argument(1, library.EQ, request))
+    _rule(calls, allow, "prlimit64", argument(2, library.EQ, 0))  # to ask for a limit, not to set it
+    return calls
+
+
+def _rule(calls: Any, action: int, name: str, *arguments: Any) -> None:
+    with contextlib.suppress(OSError, ValueError):  # a call that Linux never had on this processor
+        calls.add_rule(action, name, *arguments)

@@ -1,0 +1,224 @@
+"""Language models: one behind an endpoint that speaks as OpenAI's does, a function, or what one has said before."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from headway.types import HeadwayError
+from headway.wording import cut, one_line, shown
+
+Message = Mapping[str, Any]  # {"role": ..., "content": ...}
+Prompt = str | Sequence[Message]  # a text is a user's only message
+KEY: Final = "OPENAI_API_KEY"  # the environment variable that has the key
+AGAIN: Final = (408, 409, 429, 500, 502, 503, 504)  # answers of a server that may be different next time
+PAUSES_S: Final = (1.0, 4.0, 16.0)  # before each further try
+LONGEST_ANSWER: Final = 4 << 20  # bytes
+
+
+class Model(Protocol):
+    """Whoever answers prompts. It must be picklable where a framework asks from processes of its own."""
+
+    def __call__(self, prompt: Prompt, /) -> str: ...
+
+
+def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    return [dict(one) for one in prompt]
+
+
+class Endpoint:
+    """A model behind `{api_base}/chat/completions`. The key is read from the environment as it is needed, kept nowhere,
+    and shown in no message; without one none is sent."""
+
+    def __init__(
+        self,
+        name: str,
+        api_base: str,
+        key_variable: str = KEY,
+        *,
+        timeout_s: float = 300.0,
+        pauses_s: Sequence[float] = PAUSES_S,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        parts = urllib.parse.urlsplit(api_base)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise HeadwayError(f"--api-base: expected a URL like http://127.0.0.1:8000/v1, got {shown(api_base)}.")
+        if "@" in parts.netloc:
+            raise HeadwayError(f"--api-base: holds a password; put the key into the variable {key_variable} instead.")
+        self.name, self.url, self.key_variable = name, f"{api_base.rstrip('/')}/chat/completions", key_variable
+        self.timeout_s, self.pauses_s, self.settings = timeout_s, tuple(pauses_s), dict(settings or {})
+
+    def __call__(self, prompt: Prompt, /) -> str:
+        body = json.dumps({"model": self.name, "messages": messages_of(prompt), **self.settings}).encode()
+        for pause in (*self.pauses_s, None):
+            try:
+                return self._asked(body)
+            except _Busy as error:
+                if pause is None:
+                    raise HeadwayError(f"{self.url}: {error} ({1 + len(self.pauses_s)} tries).") from None
+                time.sleep(pause)
+        raise AssertionError  # the last try returns or raises
+
+    def _asked(self, body: bytes) -> str:
+        key = os.environ.get(self.key_variable, "")
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        request = urllib.request.Request(self.url, body, headers, method="POST")
+        try:
+            with _OPENER.open(request, timeout=self.timeout_s) as answer:
+                return _text(answer.read(LONGEST_ANSWER), self.url)
+        except urllib.error.HTTPError as error:
+            told = _without(key, _said(error))
+            if error.code in AGAIN:
+                raise _Busy(f"answered {error.code}{told}") from None
+            hint = f"; the key is read from {self.key_variable}" if error.code in (401, 403) else ""
+            raise HeadwayError(f"{self.url}: answered {error.code}{told}{hint}.") from None
+        except (OSError, HTTPException) as error:
+            raise _Busy(f"no answer: {_without(key, one_line(error))}") from None
+
+
+class _Busy(Exception):
+    """No answer this time."""
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Go nowhere else: the key is for the address that was named."""
+
+    def redirect_request(self, *given: Any) -> None:
+        return None
+
+
+_OPENER: Final = urllib.request.build_opener(_Stay)
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    try:
+        text = error.read(2000).decode("utf-8", "replace").strip()
+    except (OSError, HTTPException):
+        return ""
+    return f": {cut(text, 200)}" if text else ""
+
+
+def _without(key: str, text: str) -> str:
+    return text.replace(key, "***") if key else text
+
+
+def _text(data: bytes, url: str) -> str:
+    try:
+        found = json.loads(data)["choices"][0]["message"]["content"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise HeadwayError(f"{url}: gave no chat completion: {cut(data[:100].decode('utf-8', 'replace'))}.") from None
+    if not isinstance(found, str) or not found.strip():
+        raise HeadwayError(f"{url}: the model said nothing.")
+    return found
+
+
+class Recorder:
+    """Asks a model and writes every prompt and answer to a file, a line of JSON each. A file that is there is an error,
+    unless it is to be gone on with: then lines are added, and what it has an answer to is first taken from there."""
+
+    def __init__(self, model: Model, file: str | os.PathLike[str], *, go_on: bool = False) -> None:
+        self.model, self.file = model, os.fspath(file)
+        there = Path(self.file).exists()
+        if there and not go_on:
+            raise HeadwayError(f"{self.file}: is there already; name another file to record to.")
+        self.known = Replay(self.file) if there else None
+        _append(self.file, b"")  # so that a place that cannot be written to is told before anything is asked
+
+    def __call__(self, prompt: Prompt, /) -> str:
+        found = None if self.known is None else self.known.find(prompt)
+        if found is not None:
+            return found
+        answer = self.model(prompt)
+        row = {"messages": messages_of(prompt), "answer": answer}
+        _append(self.file, (json.dumps(row) + "\n").encode())
+        return answer
+
+
+class Replay:
+    """A model's transcript in its place. A prompt that was asked several times gets its answers in turn. With
+    `in_order` prompts are not looked at: the n-th gets the n-th answer."""
+
+    def __init__(self, file: str | os.PathLike[str], *, in_order: bool = False) -> None:
+        self.file, self.in_order = os.fspath(file), in_order
+        self.answers: dict[str, list[str]] = {}
+        self.every: list[str] = []
+        self.asked = 0
+        for number, row in enumerate(_rows(self.file), start=1):
+            try:
+                answer = row["answer"]
+                self.answers.setdefault(_key(row["messages"]), []).append(answer)
+                self.every.append(answer)
+            except (LookupError, TypeError):
+                raise HeadwayError(f"{self.file}: line {number} is no prompt with its answer.") from None
+
+    def find(self, prompt: Prompt) -> str | None:
+        several = self.answers.get(_key(messages_of(prompt)))
+        return several.pop(0) if several else None
+
+    def __call__(self, prompt: Prompt, /) -> str:
+        self.asked += 1
+        if self.in_order:
+            if self.asked > len(self.every):
+                raise HeadwayError(f"{self.file}: has {len(self.every)} answers, and one more is asked for.")
+            return self.every[self.asked - 1]
+        found = self.find(prompt)
+        if found is None:
+            last = str(messages_of(prompt)[-1]["content"])
+            what = f"prompt {self.asked} is not in the transcript, or not once more; it ends in {shown(last[-60:])}"
+            raise HeadwayError(f"{self.file}: {what}.")
+        return found
+
+
+def _key(messages: Sequence[Message]) -> str:
+    return json.dumps([dict(one) for one in messages], sort_keys=True)
+
+
+def _rows(file: str) -> list[Any]:
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise HeadwayError(f"{file}: cannot be read: {one_line(error)}.") from None
+    found = []
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
+        try:
+            found.append(json.loads(line))
+        except (ValueError, RecursionError):
+            raise HeadwayError(f"{file}: line {number} is no JSON.") from None
+    return found
+
+
+def _append(file: str, line: bytes) -> None:
+    """One write, so that the lines of several processes do not mix."""
+    try:
+        place = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(place, line)
+        finally:
+            os.close(place)
+    except OSError as error:
+        raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
+
+
+def code_in(answer: str) -> str:
+    """The code of an answer: its last fenced block, or all of it where there is none."""
+    blocks: list[list[str]] = []
+    inside = False
+    for line in answer.splitlines():
+        if line.strip().startswith("```"):
+            inside = not inside
+            if inside:
+                blocks.append([])
+        elif inside:
+            blocks[-1].append(line)
+    found = "\n".join(blocks[-1]) if blocks else answer
+    return found.strip() + "\n"

@@ -1,0 +1,127 @@
+"""What a candidate is judged by: figures of a run's summary, each with a direction and a weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+
+from headway.results.ranking import direction as best_way
+from headway.results.ranking import figure as known_figure
+from headway.section import read
+from headway.types import HeadwayError, Json
+from headway.wording import shown
+
+Direction = Literal["minimize", "maximize"]
+WAYS: Final[dict[str, Direction]] = {"low": "minimize", "high": "maximize"}
+PRIMARY, COMPLEXITY = "primary", "complexity"  # what every fitness holds beside its objectives
+GROUPS: Final = ("tenants", "classes", "kinds")  # lists of a summary, of which `tenants.NAME.` picks a member
+
+
+class Objective(Struct, frozen=True):
+    """A figure, or a weighted sum of figures, that is to be low or high. One without weight is reported alone."""
+
+    name: str
+    figure: str | dict[str, float]  # a dotted path into a run's summary, or weights by such paths
+    direction: Direction
+    weight: float = 1.0
+
+    @property
+    def terms(self) -> dict[str, float]:
+        return {self.figure: 1.0} if isinstance(self.figure, str) else self.figure
+
+    def value(self, figures: Mapping[str, float | None]) -> float | None:
+        """What a run gave; None where it had no sample of a figure, or one that is no number."""
+        found = [(figures.get(path), weight) for path, weight in self.terms.items()]
+        values = [number * weight for number, weight in found if number is not None]
+        total = math.fsum(values) if len(values) == len(found) and all(map(math.isfinite, values)) else math.nan
+        return total if math.isfinite(total) else None
+
+
+class _Keys(Struct):
+    figure: Any
+    name: str | None = None
+    direction: Direction | None = None
+    weight: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
+
+
+def read_objectives(data: object, where: str) -> tuple[Objective, ...]:
+    """The list `objectives` of a suite."""
+    if not isinstance(data, list) or not data:
+        raise HeadwayError(f"{where}: expected a list of {{name, figure, direction, weight}}, got {shown(data)}.")
+    found = tuple(_objective(one, f"{where}[{place}]") for place, one in enumerate(data))
+    names: list[str] = [PRIMARY, COMPLEXITY]
+    for place, one in enumerate(found):
+        if one.name in names:
+            raise HeadwayError(f"{where}[{place}].name: {shown(one.name)} is taken; give it another name.")
+        names.append(one.name)
+    if not any(one.weight for one in found):
+        raise HeadwayError(f"{where}: one objective at least must have a weight above 0.")
+    return found
+
+
+def _objective(data: object, where: str) -> Objective:
+    keys = read(_Keys, {"figure": data} if isinstance(data, str) else data, where)
+    figure = _figure(keys.figure, f"{where}.figure")
+    first = figure if isinstance(figure, str) else next(iter(figure))
+    direction = keys.direction or WAYS.get(str(best_way(plain(first))))
+    if direction is None:
+        raise HeadwayError(f"{where}.direction: is missing; write minimize or maximize.")
+    name = keys.name or (figure if isinstance(figure, str) else None)
+    if not name:
+        raise HeadwayError(f"{where}.name: is missing; a weighted sum of figures has no name of its own.")
+    return Objective(name, figure, direction, keys.weight)
+
+
+def _figure(data: object, where: str) -> str | dict[str, float]:
+    if isinstance(data, str):
+        return _path(data, where)
+    if not isinstance(data, dict) or not data:
+        raise HeadwayError(
+            f"{where}: expected a figure such as latency.e2e.mean, or weights by such, got {shown(data)}."
+        )
+    found: dict[str, float] = {}
+    for path, weight in data.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight <= 0:
+            raise HeadwayError(f"{where}.{path}: expected a weight above 0, got {shown(weight)}.")
+        found[_path(str(path), where)] = float(weight)
+    return found
+
+
+def _path(text: str, where: str) -> str:
+    """A figure as it is written in the summary; one of a tenant or class follows `tenants.NAME.`."""
+    try:
+        return prefix_of(text) + known_figure(plain(text))
+    except HeadwayError as error:
+        raise HeadwayError(f"{where}: {str(error).removeprefix('by: ')}") from None
+
+
+def plain(path: str) -> str:
+    """The figure without the tenant or class that it is of."""
+    return path.removeprefix(prefix_of(path))
+
+
+def prefix_of(path: str) -> str:
+    group, _, rest = path.partition(".")
+    name, dot, _ = rest.partition(".")
+    return f"{group}.{name}." if group in GROUPS and name and dot else ""
+
+
+def figures_of(summary: Json, paths: Sequence[str]) -> dict[str, float | None]:
+    """The numbers at these paths of a run's summary; None where there is none."""
+    return {path: _number(summary, path) for path in paths}
+
+
+def _number(summary: Json, path: str) -> float | None:
+    found: Any = summary
+    prefix = prefix_of(path)
+    if prefix:
+        group, name, _ = prefix.split(".")
+        found = next((one for one in summary.get(group, ()) if one["id"] == name), None)
+    for part in path.removeprefix(prefix).split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        return None
+    return float(found)

@@ -1,0 +1,208 @@
+"""How good a program is, for OpenEvolve, and for SkyDiscover, which asks in the same way.
+
+A folder has all that it takes: `evaluator.py` with the functions that the frameworks call, `initial_program.py`,
+`config.yaml` of OpenEvolve, and `task.json` with the suite, its held-out part left out. Frameworks execute the
+evaluator's file again and again, so it is short and what is dear is kept here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headway.evolve.blocks import sources_in
+from headway.evolve.evaluate import evaluate
+from headway.evolve.evaluation import Evaluation
+from headway.evolve.feedback import fitted, harmless
+from headway.evolve.fitness import FAILED, mean
+from headway.evolve.objectives import COMPLEXITY, PRIMARY
+from headway.evolve.suite import Suite
+from headway.evolve.texts import bundle_of
+from headway.policies.bundle import Bundle
+from headway.types import HeadwayError, Json
+from headway.wording import one_line
+
+TASK: Final = "task.json"
+PROGRAM: Final = "initial_program.py"
+EVALUATOR: Final = "evaluator.py"
+CANDIDATES: Final = "candidates.jsonl"  # the programs that came through, a line each
+SCORE: Final = "combined_score"
+FEATURES: Final = {"cached": "cache.token_hit_ratio", "uneven": "balance.cv"}  # what a grid of programs is laid out by
+OPENEVOLVE: Final = "openevolve.evaluation_result"
+SKYDISCOVER: Final = "skydiscover.evaluation.evaluation_result"
+PASSES: Final = -9.0  # stage 1 of a suite without a cascade: whoever works at all
+SOURCE: Final = '''\
+"""Judges a program of policies. Made by headway; see initial_program.py for the program."""
+
+from pathlib import Path
+
+from headway.evolve.openevolve_evaluator import judge
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def evaluate(program_path):
+    return judge(FOLDER, program_path)
+
+
+def evaluate_stage1(program_path):
+    return judge(FOLDER, program_path, stage=1)
+
+
+def evaluate_stage2(program_path):
+    return judge(FOLDER, program_path, stage=2)
+'''
+
+
+class Task(Struct, frozen=True):
+    """What programs are to do, as a folder has it."""
+
+    suite: Json
+    base: Json  # the bundle whose other stages stay
+    program: str
+    deadline_s: float
+    cache: str = "cache"  # the folder of figures, from that of the task
+
+    def threshold(self) -> float:
+        """What a program has to reach in stage 1 to be worth the rest."""
+        cascade = self.suite.get("cascade")
+        return PASSES if cascade is None else float(cascade["threshold"])
+
+
+class Judge:
+    """Judges programs, within `deadline_s` each: a framework's patience must be longer, for what it gives up on goes on
+    and holds up the rest."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            task = msgspec.json.decode((folder / TASK).read_bytes(), type=Task)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise HeadwayError(f"{folder / TASK}: cannot be read: {one_line(error)}.") from None
+        self.task, self.folder = task, folder
+        self.suite, self.base = Suite.of(task.suite), Bundle.read(task.base)
+
+    def first(self, bundle: Bundle) -> Evaluation:
+        """Stage 1: a few cases. In words only where it goes no further."""
+        count = 1 if self.suite.cascade is None else self.suite.cascade.first
+        cases = self.suite.cases("train")[:count]
+        found = self._evaluated(bundle, cases=cases, told=False)
+        passed = found.fitness[PRIMARY] >= self.task.threshold()
+        return found if passed else self._evaluated(bundle, cases=cases)
+
+    def whole(self, bundle: Bundle) -> Evaluation:
+        return self._evaluated(bundle)
+
+    def _evaluated(self, bundle: Bundle, **how: Any) -> Evaluation:
+        # Runs of other stages and processes are in the folder's cache.
+        return evaluate(bundle, self.suite, deadline_s=self.task.deadline_s, cache=self.folder / self.task.cache, **how)
+
+    def judge(self, program: str, stage: int) -> tuple[dict[str, float], dict[str, str]]:
+        try:
+            bundle = bundle_of(self.base, sources_in(program, self.task.program), "candidate")
+        except HeadwayError as error:
+            return self.failed(str(error))
+        found = self.first(bundle) if stage == 1 else self.whole(bundle)
+        if found.ok and found.stopped is None and stage != 1:
+            _append(self.folder / CANDIDATES, {"program": program})
+        return metrics(self.suite, found), {"summary": found.summary}
+
+    def failed(self, why: str) -> tuple[dict[str, float], dict[str, str]]:
+        return metrics(self.suite, None), {"summary": fitted(harmless(f"Failed: {why}"))}
+
+
+def judge(folder: Path, program_path: str, stage: int = 0) -> Any:
+    """What a framework is told of a program: metrics, always the same and finite, and a summary in words. Stage 1 is
+    the cascade's first cases, 2 the rest, and 0 all of it. Never raises."""
+    try:
+        made = _judge(str(folder))
+    except Exception as error:
+        return result(_bare(), {"summary": f"Failed: {one_line(error)}.\n"})
+    try:
+        program = Path(program_path).read_text(encoding="utf-8")
+        # SkyDiscover's own thresholds are for other scales: nobody would ever reach its second stage.
+        return result(*made.judge(program, 0 if SKYDISCOVER in sys.modules else stage))
+    except Exception as error:  # whatever it is, the next candidate may be better
+        return result(*made.failed(f"{one_line(error)}."))
+
+
+def _bare() -> dict[str, float]:
+    """Of a folder that cannot be read, whose objectives are not known."""
+    return {SCORE: FAILED, COMPLEXITY: 0.0, **dict.fromkeys(FEATURES, 0.0)}
+
+
+@lru_cache(maxsize=8)
+def _judge(folder: str) -> Judge:
+    return Judge(Path(folder))
+
+
+def metrics(suite: Suite, found: Evaluation | None) -> dict[str, float]:
+    """The score, every objective's gain, the complexity and the features; of who failed as of everybody."""
+    fitness = {} if found is None else found.fitness
+    told = {SCORE: fitness.get(PRIMARY, FAILED)}
+    told |= {f"gain_{one.name}": fitness.get(one.name, FAILED) for one in suite.objectives}
+    told[COMPLEXITY] = fitness.get(COMPLEXITY, 0.0)
+    for name, path in FEATURES.items():
+        cases = [] if found is None else found.cases
+        values = [value for case in cases if (value := case.figures.get(path)) is not None and math.isfinite(value)]
+        told[name] = _within(mean(values)) if values else 0.0
+    return told
+
+
+def _within(value: float) -> float:
+    """From 0 to 1, so that one outlier does not push all others into one cell of a grid."""
+    return max(0.0, value) / (1.0 + max(0.0, value))
+
+
+def result(told: dict[str, float], artifacts: dict[str, str]) -> Any:
+    """As the framework that is loaded has results; several have a class of one name and look for their own."""
+    places = (OPENEVOLVE, SKYDISCOVER)
+    classes = tuple(sys.modules[place].EvaluationResult for place in places if place in sys.modules)
+    if not classes:
+        return {**told}
+    return type("EvaluationResult", classes, {})(metrics=told, artifacts=artifacts)
+
+
+def prepare(
+    folder: str | os.PathLike[str],
+    suite: Suite,
+    base: Bundle,
+    program: str,
+    deadline_s: float | None = None,
+    cache: str = "cache",
+) -> Task:
+    """Write the evaluator's files to a folder."""
+    place = Path(folder)
+    patience = 4 * suite.deadline_s if deadline_s is None else deadline_s
+    made = Task(suite.for_search().document(), base.document(), program, patience, cache)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / TASK).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
+        (place / PROGRAM).write_text(program, encoding="utf-8")
+        (place / EVALUATOR).write_text(SOURCE, encoding="utf-8")
+    except OSError as error:
+        raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
+    return made
+
+
+def candidates(folder: Path) -> list[str]:
+    """The programs that came through so far, each once."""
+    file = folder / CANDIDATES
+    lines = file.read_text(encoding="utf-8").split("\n") if file.is_file() else []
+    return list(dict.fromkeys(json.loads(line)["program"] for line in lines if line))
+
+
+def _append(file: Path, row: Json) -> None:
+    """One write, so that the lines of several processes do not mix."""
+    place = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(place, (json.dumps(row) + "\n").encode())
+    finally:
+        os.close(place)

@@ -1,0 +1,121 @@
+"""The policy language for a language model: what there is and what there is not, made of what the compiler knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from headway.evolve.suite import Suite
+from headway.policies.code import language as lang
+
+ROLES: Final = {
+    "admission": "decides whether a request is let in",
+    "priority": "says how much a request matters",
+    "routing": "chooses the instance that serves a request",
+    "scheduler": "orders the requests that wait at an instance",
+    "scaling": "says how many replicas a pool is to have",
+}
+MEANINGS: Final = {
+    "request.shared_prefix_tokens": "of the prompt, shared with others",
+    "request.max_tokens": "None where the client did not say",
+    "request.turn": "its place in the conversation",
+    "request.session": "None without one",
+    "request.arrival": "seconds",
+    "instance.index": "its place, from 0",
+    "instance.kv_blocks": "of its cache",
+    "instance.inflight": "requests sent there that have not ended",
+    "instance.inflight_tokens": "their prompt tokens",
+    "instance.pending_prefill_tokens": "uncached prompt tokens still to be computed",
+    "instance.decode_tokens": "prompt tokens of those that generate",
+    "instance.routed_since_report": "requests sent since it last reported",
+    "instance.queued": "waiting there, as last reported",
+    "instance.running": "in its batch, as last reported",
+    "instance.effective_load": "queued + running + routed_since_report",
+    "instance.kv_utilization": "0 to 1, as last reported",
+    "instance.hit_rate": "of its cache, as last reported",
+    "instance.recent_ttft": "seconds, None where nothing was seen",
+    "instance.recent_tpot": "seconds, None where nothing was seen",
+    "instance.estimated_wait": "seconds of prefill pending there",
+    "cluster.now": "seconds",
+    "cluster.instances": "all candidates",
+    "cluster.totals": "of all instances",
+    "ticket.enqueued": "seconds, when it came",
+    "ticket.number": "in order of arrival",
+    "pool.replicas": "as they are now",
+    "pool.since_scaled": "seconds, None where it never was",
+}
+HELP: Final = {
+    "ratio": "ratio(a, b): a / b, and 0.0 where b is 0",
+    "cached_tokens": "cached_tokens(instance): prompt tokens of this request believed cached there",
+    "estimated_ttft": "estimated_ttft(instance, tokens): seconds for the prefill pending there and so many tokens more",
+    "tenant": "tenant(request): what was seen of its tenant, with requests, active, rate, slo_class and burst",
+    "recall": "recall(key, default): what was remembered under a text or whole number",
+    "remember": "remember(key, value): keep a number or short text from decision to decision",
+    "concurrency": "concurrency(pool, seconds): mean requests under way",
+    "rate": "rate(pool, seconds): requests a second",
+    "output_rate": "output_rate(pool, seconds): tokens a second",
+    "attainment": "attainment(pool): share of requests within their SLO, or None",
+}
+RULES: Final = """\
+It is a part of Python. There are functions, constants and parameters at the top level, and in functions assignments,
+if, for, while, break, continue, return, arithmetic, comparisons, lists, tuples, dicts, and comprehensions with one for.
+There is no import, class, lambda (but as key= of min, max and sorted), try, with, global, recursion, default argument,
+f-string, set, **, print, and no attribute but the fields below.
+NAME = parameter(default, low, high) is a number with its range; use it for constants worth tuning.
+Of score and route a routing policy has one. Every result must be a finite number of the kind that is wanted.
+A decision has 100,000 steps. Output lengths are not known."""
+
+
+def primer(stages: Sequence[str]) -> str:
+    """All that a policy of these stages can be made of."""
+    parts = ["Policies are written in a small language.", RULES, "", "Functions to define:"]
+    records: dict[int, None] = {}
+    for stage in stages:
+        for name, entrance in {**lang.ENTRANCES[stage], **lang.HOOKS.get(stage, {})}.items():
+            arguments = ", ".join(argument for argument, _ in entrance.arguments)
+            told = "optional, told where each request went" if name in lang.HOOKS.get(stage, {}) else entrance.gives
+            parts.append(f"- {stage}: {name}({arguments}): {told}")
+            for _, kind in entrance.arguments:
+                records.update(dict.fromkeys(_reached(kind)))
+    parts += ["", "Fields:", *(f"- {lang.RECORDS[kind]}: {_fields(kind)}" for kind in records)]
+    usual = [name for name, one in lang.FUNCTIONS.items() if name not in HELP and not one.stages]
+    parts += ["", f"Functions: {', '.join(usual)}, as in Python, and"]
+    parts += [f"- {HELP[name]}" for name, one in lang.FUNCTIONS.items() if name in HELP and _there(one, stages)]
+    return "\n".join(parts)
+
+
+def task(suite: Suite, stages: Sequence[str]) -> str:
+    """What is wanted."""
+    what = "; ".join(f"the {stage} policy {ROLES[stage]}" for stage in stages)
+    aims = ", ".join(f"{one.name} (weight {one.weight:g})" for one in suite.objectives)
+    return (
+        f"You improve the policies of a cluster that serves language models: {what}.\n"
+        f"A simulator judges them on {len(suite.cases('train'))} cases by {aims}: each is a gain over a baseline in "
+        "the same case, 0.1 is a tenth better, and the fitness is the weighted mean. A policy that is refused or fails "
+        "in one case has -10. Winners are judged on workloads that nobody has seen, so find rules that hold anywhere, "
+        "and keep them simple."
+    )
+
+
+def _reached(kind: int) -> list[int]:
+    """A record and those that its fields lead to."""
+    kind = lang.INSTANCE if kind == lang.INSTANCES else kind
+    found = [kind]
+    for field in lang.FIELDS[kind].values():
+        step = lang.INSTANCE if field.kind == lang.INSTANCES else field.kind
+        if step in lang.FIELDS and step not in found:
+            found.append(step)
+    return found
+
+
+def _fields(kind: int) -> str:
+    record = lang.RECORDS[kind]
+    told = []
+    for name in lang.FIELDS[kind]:
+        meaning = MEANINGS.get(f"{record}.{name}")
+        told.append(name if meaning is None else f"{name} ({meaning})")
+    return ", ".join(told)
+
+
+def _there(one: lang.Function, stages: Sequence[str]) -> bool:
+    return not one.stages or any(stage in one.stages for stage in stages)

@@ -1,0 +1,100 @@
+"""A rule as source of the policy language, for people to read and for the simulator to run."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import Final
+
+from headway.evolve.expression import BRANCH, CONSTANT, FEATURES, OPERATORS, Node, walk
+
+INDENT: Final = "    "
+WIDTH: Final = 76  # of a line, its indentation aside
+LOOSEST, SUM, PRODUCT, CALL = 0, 5, 6, 9  # how tightly operators bind, as in `Operator.binding`
+
+
+def source_of(rule: Node) -> str:
+    """`score` alone where a rule looks at one instance at a time; where it looks at the candidates together, `route`
+    works out what they share, once a request."""
+    used = {node.name for _, node in walk(rule)}
+    shared = _shared(used)
+    named = [name for name, one in FEATURES.items() if name in used and not one.shared and not _plain(name)]
+    body = [*_values(named), *_returns(rule)]
+    if not shared:
+        return _function("score(request, instance, cluster)", body)
+    handed = [name for name in shared if name in used or any(name in FEATURES[one].needs for one in named)]
+    best = f"max(instances, key=lambda one: worth({', '.join(('request', 'one', *handed))}))"
+    route = _function("route(request, instances, cluster)", [*_values(shared), *_lines("return", best)])
+    return route + "\n\n" + _function(f"worth({', '.join(('request', 'instance', *handed))})", body)
+
+
+def _shared(used: set[str]) -> list[str]:
+    """The shared features that a rule needs, each after those that it needs itself."""
+    wanted = {name for name in used if name in FEATURES and FEATURES[name].shared}
+    wanted |= {need for name in used if name in FEATURES for need in FEATURES[name].needs}
+    wanted |= {need for name in wanted for need in FEATURES[name].needs}
+    return [name for name, one in FEATURES.items() if one.shared and name in wanted]
+
+
+def _plain(name: str) -> bool:
+    """Whether a feature is written where it is used, and has no line of its own."""
+    return FEATURES[name].text.replace(".", "").replace("_", "").isalpha()
+
+
+def _function(head: str, lines: list[str]) -> str:
+    return "\n".join([f"def {head}:", *(INDENT + line for line in lines)]) + "\n"
+
+
+def _returns(node: Node) -> list[str]:
+    """The lines of a rule's value. Branches at the top become statements: that is a decision tree."""
+    if node.name != BRANCH:
+        return _lines("return", text_of(node))
+    condition, chosen, other = node.arguments
+    head = _lines("if", text_of(condition), ":")
+    return [*head, *(INDENT + line for line in _returns(chosen)), *_returns(other)]
+
+
+def _values(names: list[str]) -> list[str]:
+    return [line for name in names for line in _lines(f"{name} =", FEATURES[name].text)]
+
+
+def _lines(head: str, text: str, tail: str = "") -> list[str]:
+    """A statement, in parentheses on lines of their own where one would be too long."""
+    if len(head) + len(text) + len(tail) < WIDTH:
+        return [f"{head} {text}{tail}"]
+    parts = wrap(text, WIDTH - len(INDENT), break_long_words=False, break_on_hyphens=False)
+    return [f"{head} (", *(INDENT + part for part in parts), f"){tail}"]
+
+
+def text_of(node: Node, outer: int = LOOSEST) -> str:
+    """An expression, in parentheses where what stands around it binds more tightly."""
+    if node.name == CONSTANT:
+        return f"({node.value!r})" if node.value < 0 and outer > PRODUCT else repr(node.value)
+    if node.name in FEATURES:
+        return FEATURES[node.name].text if _plain(node.name) else node.name
+    if node.name == "add":
+        text, binding = _sum(*node.arguments), SUM
+    else:
+        operator = OPERATORS[node.name]
+        binding = operator.binding
+        texts = []
+        for place, one in enumerate(node.arguments):  # what follows an operator binds more tightly than it
+            texts.append(text_of(one, LOOSEST if binding == CALL else binding + (place > 0 or binding == LOOSEST)))
+        text = operator.form.format(*texts)
+    return f"({text})" if binding < outer else text
+
+
+def _sum(one: Node, other: Node) -> str:
+    """The constant last, and what is taken away after a minus."""
+    first, second = (other, one) if one.name == CONSTANT or _negative(one) else (one, other)
+    if not _negative(second):
+        return f"{text_of(first, SUM)} + {text_of(second, SUM)}"
+    if second.name == CONSTANT:
+        return f"{text_of(first, SUM)} - {-second.value!r}"
+    factor, rest = second.arguments
+    factor = Node(CONSTANT, (), -factor.value)
+    return f"{text_of(first, SUM)} - {text_of(Node('multiply', (factor, rest)), PRODUCT)}"
+
+
+def _negative(node: Node) -> bool:
+    factor = node.arguments[0] if node.name == "multiply" else node
+    return factor.name == CONSTANT and factor.value < 0

@@ -1,0 +1,262 @@
+"""A suite: what candidates are judged on. One YAML file <-> a validated `Suite`.
+
+objectives   figures with direction and weight
+baseline     the policies that gains are measured against
+scenario     what all cases share: cluster, slo, signals, ...
+workloads    workload sections by name
+train        lists of {workload, seeds} with changes of `cluster` or `scenario`: what a search sees,
+validation   what it may choose among its finds by,
+held_out     and what it never sees
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from headway import overrides, references
+from headway.evolve.cases import Case
+from headway.evolve.objectives import Objective, read_objectives
+from headway.policies.bundle import Bundle
+from headway.scenario import Scenario
+from headway.section import read
+from headway.types import HeadwayError, Json
+from headway.units import duration_ps
+from headway.wording import cut, shown, suggest
+
+DEFAULT: Final = "routing-2026-11"
+PARTS: Final = ("train", "validation", "held_out")
+HELD_OUT: Final = "held_out"
+MOST_SEEDS: Final = 1000  # of one entry
+SHARED: Final = ("workload", "seed", "policies", "name")  # what `scenario` must leave to others
+PS: Final = 10**12
+
+
+class Cascade(Struct, frozen=True):
+    """The first cases of `train` come first; who is below the threshold there is not run on the others."""
+
+    first: Annotated[int, Meta(ge=1)]
+    threshold: Annotated[float, Meta(ge=-10, le=10)]
+
+
+class Suite(Struct, frozen=True):
+    """A validated suite. Make one with `Suite.load`."""
+
+    name: str
+    objectives: tuple[Objective, ...]
+    baseline: Json  # policies by stage
+    parts: dict[str, tuple[Case, ...]]
+    cascade: Cascade | None = None
+    deadline_s: float = 60.0  # for one simulation, by the wall clock
+
+    @classmethod
+    def load(cls, source: str | Path | Mapping[str, Any] | Suite = DEFAULT) -> Suite:
+        """From a file, a preset's name or a mapping."""
+        if isinstance(source, Suite):
+            return source
+        if isinstance(source, Mapping):
+            return _suite(dict(source), "suite", None)
+        return _read(source)
+
+    def cases(self, part: str = "train") -> tuple[Case, ...]:
+        """Of a part, in order; an error where the suite has none such."""
+        if part not in PARTS:
+            raise HeadwayError(f"part: a suite has no part {shown(part)}.{suggest(str(part), PARTS)}")
+        if not self.parts.get(part):
+            raise HeadwayError(f"{self.name}: has no cases in the part {part!r}.")
+        return self.parts[part]
+
+    def for_search(self) -> Suite:
+        """What a search is handed: the suite without its held-out cases."""
+        return replace(self, parts={name: cases for name, cases in self.parts.items() if name != HELD_OUT})
+
+    def document(self) -> Json:
+        """All of it as plain values, for another process; `Suite.of` makes it again."""
+        found: Json = msgspec.to_builtins(self)
+        return found
+
+    @classmethod
+    def of(cls, document: Json) -> Suite:
+        """From what `document` gave."""
+        return msgspec.convert(document, cls)
+
+
+class _Keys(Struct):
+    objectives: Any
+    train: Any
+    name: str | None = None
+    baseline: Any = msgspec.field(default_factory=dict)
+    scenario: Any = msgspec.field(default_factory=dict)
+    workloads: Any = msgspec.field(default_factory=dict)
+    validation: Any = msgspec.field(default_factory=list)
+    held_out: Any = msgspec.field(default_factory=list)
+    cascade: Any = None
+    deadline: Any = "60s"
+
+
+class _Entry(Struct):
+    workload: Any
+    seeds: Any
+    name: str | None = None
+    cluster: Any = msgspec.field(default_factory=dict)
+    scenario: Any = msgspec.field(default_factory=dict)
+
+
+def presets() -> list[str]:
+    """The names of the suites that come with the package."""
+    folder = resources.files("headway") / "presets" / "suites"
+    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def _read(source: str | Path) -> Suite:
+    path = Path(source).expanduser()
+    if path.is_file():
+        return _suite(overrides.read_yaml(path), str(path), path.parent)
+    if str(source) in presets():
+        file = resources.files("headway") / "presets" / "suites" / f"{source}.yaml"
+        return _suite(overrides.parse_yaml(file.read_text(encoding="utf-8"), str(source)), str(source), None)
+    hint = suggest(cut(str(source)), presets())
+    raise HeadwayError(f"{cut(str(source))}: there is no such suite file, nor a preset of that name.{hint}")
+
+
+def _suite(data: Any, source: str, folder: Path | None) -> Suite:
+    """Every section read strictly; mistakes in a file are told after its name."""
+    try:
+        if not isinstance(data, dict):
+            raise HeadwayError(f"a suite is a mapping with 'objectives' and 'train', this is {shown(data)}.")
+        keys = read(_Keys, references.absolute(data, folder), "")
+        shared = _sections(keys.scenario, "scenario")
+        for section in SHARED:
+            if section in shared:
+                raise HeadwayError(f"scenario.{section}: does not belong here; the cases and candidates bring theirs.")
+        suite = Suite(
+            name=keys.name or Path(source).stem,
+            objectives=read_objectives(keys.objectives, "objectives"),
+            baseline=_baseline(keys.baseline),
+            parts={part: _part(part, getattr(keys, part), shared, keys.workloads) for part in PARTS},
+            cascade=None if keys.cascade is None else read(Cascade, keys.cascade, "cascade"),
+            deadline_s=_deadline(keys.deadline),
+        )
+        _check(suite)
+        return suite
+    except HeadwayError as error:
+        raise HeadwayError(f"{source}: {error}") from None
+
+
+def _check(suite: Suite) -> None:
+    """There is something to search on, and nothing in two parts: who has seen a case is not judged by it."""
+    train = suite.cases("train")
+    if suite.cascade is not None and suite.cascade.first >= len(train):
+        raise HeadwayError(f"cascade.first: must be below the {len(train)} cases of train, got {suite.cascade.first}.")
+    seen: dict[tuple[str, int], str] = {}
+    for part, cases in suite.parts.items():
+        for case in cases:
+            first = seen.setdefault((case.key, case.seed), part)
+            if first != part:
+                raise HeadwayError(f"{part}: {case.label} is a case of {first!r} as well; take another seed.")
+
+
+def _baseline(data: object) -> Json:
+    """The baseline's policies, all stages, each as a scenario or as a bundle has it."""
+    try:
+        bundle = Bundle.read({"name": "baseline", "policies": data})
+        bundle.check()
+        return dict(bundle.policies)
+    except HeadwayError as error:
+        raise HeadwayError(f"baseline: {str(error).removeprefix('bundle: ')}") from None
+
+
+def _deadline(value: object) -> float:
+    found = duration_ps(value, "deadline")
+    if found <= 0:
+        raise HeadwayError(f"deadline: must be longer than nothing, got {shown(value)}.")
+    return found / PS
+
+
+def _part(part: str, data: object, shared: Json, workloads: object) -> tuple[Case, ...]:
+    if not isinstance(data, list):
+        raise HeadwayError(f"{part}: expected a list of {{workload, seeds}}, got {shown(data)}.")
+    found: list[Case] = []
+    labels: set[str] = set()
+    for place, entry in enumerate(data):
+        where = f"{part}[{place}]"
+        for case in _cases(entry, where, shared, workloads):
+            if case.label in labels:
+                raise HeadwayError(f"{where}: {case.label} is there already; give it a 'name' or another seed.")
+            labels.add(case.label)
+            found.append(case)
+    return tuple(found)
+
+
+def _cases(data: object, where: str, shared: Json, workloads: object) -> Iterable[Case]:
+    """One entry: a workload under several seeds, with what it changes of the shared scenario."""
+    entry = read(_Entry, data, where)
+    name, workload = _workload(entry.workload, workloads, f"{where}.workload")
+    changes = [{"workload": workload}, _sections(entry.scenario, f"{where}.scenario")]
+    scenario = shared
+    for change in (*changes, {"cluster": _section(entry.cluster, f"{where}.cluster")}):
+        scenario = _merged(scenario, change)
+    name = entry.name or name
+    if not name:
+        raise HeadwayError(f"{where}.name: is missing; a workload that is written here has no name of its own.")
+    try:
+        loaded = Scenario.load({**scenario, "name": name, "seed": 0})
+    except HeadwayError as error:
+        raise HeadwayError(f"{where}: {error}") from None
+    resolved, key = loaded.resolved(), loaded.key()
+    return [Case(name, resolved, seed, key) for seed in _seeds(entry.seeds, f"{where}.seeds")]
+
+
+def _workload(data: object, known: object, where: str) -> tuple[str, Json]:
+    if isinstance(data, dict):
+        return "", data
+    if not isinstance(known, dict):
+        raise HeadwayError(f"workloads: expected workload sections by name, got {shown(known)}.")
+    if not isinstance(data, str) or data not in known:
+        names = [str(name) for name in known]
+        raise HeadwayError(f"{where}: no workload is called {shown(data)}.{suggest(str(data), names)}")
+    return data, _section(known[data], f"workloads.{data}")
+
+
+def _seeds(data: object, where: str) -> list[int]:
+    """A list, or `101..110`."""
+    if isinstance(data, str):
+        first, dots, last = data.partition("..")
+        if dots and first.strip().isdecimal() and last.strip().isdecimal() and len(data) < 40:
+            low, high = int(first), int(last)
+            if low <= high < low + MOST_SEEDS and high < 2**63:
+                return list(range(low, high + 1))
+    elif isinstance(data, list) and 0 < len(data) <= MOST_SEEDS and all(map(_is_seed, data)):
+        return data
+    raise HeadwayError(f"{where}: expected a list of whole numbers or a range such as 101..110, got {shown(data)}.")
+
+
+def _is_seed(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _section(data: object, where: str) -> Json:
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise HeadwayError(f"{where}: expected a mapping, got {shown(data)}.")
+    return data
+
+
+def _sections(data: object, where: str) -> Json:
+    return {str(key): value for key, value in _section(data, where).items()}
+
+
+def _merged(scenario: Json, changes: Mapping[str, Any]) -> Json:
+    """Sections are merged key by key; a key that is changed is changed as a whole."""
+    found = dict(scenario)
+    for name, change in changes.items():
+        both = isinstance(change, dict) and isinstance(found.get(name), dict)
+        found[name] = {**found[name], **change} if both else change
+    return found

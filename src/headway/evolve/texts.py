@@ -1,0 +1,72 @@
+"""Policies as texts that somebody can rewrite: a bundle's sources by stage, and a bundle of such sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from headway import registry
+from headway.evolve.readable import readable
+from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS
+from headway.policies.bundle import STAGES, WRITTEN, Bundle
+from headway.policies.code import check
+from headway.policies.defaults import DEFAULT_POLICIES
+from headway.policies.templates import sources as presets
+from headway.types import HeadwayError
+from headway.wording import suggest
+
+# What stands for the default policies: to begin with, nothing is different.
+DEFAULTS: Final = {
+    "admission": "def admit(request, cluster):\n    return True\n",
+    "priority": "def prioritise(request, cluster):\n    return 0\n",
+    "scheduler": "def key(ticket):\n    return ticket.number\n",
+    "scaling": "def scale(pool):\n    return pool.replicas\n",
+}
+# What a policy in code has beside its text, which it takes over from the policy that it replaces.
+BESIDE: Final = {"block_tokens": BLOCK_TOKENS, "lru_blocks": LRU_BLOCKS, "chunk_tokens": None}
+
+
+def texts_of(bundle: Bundle, stages: Sequence[str]) -> dict[str, str]:
+    """The source of each stage. A policy that is none has to have one in the cookbook, or to be the default."""
+    return {stage: _text(bundle, stage) for stage in STAGES if stage in _known(stages)}
+
+
+def bundle_of(
+    base: Bundle,
+    texts: Mapping[str, str],
+    name: str,
+    generation: int = 0,
+    parent: str | None = None,
+    mutations: Sequence[str] = (),
+) -> Bundle:
+    """A bundle with these sources, and else what `base` has."""
+    policies: dict[str, Any] = dict(base.policies)
+    for stage, source in texts.items():
+        given = registry.explicit(stage, policies[stage], f"policies.{stage}")
+        kept = {key: given[key] for key, usual in BESIDE.items() if given.get(key, usual) != usual}
+        policies[stage] = {"name": "code", "source": source, **kept}
+    return Bundle(name, policies, generation, parent, tuple(mutations))
+
+
+def _known(stages: Sequence[str]) -> Sequence[str]:
+    for stage in stages:
+        if stage not in STAGES:
+            raise HeadwayError(f"--stage: there is no stage {stage!r}.{suggest(stage, STAGES)}")
+    return stages
+
+
+def _text(bundle: Bundle, stage: str) -> str:
+    spec = bundle.policies[stage]
+    name, given = registry.split(spec, f"policies.{stage}")
+    found = readable(bundle, stage)
+    if name in WRITTEN or not check(found, stage):
+        return found
+    plain = not given
+    if plain and stage == "routing" and name in (cookbook := dict(presets("cookbook"))):
+        return cookbook[name]
+    if plain and stage in DEFAULTS and name == DEFAULT_POLICIES[stage]:
+        return DEFAULTS[stage]
+    raise HeadwayError(
+        f"--template: {name!r} has no source in the policy language to start from; "
+        "name a template, a policy of the cookbook without parameters, or a file of your own."
+    )

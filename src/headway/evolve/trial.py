@@ -1,0 +1,105 @@
+"""A candidate on its way through the cases of a suite."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from headway.evolve.bench import Outcome, policies_key
+from headway.evolve.cases import Case
+from headway.evolve.evaluation import CaseResult, Evaluation
+from headway.evolve.fitness import MOST, failed, fitness, gains
+from headway.evolve.objectives import PRIMARY
+from headway.evolve.suite import Suite
+from headway.policies.bundle import Bundle
+from headway.types import HeadwayError
+from headway.wording import one_line, shown
+
+Candidate = Bundle | str | Path | Mapping[str, Any]
+NOTHING: Final = Bundle("candidate", {})
+NOT_RUN: Final = "it was not run, since the candidate had failed before."
+
+
+class Trial:
+    """What is known of a candidate so far. One that cannot even be read has failed before the first case."""
+
+    def __init__(self, given: Candidate, suite: Suite) -> None:
+        self.suite = suite
+        self.bundle, self.identity, self.complexity = NOTHING, "", 0
+        self.error: str | None = None
+        self.stopped: str | None = None
+        self.results: list[CaseResult] = []
+        try:
+            self.bundle = given if isinstance(given, Bundle) else Bundle.read(given)
+            _check_plain(self.bundle)
+            policies_key(self.bundle)  # reads the files that it may refer to
+            self.identity, self.complexity = self.bundle.id, self.bundle.complexity
+        except Exception as error:  # whatever it can be wrong in, the limits of a parser included
+            self.error = one_line(error, kind=not isinstance(error, HeadwayError)) + "."
+
+    @property
+    def name(self) -> str:
+        return self.bundle.name
+
+    @property
+    def works(self) -> bool:
+        return self.error is None
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a reason to run it any further."""
+        return self.works and self.stopped is None
+
+    def add(
+        self, cases: Sequence[Case], outcomes: Iterator[Outcome], bases: Sequence[Mapping[str, float | None]]
+    ) -> None:
+        """Hear of its runs. After one that failed the others do not count, be they run or not."""
+        for case, base in zip(cases, bases, strict=True):
+            outcome = next(outcomes)
+            if not self.works:
+                continue
+            if outcome.error is not None:
+                self.error = f"{case.label}: {outcome.error}"
+                self.results.append(self._lost(case, outcome.error))
+            else:
+                found = gains(self.suite.objectives, outcome.figures, base)
+                self.results.append(CaseResult(case.name, case.seed, True, found, outcome.figures))
+
+    def sift(self, cases: int) -> None:
+        """Stop it where the first cases, out of so many, were a disappointment."""
+        cascade = self.suite.cascade
+        if cascade is None or not self.alive or len(self.results) == cases:
+            return
+        primary = fitness(self.suite.objectives, self.results, self.complexity)[PRIMARY]
+        if primary < cascade.threshold:
+            reached = f"primary {primary:+.3f} is below {cascade.threshold:+.3f} there"
+            self.stopped = f"stopped after {len(self.results)} of {cases} cases: {reached}."
+
+    def worst(self) -> int:
+        """The place of the case that it gained least in."""
+        return min(range(len(self.results)), key=lambda place: self.results[place].gains[PRIMARY])
+
+    def evaluation(self, part: str, cases: Sequence[Case]) -> Evaluation:
+        """What came of it, but for the words. Who was stopped has no objective above the threshold: it must not pass
+        for a trade-off on the strength of cases that it never saw."""
+        results = list(self.results)
+        if not self.works:
+            results += [self._lost(case, NOT_RUN) for case in cases[len(results) :]]
+        most = MOST if self.stopped is None or self.suite.cascade is None else self.suite.cascade.threshold
+        scores = fitness(self.suite.objectives, results, self.complexity, most)
+        return Evaluation(self.works, self.error, scores, results, "", self.identity, part, self.stopped)
+
+    def _lost(self, case: Case, error: str) -> CaseResult:
+        return CaseResult(case.name, case.seed, False, failed(self.suite.objectives), error=error)
+
+
+def _check_plain(bundle: Bundle) -> None:
+    """What JSON cannot hold can neither be written down nor run in another process."""
+    for stage, spec in bundle.policies.items():
+        try:
+            json.dumps(spec, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            wanted = "expected plain values and finite numbers"
+            raise HeadwayError(f"policies.{stage}: {wanted}, got {shown(spec)}.") from None

@@ -1,0 +1,286 @@
+"""Calls in disposable processes: whatever a call does, what comes back is its value or a sentence that says why not.
+
+    confined("headway.evolve.evaluation:figures", [bundle, case], Limits(memory_mb=1024, cpu_s=20, deadline_s=20))
+
+Zygotes (`zygote.py`) are started when they are first wanted and kept for the next call. They are interpreters of their
+own, so that the caller may have any threads, and end when it does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from msgspec import Struct
+
+from headway.evolve.limits import Limits
+from headway.evolve.zygote import CHUNK, HEADER, framed
+from headway.experiment.batch import Job
+from headway.experiment.runner import Runner, runner_of
+from headway.experiment.workers import available
+from headway.types import HeadwayError
+from headway.wording import one_line
+
+Arguments = Sequence[Any] | Mapping[str, Any]  # by position or by name
+Kind = Literal["time", "memory", "cpu", "crash", "error"]
+Finished = Callable[[int, Any], None]  # the place of a task, and its value or its Failure
+WHERE: Final = "evaluations"
+GRACE_S: Final = 30.0  # beyond a deadline, for a zygote to start, to import and to answer
+LIFE: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from headway.evolve.zygote import main; main({})"
+)
+
+
+class Failure(Struct, frozen=True):
+    """Why there is no value: the call took too long, wanted too much memory or CPU time, brought its process down, or
+    raised an error."""
+
+    why: str
+    kind: Kind
+
+
+class Task(NamedTuple):
+    """A call of a module's function, "module:function", with arguments that JSON can hold; so is what it returns."""
+
+    call: str
+    arguments: Arguments = ()
+
+
+def confined(call: str, arguments: Arguments = (), limits: Limits | None = None) -> Any:
+    """The value of a call that runs in a process of its own, or a Failure. It may be called from any thread."""
+    found: list[Any] = []
+    with _taken(1) as zygotes:
+        _drive([Task(call, arguments)], zygotes, limits or Limits(), lambda _, value: found.append(value))
+    return found[0]
+
+
+def confined_many(
+    tasks: Sequence[Task],
+    runner: Runner | None = None,
+    limits: Limits | None = None,
+    finished: Finished | None = None,
+) -> list[Any]:
+    """The value or the Failure of each task, in order, and told as they come: on as many processes of this machine as
+    the runner has slots, or wherever it runs things. A process that was lost with its task is replaced, and the task
+    run again; one that is lost every time is a Failure."""
+    if runner is None:
+        with runner_of(None, None) as made:
+            return confined_many(tasks, made, limits, finished)
+    found: dict[int, Any] = {}
+    chosen = limits or Limits()
+
+    def finish(place: int, value: Any) -> None:
+        found[place] = value
+        if finished is not None:
+            finished(place, value)
+
+    if runner.away:
+        jobs = [Job(task.call, confined, (task.call, _plain(task.arguments), chosen)) for task in tasks]
+        runner.run(jobs, finish, WHERE, lambda place, why: finish(place, Failure(why, "crash")))
+    elif tasks:
+        with _taken(min(runner.slots, len(tasks))) as zygotes:
+            _drive(tasks, zygotes, chosen, finish)
+    return [found[place] for place in range(len(tasks))]
+
+
+class Zygote:
+    """One of the processes that fork, and the task that it is at."""
+
+    def __init__(self) -> None:
+        if not hasattr(os, "fork"):
+            raise HeadwayError(f"{WHERE}: disposable processes want fork, which {sys.platform} has not got.")
+        self.place = -1
+        self.until = 0.0
+        self._got = bytearray()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", LIFE.format(os.getpid()), json.dumps(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is the caller's to hear
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def fileno(self) -> int:
+        return self._out
+
+    def send(self, place: int, frame: bytes, deadline_s: float) -> bool:
+        """Hand it a task; False where it is there no more."""
+        self.place, self._got = place, bytearray()
+        self.until = time.monotonic() + deadline_s + GRACE_S
+        rest = memoryview(frame)
+        try:
+            while rest:
+                rest = rest[os.write(self._in, rest) :]
+        except BrokenPipeError:
+            return False
+        return True
+
+    def read(self) -> bytes | None:
+        """The answer once it is whole, none before; EOFError where there will be none."""
+        chunk = os.read(self._out, CHUNK)
+        if not chunk:
+            raise EOFError
+        self._got += chunk
+        if len(self._got) < HEADER or len(self._got) < HEADER + int.from_bytes(self._got[:HEADER], "big"):
+            return None
+        return bytes(self._got[HEADER:])
+
+    def close(self) -> None:
+        """End it. It ends its child when the pipe is closed, and is given a moment for that."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def forget(self) -> None:
+        """It belongs to the process that this one was forked from."""
+        self._process.returncode = 0
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+_IDLE: list[Zygote] = []  # those that wait for work
+_LOCK = threading.Lock()
+
+
+@contextlib.contextmanager
+def _taken(count: int) -> Iterator[list[Zygote]]:
+    """So many zygotes, idle ones first. They are kept for the next unless something went wrong."""
+    with _LOCK:
+        taken = [_IDLE.pop() for _ in range(min(count, len(_IDLE)))]
+    try:
+        while len(taken) < count:
+            taken.append(Zygote())
+        yield taken
+    except BaseException:
+        for zygote in taken:
+            zygote.close()
+        raise
+    with _LOCK:
+        room = max(0, max(available(None), count) - len(_IDLE))
+        _IDLE.extend(taken[:room])
+    for zygote in taken[room:]:
+        zygote.close()
+
+
+@atexit.register
+def close() -> None:
+    """End all idle zygotes; the next call starts new ones."""
+    with _LOCK:
+        idle, _IDLE[:] = list(_IDLE), []
+    for zygote in idle:
+        zygote.close()
+
+
+def _forked() -> None:
+    """A forked copy of this program has no zygotes of its own yet."""
+    global _LOCK
+    _LOCK = threading.Lock()
+    for zygote in _IDLE:
+        zygote.forget()
+    _IDLE.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finished: Finished) -> None:
+    """Run tasks on zygotes, each at one. One that died or does not answer is replaced in the list."""
+    waiting, again = deque(range(len(tasks))), set[int]()
+    with selectors.DefaultSelector() as ears:
+
+        def begin(zygote: Zygote) -> None:
+            if not waiting:
+                return
+            place = waiting.popleft()
+            frame = _frame(tasks[place], limits)
+            if not zygote.send(place, frame, limits.deadline_s):  # it was ended while it had nothing to do
+                zygote = replaced(zygote)
+                zygote.send(place, frame, limits.deadline_s)
+            ears.register(zygote, selectors.EVENT_READ, zygote)
+
+        def replaced(zygote: Zygote) -> Zygote:
+            zygote.close()
+            made = zygotes[zygotes.index(zygote)] = Zygote()
+            return made
+
+        for zygote in list(zygotes):
+            begin(zygote)
+        while ears.get_map():
+            for zygote, answer in _heard(ears):
+                ears.unregister(zygote)
+                place = zygote.place
+                if isinstance(answer, Failure):
+                    zygote = replaced(zygote)
+                if isinstance(answer, Failure) and answer.kind == "crash" and place not in again:
+                    again.add(place)  # it may have been another's fault
+                    waiting.appendleft(place)
+                else:
+                    finished(place, answer if isinstance(answer, Failure) else _value(answer))
+                begin(zygote)
+
+
+def _heard(ears: selectors.BaseSelector) -> list[tuple[Zygote, bytes | Failure]]:
+    """The zygotes that have answered, died, or been silent for too long."""
+    working = [key.data for key in ears.get_map().values()]
+    ready = ears.select(max(0.0, min(zygote.until for zygote in working) - time.monotonic()))
+    found: list[tuple[Zygote, bytes | Failure]] = []
+    for zygote in (key.data for key, _ in ready):
+        try:
+            answer = zygote.read()
+        except EOFError:
+            found.append((zygote, Failure("the process that looked after it was ended.", "crash")))
+            continue
+        if answer is not None:
+            found.append((zygote, answer))
+    if not ready:
+        late = [zygote for zygote in working if zygote.until <= time.monotonic()]
+        found += [(zygote, Failure("the process that looked after it did not answer.", "time")) for zygote in late]
+    return found
+
+
+def _frame(task: Task, limits: Limits) -> bytes:
+    given = {name: getattr(limits, name) for name in limits.__struct_fields__}
+    try:
+        folder = str(Path.cwd())
+    except OSError:  # it is gone
+        folder = "/"
+    try:
+        return framed([task.call, _plain(task.arguments), given, folder])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise HeadwayError(f"{WHERE}: the arguments of {task.call} are no JSON: {one_line(error)}.") from None
+
+
+def _plain(arguments: Arguments) -> list[Any] | dict[str, Any]:
+    return dict(arguments) if isinstance(arguments, Mapping) else list(arguments)
+
+
+def _value(answer: bytes) -> Any:
+    try:
+        found = json.loads(answer)
+        return found["value"] if "value" in found else Failure(str(found["why"]), found["kind"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return Failure("what it wrote is no answer.", "crash")

@@ -1,0 +1,274 @@
+"""Jobs on a Ray cluster. Ray is imported when a cluster is asked for, and says nothing unless it is told to."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from headway import __version__
+from headway.experiment.batch import Finished, Job, Lost, first_failed
+from headway.experiment.runner import AHEAD, RETRIES
+from headway.experiment.workers import available
+from headway.results import study
+from headway.types import HeadwayError
+from headway.wording import one_line, shown
+
+CLIENT: Final = "ray://"
+LOOK_S: Final = 5.0  # how often the size of the cluster is asked for
+KNOCK_S: Final = 5.0  # how long an address may take to answer
+LOGS: Final = "HEADWAY_RAY_LOGS"  # set to 1, Ray's own messages go to standard error
+LOOPBACK: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # 127.0.0.1 Ray replaces
+PAUSE_S: Final = 0.5  # before a job that was lost is sent again, times the number of its losses
+NO_HEADWAY: Final = "No module named 'headway'"  # in Ray's words
+QUIET: Final = {  # for Ray's own code
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_USAGE_STATS_PROMPT_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+}
+
+
+class Origin(NamedTuple):
+    """Where a job comes from: whose version, from which folder, and where modules are found there."""
+
+    version: str
+    folder: str
+    path: list[str]
+
+
+class Sent(NamedTuple):
+    """What came of a job: its value, and the files that it wrote, by their places beside its folder."""
+
+    value: Any
+    files: dict[str, bytes]
+
+
+class RayRunner:
+    """A Ray cluster, connected when the first batch comes: "auto" is the one that this machine is part of, "host:port"
+    and "ray://host:port" name one, and "local" starts one here that ends with the runner."""
+
+    away = True
+
+    def __init__(self, address: str, workers: int | None = None) -> None:
+        self.address = _checked(address)
+        self.workers = None if workers is None else available(workers)
+        self.ray = _library()
+        self._ours = False
+        self._call: Any = None
+        self._slots = 0
+        self._asked = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._ours:
+            self.ray.shutdown()
+            self._ours = False
+        self._call = None
+
+    @property
+    def slots(self) -> int:
+        """The cores of the cluster as it is now: machines come and go."""
+        self._connect()
+        if not self._slots or time.monotonic() - self._asked > LOOK_S:
+            cores = int(self.ray.cluster_resources().get("CPU", 1))
+            self._slots, self._asked = max(1, min(cores, self.workers or cores)), time.monotonic()
+        return self._slots
+
+    def run(self, jobs: Sequence[Job], finished: Finished, where: str, lost: Lost | None = None) -> None:
+        if any(not job.home for job in jobs):
+            self._connect()
+            _Batch(self, jobs, finished, where, lost).run()
+        for place, job in enumerate(jobs):
+            if job.home:
+                finished(place, job.call(*job.arguments))
+
+    def send(self, job: Job) -> Any:
+        """A job under way, told to run where there is a free core."""
+        self._connect()
+        call = f"{job.call.__module__}:{job.call.__qualname__}"
+        return self._call.remote(Origin(__version__, str(Path.cwd()), sys.path), call, job.arguments, job.folder)
+
+    def _connect(self) -> None:
+        if self._call is not None:
+            return
+        if not self.ray.is_initialized():
+            _start(self.ray, self.address, self.workers)
+            self._ours = True
+        self._call = self.ray.remote(num_cpus=1, max_retries=0)(carried_out)
+
+
+class _Batch:
+    """Jobs on their way. Ray is not asked to repeat what is lost: how often that happened is for us to know."""
+
+    def __init__(
+        self, runner: RayRunner, jobs: Sequence[Job], finished: Finished, where: str, lost: Lost | None
+    ) -> None:
+        self.runner = runner
+        self.ray = runner.ray
+        self.jobs = jobs
+        self.finished = finished
+        self.where = where
+        self.lost = lost
+        self.losses = dict.fromkeys(range(len(jobs)), 0)
+        self.waiting = deque(place for place, job in enumerate(jobs) if not job.home)
+        self.under_way: dict[Any, int] = {}
+        self.failed: dict[int, Exception] = {}
+
+    def run(self) -> None:
+        try:
+            while self.waiting or self.under_way:
+                while self.waiting and not self.failed and len(self.under_way) < AHEAD * self.runner.slots:
+                    place = self.waiting.popleft()
+                    self.under_way[self.runner.send(self.jobs[place])] = place
+                for sent in self.ray.wait(list(self.under_way), num_returns=1, timeout=LOOK_S)[0]:
+                    self._take(sent)
+                error = first_failed(self.failed, self.under_way.values())
+                if error is not None:
+                    raise error
+        except BaseException:
+            for sent in self.under_way:
+                self.ray.cancel(sent, force=True)
+            raise
+
+    def _take(self, sent: Any) -> None:
+        place = self.under_way.pop(sent)
+        kinds = self.ray.exceptions
+        try:
+            found: Sent = self.ray.get(sent)
+        except kinds.RayTaskError as error:
+            self.failed[place] = _own(error)
+            return
+        except kinds.TaskCancelledError:
+            raise KeyboardInterrupt from None
+        except kinds.RayError as error:
+            self._lose(place, error)
+            return
+        job = self.jobs[place]
+        if job.folder is not None and found.files:
+            study.adopt(Path(job.arguments[job.folder]).parent, found.files)
+        self.finished(place, found.value)
+
+    def _lose(self, place: int, error: Exception) -> None:
+        self.losses[place] += 1
+        if self.losses[place] <= RETRIES:
+            time.sleep(PAUSE_S * self.losses[place])  # the cluster may still have to notice what is gone
+            self.waiting.append(place)
+            return
+        lines = str(error).splitlines() or [""]
+        times = f"each of the {RETRIES + 1} times that {self.jobs[place].name} was run"
+        told = f"its process on the Ray cluster was lost {times}: {one_line(lines[0])}"
+        if self.lost is None:
+            raise HeadwayError(f"{self.where}: {told}.")
+        self.lost(place, f"{told}.")
+
+
+def carried_out(origin: Origin, call: str, arguments: tuple[Any, ...], folder: int | None) -> Sent:
+    """A job, on the machine that it was sent to. A folder that it writes is made here and travels back."""
+    sys.stdout = sys.stderr
+    if origin.version != __version__:
+        here = f"{socket.gethostname()} of the Ray cluster has headway {__version__}"
+        raise HeadwayError(f"--ray: {here}, this machine {origin.version}; results would not be comparable.")
+    if Path(origin.folder).is_dir():  # what is named by a path from there
+        os.chdir(origin.folder)
+    sys.path += [place for place in origin.path if place not in sys.path]
+    function = _function(call)
+    if folder is None or arguments[folder] is None:
+        return Sent(function(*arguments), {})
+    with TemporaryDirectory(prefix="headway-") as place:
+        beside = Path(place)
+        given = [*arguments]
+        given[folder] = beside / Path(arguments[folder]).name
+        value = function(*given)
+        files = [file for file in sorted(beside.rglob("*")) if file.is_file()]
+        return Sent(value, {file.relative_to(beside).as_posix(): file.read_bytes() for file in files})
+
+
+def _function(call: str) -> Callable[..., Any]:
+    module, _, name = call.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
+
+
+def _own(error: Any) -> Exception:
+    """What a job raised, as it raised it."""
+    cause = error.cause
+    if NO_HEADWAY in str(error):
+        return HeadwayError("--ray: a machine of the cluster has no headway; install this version on all of them.")
+    found: Exception = cause if isinstance(cause, Exception) else error
+    return found
+
+
+def _checked(address: str) -> str:
+    """An address that Ray can understand."""
+    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    if address in ("auto", "local") or (host and port.isdigit() and 0 < int(port) < 1 << 16):
+        return address
+    raise HeadwayError(f'--ray: expected "auto", "local", "host:port" or "ray://host:port", got {shown(address)}.')
+
+
+def _library() -> Any:
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        return import_module("ray")
+    except ImportError:
+        raise HeadwayError("--ray: Ray is not installed; install headway[ray] for runs on many machines.") from None
+
+
+def _start(ray: Any, address: str, workers: int | None) -> None:
+    """Connect to a cluster, or start one."""
+    loud = os.environ.get(LOGS, "0") not in ("", "0")
+    options: dict[str, Any] = {"log_to_driver": loud, "logging_level": "INFO" if loud else "CRITICAL"}
+    if address == "local":
+        options |= {"num_cpus": workers or available(None), "include_dashboard": False, "_node_ip_address": LOOPBACK}
+    elif address != "auto":
+        _knock(ray, address)
+    _hush(loud)
+    try:
+        ray.init(address=address, **options)
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        raise HeadwayError(f"--ray: no Ray cluster at {shown(address)}: {one_line(error, kind=False)}.") from None
+
+
+def _knock(ray: Any, address: str) -> None:
+    """Somebody must be there: Ray itself would wait for long."""
+    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    host = host.strip("[]")
+    if not address.startswith(CLIENT) and host in ("localhost", "127.0.0.1", "::1"):
+        host = ray.util.get_node_ip_address()  # as Ray takes it
+    try:
+        socket.create_connection((host, int(port)), KNOCK_S).close()
+    except OSError as error:
+        told = error.strerror or one_line(error, kind=False)
+        where = f"{host}:{port}"
+        asked = "" if where in address else f", which is {where} to Ray"
+        raise HeadwayError(f"--ray: nobody answers at {shown(address)}{asked} ({told}).") from None
+
+
+def _hush(loud: bool) -> None:
+    """What Ray has to say of its machines goes to standard error if anywhere: it would print it among our results."""
+    worker: Any = import_module("ray._private.worker")
+    printed = getattr(worker, "print_to_stdstream", None)
+    if printed is None or getattr(printed, "hushed", False):
+        return
+
+    def hushed(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
+        if loud:
+            printed({**data, "is_err": True}, *arguments, **options)
+
+    setattr(hushed, "hushed", True)  # noqa: B010
+    worker.print_to_stdstream = hushed

@@ -1,0 +1,205 @@
+"""How a search ends: who wins, by what, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+import yaml
+from small import CODE, document, suite
+
+import headway.evolve.final as final
+import headway.evolve.selection as selection
+from headway.evolve import Bundle, CaseResult, Evaluation, Suite
+from headway.evolve.journal import Judged
+from headway.evolve.readable import readable
+from headway.evolve.replicates import over, over_baseline
+
+Run = Callable[..., CompletedProcess[str]]
+SEEDS = range(101, 111)
+
+
+def evaluation(latency: dict[str, list[float]], bundle: Bundle, part: str = "held_out") -> Evaluation:
+    """Of runs whose every latency is as given, by workload and seed; the baseline's are 100."""
+    cases = []
+    for name, several in latency.items():
+        for seed, value in zip(SEEDS, several, strict=False):
+            figures: dict[str, float | None] = dict.fromkeys(PATHS, value) | {"requests.completed": 10.0}
+            gain = 1 - value / 100
+            cases.append(CaseResult(name, seed, True, {"primary": gain, "ttft": gain, "e2e": gain}, figures))
+    means = [sum(one) / len(one) for one in latency.values()]
+    primary = 1 - sum(means) / len(means) / 100
+    fitness = {"primary": primary, "ttft": primary, "e2e": primary, "complexity": float(bundle.complexity)}
+    return Evaluation(True, None, fitness, cases, "", bundle.id, part)
+
+
+PATHS = ("latency.ttft.mean", "latency.e2e.mean", "latency.e2e.p95")
+
+
+def flat(value: float) -> dict[str, list[float]]:
+    return {"plain": [value + place % 3 for place in range(10)], "prefixes": [value - place % 3 for place in range(10)]}
+
+
+def concluded(
+    monkeypatch: pytest.MonkeyPatch, train: dict[str, float], validation: dict[str, float], held: dict[str, Any]
+) -> final.Conclusion:
+    """A search over built-in policies, whose fitness by part is made up."""
+
+    def judged(bundles: Any, made: Suite, part: str, **_: Any) -> list[Evaluation]:
+        if part == "validation":
+            return [evaluation(flat(100 - 100 * validation[one.name]), one) for one in bundles]
+        return [evaluation(held[one.name], one) for one in bundles]
+
+    monkeypatch.setattr(selection, "evaluate_many", judged)
+    monkeypatch.setattr(final, "evaluate_many", judged)
+    found = [Judged(one, evaluation(flat(100 - 100 * train[one.name]), one)) for one in map(rule, train)]
+    return final.conclude(found, suite(), builtins=["lmetric"])
+
+
+def rule(name: str) -> Bundle:
+    source = f"def score(request, instance, cluster):\n    return {len(name)} - {ord(name[0])} * instance.inflight\n"
+    return Bundle.of(name, routing={"name": "code", "source": source})
+
+
+BUILTINS = {"baseline": flat(100), "lmetric": flat(90), "weighted(prefix-affinity:1, load-balance:1)": flat(95)}
+
+
+def test_the_winner_is_chosen_on_validation_not_on_train_and_never_on_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, validation = {"a": 0.3, "b": 0.2, "c": 0.1}, {"a": 0.0, "b": 0.2, "c": 0.1}
+    held = {**BUILTINS, "a": flat(50), "b": flat(80), "c": flat(10)}
+    found = concluded(monkeypatch, train, validation, held)
+    assert found.winner.name == "b" and found.selection.chosen_on == "validation"
+    assert [one.name for one in found.contestants if one.kind == "winner"] == ["b"]
+
+
+def test_lmetric_and_one_to_one_are_always_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": flat(80)})
+    assert {"lmetric", "weighted(prefix-affinity:1, load-balance:1)"} <= {one.name for one in found.contestants}
+
+
+def test_a_winner_that_is_better_under_every_seed_is_said_to_beat_the_best_built_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": flat(80)})
+    assert found.rival is not None and found.rival.name == "lmetric"
+    assert "is +10.0 points ahead of lmetric, the best built-in policy there" in found.verdict
+    assert "it beats it. Its worst workload against it is " in found.verdict
+    assert found.rival.ahead is not None and min(found.rival.ahead.workloads.values()) == pytest.approx(
+        10 / 90, rel=0.02
+    )
+
+
+def test_a_gain_that_chance_may_have_made_is_not_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    wild = {"plain": [60.0, 120.0] * 5, "prefixes": [130.0, 45.0] * 5}
+    found = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": wild})
+    assert "is not told apart from it" in found.verdict
+
+
+def test_a_winner_that_is_worse_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": flat(97)})
+    assert "it is worse" in found.verdict
+
+
+def test_intervals_are_of_paired_differences_over_the_seeds() -> None:
+    bundle = rule("a")
+    mine, its = {"plain": [50.0, 99.0, 148.0]}, {"plain": [100.0, 150.0, 200.0]}
+    found = over(evaluation(mine, bundle), evaluation(its, bundle), suite().objectives)
+    assert found is not None and found.mean == pytest.approx((0.50 + 0.51 + 0.52) / 3)
+    half = 4.302652730 * 0.01 / 3**0.5  # Student's t for two degrees of freedom, and the spread of the three
+    assert (found.low, found.high) == (pytest.approx(found.mean - half), pytest.approx(found.mean + half))
+    assert found.workloads == {"plain": pytest.approx(1 - (50 + 99 + 148) / (100 + 150 + 200))}
+
+
+def test_being_ahead_by_chance_alone_favours_nobody() -> None:
+    bundle = rule("a")
+    low, high = [50.0, 200.0] * 5, [200.0, 50.0] * 5
+    one, other = (evaluation({"plain": values}, bundle) for values in (low, high))
+    found, back = over(one, other, suite().objectives), over(other, one, suite().objectives)
+    assert found is not None and back is not None
+    assert found.mean == back.mean == found.workloads["plain"] == back.workloads["plain"] == 0.0
+
+
+def test_one_seed_gives_no_interval() -> None:
+    found = over_baseline(evaluation({"plain": [90.0], "prefixes": [80.0]}, rule("a")))
+    assert (found.mean, found.low, found.high) == (pytest.approx(0.15), None, None)
+    assert not found.certain and found.worst == "plain"
+
+
+def test_of_equals_on_validation_the_simplest_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = Bundle.of("long", routing={"name": "code", "source": CODE})
+    short = rule("short")
+    alike: Callable[..., Any] = lambda bundles, *_, **__: [evaluation(flat(90), one) for one in bundles]  # noqa: E731
+    monkeypatch.setattr(selection, "evaluate_many", alike)
+    found = [Judged(one, evaluation(flat(80), one)) for one in (long, short)]
+    assert selection.select(found, suite()).winner.bundle is short
+
+
+def test_the_front_holds_what_is_simpler_or_better_in_some_objective() -> None:
+    long, short = Bundle.of("long", routing={"name": "code", "source": CODE}), rule("short")
+    made = suite(validation=[])
+    fast, slow = flat(80), flat(90)
+    better = selection.select([Judged(long, evaluation(fast, long)), Judged(short, evaluation(slow, short))], made)
+    assert [one.bundle for one in better.front] == [long, short] and better.winner.bundle is long
+    beaten = selection.select([Judged(long, evaluation(slow, long)), Judged(short, evaluation(fast, short))], made)
+    assert [one.bundle for one in beaten.front] == [short]
+
+
+def test_a_template_is_shown_as_source_with_the_numbers_that_were_chosen() -> None:
+    shown = readable(Bundle.of(routing={"name": "prefill-cost-routing", "load_offset": 5.25}))
+    assert "\nload_offset = 5.25\n" in shown and "\nload_exponent = parameter(1, 0, 3)\n" in shown
+    assert shown.startswith("pending_weight = ")  # what its words say is of the defaults
+    shown = readable(Bundle.of(routing={"name": "code", "source": CODE, "parameters": {"W": 2.5}}))
+    assert "W = 2.5\n" in shown and "parameter(" not in shown
+    shown = readable(Bundle.of(routing={"name": "weighted", "scorers": {"prefix-affinity": 2, "load-balance": 1}}))
+    assert yaml.safe_load(shown)["routing"]["scorers"] == {"prefix-affinity": 2, "load-balance": 1}
+
+
+@pytest.fixture(scope="module")
+def suite_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("suites") / "small.yaml"
+    held_out = [{"workload": "prefixes", "seeds": [101, 102]}]
+    file.write_text(yaml.safe_dump(document(train=[{"workload": "prefixes", "seeds": [1]}], held_out=held_out)))
+    return file
+
+
+def test_the_verb_prints_tables_code_and_a_verdict_and_writes_a_bundle_that_runs(
+    headway: Run, suite_file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "found"
+    options = ["--engine", "gp", "--evaluations", "12", "--builtins", "lmetric", "-o", str(folder)]
+    done = headway("evolve", str(suite_file), *options)
+    assert done.returncode == 0, done.stderr
+    assert "def " in done.stdout and "On the held-out part the winner" in done.stdout and "lmetric" in done.stdout
+    assert f"wrote best.yaml, result.json and 12 evaluations to {folder}" in done.stderr
+    best = Bundle.read(folder / "best.yaml")
+    assert readable(best) in "\n".join(line.rstrip() for line in done.stdout.splitlines()) + "\n"
+    again = headway("run", "--policy", str(folder / "best.yaml"), "--set", "workload.requests=50", "--json")
+    assert again.returncode == 0, again.stderr
+
+
+def test_with_json_the_verb_prints_one_document(headway: Run, suite_file: Path) -> None:
+    done = headway("evolve", str(suite_file), "--evaluations", "4", "--batch", "4", "--builtins", "lmetric", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["candidates"] == 4 and found["chosen_on"] == "validation"
+    assert {row["kind"] for row in found["held_out"]} == {"winner", "baseline", "built-in"}
+    assert found["winner"]["bundle"]["format"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["no-such-suite"], "there is no such suite file"),
+        (["--evaluations", "0"], "--evaluations: one candidate at least"),
+        (["--template", "least-loaded"], "has no number to choose"),
+        (["--template", "missing.yaml"], "missing.yaml"),
+        (["--engine", "gp", "--stage", "scheduler"], "for routing alone"),
+    ],
+)
+def test_mistakes_are_sentences(headway: Run, options: list[str], why: str) -> None:
+    done = headway("evolve", *options)
+    assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr and not done.stdout

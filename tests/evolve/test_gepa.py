@@ -1,0 +1,214 @@
+"""GEPA with a model that answers by rule: what it is told, and that two runs are one."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import suite
+from stub_models import SOURCE, Counting, heavier, silent
+
+from headway.evolve import Bundle, Suite, evaluate
+from headway.evolve.dialogue import Dialogue, evolve_with_model
+from headway.evolve.final import Conclusion
+from headway.evolve.gepa import Adapter, search, templates
+from headway.evolve.journal import Judged
+from headway.evolve.model import Replay
+from headway.evolve.primer import primer
+from headway.evolve.texts import DEFAULTS, bundle_of, texts_of
+from headway.policies.bundle import STAGES
+from headway.policies.code import check, language
+from headway.policies.templates import sources
+from headway.types import HeadwayError
+
+pytest.importorskip("gepa")
+HERD = "def score(request, instance, cluster):\n    return -instance.index\n"  # there is much to improve
+START = {"name": "code", "source": HERD}
+
+
+def few() -> Suite:
+    return suite(
+        train=[{"workload": "prefixes", "seeds": [1]}, {"workload": "plain", "seeds": [1]}],
+        validation=[{"workload": "prefixes", "seeds": [11]}],
+        held_out=[{"workload": "prefixes", "seeds": [101, 102]}],
+    )
+
+
+def started(**policies: Any) -> Bundle:
+    return Bundle.of("start", **{"routing": START, **policies})
+
+
+def conversed(output: Path | None, model: Any = heavier, evaluations: int = 5, **rest: Any) -> Conclusion:
+    dialogue = Dialogue("gepa", START, evaluations=evaluations)
+    return evolve_with_model(few(), model, dialogue, builtins=["lmetric"], output=output, **rest)
+
+
+def rows(found: list[Judged]) -> list[Any]:
+    return [(one.bundle.document(), one.evaluation.document()) for one in found]
+
+
+def test_two_searches_with_one_model_are_the_same(tmp_path: Path) -> None:
+    one, two = conversed(tmp_path / "one", workers=1), conversed(tmp_path / "two", workers=2)
+    assert one.document() == two.document()
+    for name in ("transcript.jsonl", "batches/0000.json", "best.yaml", "result.json", "search.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert one.candidates > 1 and "W = parameter(" in one.document()["source"]
+
+
+def test_a_recorded_search_is_replayed_without_a_model(tmp_path: Path) -> None:
+    live = conversed(tmp_path / "live")
+    assert conversed(None, Replay(tmp_path / "live" / "transcript.jsonl")).document() == live.document()
+
+
+def test_a_prompt_that_was_never_asked_ends_the_replay(tmp_path: Path) -> None:
+    conversed(tmp_path / "live")
+    transcript = tmp_path / "live" / "transcript.jsonl"
+    transcript.write_text(transcript.read_text().replace("language models", "models of language", 1))
+    with pytest.raises(HeadwayError, match=r"prompt 1 is not in the transcript"):
+        conversed(None, Replay(transcript))
+
+
+def test_a_search_goes_on_from_its_folder_and_asks_nothing_twice(tmp_path: Path) -> None:
+    first, rest, whole = Counting(heavier), Counting(heavier), Counting(heavier)
+    conversed(tmp_path / "steps", first, 3)
+    longer = conversed(tmp_path / "steps", rest, 6)
+    assert longer.document() == conversed(tmp_path / "once", whole, 6).document()
+    assert first.asked > 0 and first.asked + rest.asked == whole.asked
+
+
+def test_a_model_that_fails_ends_the_search_and_is_quoted() -> None:
+    with pytest.raises(RuntimeError, match="no line to the model"):
+        search(few(), started(), ["routing"], silent, 5)
+
+
+def test_the_cost_is_said_before_anything_is_run() -> None:
+    told: list[str] = []
+
+    def model(prompt: Any) -> str:
+        assert told
+        return heavier(prompt)
+
+    conversed(None, model, 3, say=told.append)
+    assert told[0].startswith("gepa: 3 candidates × 2 cases = 6 simulations on train")
+    assert "12 on validation; 8 on held-out" in told[0]
+
+
+def test_scores_are_gains_case_by_case_and_feedback_is_the_summary() -> None:
+    chosen = few()
+    cases = list(chosen.cases("train"))
+    adapter = Adapter(chosen, started())
+    batch = adapter.evaluate(cases, {"routing": SOURCE}, capture_traces=True, unheard_of=1)
+    found = evaluate(bundle_of(started(), {"routing": SOURCE}, "x"), chosen, cases=cases)
+    assert batch.scores == [case.gains["primary"] for case in found.cases]
+    assert batch.objective_scores == [{"ttft": one.gains["ttft"], "e2e": one.gains["e2e"]} for one in found.cases]
+    assert len(batch.outputs) == len(batch.trajectories) == batch.num_metric_calls == 2
+    assert adapter.evaluate(cases, {"routing": SOURCE}).trajectories is None
+    data = adapter.make_reflective_dataset({"routing": SOURCE}, batch, ["routing", "admission"], metadata={})
+    assert json.loads(json.dumps(data)) == data and list(data) == ["routing", "admission"]
+    assert "The worst case: plain, seed 1" in data["routing"][1]["Feedback"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\n",
+        "def score(request, instance, cluster):\n    while True:\n        pass\n",
+        "def score(request, instance, cluster):\n    return 'x'\n",
+        "",
+        "(" * 10_000,
+        "\x00\ud800",
+    ],
+)
+def test_a_bad_candidate_has_scores_and_a_reason_like_any_other(source: str) -> None:
+    adapter = Adapter(few(), started())
+    batch = adapter.evaluate(list(few().cases("train")), {"routing": source}, capture_traces=True)
+    assert batch.scores == [-10.0, -10.0]
+    assert all("Failed: " in row["Feedback"] for row in batch.trajectories)
+
+
+def test_all_five_stages_are_components_that_begin_as_the_defaults() -> None:
+    base = started()
+    texts = texts_of(base, STAGES)
+    assert tuple(texts) == STAGES and all(not check(text, stage) for stage, text in texts.items())
+    chosen = suite()
+    plain, written = (evaluate(one, chosen, told=False) for one in (base, bundle_of(base, texts, "all")))
+    assert [case.figures for case in written.cases] == [case.figures for case in plain.cases]
+    assert written.fitness["complexity"] > plain.fitness["complexity"]
+
+
+def test_five_components_can_be_written_at_once() -> None:
+    asked: list[str] = []
+
+    def model(prompt: Any) -> str:
+        stage = str(prompt).partition("This is the present ")[2].partition(" ")[0]
+        asked.append(stage)
+        return f"```\n{DEFAULTS.get(stage, SOURCE)}\n```"
+
+    found = search(few(), started(), STAGES, model, 14)
+    assert sorted(set(asked)) == sorted(STAGES)
+    assert found[0].policies["scaling"] == {"name": "code", "source": DEFAULTS["scaling"]}
+
+
+def test_every_prompt_teaches_the_language_of_its_stage() -> None:
+    for stage, template in templates(few(), STAGES).items():
+        assert "<curr_param>" in template and "<side_info>" in template
+        assert f"This is the present {stage} policy" in template and "There is no import" in template
+    assert "cached_tokens(instance)" in templates(few(), ["routing"])["routing"]
+    assert "cached_tokens" not in templates(few(), ["scaling"])["scaling"]
+
+
+@pytest.mark.parametrize("name", ["lmetric", "weighted"])
+def test_a_policy_of_the_cookbook_can_be_begun_with_and_decides_as_before(name: str) -> None:
+    base = Bundle.of("start", routing=name)
+    text = texts_of(base, ["routing"])
+    assert text["routing"] == dict(sources("cookbook"))[name]
+    chosen = few()
+    old, new = (evaluate(one, chosen, told=False) for one in (base, bundle_of(base, text, "new")))
+    assert [case.figures for case in new.cases] == [case.figures for case in old.cases]
+
+
+def test_a_policy_without_a_source_cannot_be_begun_with() -> None:
+    with pytest.raises(HeadwayError, match="'random' has no source in the policy language"):
+        texts_of(Bundle.of("start", routing="random"), ["routing"])
+    with pytest.raises(HeadwayError, match=r"there is no stage 'rooting'\. Did you mean 'routing'"):
+        texts_of(started(), ["rooting"])
+
+
+@pytest.mark.parametrize("engine", ["gepa", "openevolve"])
+def test_a_framework_that_is_missing_is_named(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, engine, None)
+    with pytest.raises(HeadwayError, match=rf"--engine: {engine} is not installed; install headway\[evolve\]"):
+        evolve_with_model(few(), heavier, Dialogue(engine, START))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import os",
+        "f = lambda x: x",
+        "x = 2 ** 3",
+        "x = {1, 2}",
+        "x = f'{1}'",
+        "global y",
+        "print(1)",
+        "with request: pass",
+        "try: pass\n    except KeyError: pass",
+        "x = instance.id",
+        "x = score(request, instance, cluster)",
+    ],
+)
+def test_what_the_model_is_told_is_not_there_is_refused(line: str) -> None:
+    assert check(f"def score(request, instance, cluster):\n    {line}\n    return 1\n", "routing")
+
+
+def test_the_model_is_told_of_every_function_and_field() -> None:
+    told = primer(STAGES)
+    words = set(re.findall(r"\w+", told))
+    fields = {name for kind in language.RECORDS for name in language.FIELDS[kind]}
+    entrances = {name for stage in language.ENTRANCES.values() for name in stage}
+    assert fields | entrances | set(language.FUNCTIONS) <= words
+    assert f"{language.STEPS:,} steps" in told

@@ -1,0 +1,108 @@
+"""Genetic programming, judged by how often a rule decides as another one: no simulation is needed to see it work."""
+
+from __future__ import annotations
+
+from small import suite
+
+from headway.evolve import Bundle, Evaluation
+from headway.evolve.expression import call, constant, feature
+from headway.evolve.islands import CAPACITY, PARSIMONY, Islands, Rule, survivors
+from headway.evolve.rule_text import source_of
+from headway.evolve.rules import RULES
+from headway.evolve.situations import decisions
+from headway.policies.code import Program
+
+# Nothing that a search starts from decides so.
+TARGET = call(
+    "subtract",
+    call("multiply", constant(3), feature("cached")),
+    call("add", feature("backlog"), call("multiply", constant(0.2), feature("excess"))),
+)
+
+
+def decided(source: str) -> bytes:
+    found = decisions(Program(source, "routing"))
+    assert found is not None
+    return found
+
+
+WANTED = decided(source_of(TARGET))
+
+
+def judged(bundle: Bundle) -> tuple[Bundle, Evaluation]:
+    source = bundle.policies["routing"]["source"]
+    agreed = sum(one == other for one, other in zip(decided(source), WANTED, strict=True)) / len(WANTED)
+    fitness = {"primary": agreed, "complexity": float(bundle.complexity)}
+    return bundle, Evaluation(True, None, fitness, [], "", bundle.id)
+
+
+def searched(seed: int, generations: int, batch: int = 20) -> list[list[tuple[Bundle, Evaluation]]]:
+    islands = Islands(suite(), seed)
+    batches = []
+    for _ in range(generations):
+        batches.append([judged(bundle) for bundle in islands.ask(batch)])
+        islands.tell(batches[-1])
+    return batches
+
+
+def primary(pair: tuple[Bundle, Evaluation]) -> float:
+    return pair[1].fitness["primary"]
+
+
+def test_the_first_batch_has_the_rules_that_are_known() -> None:
+    first = Islands(suite(), 1).ask(20)
+    assert [one.name for one in first[: len(RULES)]] == list(RULES)
+    sources = [one.policies["routing"]["source"] for one in first[: len(RULES)]]
+    assert sources == [source_of(one) for one in RULES.values()]
+
+
+def test_rules_get_better_than_the_best_that_is_known() -> None:
+    batches = searched(seed=3, generations=15)
+    known = max(map(primary, batches[0][: len(RULES)]))
+    best = max(primary(pair) for batch in batches for pair in batch)
+    assert best > known + 0.03
+
+
+def test_the_same_seed_breeds_the_same_rules_and_another_seed_others() -> None:
+    one, same, other = searched(5, 4), searched(5, 4), searched(6, 4)
+    assert one == same
+    assert [pair[0].id for pair in one[-1]] != [pair[0].id for pair in other[-1]]
+
+
+def test_hardly_any_candidate_decides_as_one_before_it() -> None:
+    sources = [pair[0].policies["routing"]["source"] for batch in searched(7, 8) for pair in batch]
+    assert len(dict.fromkeys(sources)) == len(sources)
+    assert len({decided(source) for source in sources}) > 0.95 * len(sources)
+
+
+def test_children_name_their_parent_and_what_was_done() -> None:
+    batches = searched(8, 3)
+    known = {pair[0].id for batch in batches for pair in batch}
+    for bundle, _ in batches[-1]:
+        assert bundle.generation == 2 and bundle.parent in known and bundle.mutations
+
+
+def test_of_rules_that_fare_alike_the_shortest_survives() -> None:
+    short, long = feature("inflight"), call("add", feature("inflight"), feature("kv"))
+    assert survivors([Rule(long, "a", 0.5), Rule(short, "b", 0.5)]) == [Rule(short, "b", 0.5)]
+
+
+def test_a_longer_rule_must_earn_its_nodes() -> None:
+    short, long = feature("inflight"), call("add", feature("inflight"), feature("kv"))
+    slightly = PARSIMONY * (long.size - short.size) / 2
+    assert survivors([Rule(long, "a", 0.5 + slightly), Rule(short, "b", 0.5)])[0].tree == short
+    assert survivors([Rule(long, "a", 0.5 + 3 * slightly), Rule(short, "b", 0.5)])[0].tree == long
+
+
+def test_an_island_holds_so_many_rules_and_the_best_reach_the_others() -> None:
+    islands = Islands(suite(), 9)
+    for _ in range(9):
+        islands.tell([judged(bundle) for bundle in islands.ask(20)])
+        assert all(0 < len(one) <= CAPACITY for one in islands.populations)
+    best = max((rule for one in islands.populations for rule in one), key=lambda rule: rule.worth)
+    assert sum(best in one for one in islands.populations) >= 2  # the ninth generation has just exchanged
+
+
+def test_other_stages_are_as_in_the_baseline() -> None:
+    made = suite(baseline={"routing": "round-robin", "scheduler": "sjf"})
+    assert {one.policies["scheduler"] for one in Islands(made, 1).ask(12)} == {"sjf"}

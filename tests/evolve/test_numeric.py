@@ -1,0 +1,132 @@
+"""Numeric search, judged by a formula: no simulation is needed to see that samplers work as they are meant to."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+from small import CODE, suite
+
+from headway.evolve import Bundle, Evaluation
+from headway.evolve.dimensions import dimensions, with_values
+from headway.evolve.engines import Plan, template_of
+from headway.evolve.numeric import SAMPLERS, Numeric, Sampler
+from headway.types import HeadwayError
+
+pytest.importorskip("optuna")
+pytest.importorskip("cmaes")
+BATCH = 10
+
+
+def made(template: object, stages: tuple[str, ...] = ("routing",)) -> Bundle:
+    return template_of(template, suite(), stages[0])
+
+
+def searcher(sampler: Sampler, seed: int = 1, template: object = "prefill-cost-routing") -> Numeric:
+    bundle = made(template)
+    return Numeric(suite(), bundle, dimensions(bundle, ("routing",)), sampler, seed, BATCH)
+
+
+def judged(bundle: Bundle) -> tuple[Bundle, Evaluation]:
+    """The nearer to a point far from the defaults, the better."""
+    values = bundle.policies["routing"]
+    wanted = {"pending_weight": 3.0, "cache_weight": 0.4, "load_exponent": 2.0, "load_offset": 20.0}
+    scale = {"pending_weight": 4.0, "cache_weight": 1.0, "load_exponent": 3.0, "load_offset": 32.0}
+    loss = math.fsum(((values[name] - wanted[name]) / scale[name]) ** 2 for name in wanted)
+    fitness = {"primary": -loss, "ttft": -loss, "e2e": -loss - values["kv_weight"] / 1000, "complexity": 6.0}
+    return bundle, Evaluation(True, None, fitness, [], "", bundle.id)
+
+
+def searched(sampler: Sampler, seed: int, evaluations: int = 50) -> list[tuple[Bundle, Evaluation]]:
+    made = searcher(sampler, seed)
+    found: list[tuple[Bundle, Evaluation]] = []
+    while len(found) < evaluations:
+        batch = [judged(bundle) for bundle in made.ask(BATCH)]
+        made.tell(batch)
+        found += batch
+    return found
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_six_parameters_are_better_than_the_defaults_within_fifty_evaluations(sampler: Sampler) -> None:
+    found = searched(sampler, 1)
+    default = found[0][1].fitness["primary"]
+    assert max(one.fitness["primary"] for _, one in found) > default / 3  # a loss, a third of what it was
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_the_templates_own_numbers_come_first_and_the_same_seed_gives_the_same(sampler: Sampler) -> None:
+    found = searched(sampler, 2, 30)
+    assert found[0][0].mutations == () and found[0][0].policies["routing"]["load_offset"] == 1.0
+    assert found == searched(sampler, 2, 30)
+    assert [one.id for one, _ in found] != [one.id for one, _ in searched(sampler, 3, 30)]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_candidate_is_within_its_bounds(sampler: Sampler) -> None:
+    for bundle, _ in searched(sampler, 4, 30):
+        bundle.check()
+
+
+def test_a_catalogue_policy_has_its_bounded_parameters_searched() -> None:
+    found = dimensions(made("prefix-overlap"), ("routing",))
+    assert [one.keys for one in found] == [("cache_weight",), ("max_load",), ("block_tokens",), ("lru_blocks",)]
+    assert [one.whole for one in found] == [False, False, True, True]
+
+
+def test_code_has_its_declared_parameters_searched() -> None:
+    bundle = made({"name": "code", "source": CODE})
+    (one,) = dimensions(bundle, ("routing",))
+    assert (one.default, one.low, one.high) == (1.0, 0.0, 5.0)
+    assert with_values(bundle, {one: 2.5}, "x", 1).policies["routing"]["parameters"] == {"W": 2.5}
+
+
+def test_weighted_has_the_weights_of_its_scorers_searched_by_their_ratios() -> None:
+    bundle = made({"name": "weighted", "scorers": "prefix-affinity:3,load-balance:1"})
+    found = dimensions(bundle, ("routing",))
+    assert [(one.keys[1], one.default, one.log) for one in found] == [
+        ("prefix-affinity", 3.0, True),
+        ("load-balance", 1.0, True),
+    ]
+    changed = with_values(bundle, {found[0]: 5.0, found[1]: 0.25}, "x", 1)
+    assert changed.policies["routing"]["scorers"] == {"prefix-affinity": 5.0, "load-balance": 0.25}
+    assert changed.mutations == ("prefix-affinity 3 -> 5", "load-balance 1 -> 0.25")
+    changed.check()
+
+
+def test_several_stages_of_a_bundle_are_searched_together() -> None:
+    bundle = Bundle.of("two", routing="prefix-overlap", scaling={"name": "code", "source": SCALING})
+    assert {one.stage for one in dimensions(bundle, ("routing", "scaling"))} == {"routing", "scaling"}
+
+
+SCALING = "TARGET = parameter(4, 1, 16)\n\n\ndef scale(pool):\n    return pool.inflight / TARGET\n"
+
+
+def test_a_template_without_numbers_is_told_so() -> None:
+    with pytest.raises(HeadwayError, match="least-loaded has no number to choose"):
+        Plan(template="least-loaded").searcher(suite())
+
+
+@pytest.mark.parametrize(
+    ("plan", "why"),
+    [
+        (Plan(stages=("routes",)), "--stage: there is no stage"),
+        (Plan(engine="gp", stages=("scheduler",)), "genetic programming is for routing alone"),
+        (Plan(batch=1), "--batch: expected 2"),
+        (Plan(template="no-such-policy"), "no routing policy is called"),
+    ],
+)
+def test_what_is_wrong_with_a_plan_is_told(plan: Plan, why: str) -> None:
+    with pytest.raises(HeadwayError, match=why):
+        plan.searcher(suite())
+
+
+@pytest.mark.parametrize(("sampler", "missing"), [("tpe", "optuna"), ("cmaes", "cmaes")])
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(
+    sampler: Sampler, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(HeadwayError, match=rf"{missing} is not installed; install headway\[evolve\]"):
+        Plan(sampler=sampler).searcher(suite())
+    Plan(engine="gp").searcher(suite())  # needs neither

@@ -1,0 +1,215 @@
+"""The loop of a search: the same whatever the workers, gone on with after a break, blind to the held-out part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import document, suite
+
+import headway.evolve.search as search_module
+from headway.evolve import Bundle, Cache, Suite
+from headway.evolve.bench import Bench, Outcome
+from headway.evolve.engines import Engine, Plan
+from headway.evolve.evolution import evolve
+from headway.evolve.final import Conclusion
+from headway.evolve.journal import Journal
+from headway.evolve.search import Search
+from headway.types import HeadwayError
+
+pytest.importorskip("optuna")
+ENGINES: tuple[Engine, ...] = ("numeric", "gp")
+FEW = ["lmetric", "least-loaded"]
+
+
+def few() -> Suite:
+    """One case a part is enough where only the loop matters."""
+    return suite(
+        train=[{"workload": "prefixes", "seeds": [1]}],
+        validation=[{"workload": "prefixes", "seeds": [11]}],
+        held_out=[{"workload": "prefixes", "seeds": [101, 102]}],
+    )
+
+
+def plan(engine: Engine, seed: int = 3) -> Plan:
+    return Plan(engine, seed=seed, batch=10)
+
+
+def searched(engine: Engine, folder: Path, evaluations: int = 20, workers: int = 1, **rest: Any) -> Conclusion:
+    return evolve(few(), plan(engine), evaluations=evaluations, builtins=FEW, workers=workers, output=folder, **rest)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_search_writes_the_same_bytes_with_one_worker_and_with_three(engine: Engine, tmp_path: Path) -> None:
+    one = searched(engine, tmp_path / "one", workers=1)
+    three = searched(engine, tmp_path / "three", workers=3)
+    assert contents(tmp_path / "one") == contents(tmp_path / "three")
+    assert one.document() == three.document()
+    assert {"search.json", "batches/0000.json", "batches/0001.json", "best.yaml", "result.json"} <= contents(
+        tmp_path / "one"
+    ).keys()
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Interrupting:
+    """Ends a search after so many candidates."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def __call__(self, done: int, total: int, best: float | None) -> None:
+        if done >= self.after:
+            raise Interrupted
+
+    def final(self, done: int, total: int) -> None: ...
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_search_that_was_interrupted_comes_to_what_it_would_have_come_to(engine: Engine, tmp_path: Path) -> None:
+    searched(engine, tmp_path / "whole", 30)
+    with pytest.raises(Interrupted):
+        searched(engine, tmp_path / "broken", 30, progress=Interrupting(14))
+    assert not (tmp_path / "broken" / "result.json").exists()
+    searched(engine, tmp_path / "broken", 30)
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_search_that_is_made_longer_comes_to_what_a_long_one_had_come_to(engine: Engine, tmp_path: Path) -> None:
+    for evaluations in (13, 17, 25):
+        found = searched(engine, tmp_path / "steps", evaluations)
+        assert found.candidates == evaluations
+    searched(engine, tmp_path / "once", 25)
+    steps, once = contents(tmp_path / "steps"), contents(tmp_path / "once")
+    batches = [name for name in once if name.startswith("batches/")]
+    assert batches and all(steps[name] == once[name] for name in [*batches, "result.json", "best.yaml"])
+
+
+def test_what_is_written_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched("gp", tmp_path, 20)
+
+    def never(*given: Any, **rest: Any) -> Any:
+        raise AssertionError("a candidate was judged again")
+
+    monkeypatch.setattr(search_module, "evaluate_many", never)
+    searched("gp", tmp_path, 20)
+
+
+def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
+    searched("gp", tmp_path / "a", 10)
+    with pytest.raises(HeadwayError, match=r"holds another search .*seed is 3, not 4"):
+        evolve(few(), plan("gp", seed=4), evaluations=10, output=tmp_path / "a")
+    with pytest.raises(HeadwayError, match="its cases is"):
+        evolve(suite(), plan("gp"), evaluations=10, output=tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.txt").write_text("mine")
+    with pytest.raises(HeadwayError, match="holds no search; name another folder"):
+        searched("gp", tmp_path / "b", 10)
+
+
+def test_a_batch_that_somebody_changed_is_refused(tmp_path: Path) -> None:
+    searched("gp", tmp_path, 20)
+    first = tmp_path / "batches" / "0000.json"
+    (tmp_path / "batches" / "0001.json").write_bytes(first.read_bytes())
+    with pytest.raises(HeadwayError, match="are not those of this search"):
+        searched("gp", tmp_path, 30)
+    first.write_text("[{}]")
+    with pytest.raises(HeadwayError, match="is no batch of a search"):
+        searched("gp", tmp_path, 30)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_held_out_case_is_run_before_the_winner_is_chosen(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    plain = Bench.outcomes
+
+    def seen(self: Bench, wanted: Any, left_s: float | None = None) -> list[Outcome]:
+        order.extend(parts[one.case.label] for one in wanted)
+        return plain(self, wanted, left_s)
+
+    made = few()
+    parts = {case.label: part for part, cases in made.parts.items() for case in cases}
+    monkeypatch.setattr(Bench, "outcomes", seen)
+    searched(engine, tmp_path)
+    first = {part: order.index(part) for part in ("train", "validation", "held_out")}
+    last = {part: len(order) - order[::-1].index(part) for part in first}
+    assert last["train"] <= first["validation"] and last["validation"] <= first["held_out"]
+
+
+def test_a_searcher_and_its_judge_are_handed_a_suite_without_held_out_cases() -> None:
+    made = few()
+    found = Search(plan("gp").searcher(made), made, 10)
+    assert set(found.suite.parts) == {"train", "validation"}
+
+
+class Repeating:
+    """Asks for the same candidate again and again."""
+
+    def __init__(self) -> None:
+        self.told = 0
+
+    def ask(self, count: int) -> list[Bundle]:
+        return [Bundle.of(f"again {place}", routing="least-loaded") for place in range(count)]
+
+    def tell(self, judged: Any) -> None:
+        self.told += len(judged)
+        assert len({id(evaluation) for _, evaluation in judged}) == 1
+
+
+def test_a_candidate_that_comes_again_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+    plain: Callable[..., Any] = search_module.evaluate_many
+
+    def counted(bundles: Any, *given: Any, **rest: Any) -> Any:
+        judged.extend(one.id for one in bundles)
+        return plain(bundles, *given, **rest)
+
+    monkeypatch.setattr(search_module, "evaluate_many", counted)
+    searcher = Repeating()
+    assert len(Search(searcher, few(), 5).run(12)) == 12
+    assert len(judged) == 1 and searcher.told == 10
+
+
+def test_bad_candidates_do_not_end_a_search() -> None:
+    class Bad:
+        def ask(self, count: int) -> list[Bundle]:
+            sources = ["def score(request, instance, cluster):\n    while True:\n        pass\n", "import os\n", "1 +"]
+            return [Bundle.of("bad", routing={"name": "code", "source": source}) for source in sources]
+
+        def tell(self, judged: Any) -> None: ...
+
+    found = Search(Bad(), few(), 3).run(3)
+    assert [one.evaluation.ok for one in found] == [False] * 3
+    assert all(one.evaluation.fitness["primary"] == -10 for one in found)
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    evolve(few(), plan("gp"), evaluations=10, builtins=FEW, workers=1)
+    assert not list(tmp_path.iterdir())
+    assert isinstance(Search(Repeating(), few(), 5, journal=Journal(None, {})).cache, Cache)
+
+
+def test_numbers_that_are_searched_beat_the_template_on_a_real_suite(tmp_path: Path) -> None:
+    made = Suite.load(document(train=[{"workload": "prefixes", "seeds": [1, 2]}], held_out=[], validation=[]))
+    found = evolve(made, Plan("numeric", template="weighted-affinity-routing", seed=1), evaluations=40, workers=1)
+    default = Search(Repeating(), made, 1)
+    assert found.selection.chosen_on == "train" and found.contestants == []
+    assert found.selection.winner.evaluation.fitness["primary"] > _default(default.suite)
+
+
+def _default(made: Suite) -> float:
+    from headway.evolve import evaluate
+
+    return evaluate(Bundle.of(routing="weighted-affinity-routing"), made, told=False).fitness["primary"]

@@ -1,0 +1,123 @@
+"""Suites: strictly read, and their held-out cases kept from a search."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from small import document, suite
+
+from headway.evolve import Suite, evaluate
+from headway.evolve.suite import DEFAULT, presets
+from headway.scenario import Scenario
+from headway.types import HeadwayError
+
+
+def test_a_case_is_the_shared_scenario_with_a_workload_and_what_its_entry_changes() -> None:
+    entry = {"workload": "plain", "name": "wide", "seeds": [5], "cluster": {"instances": 3}}
+    entry |= {"scenario": {"workload": {"rate": "99/s"}, "signals": {"poll_interval": "1s"}}}
+    (case,) = suite(train=[entry]).cases("train")
+    scenario = Scenario.load(case.document())
+    assert (case.name, case.seed, scenario.seed.workload, scenario.seed.jitter) == ("wide", 5, 5, 5)
+    assert scenario.cluster.resolved()["instances"] == 3
+    assert scenario.cluster.resolved()["kv"]["gpu_blocks"] == 400
+    assert scenario.workload.resolved()["rate"] == "99/s"
+    assert scenario.workload.resolved()["requests"] == 50
+    assert scenario.signals.poll_interval_ps == 10**12
+
+
+def test_seeds_are_a_list_or_a_range() -> None:
+    made = suite()
+    assert [case.seed for case in made.cases("train")] == [1, 2, 1]
+    assert [case.seed for case in made.cases("held_out")] == [*range(101, 111), 101]
+
+
+def test_what_a_search_is_handed_holds_nothing_of_the_held_out_cases() -> None:
+    made = suite(held_out=[{"workload": {"requests": 31, "rate": "7/s"}, "name": "secret", "seeds": [777]}])
+    handed = made.for_search()
+    assert "secret" in json.dumps(made.document())
+    assert "secret" not in json.dumps(handed.document()) and "777" not in json.dumps(handed.document())
+    assert handed.cases("train") == made.cases("train") and handed.cases("validation") == made.cases("validation")
+    for ask in (handed.cases, lambda part: evaluate({}, handed, part)):
+        with pytest.raises(HeadwayError, match="has no cases in the part 'held_out'"):
+            ask("held_out")
+
+
+def test_a_suite_travels_as_plain_values() -> None:
+    made = suite(cascade={"first": 1, "threshold": -0.2})
+    assert Suite.of(msgspec.json.decode(msgspec.json.encode(made.document()))) == made
+
+
+def test_files_are_read_with_what_they_refer_to_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "lengths.csv").write_text("10\n20\n")
+    workload = {"requests": 5, "rate": "1/s", "prompt_tokens": {"dist": "empirical", "path": "lengths.csv"}}
+    file = tmp_path / "own.yaml"
+    data = document(train=[{"workload": workload, "name": "file", "seeds": [1]}])
+    del data["name"]
+    file.write_text(yaml.safe_dump(data))
+    made = Suite.load(file)
+    assert made.name == "own"
+    assert str(tmp_path / "lengths.csv") in json.dumps(made.cases("train")[0].scenario)
+
+
+def test_keys_of_cases_differ_with_the_scenario_and_not_with_the_seed() -> None:
+    first, second, other = suite().cases("train")
+    assert first.key == second.key != other.key
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"trian": []}, "suite: trian: there is no such key. Did you mean 'train'?"),
+        ({"train": []}, "has no cases in the part 'train'"),
+        ({"train": {}}, "train: expected a list of {workload, seeds}"),
+        (
+            {"train": [{"workload": "plane", "seeds": [1]}]},
+            "train[0].workload: no workload is called 'plane'. Did you mean",
+        ),
+        ({"train": [{"workload": "plain"}]}, "train[0]: 'seeds' is missing"),
+        (
+            {"train": [{"workload": "plain", "seeds": "9..1"}]},
+            "train[0].seeds: expected a list of whole numbers or a range",
+        ),
+        ({"train": [{"workload": "plain", "seeds": [1.5]}]}, "train[0].seeds: expected"),
+        ({"train": [{"workload": "plain", "seeds": [1, 1]}]}, "train[0]: plain, seed 1 is there already"),
+        ({"train": [{"workload": {"requests": 5}, "seeds": [1]}]}, "train[0].name: is missing"),
+        ({"train": [{"workload": "plain", "seeds": [1], "cluster": {"instancs": 3}}]}, "train[0]: cluster.instancs"),
+        ({"held_out": [{"workload": "plain", "seeds": [1]}]}, "held_out: plain, seed 1 is a case of 'train' as well"),
+        ({"scenario": {"policies": {}}}, "scenario.policies: does not belong here"),
+        ({"baseline": {"routing": "nobody"}}, "baseline: policies.routing: "),
+        ({"baseline": "lmetric"}, "baseline: policies: expected a mapping of stages to policies, got 'lmetric'"),
+        ({"baseline": {"rooting": "random"}}, "baseline: policies.rooting: a bundle has no such stage"),
+        ({"cascade": {"first": 3, "threshold": 0}}, "cascade.first: must be below the 3 cases of train, got 3"),
+        ({"cascade": {"first": 1}}, "cascade: 'threshold' is missing"),
+        ({"deadline": "0s"}, "deadline: must be longer than nothing"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(HeadwayError) as caught:
+        suite(**changes)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_suite_that_is_not_there_is_told_with_what_may_have_been_meant() -> None:
+    with pytest.raises(HeadwayError, match=r"nor a preset of that name. Did you mean 'routing-2026-11'\?"):
+        Suite.load("routing-2026-10")
+
+
+def test_the_embedded_suite_has_ten_paired_held_out_seeds_and_workloads_of_its_own() -> None:
+    made = Suite.load()
+    assert made.name == DEFAULT in presets()
+    seen = {case.name for part in ("train", "validation") for case in made.cases(part)}
+    held: dict[str, list[int]] = {}
+    for case in made.cases("held_out"):
+        held.setdefault(case.name, []).append(case.seed)
+    assert all(seeds == list(range(101, 111)) for seeds in held.values())
+    assert set(held) - seen == {"agents", "documents", "reasoning", "tenants-on-eight"}
+    for part in ("train", "validation", "held_out"):
+        for case in made.cases(part):
+            assert case.scenario["cluster"]["latency"] == {"model": "hardware", "profile": "h200", "host": "500us"}

@@ -1,0 +1,48 @@
+"""A real Ray cluster of two machines, both of them this one, for tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+HEAD, OTHER = ("127.0.0.2", "127.0.0.3") if sys.platform == "linux" else ("127.0.0.1", "127.0.0.1")
+
+
+@contextmanager
+def two_machines() -> Iterator[Any]:
+    """Two machines of a core each; `cluster.address` is where, `lose(cluster)` ends the second."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    common = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args={**common, "node_ip_address": HEAD})
+    try:
+        cluster.other = cluster.add_node(**common, node_ip_address=OTHER)
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def lose(cluster: Any) -> None:
+    """The second machine ends, as if somebody had pulled the plug."""
+    cluster.remove_node(cluster.other, allow_graceful=False)
+
+
+def when(condition: Any, act: Any) -> threading.Thread:
+    """Does something in a thread once a condition holds."""
+
+    def watch() -> None:
+        while not condition():
+            threading.Event().wait(0.05)
+        act()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,123 @@
+"""Where independent jobs run: on the processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runner_jobs
+from headway.experiment.batch import Job
+from headway.experiment.runner import AHEAD, Processes, runner_of
+from headway.types import HeadwayError
+from ray_cluster import when
+
+
+def jobs(call: Any, count: int, *before: object) -> list[Job]:
+    return [Job(f"job {number}", call, (*before, number)) for number in range(count)]
+
+
+def results(runner: Any, given: list[Job], **options: Any) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+
+    def finish(place: int, value: Any) -> None:
+        assert place not in found
+        found[place] = value
+
+    runner.run(given, finish, "test", **options)
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_every_job_is_told_once_with_its_result(workers: int) -> None:
+    with runner_of(workers) as runner:
+        assert results(runner, jobs(runner_jobs.square, 9)) == {number: number**2 for number in range(9)}
+        assert results(runner, []) == {}
+
+
+def test_processes_are_kept_from_batch_to_batch() -> None:
+    with runner_of(2) as runner:
+        first = set(results(runner, jobs(runner_jobs.process, 8)).values())
+        second = set(results(runner, jobs(runner_jobs.process, 8)).values())
+        assert os.getpid() not in first
+        assert first & second
+        assert len(first | second) <= 2
+        more = set(results(runner, jobs(runner_jobs.process, 2)).values())
+        assert more <= first | second
+
+
+def test_what_is_at_home_runs_at_home() -> None:
+    given = [*jobs(runner_jobs.process, 4), Job("mine", runner_jobs.process, (0,), home=True)]
+    with runner_of(2) as runner:
+        found = results(runner, given)
+    assert [place for place, pid in found.items() if pid == os.getpid()] == [4]
+
+
+def test_few_jobs_are_under_way_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted: list[str] = []
+    submit = Processes.submit
+
+    def counted(self: Processes, job: Job, wanted: int) -> Any:
+        submitted.append(job.name)
+        return submit(self, job, wanted)
+
+    monkeypatch.setattr(Processes, "submit", counted)
+    held: list[int] = []
+
+    def go() -> None:
+        held.append(len(submitted))
+        (tmp_path / "go").touch()
+
+    with runner_of(2) as runner:
+        thread = when(lambda: len(list(tmp_path.glob("begun-*"))) == 2, go)
+        found = results(runner, jobs(runner_jobs.counted, 30, str(tmp_path)))
+        thread.join()
+    assert len(found) == 30
+    assert held[0] <= AHEAD * 2
+
+
+def test_an_error_is_raised_as_it_is_and_of_several_the_first() -> None:
+    with runner_of(2) as runner:
+        for _ in range(5):
+            with pytest.raises(HeadwayError, match=r"^job 0: not like that\.$"):
+                results(runner, jobs(runner_jobs.wrong, 4))
+        assert len(results(runner, jobs(runner_jobs.square, 4))) == 4
+
+
+def test_a_job_whose_process_was_lost_is_run_again(tmp_path: Path) -> None:
+    given = jobs(runner_jobs.square, 12)
+    given[3] = Job("job 3", runner_jobs.ends_once, (str(tmp_path / "mark"), 9))
+    with runner_of(2) as runner:
+        assert results(runner, given) == {number: number**2 for number in range(12)}
+
+
+def test_a_job_that_brings_its_process_down_every_time_is_told_by_name() -> None:
+    given = jobs(runner_jobs.square, 12)
+    given[3] = Job("the guilty one", runner_jobs.ends, (3,))
+    with runner_of(2) as runner:
+        with pytest.raises(HeadwayError) as told:
+            results(runner, given)
+        assert str(told.value) == (
+            "test: a process was ended from within, as os._exit, a crash or a want of memory does, "
+            "each of the 4 times that the guilty one was run."
+        )
+        lost: dict[int, str] = {}
+        found = results(runner, given, lost=lost.__setitem__)
+    assert sorted(found) == [place for place in range(12) if place != 3]
+    assert list(lost) == [3]
+    assert "the guilty one" in lost[3]
+
+
+def test_ray_that_is_not_installed_is_told_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(HeadwayError, match=r"^--ray: Ray is not installed; install headway\[ray\]"):
+        runner_of(None, "auto")
+
+
+@pytest.mark.parametrize("address", ["", "nowhere", "host:", "host:0", "host:70000", ":6379", "ray://host"])
+def test_an_address_that_is_none_is_told(address: str) -> None:
+    with pytest.raises(HeadwayError, match=r'^--ray: expected "auto", "local", "host:port" or "ray://host:port", got'):
+        runner_of(None, address)
