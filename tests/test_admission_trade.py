@@ -31,7 +31,7 @@ def found() -> headway.Comparison:
         pytest.skip(f"there is no {AZURE.name}: the real traces lie in ../shared/traces beside the repository")
     scenario = {
         "workload": {"trace": {"path": str(AZURE), "speed": 4, "transforms": [{"assign": {"tenants": TENANTS}}]}},
-        "cluster": {"instances": 2},
+        "cluster": {"instances": 2, "gpu": "h200"},
         "policies": {"routing": "least-loaded"},
         "slo": {"ttft": "1s"},
     }
