@@ -79,7 +79,7 @@ def tables(draw: st.DrawFn) -> StepTable:
     return StepTable((*least, *draw(measured)), (*least, *draw(measured)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     tables(), st.integers(0, 80), st.integers(0, 9000), st.lists(st.tuples(st.integers(1, 90), st.integers(0, 9000)))
 )
@@ -94,7 +94,7 @@ def test_along_a_run_every_step_is_what_a_single_step_gives(
         assert model.run(decodes, context + j * decodes, moved)[0] == first + j * increment
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(tables(), st.integers(1, 80), st.integers(0, 9000), st.integers(1, 500))
 def test_more_never_costs_less(model: StepTable, count: int, place: int, more: int) -> None:
     """More sequences or tokens may cost less by what whole slopes lose: a picosecond for each token of a piece."""
