@@ -49,8 +49,9 @@ WORKLOADS: dict[str, Json] = {
         "output_tokens": {"dist": "lognormal", "mean": 150, "std": 100, "min": 10, "max": 800},
     },
 }
-WHOLE: Json = {"instances": 8}
-APART: Json = {"architecture": "disaggregated", "prefill": {"instances": 2}, "decode": {"instances": 6}}
+ENGINE: Json = {"gpu": "h100", "latency": {"model": "roofline"}}  # named, so that figures of different dates compare
+WHOLE: Json = {**ENGINE, "instances": 8}
+APART: Json = {**ENGINE, "architecture": "disaggregated", "prefill": {"instances": 2}, "decode": {"instances": 6}}
 CPU: Json = {"cpu": {"blocks": 6000}}
 TIERS: dict[str, Json] = {
     "lazy": {"tiers": CPU, "offload": "lazy"},

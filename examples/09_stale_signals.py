@@ -19,7 +19,7 @@ class ShortestQueue:
 scenario = {
     "seed": 1,
     "workload": {"requests": 1500, "rate": "250/s", "prefix": {"groups": 20, "tokens": 256}},
-    "cluster": {"instances": 16},
+    "cluster": {"instances": 16, "gpu": "h200"},
 }
 policies = {
     "shortest-queue": ShortestQueue,  # reported queue and batch

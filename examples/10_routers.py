@@ -28,7 +28,7 @@ scenario = {
         "output_tokens": {"dist": "lognormal", "mean": 200, "std": 300, "min": 4, "max": 2000},
         "prefix": {"groups": 100, "tokens": 1024},
     },
-    "cluster": {"instances": 16, "kv": {"gpu_blocks": 6000}},
+    "cluster": {"instances": 16, "gpu": "h200", "kv": {"gpu_blocks": 6000}},
     "signals": {"poll_interval": "50ms", "poll_delay": "5ms"},
 }
 policies = {

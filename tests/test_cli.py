@@ -65,7 +65,7 @@ def test_run_prints_a_table_and_nothing_on_stderr(headway: Run, scenario: str) -
     assert hint == f"headway compare {scenario}"
 
 
-SPLIT = "cluster={architecture: disaggregated, prefill: {instances: 1}, decode: {instances: 2}}"
+SPLIT = "cluster={gpu: h200, architecture: disaggregated, prefill: {instances: 1}, decode: {instances: 2}}"
 KEPT = "cluster.transfer.keep_prefill_copy=true"
 
 

@@ -181,7 +181,7 @@ def test_a_routing_policy_beside_a_comparison_of_another_stage_holds_for_all(sce
 
 POOL = {
     "workload": {"requests": 60, "rate": "2/s", "prompt_tokens": 64, "output_tokens": 32},
-    "cluster": {"instances": 4, "min_replicas": 1, "max_batch_size": 4},
+    "cluster": {"instances": 4, "gpu": "h200", "min_replicas": 1, "max_batch_size": 4},
     "scaling": {"interval": "1s"},
     "slo": {"ttft": "10s"},
 }

@@ -100,7 +100,7 @@ def test_the_decision_taken_again_has_no_regret() -> None:
 
 
 def test_round_robin_has_regret_where_prefixes_are_shared() -> None:
-    few = {"instances": 3, "kv": {"gpu_blocks": 250}}  # a third of the prefixes fit
+    few = {"instances": 3, "kv": {"gpu_blocks": 250}, "latency": {"model": "roofline"}}  # a third of the prefixes fit
     values = {}
     for routing in ("round-robin", "lmetric"):
         result = headway.simulate(shared(cluster=few), routing=routing, trace="decisions")

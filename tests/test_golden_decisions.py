@@ -1,6 +1,7 @@
 """Golden decisions: with every other part of the control plane off, each routing policy and each scorer sends the
-requests of two scenarios where it always did, and they take as long. `golden/decisions.json` has the instance of each
-request as a digit, and a digest of all times; it was written before there was anything else to decide, by `decisions`.
+requests of three scenarios where it always did, and they take as long. `golden/decisions.json` has the instance of each
+request as a digit, and a digest of all times; it was written by `decisions`, before there was anything else to decide
+or, of the default latency model, when it became the default.
 """
 
 from __future__ import annotations
@@ -16,23 +17,22 @@ import headway
 
 GOLDEN: dict[str, dict[str, list[str]]] = json.loads((Path(__file__).parent / "golden" / "decisions.json").read_text())
 CLUSTER = {"instances": 6, "max_batch_size": 8, "kv": {"gpu_blocks": 1500}}
+ROOFLINE = {**CLUSTER, "latency": {"model": "roofline"}}
+PREFIXES = {
+    "requests": 300,
+    "rate": "90/s",
+    "prompt_tokens": {"dist": "normal", "mean": 1500, "std": 400, "min": 600, "max": 4000},
+    "output_tokens": {"dist": "lognormal", "mean": 60, "std": 40, "min": 2, "max": 300},
+    "prefix": {"groups": 12, "tokens": 1100},
+}
 SCENARIOS: dict[str, dict[str, Any]] = {
-    "shared prefixes": {
-        "seed": 11,
-        "workload": {
-            "requests": 300,
-            "rate": "90/s",
-            "prompt_tokens": {"dist": "normal", "mean": 1500, "std": 400, "min": 600, "max": 4000},
-            "output_tokens": {"dist": "lognormal", "mean": 60, "std": 40, "min": 2, "max": 300},
-            "prefix": {"groups": 12, "tokens": 1100},
-        },
-        "cluster": CLUSTER,
-    },
+    "shared prefixes": {"seed": 11, "workload": PREFIXES, "cluster": ROOFLINE},
     "sessions": {
         "seed": 12,
         "workload": {"preset": "chat-2026-11", "requests": 300, "rate": "6/s"},
-        "cluster": CLUSTER,
+        "cluster": ROOFLINE,
     },
+    "default step times": {"seed": 11, "workload": PREFIXES, "cluster": {**CLUSTER, "gpu": "h200"}},
 }
 TIMES = ("arrival_ps", "started_ps", "first_token_ps", "finished_ps", "cached_tokens", "output_tokens")
 

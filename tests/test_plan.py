@@ -421,7 +421,11 @@ def test_a_policy_of_the_callers_own_program_runs_here(monkeypatch: pytest.Monke
 
 # --- what cannot be ---------------------------------------------------------------------------------------------------
 
-QUIET: Json = {**COMMON, "workload": {"requests": 60, "rate": "20/s", **SHORT}}
+QUIET: Json = {
+    **COMMON,
+    "workload": {"requests": 60, "rate": "20/s", **SHORT},
+    "cluster": {"instances": 3, "latency": {"model": "roofline"}},
+}
 
 
 @pytest.mark.parametrize(

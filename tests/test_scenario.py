@@ -14,6 +14,7 @@ import yaml
 from conftest import ROOT
 from headway import cluster_spec, kv_spec, life_spec, overrides, pd_spec
 from headway import scenario as scenario_module
+from headway.experiment.notes import unmeasured
 from headway.latency import MODELS, gpus, models
 from headway.latency.gpus import GpuFigures
 from headway.latency.shapes import ModelFigures
@@ -145,6 +146,30 @@ def test_every_preset_is_valid(name: str) -> None:
 
 def test_the_default_is_one_of_the_presets() -> None:
     assert DEFAULT in presets()
+
+
+def test_presets_stay_as_they_were_published() -> None:
+    keys = {name: Scenario.load(name).key() for name in presets()}
+    assert keys == {"shared-prefix-2026-11": "04a6c42ea4a34dd4", "shared-prefix-2026-11-15": "bf531fa377dd8a1d"}
+
+
+def test_the_default_preset_is_served_by_a_card_that_was_measured() -> None:
+    assert Scenario.load().name == DEFAULT
+    assert Scenario.load().cluster.latency_section() == {"model": "hardware"}
+    assert unmeasured(Scenario.load()) is None
+
+
+def test_all_shared_prompts_of_the_default_are_about_twice_what_an_instance_can_cache() -> None:
+    resolved = Scenario.load().resolved()
+    prefix, kv = resolved["workload"]["prefix"], resolved["cluster"]["kv"]
+    assert 1.8 < prefix["groups"] * prefix["tokens"] / (kv["gpu_blocks"] * kv["block_tokens"]) < 2.2
+
+
+def test_a_scenario_that_names_no_latency_model_is_served_by_hardware() -> None:
+    whole = Scenario.load({"workload": SMALL["workload"]}).resolved()["cluster"]
+    assert whole["latency"] == {"model": "hardware", "profile": "auto", "host": "auto"}
+    pool = {"workload": SMALL["workload"], "cluster": {"deployments": {"a": {"instances": 1}}}}
+    assert Scenario.load(pool).resolved()["cluster"]["deployments"]["a"]["latency"]["model"] == "hardware"
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [

@@ -92,7 +92,7 @@ class Engines(Struct, frozen=True):
         return latency.read_gpu(self.gpu, f"{where}.gpu")
 
     def latency_section(self) -> Json:
-        return {"model": "roofline"} if self.latency is None else self.latency
+        return {"model": "hardware"} if self.latency is None else self.latency
 
     def latency_model(self, where: str = "cluster") -> latency.LatencyModel:
         section, place = self.latency_section(), f"{where}.latency"

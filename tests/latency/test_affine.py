@@ -164,7 +164,7 @@ def test_a_step_with_several_chunks_costs_at_least_each_of_them_alone(
 def test_small_chunks_of_a_long_prompt_turn_from_memory_bound_to_compute_bound() -> None:
     # 128 tokens of an 8B model on an H100 compute for 3.5 ms beside 6 ms of weights, but each past token adds
     # 113 ns of attention and only 49 ns of reading.
-    model, chunks = build({}, EIGHT_B, H100, 1), [(128, 0)]
+    model, chunks = build({"model": "roofline"}, EIGHT_B, H100, 1), [(128, 0)]
     first, increment, k_max = model.run(0, 0, chunks)
     assert 300 < k_max < 320
     assert at(model, 0, 0, chunks, k_max - 1) == first + (k_max - 1) * increment

@@ -17,6 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import headway
+from headway.cli import status
 from headway.experiment.notes import unmeasured
 from headway.latency import FOREVER, Chunk, Hardware, StepTimes, build, gpus, models, read_gpu, read_model, shipped
 from headway.latency.base import scaled
@@ -349,6 +350,16 @@ def test_times_that_were_never_measured_are_said_to_be_so(cluster: dict[str, Any
     )
     said = unmeasured(scenario)
     assert said is None if sentence is None else said is not None and sentence in said
+
+
+@pytest.mark.parametrize(("gpu", "told"), [("h100", ["h100 is not calibrated"]), ("h200", [])])
+def test_a_plan_and_the_controls_tell_what_was_never_measured(gpu: str, told: list[str], capsys: Any) -> None:
+    data = {"workload": {"rate": "5/s", "requests": 10}, "cluster": {"instances": 2, "gpu": gpu}}
+    notes = headway.plan(data, "ttft_p99<=1s", seeds=1, points=0, workers=1).notes
+    assert [note.partition(":")[0] for note in notes if "calibrated" in note] == told
+    words = ["--set", "workload.requests=10", "--set", f"cluster.gpu={gpu}"]
+    assert status(["controls", *words]) == 0
+    assert [line.partition(": ")[2].partition(":")[0] for line in capsys.readouterr().err.splitlines()] == told
 
 
 def test_a_model_in_a_scenario_is_a_hardware_model() -> None:

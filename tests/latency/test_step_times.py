@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway.latency import FOREVER, Estimator, LatencyModel, Piecewise, build, read_gpu, read_model
+from headway.latency import FOREVER, Estimator, Hardware, LatencyModel, Piecewise, build, explicit, read_gpu, read_model
 from headway.types import InstanceView
 
 MS = 10**9
@@ -84,13 +84,18 @@ def test_a_long_prefill_on_an_h100_is_bound_by_its_flops() -> None:
 
 
 def test_tensor_parallelism_divides_both_sides_of_a_roofline() -> None:
-    one, two = made({"overhead": "0ms"}), made({"overhead": "0ms"}, tp=2)
+    one, two = (made({"model": "roofline", "overhead": "0ms"}, tp=tp) for tp in (1, 2))
     for step in ((1, 1000, ()), (0, 0, [(2048, 0)])):
         assert one.run(*step)[0] == pytest.approx(2 * two.run(*step)[0], rel=1e-4)
 
 
 def test_names_of_models_may_be_written_in_any_case() -> None:
-    assert type(made({"model": "Roofline"})) is type(made({}))
+    assert type(made({"model": "Roofline"})) is type(made({"model": "roofline"}))
+
+
+def test_a_section_without_a_model_is_hardware() -> None:
+    assert type(made({})) is type(made({"host": "1ms"})) is Hardware
+    assert explicit({}) == {"model": "hardware", "profile": "auto", "host": "auto"}
 
 
 def test_the_estimator_gives_one_step_in_seconds() -> None:

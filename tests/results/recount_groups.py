@@ -44,7 +44,7 @@ class FullRecount(Recount):
             "largest": largest,
             "at_ps": (self.counted[0]["arrival_ps"] + first * self.window_ps) / 10**12,
             "missed_inside": lost,
-            "share": lost / (lost + kept),
+            "share": lost / max(1, lost + kept),
             "rate_inside": lost / len(inside),
             "rate_outside": kept / max(1, len(outside)),
         }[what]

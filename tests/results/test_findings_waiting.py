@@ -25,7 +25,8 @@ def mixed(**policies: Any) -> Json:
         "later": {"weight": 1, "priority": "batch", "prompt_tokens": 2000, "output_tokens": 50},
     }
     workload = {"tenants": tenants, "requests": 400, "rate": "60/s"}
-    return {"workload": workload, "cluster": {"instances": 1}, "policies": policies}
+    cluster = {"instances": 1, "latency": {"model": "roofline"}}
+    return {"workload": workload, "cluster": cluster, "policies": policies}
 
 
 # --- priority inversion ----------------------------------------------------------------------------------------------

@@ -57,7 +57,11 @@ RUNS: dict[str, Callable[[], Result]] = {
     "tenants": lambda: _example("07_tenants.yaml", "workload.duration=100s", trace="decisions"),
     "odd names": lambda: simulate(ODD_NAMES, trace="decisions"),
     "admission": lambda: _example(
-        "11_admission.yaml", "workload.requests=600", admission="saturation", trace="decisions"
+        "11_admission.yaml",
+        "workload.requests=600",
+        "cluster={instances: 2, latency: {model: roofline}}",  # slow enough that both tenants miss
+        admission="saturation",
+        trace="decisions",
     ),
     "tiers": lambda: _example("12_tiers.yaml", "workload.requests=500", trace="full"),
     "disaggregated": lambda: _example("13_disaggregated.yaml", "workload.requests=250", trace="decisions"),

@@ -136,6 +136,7 @@ def controls(
 ) -> Page | Json:
     """Run the five B3 controls (lmetric, load-only, sticky, unified, capped) and print what each isolates."""
     from headway.experiment.controls import controls as run_controls
+    from headway.experiment.notes import unmeasured
     from headway.report.controls import report
     from headway.report.progress import CompareProgress
 
@@ -145,6 +146,8 @@ def controls(
     loaded = choice.load(scenario)
     with CompareProgress() as progress:
         found = run_controls(loaded, progress=progress)
+    if (said := unmeasured(loaded)) is not None:
+        say(said)
     return found.summary() if as_json else Page([report(found)])
 
 

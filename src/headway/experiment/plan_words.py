@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from headway.experiment.bracket import FURTHEST
+from headway.experiment.notes import unmeasured
 from headway.experiment.space import Counts, scales
 from headway.experiment.targets import Target
 from headway.experiment.trials import Candidate, Trials
@@ -120,6 +121,8 @@ def notes(
             "Mixes smaller than one that broke the SLO were not run; where it broke by chance, --every finds them."
         )
     workload, load, runs = scenario.workload, trials.load, trials.of(answer)
+    if (doubts := unmeasured(scenario)) is not None:
+        found.append(doubts)
     if scales(scenario.cluster, scenario.resolved()["policies"]):
         found.append("The autoscaler is left aside: a plan is of clusters that keep their size.")
     if load.why_not is not None:

@@ -53,12 +53,12 @@ NAMES: Final = tuple(MODELS)
 
 
 def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str = "cluster.latency") -> LatencyModel:
-    """The latency model of a section; without `model` it is a roofline. Only `hardware`,
+    """The latency model of a section; without `model` it is `hardware`. Only `hardware`,
     `aiconfigurator` and `roofline` look at shape, GPU and TP, and `table` at the model's name."""
     if not isinstance(data, dict):
-        raise HeadwayError(f"{where}: expected a mapping with 'model', as in {{model: roofline}}, got {shown(data)}.")
+        raise HeadwayError(f"{where}: expected a mapping with 'model', as in {{model: hardware}}, got {shown(data)}.")
     rest = dict(data)
-    name = rest.pop("model", "roofline")
+    name = rest.pop("model", "hardware")
     kind = MODELS.get(plain(str(name)))
     if kind is None:
         known = suggest(plain(str(name)), NAMES)
@@ -68,7 +68,7 @@ def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str
 
 def explicit(data: dict[str, Any]) -> dict[str, Any]:
     """A section that `build` takes, with its model's defaults written out."""
-    name = plain(str(data.get("model", "roofline")))
+    name = plain(str(data.get("model", "hardware")))
     defaults = {field.name: field.default for field in fields(MODELS[name].keys)}
     return {"model": name, **defaults, **{key: value for key, value in data.items() if key != "model"}}
 
