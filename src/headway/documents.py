@@ -12,6 +12,7 @@ from headway.wording import cut, shown
 
 DEEPEST: Final = 100  # levels of a document
 MOST_VALUES: Final = 1_000_000  # in a document; aliases can stand for billions
+MOST_BYTES: Final = 64_000_000  # in a file; a device such as /dev/zero has no end
 MERGE: Final = "tag:yaml.org,2002:merge"
 
 
@@ -41,7 +42,7 @@ def parse_yaml(text: str, where: str) -> Any:
     """YAML text as plain values, with mistakes told by line."""
     try:
         found = yaml.load(text, _StrictLoader)
-        _check_size(found)
+        check_size(found)
         return found
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
@@ -57,7 +58,7 @@ def parse_yaml(text: str, where: str) -> Any:
         raise HeadwayError(f"{where}: this is not YAML that can be read ({why}).") from None
 
 
-def _check_size(document: Any) -> None:
+def check_size(document: Any) -> None:
     """Refuse what no person writes and the rest could not bear: a deep or endless document, broken Unicode."""
     waiting = [(document, 0)]
     values = 0
@@ -97,9 +98,13 @@ def read_text(file: str | Path, wanted: str = "text in UTF-8") -> str:
 
 def read_bytes(file: str) -> bytes:
     try:
-        return Path(file).expanduser().read_bytes()
+        with Path(file).expanduser().open("rb") as opened:
+            found = opened.read(MOST_BYTES + 1)
     except (OSError, RuntimeError, ValueError) as error:
         raise HeadwayError(f"{cut(file)}: cannot be read ({getattr(error, 'strerror', None) or error}).") from None
+    if len(found) > MOST_BYTES:
+        raise HeadwayError(f"{cut(file)}: cannot be read (it has more than {MOST_BYTES:,} bytes).")
+    return found
 
 
 def file_name(file: str) -> str:
@@ -109,8 +114,11 @@ def file_name(file: str) -> str:
 
 def beside(file: str, document: str | Path) -> str:
     """A file that a document names, by its whole path where it lies in the document's folder, else as it is named."""
-    found = Path(document).parent / Path(file).expanduser()
-    return str(found.absolute()) if found.is_file() else file
+    try:
+        found = Path(document).parent / Path(file).expanduser()
+        return str(found.absolute()) if found.is_file() else file
+    except (OSError, RuntimeError):  # a name too long, or the home of nobody: whoever reads the file tells
+        return file
 
 
 def stem(file: str) -> str:

@@ -12,9 +12,10 @@ import pytest
 from small import CODE, code, document, suite
 
 import headway
-from headway.evolve import Bundle, Cache, Evaluation, Limits, Suite, evaluate, evaluate_many
+from headway.evolve import Bundle, Cache, Evaluation, Limits, Suite, cases, evaluate, evaluate_many
 from headway.evolve.feedback import MOST_BYTES, fitted, harmless
 from headway.experiment.runner import runner_of
+from headway.policies.code import CodeError
 from headway.results.store import pretty
 from headway.types import HeadwayError
 
@@ -98,6 +99,13 @@ HOSTILE = {
     "no Python": code("def score(request, instance, cluster)\n    return 1"),
     "deep nesting": code("def score(request, instance, cluster):\n    return " + "-" * 20000 + "1"),
     "nothing": code(""),
+    "no document at all": 7,
+    "a stage that is a number": {"policies": {1: "lmetric"}},
+    "half a character in a stage": {"policies": {"\ud800": "lmetric"}},
+    "half a character in a name": Bundle("\ud800", {"routing": "nobody"}),
+    "half a character in a source": code("x = '\ud800'"),
+    "a file without end": {"policies": {"routing": {"type": "code", "path": "/dev/zero"}}},
+    "a name too long for a file": {"policies": {"routing": {"type": "code", "path": "a" * 5000}}},
 }
 
 
@@ -188,6 +196,13 @@ def test_a_policy_in_a_file_is_run_again_when_the_file_has_changed(tmp_path: Pat
     assert found[0].fitness["primary"] < found[1].fitness["primary"]
 
 
+def test_a_policy_in_a_file_is_executed_in_no_process_but_the_disposable_one(tmp_path: Path, cache: Cache) -> None:
+    file, trace = tmp_path / "own.py", tmp_path / "trace"
+    file.write_text(f"open({str(trace)!r}, 'w').write('here')\n" + OWN.replace("PLACE", "0"))
+    found = evaluate(Bundle.of(routing=f"{file}:Own"), suite(), cache=cache, told=False)
+    assert not found.ok and not trace.exists()
+
+
 def documents(found: list[Evaluation]) -> list[str]:
     return [pretty(one.document()) for one in found]
 
@@ -249,3 +264,12 @@ def test_in_the_embedded_suite_a_good_router_wins_some_workloads_and_loses_other
 def test_the_package_is_at_hand_from_the_top() -> None:
     assert headway.evolve.evaluate is evaluate and headway.evolve.Suite is Suite
     assert headway.evolve.evaluate(MINE, document(), told=False).ok
+
+
+def test_a_want_of_memory_in_a_decision_is_a_limit_and_no_mistake_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wanting(*given: Any, **rest: Any) -> Any:
+        raise CodeError("policies.routing: more than the interpreter bears.") from MemoryError()
+
+    monkeypatch.setattr(cases, "simulate", wanting)
+    with pytest.raises(CodeError):
+        cases.play({}, {}, [])

@@ -52,7 +52,7 @@ def concluded(
     def judged(bundles: Any, made: Suite, part: str, **_: Any) -> list[Evaluation]:
         if part == "validation":
             return [evaluation(flat(100 - 100 * validation[one.name]), one) for one in bundles]
-        return [evaluation(held[one.name], one) for one in bundles]
+        return [evaluation(held[one.name.partition("(block")[0]], one) for one in bundles]  # whatever its blocks
 
     monkeypatch.setattr(selection, "evaluate_many", judged)
     monkeypatch.setattr(final, "evaluate_many", judged)
@@ -65,7 +65,12 @@ def rule(name: str) -> Bundle:
     return Bundle.of(name, routing={"name": "code", "source": source})
 
 
-BUILTINS = {"baseline": flat(100), "lmetric": flat(90), "weighted(prefix-affinity:1, load-balance:1)": flat(95)}
+BUILTINS = {
+    "baseline": flat(100),
+    "lmetric": flat(90),
+    "lmetric-plus-one": flat(92),
+    "weighted(prefix-affinity:1, load-balance:1)": flat(95),
+}
 
 
 def test_the_winner_is_chosen_on_validation_not_on_train_and_never_on_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +83,10 @@ def test_the_winner_is_chosen_on_validation_not_on_train_and_never_on_held_out(m
 
 def test_lmetric_and_one_to_one_are_always_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     found = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": flat(80)})
-    assert {"lmetric", "weighted(prefix-affinity:1, load-balance:1)"} <= {one.name for one in found.contestants}
+    names = {one.name for one in found.contestants}
+    assert {"lmetric", "weighted(prefix-affinity:1, load-balance:1)"} <= names
+    blocks = {one.bundle.policies["routing"].get("block_tokens") for one in found.contestants if "(block" in one.name}
+    assert blocks == {16}  # those that rules are told of
 
 
 def test_a_winner_that_is_better_under_every_seed_is_said_to_beat_the_best_built_in(
@@ -123,6 +131,25 @@ def test_being_ahead_by_chance_alone_favours_nobody() -> None:
     assert found.mean == back.mean == found.workloads["plain"] == back.workloads["plain"] == 0.0
 
 
+def test_seeds_that_change_nothing_give_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    same, better = ({"plain": [value] * 10} for value in (90.0, 80.0))
+    one, other = (evaluation(values, rule("a")) for values in (better, same))
+    found = over(one, other, suite().objectives)
+    assert found is not None and (found.low, found.high) == (None, None) and not found.certain
+    assert (over_baseline(one).mean, over_baseline(one).low) == (pytest.approx(0.2), None)
+    held = {name: {"plain": [value] * 10} for name, value in (("baseline", 100.0), ("lmetric", 90.0), ("a", 80.0))}
+    held["lmetric-plus-one"] = {"plain": [95.0] * 10}
+    told = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, **held}).verdict
+    assert told.endswith("It is one that the search started from.")
+    assert "several that change nothing" in told and "is not told apart from it" in told
+
+
+def test_a_bundle_among_the_rivals_brings_all_its_stages(tmp_path: Path) -> None:
+    Bundle.of("mine", admission={"name": "token-bucket", "rate": 5}, routing="lmetric").write(tmp_path / "mine.yaml")
+    rows = final.rivals(suite(), "routing", [str(tmp_path / "mine.yaml")])
+    assert rows[-1][2].policies["admission"] == {"name": "token-bucket", "rate": 5}
+
+
 def test_one_seed_gives_no_interval() -> None:
     found = over_baseline(evaluation({"plain": [90.0], "prefixes": [80.0]}, rule("a")))
     assert (found.mean, found.low, found.high) == (pytest.approx(0.15), None, None)
@@ -154,6 +181,8 @@ def test_a_template_is_shown_as_source_with_the_numbers_that_were_chosen() -> No
     assert shown.startswith("pending_weight = ")  # what its words say is of the defaults
     shown = readable(Bundle.of(routing={"name": "code", "source": CODE, "parameters": {"W": 2.5}}))
     assert "W = 2.5\n" in shown and "parameter(" not in shown
+    typed = CODE.replace("W =", "W: float =")
+    assert readable(Bundle.of(routing={"name": "code", "source": typed, "parameters": {"W": 2.5}})) == shown
     shown = readable(Bundle.of(routing={"name": "weighted", "scorers": {"prefix-affinity": 2, "load-balance": 1}}))
     assert yaml.safe_load(shown)["routing"]["scorers"] == {"prefix-affinity": 2, "load-balance": 1}
 
@@ -198,6 +227,9 @@ def test_with_json_the_verb_prints_one_document(headway: Run, suite_file: Path) 
         (["--template", "least-loaded"], "has no number to choose"),
         (["--template", "missing.yaml"], "missing.yaml"),
         (["--engine", "gp", "--stage", "scheduler"], "for routing alone"),
+        (["--engine", "gp", "--template", "lmetric"], "--template: genetic programming starts from"),
+        (["--engine", "gp", "--sampler", "tpe"], "--sampler: gp has none"),
+        (["--engine", "gp", "--builtins", "nobody"], "nobody"),
     ],
 )
 def test_mistakes_are_sentences(headway: Run, options: list[str], why: str) -> None:

@@ -130,3 +130,11 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     with pytest.raises(HeadwayError, match=rf"{missing} is not installed; install headway\[evolve\]"):
         Plan(sampler=sampler).searcher(suite())
     Plan(engine="gp").searcher(suite())  # needs neither
+
+
+def test_a_number_that_is_given_as_a_whole_one_is_looked_for_between_whole_ones_as_well() -> None:
+    bundle = made({"name": "prefill-cost-routing", "load_exponent": 2})
+    found = {one.keys[-1]: one for one in dimensions(bundle, ("routing",))}
+    assert found["load_exponent"].default == 2 and not found["load_exponent"].whole
+    counted = {one.keys[-1]: one.whole for one in dimensions(made("unified"), ("routing",))}
+    assert counted["lru_blocks"] and not counted["overload_factor"]

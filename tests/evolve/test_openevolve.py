@@ -150,6 +150,17 @@ def test_ours_is_the_first_deadline_and_the_held_out_part_is_not_in_the_folder(j
     assert "cached_tokens(instance)" in judge.config["prompt"]["system_message"]
 
 
+def test_a_program_that_takes_too_long_is_ended_by_us(judge: Judge) -> None:
+    task = json.loads((judge.folder / "task.json").read_text())
+    hurried = judge.folder / "hurried"
+    hurried.mkdir()
+    (hurried / "evaluator.py").write_text((judge.folder / "evaluator.py").read_text())
+    (hurried / "task.json").write_text(json.dumps(task | {"deadline_s": 1e-9}))
+    found = loaded(hurried).evaluate(str(judge.folder / "initial_program.py"))
+    assert list(found.metrics) == KEYS and found.metrics["combined_score"] == -10.0
+    assert "for the whole evaluation were over" in found.artifacts["summary"]
+
+
 def test_a_summary_gets_through_the_filter_of_prompts(judge: Judge) -> None:
     from openevolve.config import PromptConfig
     from openevolve.prompt.sampler import PromptSampler

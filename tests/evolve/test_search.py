@@ -181,6 +181,17 @@ def test_a_candidate_that_comes_again_is_run_once(monkeypatch: pytest.MonkeyPatc
     assert len(judged) == 1 and searcher.told == 10
 
 
+def test_one_that_comes_again_after_a_break_is_told_of_as_without_one(tmp_path: Path) -> None:
+    class Unheeding(Repeating):
+        def tell(self, judged: Any) -> None: ...
+
+    for name, steps in (("once", (5,)), ("twice", (2, 5))):
+        for evaluations in steps:
+            Search(Unheeding(), few(), 5, journal=Journal(tmp_path / name, {})).run(evaluations)
+    batch = "batches/0000.json"
+    assert (tmp_path / "once" / batch).read_bytes() == (tmp_path / "twice" / batch).read_bytes()
+
+
 def test_bad_candidates_do_not_end_a_search() -> None:
     class Bad:
         def ask(self, count: int) -> list[Bundle]:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from small import document, suite
 
+from conftest import ROOT
 from headway.evolve import Suite, evaluate
 from headway.evolve.suite import DEFAULT, presets
 from headway.scenario import Scenario
@@ -74,6 +75,7 @@ def test_keys_of_cases_differ_with_the_scenario_and_not_with_the_seed() -> None:
     [
         ({"trian": []}, "suite: trian: there is no such key. Did you mean 'train'?"),
         ({"train": []}, "has no cases in the part 'train'"),
+        ({"train": [{"workload": "plain", "seeds": [2**63]}]}, "whole numbers below 2^63, or a range"),
         ({"train": {}}, "train: expected a list of {workload, seeds}"),
         (
             {"train": [{"workload": "plane", "seeds": [1]}]},
@@ -82,7 +84,7 @@ def test_keys_of_cases_differ_with_the_scenario_and_not_with_the_seed() -> None:
         ({"train": [{"workload": "plain"}]}, "train[0]: 'seeds' is missing"),
         (
             {"train": [{"workload": "plain", "seeds": "9..1"}]},
-            "train[0].seeds: expected a list of whole numbers or a range",
+            "train[0].seeds: expected a list of 1 to 1,000 whole numbers",
         ),
         ({"train": [{"workload": "plain", "seeds": [1.5]}]}, "train[0].seeds: expected"),
         ({"train": [{"workload": "plain", "seeds": [1, 1]}]}, "train[0]: plain, seed 1 is there already"),
@@ -90,6 +92,10 @@ def test_keys_of_cases_differ_with_the_scenario_and_not_with_the_seed() -> None:
         ({"train": [{"workload": "plain", "seeds": [1], "cluster": {"instancs": 3}}]}, "train[0]: cluster.instancs"),
         ({"held_out": [{"workload": "plain", "seeds": [1]}]}, "held_out: plain, seed 1 is a case of 'train' as well"),
         ({"scenario": {"policies": {}}}, "scenario.policies: does not belong here"),
+        (
+            {"train": [{"workload": "plain", "seeds": [1], "scenario": {"policies": {}}}]},
+            "train[0].scenario.policies: does not belong here",
+        ),
         ({"baseline": {"routing": "nobody"}}, "baseline: policies.routing: "),
         ({"baseline": "lmetric"}, "baseline: policies: expected a mapping of stages to policies, got 'lmetric'"),
         ({"baseline": {"rooting": "random"}}, "baseline: policies.rooting: a bundle has no such stage"),
@@ -102,6 +108,15 @@ def test_a_mistake_is_told_with_its_place(changes: dict[str, Any], words: str) -
     with pytest.raises(HeadwayError) as caught:
         suite(**changes)
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_trace_is_one_case_whatever_the_seed() -> None:
+    trace = {"trace": {"format": "mooncake", "path": str(ROOT / "examples" / "05_trace.jsonl")}}
+    later = {"trace": {**trace["trace"], "transforms": [{"slice": {"start": "1s"}}]}}
+    parts = {"train": [{"workload": "all", "seeds": [1]}], "validation": []}
+    with pytest.raises(HeadwayError, match="held_out: all, seed 2 is a case of 'train' as well; take another slice"):
+        suite(workloads={"all": trace}, **parts, held_out=[{"workload": "all", "seeds": [2]}])
+    suite(workloads={"all": trace, "later": later}, **parts, held_out=[{"workload": "later", "seeds": [1]}])
 
 
 def test_a_suite_that_is_not_there_is_told_with_what_may_have_been_meant() -> None:

@@ -14,6 +14,7 @@ import headway
 from conftest import Run
 from headway.latency import read_gpu
 from headway.latency.calibration import COLUMNS, calibrate
+from headway.latency.step_file import read_rows
 from headway.types import HeadwayError
 
 H200 = read_gpu("h200", "gpu")
@@ -97,6 +98,7 @@ def changed(**values: Any) -> Callable[[list[Row]], list[Row]]:
         (changed(n_prefill="500"), "line 2, new_tokens: 100 cannot make 500 chunks"),
         (changed(shape="gpt-9"), "line 2, shape: no model in the table is called 'gpt-9'"),
         (lambda rows: [row | {"composition": "[]"} for row in rows], "composition: expected"),
+        (lambda rows: [row | {"composition": "[" * 100_000} for row in rows], "composition: expected"),
     ],
 )
 def test_a_file_that_will_not_do_is_told(
@@ -105,6 +107,13 @@ def test_a_file_that_will_not_do_is_told(
     with pytest.raises(HeadwayError) as caught:
         calibrate(written(tmp_path / "steps.csv", change(made())), H200)
     assert sentence in str(caught.value)
+
+
+def test_a_file_that_begins_as_spreadsheets_begin_theirs_is_read(tmp_path: Path) -> None:
+    file = written(tmp_path / "steps.csv", made())
+    marked = tmp_path / "marked.csv"
+    marked.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert [row for _, row in read_rows(marked, ())] == [row for _, row in read_rows(file, ())]
 
 
 def test_a_file_that_is_not_there_is_told() -> None:

@@ -130,6 +130,14 @@ MISTAKES: list[tuple[Any, str]] = [
         "policies.routing.path: nowhere.py: cannot be read",
     ),
     (
+        {"format": 1, "policies": {"routing": {"type": "code", "path": "a" * 5000}}},
+        "policies.routing.path: aaa",
+    ),
+    (
+        {"format": 1, "policies": {"routing": {"type": "code", "path": "~nobody-of-that-name/rule.py"}}},
+        "policies.routing.path: ~nobody-of-that-name/rule.py: cannot be read",
+    ),
+    (
         {"format": 1, "policies": {"routing": {"type": "tree", "tree": 1, "depth": 3}}},
         "policies.routing.depth: there is no such key.",
     ),

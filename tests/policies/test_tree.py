@@ -98,6 +98,7 @@ def test_what_a_tree_reads_is_declared() -> None:
 
 MISTAKES: list[tuple[Any, str]] = [
     ({"if": "True", "then": 1}, "tree: a branch has if, then and else; 'else' is missing."),
+    ({"rules": [1], "else": 2}, "tree.else: there is no such key here. Beside 'rules' it has no place."),
     ({"if": "True", "then": 1, "else": {"thn": 1}}, "tree.else.thn: there is no such key here. Did you mean 'then'?"),
     ({"if": "1 +", "then": 1, "else": 2}, "tree.if: '1 +' is not an expression (invalid syntax)."),
     ({"if": "x = 1", "then": 1, "else": 2}, "tree.if: 'x = 1' is not an expression"),

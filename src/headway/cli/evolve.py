@@ -27,8 +27,9 @@ def evolve(
         ),
     ] = "numeric",
     sampler: Annotated[
-        Literal["nsga2", "tpe", "cmaes"], Parameter(help="How a numeric search chooses its numbers.")
-    ] = "tpe",
+        Literal["nsga2", "tpe", "cmaes"] | None,
+        Parameter(help="How a numeric search chooses its numbers; tpe if left out."),
+    ] = None,
     template: Annotated[
         str | None,
         Parameter(
@@ -69,8 +70,9 @@ def evolve(
     if evaluations < 1:
         raise HeadwayError(f"--evaluations: one candidate at least is wanted, got {evaluations}.")
     stages = tuple(one.strip() for one in stage.split(","))
-    rivals = None if builtins is None else [one.strip() for one in builtins.split(",")]
     talk = talk or Talk()
+    if sampler is not None and engine != "numeric":
+        raise HeadwayError(f"--sampler: {engine} has none; leave it out, or take --engine numeric.")
     if engine == "gepa" or engine == "openevolve":
         from headway.evolve.dialogue import Dialogue, evolve_with_model
 
@@ -83,7 +85,7 @@ def evolve(
                 suite,
                 model,
                 dialogue,
-                builtins=rivals,
+                builtins=builtins,
                 workers=workers,
                 ray=ray,
                 output=output,
@@ -92,13 +94,13 @@ def evolve(
             )
     else:
         talk.check_absent(engine)
-        plan = Plan(engine, sampler, template, stages, seed, batch)
+        plan = Plan(engine, sampler or "tpe", template, stages, seed, batch)
         with EvolveProgress() as progress:
             found = run_search(
                 suite,
                 plan,
                 evaluations=evaluations,
-                builtins=rivals,
+                builtins=builtins,
                 workers=workers,
                 ray=ray,
                 output=output,
@@ -106,4 +108,4 @@ def evolve(
             )
     if output is not None:
         say(f"wrote best.yaml, result.json and {found.candidates:,} evaluations to {output}")
-    return found.document() if as_json else Page([report(found)])
+    return found.document() if as_json else Page(report(found))

@@ -46,7 +46,7 @@ def text_of(shown: Page | Json, console: Console) -> str:
         return (text if _prints(text) else json.dumps(document, indent=2)) + "\n"
     with console.capture() as captured:
         for part in shown.parts:
-            console.print(part)
+            console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))  # source stays as it is
     text = captured.get()
     # Tables are padded to their width, which nobody wants in a file.
     text = text if console.is_terminal else "".join(f"{row.rstrip()}\n" for row in text.splitlines())

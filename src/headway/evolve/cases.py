@@ -50,4 +50,6 @@ def play(scenario: Json, policies: Json, figures: Sequence[str], told: bool = Fa
         found = figures_of(result.summary(), figures)
         return {"figures": found, "told": summarize(result, max_tokens=TOLD_TOKENS, examples=2) if told else None}
     except (HeadwayError, InvariantError) as error:
+        if isinstance(error.__cause__, MemoryError):  # a limit of this machine, and not the candidate's own mistake
+            raise
         return {"error": one_line(error) + "."}

@@ -15,7 +15,7 @@ from headway.evolve.cache import Cache
 from headway.evolve.engines import TEMPLATE, template_of
 from headway.evolve.evaluate import cache_in, evaluate_many
 from headway.evolve.evolution import Progress
-from headway.evolve.final import Conclusion, conclude, rivals
+from headway.evolve.final import Conclusion, check_rivals, conclude, rivals
 from headway.evolve.journal import Journal, Judged, digest
 from headway.evolve.model import KEY, Endpoint, Model, Recorder, Replay
 from headway.evolve.selection import FINALISTS
@@ -118,6 +118,7 @@ def evolve_with_model(
     if dialogue.engine == "openevolve" and ray is not None:
         raise HeadwayError("--ray: OpenEvolve runs on one machine alone; take --workers.")
     start = dialogue.start(chosen)
+    check_rivals(chosen, dialogue.stages[0], builtins)
     journal = Journal(None if output is None else Path(output), dialogue.document(chosen, start))
     if say is not None:
         say(dialogue.cost(chosen, builtins))
@@ -128,7 +129,7 @@ def evolve_with_model(
             raise HeadwayError(f"--template: does not come through the train part: {first.error}")
         asked = Recorder(model, folder / TRANSCRIPT, go_on=True) if journal.folder is not None else model
         search = _by_gepa if dialogue.engine == "gepa" else _by_openevolve
-        bundles = search(dialogue, chosen, start, asked, folder, cache, runner, progress, say)
+        bundles = search(dialogue, chosen.for_search(), start, asked, folder, cache, runner, progress, say)
         found = judged(bundles, chosen, cache, runner)
         journal.keep(0, found)
         conclusion = conclude(

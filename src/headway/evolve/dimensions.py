@@ -67,14 +67,13 @@ def _of(stage: str, spec: Any) -> list[Dimension]:
         if one.name == "scorers":
             found += _weights(stage, value)
         elif one.bounds is not None and isinstance(value, int | float) and not isinstance(value, bool):
-            found += _bounded(stage, one.name, value, one.bounds)
+            found += _bounded(stage, one.name, value, one.bounds, one.type is not float)
     return found
 
 
-def _bounded(stage: str, name: str, value: float, bounds: Bounds) -> list[Dimension]:
+def _bounded(stage: str, name: str, value: float, bounds: Bounds, whole: bool) -> list[Dimension]:
     if not bounds.low < bounds.high:
         return []
-    whole = isinstance(value, int) and not isinstance(value, bool)
     return [Dimension(stage, (name,), value, bounds.low, bounds.high, bounds.log and bounds.low > 0, whole)]
 
 

@@ -45,6 +45,8 @@ class Plan(Struct, frozen=True):
         if self.size < 2:
             raise HeadwayError(f"--batch: expected 2 candidates or more, got {self.size}.")
         if self.engine == "gp":
+            if self.template is not None:
+                raise HeadwayError("--template: genetic programming starts from rules of its own; leave it out.")
             if self.stages != ("routing",):
                 raise HeadwayError("--stage: genetic programming is for routing alone; take --engine numeric.")
             return Islands(suite, self.seed)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headway.evolve.engines import Plan
-from headway.evolve.final import Conclusion, conclude
+from headway.evolve.final import Conclusion, check_rivals, conclude
 from headway.evolve.journal import Journal, digest
 from headway.evolve.search import Search
 from headway.evolve.suite import DEFAULT, Suite
@@ -37,7 +37,8 @@ def evolve(
     and a search that is there is gone on with; it comes to what it had come to without a break."""
     plan = plan or Plan()
     chosen = Suite.load(DEFAULT if suite is None else suite)
-    searcher = plan.searcher(chosen)
+    searcher = plan.searcher(chosen.for_search())
+    check_rivals(chosen, plan.stages[0], builtins)
     journal = Journal(
         None if output is None else Path(output),
         {"suite": chosen.name, "cases": digest(chosen), **plan.document(chosen)},

@@ -17,7 +17,7 @@ FAILED: Final = -10.0  # of a case that failed, and the least that any can have
 MOST: Final = 10.0
 COMPLETED: Final = "requests.completed"
 # Figures to be high that fall of themselves with what is lost; the others look at what completed alone.
-COUNT_LOSSES: Final = ("throughput.", "requests.", "rates.", "sessions.", "slo.goodput", "fairness.")
+COUNT_LOSSES: Final = ("throughput.", "requests.", "rates.", "sessions.", "slo.goodput")
 Figures = Mapping[str, float | None]
 
 

@@ -63,6 +63,8 @@ class Journal:
         found: list[list[Judged]] = []
         while self.folder is not None and (file := self.folder / _name(len(found))).is_file():
             data = _read(file)
+            if not isinstance(data, list) or not data:
+                raise HeadwayError(f"{file}: is no batch of a search; somebody has been at it.")
             try:
                 found.append(
                     [Judged(Bundle.read(one["bundle"]), msgspec.convert(one["evaluation"], Evaluation)) for one in data]
@@ -109,7 +111,9 @@ def _read(file: Path) -> Any:
         raise HeadwayError(f"{file}: is not JSON; somebody has been at it.") from None
 
 
-def _check_same(folder: Path, theirs: Json, mine: Json) -> None:
+def _check_same(folder: Path, theirs: Any, mine: Json) -> None:
+    if not isinstance(theirs, dict):
+        raise HeadwayError(f"{folder / SEARCH}: describes no search; somebody has been at it.")
     for key in dict.fromkeys((*mine, *theirs)):
         if theirs.get(key) != mine.get(key):
             other = f"its {key} is {shown(theirs.get(key))}, not {shown(mine.get(key))}"

@@ -31,7 +31,7 @@ def ranks(points: Sequence[Point]) -> list[int]:
 
 def front(points: Sequence[Point]) -> list[int]:
     """The places of those that nobody dominates."""
-    return [place for place, rank in enumerate(ranks(points)) if rank == 0]
+    return [place for place, one in enumerate(points) if not any(dominates(other, one) for other in points)]
 
 
 def crowding(points: Sequence[Point]) -> list[float]:

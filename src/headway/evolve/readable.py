@@ -11,7 +11,7 @@ from headway import registry
 from headway.documents import yaml_text
 from headway.policies.bundle import WRITTEN, Bundle, source_of
 
-PARAMETER: Final = r"^{name} *= *parameter\([^)]*\)"
+PARAMETER: Final = r"^{name}\s*(?::[^=\n]*)?=\s*parameter\([^)]*\)"
 
 
 def readable(bundle: Bundle, stage: str = "routing") -> str:

@@ -19,7 +19,7 @@ class Gain(Struct, frozen=True):
     """How much better something is: the mean over workloads with its 95 % interval, and each workload's."""
 
     mean: float
-    low: float | None  # None where there is one seed alone
+    low: float | None  # None where there is one seed alone, or where the seeds changed nothing
     high: float | None
     workloads: dict[str, float]
 
@@ -36,7 +36,8 @@ class Gain(Struct, frozen=True):
 
 def over_baseline(one: Evaluation) -> Gain:
     """The primary gain over the suite's baseline."""
-    return _gain({name: [case.gains[PRIMARY] for case in cases] for name, cases in one.workloads().items()})
+    found = _gain({name: [case.gains[PRIMARY] for case in cases] for name, cases in one.workloads().items()})
+    return found if drawn(one) else replace(found, low=None, high=None)
 
 
 def over(one: Evaluation, other: Evaluation, objectives: Sequence[Objective]) -> Gain | None:
@@ -48,7 +49,13 @@ def over(one: Evaluation, other: Evaluation, objectives: Sequence[Objective]) ->
     theirs = {(case.case, case.seed): case for case in other.cases}
     pairs = {name: [(case, theirs[case.case, case.seed]) for case in cases] for name, cases in one.workloads().items()}
     found = _gain({name: [a.gains[PRIMARY] - b.gains[PRIMARY] for a, b in several] for name, several in pairs.items()})
-    return replace(found, workloads={name: _share(several, objectives) for name, several in pairs.items()})
+    found = replace(found, workloads={name: _share(several, objectives) for name, several in pairs.items()})
+    return found if drawn(one) or drawn(other) else replace(found, low=None, high=None)
+
+
+def drawn(one: Evaluation) -> bool:
+    """Whether the seeds changed anything. Those of a trace do not, and then all of them say no more than one."""
+    return any(case.figures != cases[0].figures for cases in one.workloads().values() for case in cases)
 
 
 def _share(pairs: Sequence[tuple[CaseResult, CaseResult]], objectives: Sequence[Objective]) -> float:

@@ -49,6 +49,7 @@ class Search:
             asked = self.searcher.ask(self.batch)
             wanted = asked[: evaluations - len(self.found)]
             before = self._again(written[number], asked) if number < len(written) else []
+            self._know(before)
             done = before + self._judged(wanted[len(before) :], evaluations, len(before))
             if len(done) > len(before):
                 self.journal.keep(number, done)
@@ -69,7 +70,10 @@ class Search:
         return list(batch)
 
     def _judged(self, bundles: Sequence[Bundle], total: int, before: int) -> list[Judged]:
-        fresh = {one.id: one for one in bundles if one.id not in self._known}
+        fresh: dict[str, Bundle] = {}
+        for one in bundles:
+            if one.id not in self._known:
+                fresh.setdefault(one.id, one)
         runs = 0
         cases = len(self.suite.cases("train"))
 
@@ -87,10 +91,13 @@ class Search:
             self._known.update(zip(fresh, judged, strict=True))
         return [Judged(one, self._known[one.id]) for one in bundles]
 
+    def _know(self, judged: Sequence[Judged]) -> None:
+        for one in judged:
+            self._known.setdefault(one.bundle.id, one.evaluation)
+
     def _note(self, judged: Sequence[Judged], total: int) -> None:
         self.found += judged
         for one in judged:
-            self._known.setdefault(one.bundle.id, one.evaluation)
             primary = one.evaluation.fitness[PRIMARY]
             self._best = primary if self._best is None else max(self._best, primary)
         if self.progress is not None:

@@ -43,7 +43,7 @@ def select(
     points = [[one.evaluation.fitness[name] for name in names] for one in working]
     simple = [[*point, -one.evaluation.fitness[COMPLEXITY]] for point, one in zip(points, working, strict=True)]
     ahead = sorted((working[place] for place in front(simple)), key=_best_first)
-    finalists = distinct([*sorted(working, key=_best_first)[:FINALISTS], *ahead[: FINALISTS // 3]])[:FINALISTS]
+    finalists = sorted(working, key=_best_first)[:FINALISTS]
     dominated = hypervolume(points, [0.0] * len(names))
     if not suite.parts.get("validation"):
         return Selection(ahead, dominated, min(finalists, key=_best_first), "train", {})

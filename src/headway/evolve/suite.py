@@ -130,11 +130,12 @@ def _suite(data: Any, source: str, folder: Path | None) -> Suite:
     try:
         if not isinstance(data, dict):
             raise HeadwayError(f"a suite is a mapping with 'objectives' and 'train', this is {shown(data)}.")
+        for key in ("objectives", "train"):
+            if key not in data:
+                raise HeadwayError(f"{key!r} is missing; a suite has 'objectives' and 'train'.")
         keys = read(_Keys, references.absolute(data, folder), "")
         shared = _sections(keys.scenario, "scenario")
-        for section in SHARED:
-            if section in shared:
-                raise HeadwayError(f"scenario.{section}: does not belong here; the cases and candidates bring theirs.")
+        _check_absent(shared, SHARED, "scenario")
         suite = Suite(
             name=keys.name or Path(source).stem,
             objectives=read_objectives(keys.objectives, "objectives"),
@@ -149,17 +150,31 @@ def _suite(data: Any, source: str, folder: Path | None) -> Suite:
         raise HeadwayError(f"{source}: {error}") from None
 
 
+def _check_absent(scenario: Json, sections: Iterable[str], where: str) -> None:
+    for section in sections:
+        if section in scenario:
+            raise HeadwayError(f"{where}.{section}: does not belong here; the cases and candidates bring theirs.")
+
+
 def _check(suite: Suite) -> None:
     """There is something to search on, and nothing in two parts: who has seen a case is not judged by it."""
     train = suite.cases("train")
     if suite.cascade is not None and suite.cascade.first >= len(train):
         raise HeadwayError(f"cascade.first: must be below the {len(train)} cases of train, got {suite.cascade.first}.")
-    seen: dict[tuple[str, int], str] = {}
+    seen: dict[tuple[str, int | None], str] = {}
     for part, cases in suite.parts.items():
         for case in cases:
-            first = seen.setdefault((case.key, case.seed), part)
+            fixed = _fixed(case.scenario["workload"])
+            first = seen.setdefault((case.key, None if fixed else case.seed), part)
             if first != part:
-                raise HeadwayError(f"{part}: {case.label} is a case of {first!r} as well; take another seed.")
+                other = "another slice, since a trace is the same under every seed" if fixed else "another seed"
+                raise HeadwayError(f"{part}: {case.label} is a case of {first!r} as well; take {other}.")
+
+
+def _fixed(workload: Json) -> bool:
+    """Whether it has the same requests under every seed: a trace does, unless its sessions or itself are drawn."""
+    trace = workload.get("trace")
+    return trace is not None and trace.get("starts") is None and trace.get("format") != "servegen"
 
 
 def _baseline(data: object) -> Json:
@@ -198,9 +213,10 @@ def _cases(data: object, where: str, shared: Json, workloads: object) -> Iterabl
     """One entry: a workload under several seeds, with what it changes of the shared scenario."""
     entry = read(_Entry, data, where)
     name, workload = _workload(entry.workload, workloads, f"{where}.workload")
-    changes = [{"workload": workload}, _sections(entry.scenario, f"{where}.scenario")]
+    changes = _sections(entry.scenario, f"{where}.scenario")
+    _check_absent(changes, [section for section in SHARED if section != "workload"], f"{where}.scenario")
     scenario = shared
-    for change in (*changes, {"cluster": _section(entry.cluster, f"{where}.cluster")}):
+    for change in ({"workload": workload}, changes, {"cluster": _section(entry.cluster, f"{where}.cluster")}):
         scenario = _merged(scenario, change)
     name = entry.name or name
     if not name:
@@ -234,7 +250,8 @@ def _seeds(data: object, where: str) -> list[int]:
                 return list(range(low, high + 1))
     elif isinstance(data, list) and 0 < len(data) <= MOST_SEEDS and all(map(_is_seed, data)):
         return data
-    raise HeadwayError(f"{where}: expected a list of whole numbers or a range such as 101..110, got {shown(data)}.")
+    wanted = f"a list of 1 to {MOST_SEEDS:,} whole numbers below 2^63, or a range such as 101..110"
+    raise HeadwayError(f"{where}: expected {wanted}, got {shown(data)}.")
 
 
 def _is_seed(value: object) -> bool:

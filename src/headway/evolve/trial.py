@@ -37,11 +37,11 @@ class Trial:
             policies_key(self.bundle)  # reads the files that it may refer to
             self.identity, self.complexity = self.bundle.id, self.bundle.complexity
         except Exception as error:  # whatever it can be wrong in, the limits of a parser included
-            self.error = one_line(error, kind=not isinstance(error, HeadwayError)) + "."
+            self.error = _encodable(one_line(error, kind=not isinstance(error, HeadwayError)) + ".")
 
     @property
     def name(self) -> str:
-        return self.bundle.name
+        return _encodable(str(self.bundle.name))
 
     @property
     def works(self) -> bool:
@@ -93,6 +93,11 @@ class Trial:
 
     def _lost(self, case: Case, error: str) -> CaseResult:
         return CaseResult(case.name, case.seed, False, failed(self.suite.objectives), error=error)
+
+
+def _encodable(text: str) -> str:
+    """A text that can be written to a file, whatever a candidate has in its names."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _check_plain(bundle: Bundle) -> None:

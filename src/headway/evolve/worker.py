@@ -1,6 +1,6 @@
 """Calls in disposable processes: whatever a call does, what comes back is its value or a sentence that says why not.
 
-    confined("headway.evolve.evaluation:figures", [bundle, case], Limits(memory_mb=1024, cpu_s=20, deadline_s=20))
+    confined("headway.evolve.cases:play", [scenario, policies, figures], Limits(cpu_s=20, deadline_s=20))
 
 Zygotes (`zygote.py`) are started when they are first wanted and kept for the next call. They are interpreters of their
 own, so that the caller may have any threads, and end when it does.

@@ -164,7 +164,7 @@ def _chunks(row: dict[str, Any], where: str, count: int, new: int) -> tuple[Chun
     if row.get("composition"):
         try:
             chunks = tuple((int(tokens), int(past)) for tokens, past in json.loads(row["composition"])["prefill"])
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise HeadwayError(
                 f'{where}, composition: expected {{"prefill": [[tokens, past], ...]}}, got {shown(row["composition"])}.'
             ) from None

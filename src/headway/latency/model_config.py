@@ -20,7 +20,7 @@ def read_config(path: str, where: str) -> dict[str, Any]:
         config = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise HeadwayError(f"{where}: cannot read {shown(path)}: {error.strerror}.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise HeadwayError(f"{where}: {shown(path)} is no JSON file.") from None
     if not isinstance(config, dict):
         raise HeadwayError(f"{where}: {shown(path)} is no model's config.json; it holds no mapping.")

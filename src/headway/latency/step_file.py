@@ -17,7 +17,7 @@ Row = tuple[str, dict[str, Any]]
 def read_rows(path: str | Path, needed: Sequence[str]) -> list[Row]:
     """Rows with their places; where there is a `mode`, only those that say "graph"."""
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             columns = reader.fieldnames or ()
             rows = [(f"{path}, line {reader.line_num}", row) for row in reader]

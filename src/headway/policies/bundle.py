@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from headway import registry
-from headway.documents import beside, read_text, read_yaml, stem, write_text, yaml_text
+from headway.documents import beside, check_size, read_text, read_yaml, stem, write_text, yaml_text
 from headway.policies.code import CodeError, Program
 from headway.policies.defaults import DEFAULT_POLICIES
 from headway.policies.tree import to_source
@@ -67,7 +67,9 @@ class Bundle(Struct, frozen=True):
     def __post_init__(self) -> None:
         for stage in self.policies:
             if stage not in STAGES:
-                raise HeadwayError(f"policies.{cut(str(stage))}: a bundle has no such stage.{suggest(stage, STAGES)}")
+                raise HeadwayError(
+                    f"policies.{cut(str(stage))}: a bundle has no such stage.{suggest(str(stage), STAGES)}"
+                )
         every = {stage: _named(self.policies.get(stage), stage) for stage in STAGES}
         msgspec.structs.force_setattr(self, "policies", every)
 
@@ -81,6 +83,8 @@ class Bundle(Struct, frozen=True):
         """From a file, or from the document that is in one. Only its form is looked at; `check` looks at policies."""
         if isinstance(source, Mapping):
             return _read(dict(source), "bundle", None)
+        if not isinstance(source, str) and not hasattr(source, "__fspath__"):
+            raise HeadwayError(f"bundle: expected a bundle, its file or its document, got {shown(source)}.")
         file = source if isinstance(source, str) else source.__fspath__()
         return _read(read_yaml(file), file, file)
 
@@ -123,6 +127,8 @@ def is_bundle(document: object) -> bool:
 def complexity(stage: str, spec: Any) -> int:
     """How much there is to a policy: syntax nodes, or parameters. Code that is refused counts by its words."""
     name, given = registry.split(spec, f"policies.{stage}")
+    if registry.is_file(name):  # which need not be run to be judged
+        return len(given)
     if name not in WRITTEN:
         return len(registry.find(stage, name, f"policies.{stage}").parameters)
     source = source_of(stage, spec)
@@ -144,6 +150,7 @@ def _read(data: Any, where: str, file: str | None) -> Bundle:
     if not isinstance(data, Mapping):
         raise HeadwayError(f"{where}: a bundle is a mapping with 'format' and 'policies', got {shown(data)}.")
     try:
+        check_size(data)
         for key in ("policies",) if file is None else ("format", "policies"):
             if key not in data:
                 raise HeadwayError(f"{key!r} is missing; a bundle has 'format: {FORMAT}' and 'policies'.")

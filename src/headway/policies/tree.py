@@ -191,4 +191,5 @@ def _only(node: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
     for key in node:
         if key not in known:
             every = (*BRANCH, "rules", "value", *TOP)
-            raise HeadwayError(f"{where}.{cut(str(key))}: there is no such key here.{suggest(str(key), every)}")
+            hint = f" Beside {known[0]!r} it has no place." if key in every else suggest(str(key), every)
+            raise HeadwayError(f"{where}.{cut(str(key))}: there is no such key here.{hint}")

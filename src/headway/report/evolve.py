@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -40,7 +40,7 @@ class EvolveProgress(Bar):
         return super()._told() + ("" if self.best is None else f", best {share(self.best)}")
 
 
-def report(found: Conclusion) -> RenderableType:
+def report(found: Conclusion) -> list[RenderableType]:
     chosen = found.selection
     parts: list[RenderableType] = [
         Text(f"{found.suite.name}: {found.candidates:,} candidates on train", style="bold"),
@@ -50,12 +50,12 @@ def report(found: Conclusion) -> RenderableType:
         "",
         Text(f"The winner, chosen on {chosen.chosen_on}: {found.winner.name} ({found.winner.id})", style="bold"),
         "",
-        Text(readable(found.winner, found.stage).rstrip()),
+        Text(readable(found.winner, found.stage).rstrip(), no_wrap=True),
         "",
     ]
     if found.contestants:
         parts += [*_held_out(found), ""]
-    return Group(*parts, Text(found.verdict))
+    return [*parts, Text(found.verdict)]
 
 
 def _front_head(found: Conclusion) -> str:

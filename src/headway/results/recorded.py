@@ -68,7 +68,7 @@ def served(result: Result) -> list[Served]:
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             if path.suffix not in JSONL:
                 reader = csv.DictReader(file)
                 names = _names(reader.fieldnames or (), str(path))
