@@ -11,7 +11,7 @@ from headway.control import ControlPlane
 from headway.flight import Flight, Queued, TimedOut
 from headway.policies.context import Context
 from headway.streams import stream
-from headway.types import InstanceView, Priority, Reject, Request
+from headway.types import SERVING, InstanceView, Priority, Reject, Request
 
 REPORTED: Final = ("queued", "running", "kv_used", "kv_blocks", "hit_rate", "busy", "watts")
 Answer = Flight | Reject | TimedOut | Queued | None
@@ -55,13 +55,22 @@ class Plane:
         return self.control.arrive(now_ps, request)
 
     def resend(self, now_ps: int, request_id: int) -> Answer:
-        """The instance of a request has lost it before anything reached its client; it goes to another."""
+        """The instance of a request has lost it before anything reached its client; it goes to another, if there is
+        one: for this decision its own cannot be reached."""
         if self.tape is not None:
             self.tape(now_ps, "resend", (request_id,))
         control = self.control
         flight = control.flights[request_id]
+        request, view, state = flight.request, flight.view, flight.view.state
         control.finished(now_ps, request_id, "retried", 0)
-        return control.resend(now_ps, flight.request, Priority(flight.priority, flight.hints))
+        group = control.groups[0] if control.by_model is None else control.by_model[request.model]
+        others = state in SERVING and len(group.instances) > 1
+        if others:
+            control.instance_changed(now_ps, view.index, "unreachable")
+        answer = control.resend(now_ps, request, Priority(flight.priority, flight.hints))
+        if others:
+            control.instance_changed(now_ps, view.index, state)
+        return answer
 
     def wake(self, now_ps: int) -> list[tuple[Request, Answer]]:
         """What becomes of requests that were put off, wait for an instance, or stand in the queue."""

@@ -65,16 +65,14 @@ class Upstream(asyncio.Protocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
-            self.close()
-            exchange.broken(self, "an answer that is no HTTP")
+            self._break(exchange, "an answer that is no HTTP")
             return
         if not headed:
             data = self.head + data if self.head else data
             if not self.headed:
                 self.head = data
                 if len(data) > LONGEST_HEAD:
-                    self.close()
-                    exchange.broken(self, "an answer whose head is too long")
+                    self._break(exchange, "an answer whose head is too long")
                 return
             data = data[data.index(b"\r\n\r\n") + 4 :]
             self.head = b""
@@ -92,6 +90,11 @@ class Upstream(asyncio.Protocol):
         else:
             self.close()
         exchange.answered()
+
+    def _break(self, exchange: Exchange, why: str) -> None:
+        self.exchange = None
+        self.close()
+        exchange.broken(self, why)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.backend.opened -= 1

@@ -152,10 +152,12 @@ class Client(asyncio.Protocol):
         self.fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        limits, length = self.app.limits, 0
-        if self.head_bytes > limits.head_bytes + length and sum(len(a) + len(b) for a, b in self.fields) > limits.head_bytes:
+        limits = self.app.limits
+        if self.head_bytes > limits.head_bytes and sum(len(a) + len(b) for a, b in self.fields) > limits.head_bytes:
             raise Refused(431, "the head of the request is too long")
         for name, value in self.fields:
+            if name == b"upgrade":
+                raise Refused(400, "the connection cannot be upgraded")
             if name == b"content-length" and value.isdigit() and int(value) > limits.body_bytes:
                 raise Refused(413, f"a body has at most {limits.body_bytes:,} bytes")
             if name == b"expect" and value.lower() == b"100-continue" and self.exchange is None:
