@@ -32,6 +32,7 @@ from headway.wording import suggest
 TIERS: Final = ("gpu", "cpu", "storage")  # the fastest first
 GPU: Final = 0
 GONE: Final = 3  # deeper than all of them
+MANY: Final = 8  # runs of a prompt, from which on it is looked at from behind
 
 # A piece's first block, by the run's key for the hindmost piece of a run, else by (key, the piece's end).
 Pieces = OrderedDict[int | tuple[int, int], int]
@@ -95,15 +96,42 @@ class PrefixIndex:
         """Leading blocks of the prompt that each instance is believed to hold, by instance index, in one walk."""
         if self._holes:
             return self._joined(path)
+        runs = path.blocks(self.block_tokens)
+        if len(runs) > MANY:
+            return self._deepest(runs)
         found = self._none[:]
         holders_of = self._holders.get
-        for key, end in path.blocks(self.block_tokens):
+        for key, end in runs:
             holders = holders_of(key)
             if holders is None:
                 break
             # Who holds a block of this run holds all before it, so the deepest run that names an instance is right.
             for instance, held in holders.items():
                 found[instance] = held if held < end else end
+        return found
+
+    def _deepest(self, runs: tuple[tuple[int, int], ...]) -> list[int]:
+        """As `matches`, of a prompt of many runs, from behind. If anybody holds a run, somebody holds all before it, so
+        the last that is held is found by halves; and on the way back only a run that more instances hold has news."""
+        table = self._holders
+        low, high = 0, len(runs)  # all below low are held, and none from high on
+        while low < high:
+            middle = (low + high) // 2
+            if runs[middle][0] in table:
+                low = middle + 1
+            else:
+                high = middle
+        found = self._none[:]
+        known = 0
+        while low:
+            low -= 1
+            key, end = runs[low]
+            holders = table[key]
+            if len(holders) > known:
+                known = len(holders)
+                for instance, held in holders.items():
+                    if not found[instance]:
+                        found[instance] = held if held < end else end
         return found
 
     def _joined(self, path: Path) -> list[int]:

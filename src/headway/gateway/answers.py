@@ -1,0 +1,37 @@
+"""Answers of the gateway's own, in the form that OpenAI's clients expect."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+KINDS: Final = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+def head_of(
+    status: int,
+    length: int,
+    fields: tuple[tuple[str, str], ...] = (),
+    *,
+    close: bool = False,
+    kind: str = "application/json",
+) -> bytes:
+    lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}", f"content-type: {kind}", f"content-length: {length}"]
+    lines += [f"{name}: {value}" for name, value in fields]
+    if close:
+        lines.append("connection: close")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+
+
+def error_body(status: int, message: str, code: str | None = None) -> bytes:
+    kind = KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+
+
+def error_event(message: str) -> bytes:
+    """The end of a stream that could not go on, as one chunk and the last."""
+    data = b"data: " + error_body(502, message, "upstream_lost") + b"\n\n"
+    return b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)

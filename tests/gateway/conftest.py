@@ -1,0 +1,85 @@
+"""A gateway on loopback in a thread of its own, with engines that behave as a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
+pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
+
+from gateway.engine import Engine  # noqa: E402
+
+from headway.gateway.app import App  # noqa: E402
+from headway.gateway.config import Config  # noqa: E402
+
+
+class Live:
+    """Engines and a gateway before them, under way until the test ends."""
+
+    def __init__(self, engines: int, **more: Any) -> None:
+        self.engines = [Engine(f"e{number}") for number in range(engines)]
+        self.more = more
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.call(self._start())
+
+    async def _start(self) -> None:
+        for engine in self.engines:
+            await engine.start()
+        backends = {engine.name: {"url": f"http://127.0.0.1:{engine.port}"} for engine in self.engines}
+        config = Config.load({"listen": "127.0.0.1:0", "backends": backends, **self.more})
+        self.app = App(asyncio.get_running_loop(), config)
+        self.server = await self.app.start()
+        self.port = self.server.sockets[0].getsockname()[1]
+
+    def call(self, task: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(task, self.loop).result(60)
+
+    def until(self, holds: Callable[[], bool], seconds: float = 30.0) -> None:
+        """Wait for something that is about to happen."""
+        end = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < end, "it did not happen"
+            time.sleep(0.005)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def idle(self) -> bool:
+        """Nobody in flight, and no counter that says otherwise."""
+        views = self.app.plane.views
+        counts = [(view.inflight, view.inflight_tokens, view.pending_prefill_tokens, view.decode_tokens) for view in views]
+        return not self.app.plane.control.flights and not self.app.waiting and set(counts) == {(0, 0, 0, 0)}
+
+    def stop(self) -> None:
+        async def end() -> None:
+            self.server.close()
+            await self.app.drain(0)
+            for engine in self.engines:
+                assert engine.server is not None
+                engine.server.close()
+
+        self.call(end())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(10)
+
+
+@pytest.fixture
+def live() -> Iterator[Callable[..., Live]]:
+    started: list[Live] = []
+
+    def start(engines: int = 2, **more: Any) -> Live:
+        started.append(Live(engines, **more))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()

@@ -1,0 +1,41 @@
+"""The gateway's file, and what is wrong with it."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
+
+from headway.gateway.config import Config
+from headway.types import HeadwayError
+
+ONE = {"backends": {"a": {"url": "http://127.0.0.1:9101"}}}
+
+
+def test_a_file_needs_nothing_but_its_engines(tmp_path):
+    file = tmp_path / "gateway.yaml"
+    file.write_text("backends:\n  a: http://10.0.0.7:8000/base\n")
+    found = Config.load(file)
+    assert (found.host, found.port) == ("127.0.0.1", 8000)
+    (only,) = found.backends
+    assert (only.name, only.address.host, only.address.port, only.address.base) == ("a", "10.0.0.7", 8000, b"/base")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"backends": {}}, "backends: name at least one engine"),
+        ({"backends": {"a": "ftp://x"}}, "backends.a.url: expected a URL such as"),
+        ({"backends": {"a": {"url": "http://x", "modles": []}}}, "backends.a.modles: there is no such key"),
+        ({"backends": {"a": {"url": "http://x", "key_env": "NOT_SET_AT_ALL"}}}, "NOT_SET_AT_ALL is not set"),
+        ({"backends": {"a": {"url": "http://x", "models": ["m"]}, "b": "http://y"}}, "backends.b.models: is missing"),
+        ({"listen": "8000"}, "listen: expected an address such as 127.0.0.1:8000"),
+        ({"timeouts": {"connect": "0s"}}, "timeouts.connect: must be longer than nothing"),
+        ({"policies": {"routing": "least-loadde"}}, "policies.routing: no routing policy is called 'least-loadde'"),
+        ({"policies": {"rooting": "random"}}, "policies.rooting: there is no such stage"),
+        ({"policies": {"routing": {"name": "weighted", "scorers": {"oracle-prefix": 1}}}}, "asks for the truth"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(changes, said):
+    with pytest.raises(HeadwayError, match=said.replace(".", r"\.").replace("(", r"\(")):
+        Config.load({**ONE, **changes})

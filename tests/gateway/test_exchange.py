@@ -1,0 +1,242 @@
+"""What clients see of the gateway, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+
+import pytest
+
+openai = pytest.importorskip("openai", reason="the openai package is not installed")
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}
+
+
+def client(live, **more):
+    return openai.OpenAI(base_url=live.url, api_key="sk-test", max_retries=0, timeout=30, **more)
+
+
+def post(live, body, path="/v1/chat/completions", fields=""):
+    """By hand, for what no client would send; the answer up to the end of the connection."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with socket.create_connection(("127.0.0.1", live.port), timeout=30) as sock:
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(data)}\r\n{fields}\r\n"
+        sock.sendall(head.encode() + data)
+        return read_all(sock)
+
+
+def read_all(sock):
+    found = b""
+    while piece := sock.recv(65536):
+        found += piece
+    return found
+
+
+def test_an_answer_comes_as_the_engine_gave_it(live):
+    one = live()
+    found = client(one).chat.completions.with_raw_response.create(**BODY)
+    assert found.parse().choices[0].message.content == "hello"
+    assert found.headers["x-headway-target"] in ("e0", "e1")
+    assert found.headers["x-engine"] == found.headers["x-headway-target"]
+    one.until(one.idle)
+    view = one.app.plane.views[int(found.headers["x-headway-target"][1:])]
+    assert (view.completed, view.output_tokens) == (1, 7)
+
+
+def test_the_body_goes_to_the_engine_byte_for_byte(live):
+    one = live(1)
+    data = b'{ "model":"m",  "messages":[{"role":"user","content":"\\u00e9"}], "tools":[{"type":"function"}],"logprobs":true }'
+    answer = post(one, data, fields="x-anything: at all\r\nauthorization: Bearer sk-mine\r\n")
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert one.engines[0].bodies == [data]
+    fields = one.engines[0].fields[0]
+    assert (fields[b"x-anything"], fields[b"authorization"]) == (b"at all", b"Bearer sk-mine")
+    assert b"connection" not in fields
+
+
+def test_a_stream_comes_token_by_token(live):
+    one = live(1)
+    one.engines[0].pause = 0.01
+    pieces = [part.choices[0].delta.content for part in client(one).chat.completions.create(**BODY, stream=True)]
+    assert pieces == [f"t{number} " for number in range(5)]
+    one.until(one.idle)
+    view = one.app.plane.views[0]
+    assert (view.completed, view.output_tokens) == (1, 5)
+
+
+def test_a_stream_is_the_engines_bytes(live):
+    one = live(1)
+    answer = post(one, {**BODY, "stream": True})
+    body = answer.partition(b"\r\n\r\n")[2]
+    assert body.count(b"data: {") == 5
+    assert body.endswith(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+def test_completions_embeddings_and_models_are_there(live):
+    one = live(1)
+    assert post(one, {"model": "m", "prompt": "once"}, "/v1/completions").startswith(b"HTTP/1.1 200")
+    assert post(one, {"model": "m", "input": ["a", "b"]}, "/v1/embeddings").startswith(b"HTTP/1.1 200")
+    named = live(1, backends={"x": {"url": "http://127.0.0.1:9", "models": ["big", "small"]}})
+    assert [model.id for model in client(named).models.list()] == ["big", "small"]
+
+
+def test_a_model_that_nobody_serves_is_not_found(live):
+    one = live(1, backends={"x": {"url": "http://127.0.0.1:9", "models": ["big"]}})
+    with pytest.raises(openai.NotFoundError, match="no instance serves model"):
+        client(one).chat.completions.create(**BODY)
+    one.until(one.idle)
+
+
+def test_a_client_that_goes_takes_its_request_along(live):
+    one = live(1)
+    one.engines[0].pause, one.engines[0].tokens = 0.02, 10_000
+    stream = client(one).chat.completions.create(**BODY, stream=True)
+    next(iter(stream))
+    stream.close()
+    one.until(lambda: one.engines[0].cancelled == 1)
+    one.until(one.idle)
+
+
+@pytest.mark.parametrize("mode", ["reset", "garbage", "busy"])
+def test_another_engine_is_tried_as_long_as_nothing_was_sent(live, mode):
+    one = live(2, policies={"routing": "round-robin"})
+    one.engines[0].mode = mode
+    found = client(one).chat.completions.with_raw_response.create(**BODY)
+    assert found.headers["x-headway-target"] == "e1"
+    assert len(one.engines[0].bodies) == 1
+    one.until(one.idle)
+
+
+def test_an_error_of_the_engine_is_passed_on(live):
+    one = live(1)
+    one.engines[0].mode = "error"
+    with pytest.raises(openai.InternalServerError, match="no"):
+        client(one).chat.completions.create(**BODY)
+    one.until(one.idle)
+
+
+def test_engines_that_are_all_gone_give_an_answer_all_the_same(live):
+    one = live(2)
+    for engine in one.engines:
+        engine.mode = "reset"
+    with pytest.raises(openai.InternalServerError, match="the connection was lost"):
+        client(one).chat.completions.create(**BODY)
+    one.until(one.idle)
+
+
+def test_a_stream_that_breaks_says_so(live):
+    one = live(1)
+    one.engines[0].mode = "die"
+    with pytest.raises(openai.APIError, match="the connection was lost"):
+        list(client(one).chat.completions.create(**BODY, stream=True))
+    one.until(one.idle)
+
+
+def test_an_engine_that_hangs_is_given_up(live):
+    one = live(1, timeouts={"first_byte": "100ms"}, retries=0)
+    one.engines[0].mode = "hang"
+    with pytest.raises(openai.InternalServerError, match="no answer in time"):
+        client(one).chat.completions.create(**BODY)
+    one.until(lambda: one.engines[0].cancelled == 1)
+    one.until(one.idle)
+
+
+def test_an_engine_that_fails_in_a_row_is_left_out(live):
+    one = live(2, policies={"routing": "round-robin"}, health={"failures": 2, "eject": "10m"})
+    one.engines[0].mode = "reset"
+    for _ in range(6):
+        client(one).chat.completions.create(**BODY)
+    assert len(one.engines[0].bodies) == 2
+    one.until(one.idle)
+
+
+def test_an_engine_that_was_left_out_is_tried_again(live):
+    one = live(1, health={"failures": 1, "eject": "50ms"}, retries=0)
+    one.engines[0].mode = "reset"
+    with pytest.raises(openai.InternalServerError):
+        client(one).chat.completions.create(**BODY)
+    one.engines[0].mode = "ok"
+    one.until(lambda: one.app.plane.views[0].state == "ready")
+    assert client(one).chat.completions.create(**BODY).choices[0].message.content == "hello"
+    one.until(one.idle)
+
+
+def test_a_prompt_goes_where_its_beginning_went(live):
+    one = live(3, policies={"routing": "prefix-overlap"})
+    texts = [f"{number} " * 600 for number in range(6)]
+    for _ in range(2):
+        for text in texts:
+            client(one).chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+    homes = [{json.loads(body)["messages"][0]["content"] for body in engine.bodies} for engine in one.engines]
+    assert sum(map(len, homes)) == 6
+    longer = [{"role": "user", "content": texts[4]}, {"role": "assistant", "content": "so"}, {"role": "user", "content": "go on"}]
+    found = client(one).chat.completions.with_raw_response.create(model="m", messages=longer)
+    assert texts[4] in homes[int(found.headers["x-headway-target"][1:])]
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GARBAGE\r\n\r\n", 400),
+        (b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n{nope", 400),
+        (b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}", 400),
+        (b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n", 404),
+        (b"GET /v1/chat/completions HTTP/1.1\r\nhost: x\r\n\r\n", 405),
+        (b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: y\r\n" % number for number in range(200)) + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_request_is_told_so(live, data, status):
+    one = live(1)
+    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+        sock.sendall(data)
+        answer = sock.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 %d" % status), answer
+    assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert one.engines[0].bodies == []
+
+
+def test_a_head_that_never_ends_is_not_waited_for(live):
+    one = live(1, limits={"head": "300ms"})
+    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+        sock.sendall(b"POST /v1/chat")
+        assert read_all(sock).startswith(b"HTTP/1.1 408")
+    one.until(lambda: not one.app.clients)
+
+
+def test_requests_on_one_connection_are_answered_in_order(live):
+    one = live(1)
+    body = json.dumps(BODY).encode()
+    request = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    last = request.replace(b"host: x", b"host: x\r\nconnection: close")
+    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+        sock.sendall(request * 9 + last)
+        found = read_all(sock)
+    numbers = [int(line.partition(b": ")[2]) for line in found.split(b"\r\n") if line.startswith(b"x-headway-request")]
+    assert numbers == list(range(10))
+
+
+def test_a_slow_client_does_not_fill_the_memory(live):
+    one = live(1)
+    one.engines[0].tokens = 100_000
+    body = json.dumps({**BODY, "stream": True}).encode()
+    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        one.until(lambda: any(client.paused for client in one.app.clients))
+        (waiting,) = one.app.clients
+        assert waiting.transport.get_write_buffer_size() < 2_000_000
+        assert client(one).chat.completions.create(**BODY).choices[0].message.content == "hello"  # others go on
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    one.until(one.idle)
+
+
+def test_admission_turns_away_with_a_word_and_a_time(live):
+    one = live(1, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
+    client(one).chat.completions.create(**BODY)
+    answer = post(one, BODY)
+    assert answer.startswith((b"HTTP/1.1 429", b"HTTP/1.1 503"))
+    assert b"retry-after:" in answer
+    one.until(one.idle)
