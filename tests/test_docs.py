@@ -55,7 +55,7 @@ NAME = re.compile(r"@?\.?([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:\.\*|\[\])?(?
 # What the pages call an object of a class.
 VARIABLES = {"Result": "result", "ClusterView": "cluster", "InstanceView": "view", "Context": "context"}
 VERBS = ("run", "compare", "sweep", "report", "controls", "plan", "policies", "explain", "summarize", "timeline")
-VERBS += ("calibrate", "validate", "evolve")
+VERBS += ("calibrate", "validate", "evolve", "serve")
 FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "from", "auto", "FewestTokens", "SpareMemory", "k_max", "graph"}
 TINY: dict[str, Any] = {
     "workload": {"requests": 5, "rate": "10/s", "prompt_tokens": 64, "output_tokens": 8},

@@ -127,6 +127,16 @@ def test_a_batch_that_somebody_changed_is_refused(tmp_path: Path) -> None:
         searched("gp", tmp_path, 30)
 
 
+@pytest.mark.parametrize("file", ["search.json", "batches/0000.json"])
+@pytest.mark.parametrize("text", ["null", "[]", "7", "{"])
+def test_a_file_of_a_search_that_somebody_emptied_is_told_of(file: str, text: str, tmp_path: Path) -> None:
+    search = Journal(tmp_path / "kept", {})
+    search.keep(0, [])
+    (tmp_path / "kept" / file).write_text(text)
+    with pytest.raises(HeadwayError, match="somebody has been at it"):
+        Journal(tmp_path / "kept", {}).batches()
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_held_out_case_is_run_before_the_winner_is_chosen(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

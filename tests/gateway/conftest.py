@@ -13,10 +13,9 @@ import pytest
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 
-from gateway.engine import Engine  # noqa: E402
-
-from headway.gateway.app import App  # noqa: E402
-from headway.gateway.config import Config  # noqa: E402
+from gateway.engine import Engine
+from headway.gateway.app import App
+from headway.gateway.config import Config
 
 
 class Live:
@@ -56,7 +55,9 @@ class Live:
     def idle(self) -> bool:
         """Nobody in flight, and no counter that says otherwise."""
         views = self.app.plane.views
-        counts = [(view.inflight, view.inflight_tokens, view.pending_prefill_tokens, view.decode_tokens) for view in views]
+        counts = [
+            (view.inflight, view.inflight_tokens, view.pending_prefill_tokens, view.decode_tokens) for view in views
+        ]
         return not self.app.plane.control.flights and not self.app.waiting and set(counts) == {(0, 0, 0, 0)}
 
     def stop(self) -> None:

@@ -17,8 +17,19 @@ def chunk(text: str) -> bytes:
 
 
 def event(content: str) -> str:
-    return "data: " + json.dumps({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [
-        {"index": 0, "delta": {"role": "assistant", "content": content}, "finish_reason": None}]}) + "\n\n"
+    return (
+        "data: "
+        + json.dumps(
+            {
+                "id": "x",
+                "object": "chat.completion.chunk",
+                "created": 1,
+                "model": "m",
+                "choices": [{"index": 0, "delta": {"role": "assistant", "content": content}, "finish_reason": None}],
+            }
+        )
+        + "\n\n"
+    )
 
 
 class Engine:
@@ -83,16 +94,38 @@ class Connection(asyncio.Protocol):
         elif mode in ("error", "busy"):
             self.say(500 if mode == "error" else 503, {"error": {"message": "no", "type": "server_error"}})
         elif json.loads(self.body).get("stream"):
-            self.transport.write(HEAD.format(status=200, kind="text/event-stream", more="transfer-encoding: chunked\r\n").encode())
+            self.transport.write(
+                HEAD.format(status=200, kind="text/event-stream", more="transfer-encoding: chunked\r\n").encode()
+            )
             self.go_on(0)
         else:
-            self.say(200, {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "engine": engine.name, "choices": [
-                {"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop", "logprobs": None}],
-                "usage": {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10}})
+            self.say(
+                200,
+                {
+                    "id": "x",
+                    "object": "chat.completion",
+                    "created": 1,
+                    "model": "m",
+                    "engine": engine.name,
+                    "choices": [
+                        {
+                            "index": 0,
+                            "message": {"role": "assistant", "content": "hello"},
+                            "finish_reason": "stop",
+                            "logprobs": None,
+                        }
+                    ],
+                    "usage": {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10},
+                },
+            )
 
     def say(self, status: int, document: object) -> None:
         body = json.dumps(document).encode()
-        head = HEAD.format(status=status, kind="application/json", more=f"content-length: {len(body)}\r\nx-engine: {self.engine.name}\r\n")
+        head = HEAD.format(
+            status=status,
+            kind="application/json",
+            more=f"content-length: {len(body)}\r\nx-engine: {self.engine.name}\r\n",
+        )
         self.transport.write(head.encode() + body)
         self.done()
 

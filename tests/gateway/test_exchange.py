@@ -46,7 +46,7 @@ def test_an_answer_comes_as_the_engine_gave_it(live):
 
 def test_the_body_goes_to_the_engine_byte_for_byte(live):
     one = live(1)
-    data = b'{ "model":"m",  "messages":[{"role":"user","content":"\\u00e9"}], "tools":[{"type":"function"}],"logprobs":true }'
+    data = b'{ "model":"m",  "messages":[{"role":"user","content":"\\u00e9"}], "tools":[{"type":"x"}],"logprobs":true }'
     answer = post(one, data, fields="x-anything: at all\r\nauthorization: Bearer sk-mine\r\n")
     assert answer.startswith(b"HTTP/1.1 200")
     assert one.engines[0].bodies == [data]
@@ -170,7 +170,11 @@ def test_a_prompt_goes_where_its_beginning_went(live):
             client(one).chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
     homes = [{json.loads(body)["messages"][0]["content"] for body in engine.bodies} for engine in one.engines]
     assert sum(map(len, homes)) == 6
-    longer = [{"role": "user", "content": texts[4]}, {"role": "assistant", "content": "so"}, {"role": "user", "content": "go on"}]
+    longer = [
+        {"role": "user", "content": texts[4]},
+        {"role": "assistant", "content": "so"},
+        {"role": "user", "content": "go on"},
+    ]
     found = client(one).chat.completions.with_raw_response.create(model="m", messages=longer)
     assert texts[4] in homes[int(found.headers["x-headway-target"][1:])]
 
@@ -224,7 +228,9 @@ def test_a_slow_client_does_not_fill_the_memory(live):
     one.engines[0].tokens = 100_000
     body = json.dumps({**BODY, "stream": True}).encode()
     with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
-        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        sock.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        )
         one.until(lambda: any(client.paused for client in one.app.clients))
         (waiting,) = one.app.clients
         assert waiting.transport.get_write_buffer_size() < 2_000_000

@@ -24,6 +24,7 @@ from headway.cli.plan import plan
 from headway.cli.policy import policy
 from headway.cli.report import report
 from headway.cli.run import Trace, run
+from headway.cli.serve import serve
 from headway.cli.summarize import summarize
 from headway.cli.sweep import sweep
 from headway.cli.timeline import timeline
@@ -52,6 +53,7 @@ app.command(timeline)
 app.command(hardware)
 app.command(calibrate)
 app.command(validate)
+app.command(serve)
 workload = App(name="workload", help="Look at the workload of a scenario.", help_format="plaintext")
 app.command(workload)
 

@@ -131,8 +131,8 @@ def conclude(
 
 
 def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> list[tuple[str, str, Bundle]]:
-    """The baseline, LMetric (with the blocks of rules as well) and 1:1 always, and the built-in policies of a stage: their kind, name and bundle. What
-    they leave open is as in the baseline."""
+    """The baseline, LMetric (with the blocks of rules as well) and 1:1 always, and the built-in policies of a stage:
+    their kind, name and bundle. What they leave open is as in the baseline."""
     baseline = suite.baseline
     scenario = Scenario.load(suite.cases(HELD_OUT)[0].document())
     found = [("baseline", stage_label(stage, baseline[stage]), Bundle("baseline", baseline))]

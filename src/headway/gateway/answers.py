@@ -8,7 +8,12 @@ from typing import Final
 import msgspec
 
 REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
-KINDS: Final = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+KINDS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
 
 
 def head_of(
@@ -19,7 +24,11 @@ def head_of(
     close: bool = False,
     kind: str = "application/json",
 ) -> bytes:
-    lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}", f"content-type: {kind}", f"content-length: {length}"]
+    lines = [
+        f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}",
+        f"content-type: {kind}",
+        f"content-length: {length}",
+    ]
     lines += [f"{name}: {value}" for name, value in fields]
     if close:
         lines.append("connection: close")

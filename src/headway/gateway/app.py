@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 import xxhash
+
 from headway.flight import QUEUED
 from headway.gateway.answers import error_body, head_of
 from headway.gateway.backend import Backend
@@ -16,7 +17,7 @@ from headway.gateway.exchange import Exchange
 from headway.gateway.health import Health
 from headway.gateway.plane import Plane, clock
 from headway.gateway.prompt import Body, path_of, read_body
-from headway.gateway.wire import Client, Incoming, Limits
+from headway.gateway.wire import Client, Incoming
 from headway.hashing import stable
 from headway.policies.flow import NEVER
 from headway.types import InstanceView, Request
@@ -71,9 +72,7 @@ class App:
         ]
         self.now_ps = clock()
         self.plane = Plane(views, lambda: build_policies(config.policies), StepTimes(), BLOCK_TOKENS)
-        self.backends = [
-            Backend(one.address, view, one.key) for one, view in zip(config.backends, views, strict=True)
-        ]
+        self.backends = [Backend(one.address, view, one.key) for one, view in zip(config.backends, views, strict=True)]
         self.salts = {model: stable("model", model) for one in config.backends for model in one.models}
         self.health = Health(self, config.failures, config.eject_s)
         self.metrics = Counts()

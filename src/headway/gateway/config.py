@@ -10,9 +10,12 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 
 import headway.policies  # noqa: F401  (declares the policies)
-from headway import overrides, registry
+from headway import registry
+from headway.documents import beside, read_yaml
 from headway.gateway.backend import Address
 from headway.gateway.wire import Limits
+from headway.policies.bundle import Bundle
+from headway.policies.defaults import DEFAULT_POLICIES
 from headway.references import absolute
 from headway.section import read
 from headway.types import HeadwayError, Json
@@ -98,16 +101,21 @@ class Config(Struct, frozen=True):
         if isinstance(source, Mapping):
             return read_config(dict(source))
         path = Path(source).expanduser()
-        data = overrides.read_yaml(path)
+        data = read_yaml(path)
         if not isinstance(data, dict):
             raise HeadwayError(f"{path}: a gateway's file is a mapping with 'backends'.")
+        if isinstance(data.get("policies"), str):
+            data["policies"] = beside(data["policies"], path)
         return read_config(absolute(data, path.parent))
 
 
 def read_config(data: Json) -> Config:
     keys = read(_Keys, data, "")
     host, port = _listen(keys.listen, "listen")
-    timeouts, limits = read(_TimeoutKeys, keys.timeouts or {}, "timeouts"), read(_LimitKeys, keys.limits or {}, "limits")
+    timeouts, limits = (
+        read(_TimeoutKeys, keys.timeouts or {}, "timeouts"),
+        read(_LimitKeys, keys.limits or {}, "limits"),
+    )
     health = read(_HealthKeys, keys.health or {}, "health")
     return Config(
         host,
@@ -129,14 +137,16 @@ def read_config(data: Json) -> Config:
 
 
 def read_policies(given: Any) -> Json:
-    """The `policies:` block of a scenario. Those of the engines' own scheduler and of the autoscaler are let be; one
-    that asks for the truth is refused, since nobody has it here."""
+    """The `policies:` block of a scenario, or the file of a bundle. Those of the engines' own scheduler and of the
+    autoscaler are let be; one that asks for the truth is refused, since nobody has it here."""
+    if isinstance(given, str):
+        given = dict(Bundle.read(given).policies)
     if not isinstance(given, dict):
         raise HeadwayError(f"policies: expected a mapping of stages, got {shown(given)}.")
     for stage in given:
-        if stage not in overrides.DEFAULT_POLICIES:
-            raise HeadwayError(f"policies.{stage}: there is no such stage. Known: {', '.join(overrides.DEFAULT_POLICIES)}.")
-    found = {stage: given.get(stage, overrides.DEFAULT_POLICIES[stage]) for stage in STAGES}
+        if stage not in DEFAULT_POLICIES:
+            raise HeadwayError(f"policies.{stage}: there is no such stage. Known: {', '.join(DEFAULT_POLICIES)}.")
+    found = {stage: given.get(stage, DEFAULT_POLICIES[stage]) for stage in STAGES}
     for stage, made in build_policies(found).items():
         parts = [made, *getattr(made, "_parts", ())]
         if any(registry.declared(part, stage).oracle for part in parts):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from headway.flight import Flight, Queued, TimedOut
@@ -19,7 +18,16 @@ if TYPE_CHECKING:
 
 # Of one connection, not of the message.
 HOP: Final = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade", b"proxy-authorization", b"expect")
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"upgrade",
+        b"proxy-authorization",
+        b"expect",
+    )
 )
 OURS: Final = frozenset((b"host", b"content-length", b"transfer-encoding", *HOP))
 AGAIN: Final = (502, 503, 504, 429)  # of an engine: another may do better
@@ -90,7 +98,7 @@ class Exchange:
     async def _connect(self, backend: Backend) -> None:
         try:
             upstream = await connect(self.app.loop, backend, self.app.timeouts.connect_s)
-        except (OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, OSError) as error:
             if not self.over:
                 self.broken(None, f"no connection ({type(error).__name__})")
             return
@@ -217,7 +225,9 @@ class Exchange:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def refuse(self, status: int, why: str, outcome: str = "rejected", fields: tuple[tuple[str, str], ...] = ()) -> None:
+    def refuse(
+        self, status: int, why: str, outcome: str = "rejected", fields: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         self._end(outcome, why)
         body = error_body(status, why)
         if status in (429, 503):

@@ -134,5 +134,3 @@ class Plane:
     @property
     def next_ps(self) -> int:
         return self.control.next_ps
-
-

@@ -32,7 +32,7 @@ class Body(Struct):
         """What a prompt is told apart by: the bytes as the client wrote them, so that a longer conversation begins as
         the shorter one did."""
         text = bytes(self.messages) or bytes(self.prompt) or bytes(self.input)
-        return text[:-1] if text[-1:] in b"]\"" else text  # its end is not the end of what follows
+        return text[:-1] if text[-1:] in b']"' else text  # its end is not the end of what follows
 
 
 _decode: Callable[[bytes], Body] = msgspec.json.Decoder(Body).decode
@@ -46,7 +46,7 @@ def read_body(data: bytes) -> Body:
 def boundaries(size: int) -> list[int]:
     """Where the blocks of a prompt end, by their place alone, so that equal beginnings have equal blocks. Those far
     from the beginning are longer: a prompt of 400 kB has 230 blocks, not 1,600."""
-    found = []
+    found: list[int] = []
     at = 0
     while True:
         at += FIRST if at < NEAR else max(FIRST, at // 16 // FIRST * FIRST)
