@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from heapq import heapify, heappop, heappush
 
-from headway.sim.kv_cache import Runs, Stretch, follow
+from headway.sim.kv_cache import Stretch, follow
 from headway.sim.leap import NEVER
 from headway.types import InvariantError
 
@@ -37,28 +37,16 @@ class Store:
 
     # --- what is here ----------------------------------------------------------------------------------------
 
-    def match(self, runs: Runs, start: int, limit: int) -> int:
-        """Where the blocks end that are here without a gap from `start` on, at most `limit`."""
-        at = start
-        for key, end in runs:
-            if end <= at:
-                continue
-            at = self.covered(key, at)
-            if at < end:
-                break
-            at = end
-        return at if at < limit else limit
-
     def covered(self, key: int, at: int) -> int:
         """Where the blocks of a key end that are here without a gap from `at` on."""
         spans = self.spans.get(key)
         if spans is None:
             return at
-        for place in range(_place(spans, at), len(spans)):
-            span = spans[place]
-            if span[0] > at:
+        for first, last, _, _, _ in spans if len(spans) == 1 else spans[_place(spans, at) :]:
+            if first > at:
                 break
-            at = span[1]
+            if last > at:
+                at = last
         return at
 
     def within(self, key: int, start: int, end: int) -> list[Span]:
@@ -66,6 +54,8 @@ class Store:
         spans = self.spans.get(key)
         if spans is None:
             return []
+        if start <= spans[0][0] and spans[-1][1] <= end:
+            return spans
         found = spans[_place(spans, start) : bisect_left(spans, (end, 0, 0, 0, 0.0))]
         if found:
             if found[0][0] < start:
@@ -74,28 +64,18 @@ class Store:
                 found[-1] = (found[-1][0], end, *found[-1][2:])
         return found
 
-    def first_in(self, runs: Runs, start: int, end: int) -> int:
-        """The first of the blocks from `start` to `end` that is here, or `end`."""
-        first = 0
-        for key, last in runs:
-            if last > start:
-                found = self.within(key, max(first, start), min(last, end))
-                if found:
-                    return found[0][0]
-            if last >= end:
-                break
-            first = last
-        return end
+    def first_in(self, key: int, start: int, end: int) -> int:
+        """The first of the blocks of a key from `start` to `end` that is here, or `end`."""
+        found = self.within(key, start, end)
+        return found[0][0] if found else end
 
-    def younger(self, runs: Runs, start: int, end: int, at: int) -> int:
-        """How many of the blocks from `start` to `end` came after `at`."""
-        count = first = 0
-        for key, last in runs:
-            if last > start and first < end:
-                for left, right, _, came, _ in self.within(key, max(first, start), min(last, end)):
-                    if came > at:
-                        count += right - left
-            first = last
+    def younger(self, content: list[Stretch], at: int) -> int:
+        """How many of the blocks came after `at`."""
+        count = 0
+        for key, start, end, _ in content:
+            for first, last, _, came, _ in self.within(key, start, end):
+                if came > at:
+                    count += last - first
         return count
 
     def parts_of(self, key: int, start: int, end: int) -> list[Stretch]:
@@ -140,7 +120,9 @@ class Store:
         they have been used once more, else they have the new level."""
         for key, start, end, level in content:
             spans = self.spans[key]
-            for place in range(bisect_left(spans, (end, 0, 0, 0, 0.0)) - 1, -1, -1):  # the head is the most recent
+            place = len(spans) if spans[-1][0] < end else bisect_left(spans, (end, 0, 0, 0, 0.0))
+            while place:  # the head is the most recent
+                place -= 1
                 first, last, _, at, uses = spans[place]
                 if last <= start:
                     break
@@ -185,11 +167,12 @@ class Store:
             return gone
         self.used = self.blocks
         known, queue, levels, ranked = self.spans, self.queue, self.levels, self.ranked
+        number = self.came - len(queue) + 1
         while over > 0:
             if ranked:
                 _, number, entry = levels[0]
             else:
-                entry, number = queue[0], self.came - len(queue) + 1
+                entry = queue[0]
             key, first, end, level = entry
             spans = known.get(key)
             if spans is not None:
@@ -211,6 +194,7 @@ class Store:
                 heappop(levels)
             else:
                 queue.popleft()
+                number += 1
         return gone
 
     def _tidy(self) -> None:
@@ -258,11 +242,13 @@ def _place(spans: list[Span], at: int) -> int:
 
 def _last(spans: list[Span], number: int, start: int, end: int) -> int:
     """The place of the last of those that are left of what came from `start` to `end`; without any, behind all."""
-    for place in range(bisect_left(spans, (end, 0, 0, 0, 0.0)) - 1, -1, -1):
+    place = len(spans) if spans[-1][0] < end else bisect_left(spans, (end, 0, 0, 0, 0.0))
+    while place:
+        place -= 1
         span = spans[place]
         if span[2] == number:
             return place
-        if span[0] < start:
+        if span[0] <= start:
             break
     return len(spans)
 
