@@ -79,20 +79,20 @@ class Link:
 
     def settle(self, now: int) -> None:
         """Let everything leave whose last byte has left by now."""
-        leaving, awaited = self.leaving, self.awaited
+        leaving, awaited, at = self.leaving, self.awaited, self.since
         while leaving:
             goal, number = leaving[0]
-            left_ps = -((self.progress - goal) * len(leaving) + LOST >> FINE)
-            if self.since + left_ps > now:
-                self.progress += ((now - self.since) << FINE) // len(leaving)
-                self.busy_ps += now - self.since
+            leaves = at - ((self.progress - goal) * len(leaving) + LOST >> FINE)
+            if leaves > now:
+                self.progress += ((now - at) << FINE) // len(leaving)
+                at = now
                 break
             heappop(leaving)
-            self.since += left_ps
-            self.busy_ps += left_ps
+            at = leaves
             self.progress = goal
             if awaited and awaited[0][1] == number:
-                self.under_way.append((self.since + self.latency_ps, heappop(awaited)[2]))
+                self.under_way.append((at + self.latency_ps, heappop(awaited)[2]))
+        self.busy_ps += at - self.since
         self.since = now
 
     def set_next(self) -> None:
@@ -137,11 +137,9 @@ class Links:
 
     def start(self, now: int, number: int, amount: int, load: Load | None, after: Mark = START) -> Mark:
         link = self.links[number]
-        before = link.next_ps
         mark = link.start(now, amount, load, after)
         if load is not None:
             load.links.append(number)
-        if link.next_ps != before:
             self._push(number, link)
             self._drop_stale()
         return mark

@@ -73,16 +73,17 @@ class Loading(Batch):
         self.fetch_more(handover, now)
 
     def fetch_more(self, handover: Handover, now: int) -> None:
-        load = handover.load
-        assert load is not None
-        tokens = (handover.target.known if handover.done else handover.source.computed) - handover.sent
-        if not handover.done:  # what is part of a block goes with the rest of it, so that nothing goes twice
+        if handover.done:
+            tokens, awaiting = max(0, handover.target.known - handover.sent), handover.load
+        else:  # what is part of a block goes with the rest of it, so that nothing goes twice
+            tokens, awaiting = handover.source.computed - handover.sent, None
             tokens -= tokens % handover.transfer.grain_tokens
-        if tokens > 0 or handover.done:
-            handover.sent += max(0, tokens)
-            amount, awaiting = handover.amount(max(0, tokens)), load if handover.done else None
-            mark = self.links.start(now, handover.link, amount, awaiting, handover.mark)
-            handover.mark = max(handover.mark, mark)
+            if tokens <= 0:
+                return
+        handover.sent += tokens
+        mark = self.links.start(now, handover.link, handover.amount(tokens), awaiting, handover.mark)
+        if mark > handover.mark:
+            handover.mark = mark
 
     def swap_out(self, job: Job) -> None:
         """A decode that has to yield keeps what it has computed in the store below, if that has room."""

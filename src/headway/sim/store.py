@@ -9,7 +9,6 @@ are one span, or several where some of them came again later or were taken out.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, OrderedDict
 from heapq import heapify, heappop, heappush
 
 from headway.sim.kv_cache import Stretch, follow
@@ -22,7 +21,7 @@ Span = tuple[int, int, int, int, float]  # first block, end block, number, when 
 
 
 class Store:
-    __slots__ = ("blocks", "came", "levels", "queue", "ranked", "spans", "split", "used")
+    __slots__ = ("blocks", "came", "levels", "oldest", "ranked", "spans", "split", "together", "used")
 
     def __init__(self, blocks: int, ranked: bool = False) -> None:
         self.blocks = blocks
@@ -30,10 +29,10 @@ class Store:
         self.came = 0  # the last number
         self.spans: dict[int, list[Span]] = {}  # by key, in order
         self.ranked = ranked  # whether levels count
-        # What came together, the oldest first, by number: as it came, as long as some of it is here.
-        self.queue: OrderedDict[int, Stretch] = OrderedDict()
+        self.together: dict[int, Stretch] = {}  # what came together, by number, as long as some of it is here
         self.split: dict[int, int] = {}  # how many spans more than one there are of it, where there are
-        self.levels: list[tuple[float, int]] = []  # heap of their numbers where levels count, and of some that are gone
+        self.oldest = 0  # no number is less
+        self.levels: list[tuple[float, int]] = []  # heap of the numbers where levels count, and of some that are gone
 
     # --- what is here ----------------------------------------------------------------------------------------
 
@@ -88,11 +87,11 @@ class Store:
         """The blocks become the most recent ones, each stretch more recent than the one before. How many of them were
         not here."""
         fresh = 0
-        known, queue, number = self.spans, self.queue, self.came
+        known, together, number = self.spans, self.together, self.came
         for stretch in content:
             key, start, end, level = stretch
             number += 1
-            queue[number] = stretch
+            together[number] = stretch
             spans = known.get(key)
             if spans is None:
                 known[key] = [(start, end, number, at, level)]
@@ -117,8 +116,8 @@ class Store:
         levels = self.levels
         for number, stretch in enumerate(content, self.came + 1):
             heappush(levels, (stretch[3], number))
-        if len(levels) > 4 * len(self.queue) + SPARE:
-            levels[:] = [(stretch[3], number) for number, stretch in self.queue.items()]
+        if len(levels) > 4 * len(self.together) + SPARE:
+            levels[:] = [(stretch[3], number) for number, stretch in self.together.items()]
             heapify(levels)
 
     def touch(self, content: list[Stretch], counts: bool) -> None:
@@ -137,7 +136,7 @@ class Store:
                 if first >= start and last <= end and not self.ranked:
                     self.came += 1
                     spans[place] = (first, last, self.came, at, level)
-                    self.queue[self.came] = (key, first, last, level)
+                    self.together[self.came] = (key, first, last, level)
                     self._forget(old)
                 else:
                     self.put([(key, max(first, start), min(last, end), level)], at)
@@ -155,7 +154,7 @@ class Store:
 
     def clear(self) -> None:
         self.spans.clear()
-        self.queue.clear()
+        self.together.clear()
         self.split.clear()
         self.levels.clear()
         self.used = 0
@@ -167,10 +166,14 @@ class Store:
         if over <= 0:
             return gone
         self.used = self.blocks
-        known, queue = self.spans, self.queue
+        known, together, number = self.spans, self.together, self.oldest
         while over > 0:
-            number = self._lowest() if self.ranked else next(iter(queue))
-            key, _, end, level = queue[number]
+            if self.ranked:
+                number = self._lowest()
+            else:
+                while number not in together:
+                    number += 1
+            key, _, end, level = together[number]
             spans = known[key]
             place = -1 if spans[-1][2] == number else _last(spans, number, end)
             start, end, _, at, _ = spans[place]
@@ -187,11 +190,12 @@ class Store:
                 follow(gone, (key, start, end, level))
             else:
                 gone.append((key, start, end, level))
+        self.oldest = number
         return gone
 
     def _lowest(self) -> int:
-        """Of what has the lowest level, the oldest."""
-        while self.levels[0][1] not in self.queue:
+        """Of what has the lowest level the oldest."""
+        while self.levels[0][1] not in self.together:
             heappop(self.levels)
         return self.levels[0][1]
 
@@ -219,7 +223,7 @@ class Store:
         """A span of what came together is none any more."""
         more = self.split.pop(number, 0)
         if not more:
-            del self.queue[number]
+            del self.together[number]
         elif more > 1:
             self.split[number] = more - 1
 
@@ -227,20 +231,20 @@ class Store:
         """What the spans say is what is used, no block twice, each will go some time, and no more than there is room
         for."""
         used = 0
-        parts: Counter[int] = Counter()
+        count = 0
         ranked = {number for _, number in self.levels}
         for key, spans in self.spans.items():
             at = -1
             for start, end, number, _, _ in spans:
-                came = self.queue.get(number, (key, end, start, 0.0))
+                came = self.together.get(number, (key, end, start, 0.0))
                 inside = came[0] == key and came[1] <= start and end <= came[2]
                 if start < at or end <= start or not inside or (self.ranked and number not in ranked):
                     raise InvariantError(f"A store's blocks {key}:{start}-{end} are out of order.")
                 at = end
                 used += end - start
-                parts[number] += 1
-        whole = {number: more + 1 for number, more in self.split.items()}
-        if used != self.used or used > self.blocks or parts != {**dict.fromkeys(self.queue, 1), **whole}:
+            count += len(spans)
+        whole = count == len(self.together) + sum(self.split.values())
+        if used != self.used or used > self.blocks or not whole:
             raise InvariantError(
                 f"A store's blocks do not add up: {self.used} used of {self.blocks}, spans say {used}."
             )

@@ -337,7 +337,10 @@ def stretches(runs: Runs, start: int, end: int, level: float = 0.0) -> list[Stre
     found: list[Stretch] = []
     first = 0
     for key, last in runs:
-        if last > start and first < end:
-            found.append((key, max(first, start), min(last, end), level))
+        if last > start:
+            found.append((key, first if first > start else start, last if last < end else end, level))
+            if last >= end:
+                break
         first = last
-    return found[::-1]
+    found.reverse()
+    return found
