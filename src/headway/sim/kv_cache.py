@@ -179,26 +179,27 @@ class KvCache:
         """The blocks that are next become empty."""
         self.idle -= count
         self.evicted += count
-        lru, spilt = self.lru, self.spilt
+        lru = self.lru
         while count > 0:
             piece = self.next_out()
-            key, start, end = piece.key, piece.start, piece.end
-            if end - start > count:
-                start = piece.end = end - count
-            elif piece.next is None and self.pieces[key] is piece:
-                del lru[piece]
-                del self.pieces[key]
-            else:
-                del lru[piece]
-                self._store(key, [other for other in self._chain(key) if other is not piece])
-            count -= end - start
+            size = piece.end - piece.start
+            if size > count:
+                piece.end -= count
+                if self.log is not None:
+                    self.log.append((self.now, piece.key, piece.end))
+                if self.spilt is not None:
+                    follow(self.spilt, (piece.key, piece.end, piece.end + count, piece.level))
+                return
+            count -= size
+            del lru[piece]
             if self.log is not None:
-                self.log.append((self.now, key, start))
-            if spilt is not None:
-                if spilt and spilt[-1][0] == key:
-                    follow(spilt, (key, start, end, piece.level))
-                else:
-                    spilt.append((key, start, end, piece.level))
+                self.log.append((self.now, piece.key, piece.start))
+            if self.spilt is not None:
+                follow(self.spilt, (piece.key, piece.start, piece.end, piece.level))
+            if piece.next is None and self.pieces[piece.key] is piece:
+                del self.pieces[piece.key]
+            else:
+                self._store(piece.key, [other for other in self._chain(piece.key) if other is not piece])
 
     def next_out(self) -> Piece:
         """What is evicted next, from its tail on."""
@@ -327,12 +328,13 @@ class KvCache:
 
 
 def follow(before: list[Stretch], stretch: Stretch) -> None:
-    """What goes next, of the key of which the last was: where it lies just before that, the two are one."""
-    key, start, end, level = before[-1]
-    if stretch[2] == start and stretch[3] == level:
-        before[-1] = (key, stretch[1], end, level)
-    else:
-        before.append(stretch)
+    """What goes next: where it lies just before the last that went, the two are one."""
+    if before:
+        key, start, end, level = before[-1]
+        if stretch[0] == key and stretch[2] == start and stretch[3] == level:
+            before[-1] = (key, stretch[1], end, level)
+            return
+    before.append(stretch)
 
 
 def _start(piece: Piece) -> int:

@@ -169,10 +169,13 @@ class Links:
             link = self.links[number]
             if link.next_ps != now:
                 continue
-            for load in link.arrived(now):
-                load.left -= 1
-                if not load.left:
-                    found.append(load)
+            if link.sure:
+                for load in link.arrived(now):
+                    load.left -= 1
+                    if not load.left:
+                        found.append(load)
+            else:
+                link.set_next()
             self._push(number, link)
         self._drop_stale()
         return found

@@ -186,10 +186,7 @@ class Store:
                     del known[key]
                 self._forget(number)
             over -= end - start
-            if gone and gone[-1][0] == key:
-                follow(gone, (key, start, end, level))
-            else:
-                gone.append((key, start, end, level))
+            follow(gone, (key, start, end, level))
         self.oldest = number
         return gone
 
