@@ -62,8 +62,10 @@ def test_who_waits_for_the_whole_waits_for_the_part_that_leaves_last() -> None:
     first = link.start(0, 100, None, START)
     assert link.next_ps == NEVER
     link.start(10, 20, load := Load(0, JOB, 0, 0), first)
+    assert not link.sure and link.next_ps == 10 + 20 + 5  # at the earliest
+    link.set_next()
     # They share the link until the second has left after 40 ps; the first has then had 30 of its hundred.
-    assert link.next_ps == 10 + 40 + 70 + 5
+    assert link.sure and link.next_ps == 10 + 40 + 70 + 5
     assert link.arrived(125) == [load]
 
 

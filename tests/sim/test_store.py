@@ -44,7 +44,7 @@ def test_it_is_a_list_of_blocks_in_order_of_recency(blocks: int, actions) -> Non
                     end += 1
                 assert store.covered(k, at) == end
                 here = [block for block in range(at, 16) if (k, block) in plain]
-                assert store.first_in(((k, 16),), at, 16) == min(here, default=16)
+                assert store.first_in(k, at, 16) == min(here, default=16)
 
 
 @given(st.booleans(), st.integers(1, 40), st.lists(st.tuples(st.integers(0, 12), st.integers(1, 8)), max_size=60))
@@ -60,7 +60,7 @@ def test_what_is_touched_is_the_most_recent_and_came_when_it_came(ranked: bool, 
         store.touch([(3, start, end, 0.0)], False)
         found = [one for one in plain if start <= one[0] < end]
         plain = [one for one in plain if one not in found] + sorted(found, reverse=True)
-        assert store.younger(((3, 20),), 0, 20, 3) == sum(1 for _, at in plain if at > 3)
+        assert store.younger([(3, 0, 20, 0.0)], 3) == sum(1 for _, at in plain if at > 3)
     store.check()
     store.blocks = 0
     gone = [block for _, first, end, _ in store.overflow() for block in reversed(range(first, end))]

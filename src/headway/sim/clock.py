@@ -58,8 +58,10 @@ class Simulation(Cluster):
                 break
             if self.timer < now:
                 now = self.timer
-            if loads and links.next_ps < now:
-                now = links.next_ps
+            if loads and links.next_ps <= now:
+                links.make_sure(now)
+                if links.next_ps < now:
+                    now = links.next_ps
             if now > horizon:
                 break
             # (a) step ends

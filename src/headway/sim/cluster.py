@@ -190,12 +190,15 @@ class Cluster(Fleet):
             handover, row = source.handover, source.row
             assert handover is not None
             if handover.done:
-                flight = self.control.handed(now, row)
+                self.control.handed(now, row)
                 if row in self.deadlines.jobs:
                     self.deadlines.jobs[row] = (handover.decode, handover.target)
-            else:
+                self.handovers.computed(now, handover)
+            if handover.load is not None:
+                self.instances[handover.decode].fetch_more(handover, now)
+            elif not handover.begun:
                 flight = self.control.flight(row)
-            self.handovers.pass_on(now, handover, flight.priority, flight.hints)
+                self.handovers.pass_on(now, handover, flight.priority, flight.hints)
         self.handed.clear()
 
     def deliver(self, now: int) -> None:

@@ -34,21 +34,20 @@ class Handovers:
         fleet.instances[decode].stats.requests += 1
         return source, instance
 
-    def pass_on(self, now: int, handover: Handover, priority: float, hints: Hints) -> None:
-        """A prompt has been computed, or a chunk of it: it goes on to the instance that generates."""
+    def computed(self, now: int, handover: Handover) -> None:
+        """A prompt has been computed."""
         fleet, target = self.fleet, handover.target
-        instance = fleet.instances[handover.decode]
-        if handover.done:
-            fleet.recorder.handed_ps[target.row] = now
-            target.generated = int(handover.transfer.first_token)
-            instance.gaps.last_token_ps[target.row] = now
-        if handover.load is not None:
-            instance.fetch_more(handover, now)
-        elif not handover.begun:
-            handover.begun = True
-            handover.incoming.count += 1
-            before = instance.end
-            fleet.moved(handover.decode, before, instance.enqueue(target, now, priority, hints))
+        fleet.recorder.handed_ps[target.row] = now
+        target.generated = int(handover.transfer.first_token)
+        fleet.instances[handover.decode].gaps.last_token_ps[target.row] = now
+
+    def pass_on(self, now: int, handover: Handover, priority: float, hints: Hints) -> None:
+        """A prompt has been computed, or its first chunk: the instance that generates hears of it."""
+        instance = self.fleet.instances[handover.decode]
+        handover.begun = True
+        handover.incoming.count += 1
+        before = instance.end
+        self.fleet.moved(handover.decode, before, instance.enqueue(handover.target, now, priority, hints))
 
     def loaded(self, now: int, load: Load) -> None:
         """The blocks that a request waited for have come, unless it has given up."""

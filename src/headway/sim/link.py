@@ -34,6 +34,7 @@ class Link:
         "numbered",
         "progress",
         "since",
+        "sure",
         "under_way",
     )
 
@@ -46,7 +47,8 @@ class Link:
         self.progress = 0
         self.since = 0  # when it was settled
         self.numbered = 0  # those that start together keep their order
-        self.next_ps = NEVER  # when the first arrives that somebody waits for
+        self.next_ps = NEVER  # when the first arrives that somebody waits for, if `sure`; else the earliest it can
+        self.sure = True  # nothing has started since that was worked out
         self.busy_ps = 0  # with bytes on it
         self.moved_bytes = 0
 
@@ -61,9 +63,9 @@ class Link:
         if load is not None:
             goal, number = max(mark, after)
             heappush(self.awaited, (goal, number, load))
+            self.next_ps = min(self.next_ps, now + alone_ps + self.latency_ps)
         self.moved_bytes += amount
-        if load is not None or self.next_ps != NEVER:
-            self.set_next()
+        self.sure = False
         return mark
 
     def arrived(self, now: int) -> list[Load]:
@@ -77,23 +79,24 @@ class Link:
 
     def settle(self, now: int) -> None:
         """Let everything leave whose last byte has left by now."""
-        leaving, awaited = self.leaving, self.awaited
+        leaving, awaited, at = self.leaving, self.awaited, self.since
         while leaving:
             goal, number = leaving[0]
-            left_ps = -((self.progress - goal) * len(leaving) + LOST >> FINE)
-            if self.since + left_ps > now:
-                self.progress += ((now - self.since) << FINE) // len(leaving)
-                self.busy_ps += now - self.since
+            leaves = at - ((self.progress - goal) * len(leaving) + LOST >> FINE)
+            if leaves > now:
+                self.progress += ((now - at) << FINE) // len(leaving)
+                at = now
                 break
             heappop(leaving)
-            self.since += left_ps
-            self.busy_ps += left_ps
+            at = leaves
             self.progress = goal
             if awaited and awaited[0][1] == number:
-                self.under_way.append((self.since + self.latency_ps, heappop(awaited)[2]))
+                self.under_way.append((at + self.latency_ps, heappop(awaited)[2]))
+        self.busy_ps += at - self.since
         self.since = now
 
     def set_next(self) -> None:
+        self.sure = True
         under_way, awaited = self.under_way, self.awaited
         while under_way and not under_way[0][1].wanted:
             under_way.popleft()
@@ -117,7 +120,8 @@ class Link:
 
 
 class Links:
-    """All links of a cluster, and when something arrives next on any of them."""
+    """All links of a cluster, and when something arrives next on any of them: not before `next_ps`. What starts only
+    delays what is on its way, so when that arrives is worked out when it may be what happens next."""
 
     __slots__ = ("heap", "links", "next_ps")
 
@@ -133,14 +137,21 @@ class Links:
 
     def start(self, now: int, number: int, amount: int, load: Load | None, after: Mark = START) -> Mark:
         link = self.links[number]
-        before = link.next_ps
         mark = link.start(now, amount, load, after)
         if load is not None:
             load.links.append(number)
-        if link.next_ps != before:
             self._push(number, link)
             self._drop_stale()
         return mark
+
+    def make_sure(self, now: int) -> None:
+        """If `next_ps` is no later than now, it is when something arrives."""
+        heap = self.heap
+        while heap and heap[0][0] <= now and not self.links[heap[0][1]].sure:
+            _, number = heappop(heap)
+            self.links[number].set_next()
+            self._push(number, self.links[number])
+            self._drop_stale()
 
     def forget(self, load: Load) -> None:
         """Nobody waits for it any more; what is on its way goes on, but its arrival is no event."""
@@ -158,10 +169,13 @@ class Links:
             link = self.links[number]
             if link.next_ps != now:
                 continue
-            for load in link.arrived(now):
-                load.left -= 1
-                if not load.left:
-                    found.append(load)
+            if link.sure:
+                for load in link.arrived(now):
+                    load.left -= 1
+                    if not load.left:
+                        found.append(load)
+            else:
+                link.set_next()
             self._push(number, link)
         self._drop_stale()
         return found

@@ -13,12 +13,12 @@ from headway.sim.handover import Handover
 from headway.sim.job import Job
 from headway.sim.link import Links
 from headway.sim.load import Load
-from headway.sim.tiers import Tiers
+from headway.sim.tiers import Place, Tiers
 from headway.types import InstanceView
 
 
 class Loading(Batch):
-    __slots__ = ("links", "loading", "loads", "peak", "ready", "refused", "stirred", "tiers")
+    __slots__ = ("links", "loading", "loads", "peak", "places", "ready", "refused", "stirred", "tiers")
 
     def __init__(self, view: InstanceView, links: Links, block_tokens: int, caching: bool) -> None:
         super().__init__(view, block_tokens, caching)
@@ -26,6 +26,7 @@ class Loading(Batch):
         self.peak = 0  # most blocks held
         self.loads = False  # whether blocks come from elsewhere
         self.tiers: Tiers | None = None  # where there are any
+        self.places: list[Place] = []  # of what the request whose turn has come can load from there
         self.loading: dict[Job, Load] = {}  # what each of them waits for
         self.ready: list[Job] = []  # those whose blocks have come, in that order
         self.refused: Ticket | None = None  # the first in order that last was found to lack blocks or a slot
@@ -37,7 +38,10 @@ class Loading(Batch):
             return -(-job.known // self.block_tokens)
         if job.swapped:
             return job.swapped
-        return hits if self.tiers is None else self.tiers.match(job.runs, hits, (job.known - 1) // self.block_tokens)
+        if self.tiers is None:
+            return hits
+        self.places = self.tiers.places(job.runs, hits, (job.known - 1) // self.block_tokens)
+        return self.places[-1][2] if self.places else hits
 
     def load(self, job: Job, hits: int, end: int, now: int) -> None:
         """A request's blocks up to `end` are to be loaded, but for those that are here."""
@@ -58,7 +62,7 @@ class Loading(Batch):
             self.fetch(job.awaits, load, now)
         else:
             assert self.tiers is not None
-            self.tiers.load(now, load)
+            self.tiers.load(now, load, self.places)
 
     def fetch(self, handover: Handover, load: Load, now: int) -> None:
         """The blocks come from the instance that computes the prompt, as far as it has."""
@@ -69,16 +73,17 @@ class Loading(Batch):
         self.fetch_more(handover, now)
 
     def fetch_more(self, handover: Handover, now: int) -> None:
-        load = handover.load
-        assert load is not None
-        tokens = (handover.target.known if handover.done else handover.source.computed) - handover.sent
-        if not handover.done:  # what is part of a block goes with the rest of it, so that nothing goes twice
+        if handover.done:
+            tokens, awaiting = max(0, handover.target.known - handover.sent), handover.load
+        else:  # what is part of a block goes with the rest of it, so that nothing goes twice
+            tokens, awaiting = handover.source.computed - handover.sent, None
             tokens -= tokens % handover.transfer.grain_tokens
-        if tokens > 0 or handover.done:
-            handover.sent += max(0, tokens)
-            amount, awaiting = handover.amount(max(0, tokens)), load if handover.done else None
-            mark = self.links.start(now, handover.link, amount, awaiting, handover.mark)
-            handover.mark = max(handover.mark, mark)
+            if tokens <= 0:
+                return
+        handover.sent += tokens
+        mark = self.links.start(now, handover.link, handover.amount(tokens), awaiting, handover.mark)
+        if mark > handover.mark:
+            handover.mark = mark
 
     def swap_out(self, job: Job) -> None:
         """A decode that has to yield keeps what it has computed in the store below, if that has room."""

@@ -31,6 +31,7 @@ class Tier:
         "loaded",
         "log",
         "name",
+        "noted",
         "peak",
         "polled",
         "samples",
@@ -55,9 +56,10 @@ class Tier:
         self.thrashed = 0  # that went up within THRASH_PS after they had come down
         self.swapped = 0  # of requests that had to yield, at present
         self.lent = 0  # of which the GPU has the room already, since they move up at present
+        self.noted = 0  # in use at present, as last noted
         self.peak = 0
         self.filled = 0  # blocks x ps
-        self.since = 0
+        self.since = 0  # when it was settled
         self.hits = 0  # that requests loaded when their turn first came
         self.samples: Samples | None = None  # of its use, from the beginning of the run on
         self.polled: Ticks | None = None  # what pollers have seen of it, where there are any
@@ -67,14 +69,22 @@ class Tier:
     def used(self) -> int:
         return max(0, self.store.used - self.lent) + self.swapped
 
-    def settle(self, now: int) -> None:
-        """Before the store changes."""
+    def note(self, now: int) -> None:
+        """The store may have changed; one that is full stays so, whatever comes and goes."""
         used = self.used()
-        self.filled += used * (now - self.since)
+        if used != self.noted:
+            self.settle(now)
+            self.noted = used
+            if used > self.peak:
+                self.peak = used
+
+    def settle(self, now: int) -> None:
+        """Before what is noted changes."""
+        self.filled += self.noted * (now - self.since)
         if self.samples is not None:
-            self.samples.until(now, used)
+            self.samples.until(now, self.noted)
         if self.polled is not None:
-            self.polled.until(now, used)
+            self.polled.until(now, self.noted)
         self.since = now
 
     def tell(self, now: int, content: list[Stretch], came: bool) -> None:

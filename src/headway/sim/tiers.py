@@ -10,8 +10,6 @@ have arrived), never inside a run: what the GPU's cache has evicted, or stored, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from headway.policies.prefix_index import GONE, GPU
 from headway.results.recorder import Recorder, TierStats
 from headway.results.records import KvMove, Thrash
@@ -26,6 +24,7 @@ from headway.sim.tier import Tier
 from headway.types import PS_PER_SECOND, InvariantError
 
 THRASH_PS = PS_PER_SECOND  # what is loaded so soon after it was stored away need not have gone
+Place = tuple[Tier, int, int]  # the fastest store that has them, first block, end block
 Move = tuple[int, int, int, int, int]  # when, key, first block, from which level to which; to the GPU: the end block
 
 
@@ -89,47 +88,63 @@ class Tiers:
 
     def match(self, runs: Runs, start: int, limit: int) -> int:
         """Where the blocks end that lie in some store without a gap from `start` on, at most `limit`."""
-        at = start
-        for _, _, at in self.places(runs, start, limit):  # noqa: B007
-            pass
-        return at
+        found = self.places(runs, start, limit)
+        return found[-1][2] if found else start
 
-    def places(self, runs: Runs, start: int, limit: int) -> Iterable[tuple[Tier, int, int]]:
-        """Where the blocks from `start` on lie: tier, first and end block; each in the fastest that has it."""
+    def places(self, runs: Runs, start: int, limit: int) -> list[Place]:
+        """Where the blocks from `start` on lie without a gap, at most up to `limit`."""
+        found: list[Place] = []
+        last: Tier | None = None
         at = start
-        while at < limit:
-            for place, tier in enumerate(self.tiers):
-                end = tier.store.match(runs, at, limit)
-                if end > at:
-                    for faster in self.tiers[:place]:
-                        end = faster.store.first_in(runs, at, end)
-                    yield tier, at, end
-                    at = end
-                    break
-            else:
-                return
+        for key, end in runs:
+            if end > limit:
+                end = limit
+            while at < end:
+                tier, to = self.place(key, at, end)
+                if tier is None:
+                    return found
+                if tier is last:
+                    found[-1] = (tier, found[-1][1], to)
+                else:
+                    found.append((tier, at, to))
+                last, at = tier, to
+            if at >= limit:
+                break
+        return found
 
-    def load(self, now: int, load: Load) -> None:
+    def place(self, key: int, at: int, end: int) -> tuple[Tier | None, int]:
+        """The fastest store that has a block, if any, and where the blocks end of which the same is true."""
+        for tier in self.tiers:
+            store = tier.store
+            if key in store.spans:
+                covered = store.covered(key, at)
+                if covered > at:
+                    return tier, min(covered, end)
+                end = store.first_in(key, at, end)
+        return None, end
+
+    def load(self, now: int, load: Load, places: list[Place]) -> None:
         """The blocks of a request begin to move up."""
-        job, start, end = load.job, load.start, load.end
+        job = load.job
         self.began[job] = now
         if self.up is not None:
-            self.up.add(now, end - start)
-        for tier, first, last in list(self.places(job.runs, start, end)):
+            self.up.add(now, load.end - load.start)
+        for tier, first, last in places:
+            content = stretches(job.runs, first, last, job.ticket.priority)
             tier.loaded += last - first
             if not job.started:
                 tier.hits += last - first
                 self.recorder.loaded_from[job.row] = max(tier.level, self.recorder.loaded_from[job.row])
-            if thrashed := tier.store.younger(job.runs, first, last, now - THRASH_PS):
+            if thrashed := tier.store.younger(content, now - THRASH_PS):
                 tier.thrashed += thrashed
                 self.recorder.thrashed.append(Thrash(now, self.index, job.row, tier.name, thrashed))
             self.tell_move(now, "reload", tier, last - first, job.row)
             if self.eager or tier.shared:  # it was used
-                tier.store.touch(stretches(job.runs, first, last, job.ticket.priority), self.counts)
+                tier.store.touch(content, self.counts)
             else:  # it moves
-                tier.settle(now)
                 tier.lent += last - first
                 tier.store.blocks += last - first
+                tier.note(now)
                 self.lent.setdefault(job, []).append((tier, last - first))
             load.left += 1
             self.links.start(now, tier.link, (last - first) * self.block_bytes, load)
@@ -146,15 +161,14 @@ class Tiers:
             return
         for tier in self.tiers:
             if not tier.shared:
-                tier.settle(now)
                 for key, first, last, _ in content:
                     tier.store.discard(key, first, last)
+                tier.note(now)
         self.take_back(now, job)
 
     def take_back(self, now: int, job: Job) -> None:
         """A load has ended, or nobody wants it any more: the stores are as large as before."""
         for tier, count in self.lent.pop(job, ()):
-            tier.settle(now)
             tier.lent -= count
             tier.store.blocks -= count
             self.spill(now, tier)
@@ -162,7 +176,7 @@ class Tiers:
     def spill(self, now: int, tier: Tier) -> None:
         """What a store has no room for any more goes into the next."""
         content = tier.store.overflow()
-        tier.peak = max(tier.peak, tier.used())
+        tier.note(now)
         self.tell_lost(now, tier, content)
         self.put(self.tiers[self.tiers.index(tier) + 1 :], now, content)
 
@@ -183,7 +197,6 @@ class Tiers:
         tier = self.tiers[0]
         if not self.swaps or job.blocks > tier.store.blocks - tier.lent:
             return False
-        tier.settle(now)
         tier.store.blocks -= job.blocks
         tier.swapped += job.blocks
         self.tell_move(now, "swap_out", tier, job.blocks, job.row)
@@ -206,9 +219,9 @@ class Tiers:
     def end_swap(self, now: int, job: Job) -> None:
         """They have arrived, or nobody wants them any more."""
         tier = self.tiers[0]
-        tier.settle(now)
         tier.store.blocks += job.swapped
         tier.swapped -= job.swapped
+        tier.note(now)
         job.swapped = 0
         if job in self.began:
             self.waits.append(now - self.began.pop(job))
@@ -250,15 +263,15 @@ class Tiers:
         for tier in tiers:
             if not content:
                 break
-            tier.settle(now)
             store = tier.store
             fresh = store.put(content, now)
             tier.tell(now, content, True)
-            content = store.overflow() if store.used > store.blocks else []
-            if content:
+            content = []
+            if store.used > store.blocks:
+                content = store.overflow()
                 self.tell_lost(now, tier, content)
-            tier.peak = max(tier.peak, tier.used())
             if fresh:
+                tier.note(now)
                 tier.stored += fresh
                 self.tell_move(now, "offload", tier, fresh, -1)
                 self.links.start(now, tier.link, fresh * self.block_bytes, None)
@@ -267,8 +280,8 @@ class Tiers:
         """The instance's own stores lose all they have; those that others read too keep it."""
         for tier in self.tiers:
             if not tier.shared:
-                tier.settle(now)
                 tier.store.clear()
+                tier.note(now)
 
     # --- what it leaves ----------------------------------------------------------------------------------------
 
@@ -291,12 +304,8 @@ class Tiers:
             told: list[Move] = []
             at = start
             while at < end:
-                found, to = GONE, end
-                for tier in self.tiers:
-                    if (covered := tier.store.covered(key, at)) > at:
-                        found, to = tier.level, min(covered, to)
-                        break
-                    to = tier.store.first_in(((key, end),), at, to)
+                tier, to = self.place(key, at, end)
+                found = GONE if tier is None else tier.level
                 if not told or told[-1][4] != found:
                     told.append((now, key, at, GPU, found))
                 at = to
@@ -328,7 +337,10 @@ def stretches(runs: Runs, start: int, end: int, level: float = 0.0) -> list[Stre
     found: list[Stretch] = []
     first = 0
     for key, last in runs:
-        if last > start and first < end:
-            found.append((key, max(first, start), min(last, end), level))
+        if last > start:
+            found.append((key, first if first > start else start, last if last < end else end, level))
+            if last >= end:
+                break
         first = last
-    return found[::-1]
+    found.reverse()
+    return found
