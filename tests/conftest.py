@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,3 +40,21 @@ def headway() -> Run:
         return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
 
     return run
+
+
+@pytest.fixture
+def live() -> Iterator[Callable[..., Any]]:
+    """Gateways on loopback, each with as many engines as a test wants; they end with it."""
+    for package in ("httptools", "xxhash"):
+        pytest.importorskip(package, reason="the extra `gateway` is not installed")
+    from live_gateway import Live
+
+    started: list[Live] = []
+
+    def start(engines: int = 2, **more: Any) -> Live:
+        started.append(Live(engines, **more))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()

@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
+from fake_engine import Engine
 
-pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
-pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
-
-from gateway.engine import Engine
 from headway.gateway.app import App
 from headway.gateway.config import Config
 
@@ -71,16 +67,3 @@ class Live:
         self.call(end())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(10)
-
-
-@pytest.fixture
-def live() -> Iterator[Callable[..., Live]]:
-    started: list[Live] = []
-
-    def start(engines: int = 2, **more: Any) -> Live:
-        started.append(Live(engines, **more))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.stop()
