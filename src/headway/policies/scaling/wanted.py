@@ -45,7 +45,8 @@ class Wanted:
     def __init__(self, longest_s: float) -> None:
         self.kept_ps = round(longest_s * PS_PER_SECOND)
         self.begun = False
-        self.made: deque[tuple[int, int]] = deque()  # when, replicas; the oldest first
+        # When, replicas; the oldest first. Of equal ones in a row the last stands for all: it leaves a window last.
+        self.made: deque[tuple[int, int]] = deque()
 
     def add(self, pool: PoolView, replicas: int) -> None:
         if not self.begun:
@@ -53,6 +54,8 @@ class Wanted:
             self.made.append((pool.now_ps, pool.replicas))
         while self.made and self.made[0][0] <= pool.now_ps - self.kept_ps:
             self.made.popleft()
+        if self.made and self.made[-1][1] == replicas:
+            self.made.pop()
         self.made.append((pool.now_ps, replicas))
 
     def within(self, now_ps: int, seconds: float) -> list[int]:
