@@ -347,7 +347,7 @@ def test_what_stands_in_backticks_exists(vocabulary: set[str]) -> None:
 
 
 def test_a_name_that_is_not_there_is_noticed(vocabulary: set[str]) -> None:
-    for text in ("observed_by", "Scenario.resolve()", "sim/weather.py", "leep: false", "latency.ttft.p98", "gateway/"):
+    for text in ("observed_by", "Scenario.resolve()", "sim/weather.py", "leep: false", "latency.ttft.p98", "emulator/"):
         assert unknown(text, vocabulary) is not None, text
 
 
