@@ -2,20 +2,28 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LIVE := .venv-live
+ROUTERS := .venv-routers
 WORKERS ?= 2
 
-.PHONY: demo test test-long browser lint wheel bench bench-compiled clean help
+.PHONY: demo test test-long test-live live browser etcd lint wheel bench bench-compiled routers bench-gateway clean help
 CASES ?= base 50k 64-instances long-outputs mooncake
 RATIOS ?= pd tiers
 
 demo: $(VENV)/.installed  ## which routing policy serves the embedded workload best
 	$(BIN)/headway compare
 
-test: lint browser  ## lint, strict types, layers, and all tests but the long ones
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not long"
+test: lint browser etcd  ## lint, strict types, layers, and all tests but the long and the live ones
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not long and not live"
 
-test-long: $(VENV)/.installed-dev browser  ## every test, the whole property suite included
-	$(BIN)/python -m pytest -n $(WORKERS)
+test-long: $(VENV)/.installed-dev browser etcd  ## every test but the live ones, the whole property suite included
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not live"
+
+test-live: $(VENV)/.installed-dev live  ## the gateway before real engines: two replicas of vLLM on the CPU
+	$(BIN)/python -m pytest -m live tests/live
+
+live:  ## vLLM on the CPU in an environment of its own (2.5 GB), where it can be installed
+	@$(PYTHON) tests/live/install.py $(LIVE)
 
 # The tests of the report open it in a browser, and are skipped where there is none.
 browser:  ## the system's Chromium, where it is missing and can be installed
@@ -23,6 +31,12 @@ browser:  ## the system's Chromium, where it is missing and can be installed
 	    test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 || \
 	    echo "Chromium could not be installed; tests that need a browser are skipped."
+
+# The tests of membership start servers of their own from it, and are skipped where it is missing.
+etcd:  ## the system's etcd, where it is missing and can be installed
+	@command -v etcd >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends etcd-server; } >/dev/null 2>&1 || \
+	    echo "etcd could not be installed; tests that need it are skipped."
 
 lint: $(VENV)/.installed-dev  ## ruff, strict types, layers
 	$(BIN)/ruff check .
@@ -44,8 +58,20 @@ bench-compiled: wheel  ## the same with the engine compiled
 	$(BIN)/python benchmarks/bench.py --package build/compiled $(CASES)
 	$(BIN)/python benchmarks/ratios.py --package build/compiled $(RATIOS)
 
+# The routers of others, to compare with; never in the environment of the project.
+routers: $(ROUTERS)/.installed  ## vllm-router, sglang-router, smg and LiteLLM in an environment of their own
+
+$(ROUTERS)/.installed: benchmarks/gateway/requirements.txt
+	$(PYTHON) -m venv $(ROUTERS)
+	$(ROUTERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+bench-gateway: $(VENV)/.installed-dev routers  ## what a request costs the gateway, beside the routers of others
+	$(BIN)/python benchmarks/gateway/compare.py
+	$(BIN)/python benchmarks/gateway/choosing.py
+
 clean:  ## remove the environment and what was built
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(LIVE) $(ROUTERS) build dist
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22

@@ -58,3 +58,16 @@ def live() -> Iterator[Callable[..., Any]]:
     yield start
     for one in started:
         one.stop()
+
+
+@pytest.fixture(scope="session")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
+    """Two replicas of vLLM on the CPU, for all the tests of a session; `make live` installs it."""
+    import vllm_engine
+
+    if not vllm_engine.INSTALLED.is_file():
+        pytest.skip("vLLM on the CPU is not installed (`make live`)")
+    engines = vllm_engine.two(tmp_path_factory.mktemp("vllm"))
+    yield engines
+    for engine in engines:
+        engine.stop()

@@ -8,9 +8,10 @@ import pytest
 
 import headway.policies  # noqa: F401
 from headway import registry
-from headway.control import NEVER, ControlPlane
+from headway.control import ControlPlane
 from headway.flight import Flight
 from headway.policies.context import Context
+from headway.policies.flow import NEVER
 from headway.policies.priority import NoPriority
 from headway.types import (
     ADMIT,

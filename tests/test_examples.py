@@ -10,12 +10,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conftest import ROOT
 
 EXAMPLES = ROOT / "examples"
+BY_THE_CLOCK = ("20_twin",)  # which want the machine for themselves; `make test-long` runs them
 SCRIPTS = sorted([*EXAMPLES.glob("[0-9][0-9]_*.sh"), *EXAMPLES.glob("[0-9][0-9]_*.py")])
 
 
@@ -39,7 +41,7 @@ def output(script: Path, command: Path) -> str:
         "NO_COLOR": "1",
     }
     runner = ["python", str(script)] if script.suffix == ".py" else ["bash", "-e", str(script)]
-    done = subprocess.run(runner, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(runner, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, f"an example leaves stderr alone:\n{done.stderr}"
     return done.stdout
@@ -49,7 +51,11 @@ def test_there_are_examples() -> None:
     assert SCRIPTS
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=[script.stem for script in SCRIPTS])
+def marked(script: Path) -> Any:
+    return pytest.param(script, id=script.stem, marks=[pytest.mark.long] if script.stem in BY_THE_CLOCK else [])
+
+
+@pytest.mark.parametrize("script", [marked(script) for script in SCRIPTS])
 def test_an_example_prints_what_stands_beside_it(script: Path, command: Path) -> None:
     expected = script.with_suffix(".out")
     found = output(script, command)

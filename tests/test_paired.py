@@ -13,11 +13,11 @@ import yaml
 import headway
 from conftest import Run
 from headway import HeadwayError, Route
-from headway.experiment.confidence import mean_of, quantile, within
 from headway.experiment.means import mean_summary
 from headway.experiment.paired import HEADLINE, difference
 from headway.policies.basic import Random
 from headway.results import study
+from headway.results.confidence import mean_of, quantile, within
 from headway.results.ranking import value
 
 SCENARIO: dict[str, Any] = {

@@ -19,12 +19,12 @@ from conftest import Run
 from headway import registry
 from headway.cli import status
 from headway.experiment.bracket import Mixes, fewest, highest
-from headway.experiment.confidence import interval, quantile
 from headway.experiment.load import Load, load_of
 from headway.experiment.plan import plan
 from headway.experiment.space import Counts, Pool, Space, space_of
 from headway.experiment.targets import Target, targets
 from headway.experiment.trials import figures
+from headway.results.confidence import interval, quantile
 from headway.scenario import Scenario
 from headway.types import HeadwayError, Json
 

@@ -252,6 +252,7 @@ def test_a_mistake_is_told_in_one_sentence_with_its_place(data: dict[str, Any], 
     [
         ("workload: {requests: 1\ncluster: {}", "line"),
         ("seed: 1\nseed: 2\n", "line 2: 'seed' is written twice (first on line 1)"),
+        ("1: a\n'1': b\n", "line 2: '1' is written twice (first on line 1)"),
         ("- a\n- b\n", "a scenario is a mapping"),
         ("", "a scenario is a mapping"),
     ],

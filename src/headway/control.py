@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from heapq import heappop, heappush
+from heapq import heappush
 from typing import Any, Final
 
 from headway.flight import QUEUED, Flight, Queued, Sent, TimedOut
-from headway.flight_book import FlightBook
 from headway.journal import UNFORCED, Forced, Journal
-from headway.model_groups import Group, Stranded, grouped
 from headway.policies.answers import VERDICT, check_priority, is_number, refuses, wrong_answer, wrong_target
 from headway.policies.context import Context
 from headway.policies.disaggregation import paired
-from headway.policies.flow import NEVER, NoFlow, Waiting
+from headway.policies.flow import NoFlow, Waiting
 from headway.registry import EVERYTHING, declared, figures
 from headway.router_state import RouterState
 from headway.types import (
@@ -30,6 +28,7 @@ from headway.types import (
     Admit,
     Delay,
     Event,
+    FirstToken,
     InstanceChanged,
     InstanceView,
     Priority,
@@ -39,6 +38,7 @@ from headway.types import (
     Routed,
 )
 from headway.units import duration_text
+from headway.waiting_room import WaitingRoom
 from headway.wording import shown
 
 MOST_TOKENS: Final = 1 << 62  # that any prompt may be believed to have cached
@@ -46,7 +46,7 @@ MOST_DELAYS: Final = 100_000  # of one request; who puts off more often would ne
 Permit = Callable[[Request, Sequence[InstanceView]], Reject | None]
 
 
-class ControlPlane(FlightBook):
+class ControlPlane(WaitingRoom):
     """Runs the policies in order and keeps the exact counters of each instance."""
 
     def __init__(
@@ -72,7 +72,6 @@ class ControlPlane(FlightBook):
         self.routing = routing = paired(routing, context.instances)
         self.flow = None if isinstance(flow, NoFlow) else flow
         self.stages = {"admission": admission, "priority": priority, "routing": routing}
-        self.groups, self.by_model = grouped(context.instances)
         if self.flow is not None:
             self.stages["flow"] = self.flow
             for group in self.groups:  # a queue each, so that a model that is full holds up no other
@@ -93,12 +92,6 @@ class ControlPlane(FlightBook):
         kept = KEPT if EVERYTHING[0] in read else [name for name in KEPT if name in read]
         if kept:
             self.state = RouterState(self.cluster, kept)
-        self.patience_ps = NEVER  # how long a request waits for an instance to come up
-        # heap of what admission put off: when to ask again, id, how often it was put off
-        self.held: list[tuple[int, int, int, Request]] = []
-        self.asked_again = (-1, 0)  # which request came up last, and how often it had been put off
-        self.put_off: dict[int, int] = {}  # when to ask again by id, of those that have not been given up
-        self.next_ps = NEVER  # when the first of them comes up again, or the first in the queue has waited too long
 
     # --- the way of a request ----------------------------------------------------------------------------------
 
@@ -125,7 +118,7 @@ class ControlPlane(FlightBook):
             check_priority(self.priority, priority, request)
             cluster.priority = priority
         if self.flow is not None:
-            self.groups[cluster.group].flow.put(now_ps, request, priority)
+            group.flow.put(now_ps, request, priority)
             if self.state is not None:
                 self.state.queued(request)
             return QUEUED
@@ -136,11 +129,15 @@ class ControlPlane(FlightBook):
         if self.forced and request.id in self.forced:
             decision = self.force(request, decision)
         if isinstance(decision, Route):
-            if self.permit is not None and (refusal := self.ask_permit(request, decision)) is not None:
-                return refusal
+            view = self.checked(decision.target, request)  # what is no answer is not taken down
+            prefill = None if decision.prefill is None else self.checked(decision.prefill, request)
+            if self.permit is not None:
+                refusal = self.permit(request, (view,) if prefill is None else (view, prefill))
+                if refusal is not None:
+                    return self.no_permit(request, refusal)
             for journal in self.journals:
                 journal.routed(now_ps, request, decision, priority)
-            return self.dispatch(now_ps, request, decision, priority)
+            return self.dispatch(now_ps, request, decision, view, prefill, priority)
         if isinstance(decision, Reject) and isinstance(decision.reason, str):
             return decision
         right = "route must return a Route, as in Route(view.id), or a Reject"
@@ -158,15 +155,12 @@ class ControlPlane(FlightBook):
             cached = self.indexes[0].matches(request.path)[place] * self.indexes[0].block_tokens
         return Route(target, "forced", cached, decision.priority, decision.scorecard, prefill)
 
-    def ask_permit(self, request: Request, route: Route) -> Reject | None:
-        """Admission may have its say once more when it is known where a request would go."""
-        assert self.permit is not None
-        named = [route.target] if route.prefill is None else [route.target, route.prefill]
-        refusal = self.permit(request, [self.checked(target, request) for target in named])
-        if refusal is not None and not (isinstance(refusal, Reject) and isinstance(refusal.reason, str)):
-            right = "permit must return None or a Reject"
-            raise wrong_answer("policies.admission", self.admission, right, refusal, request)
-        return refusal
+    def no_permit(self, request: Request, refusal: Any) -> Reject:
+        """Admission has had its say once more, when it was known where a request would go."""
+        if isinstance(refusal, Reject) and isinstance(refusal.reason, str):
+            return refusal
+        right = "permit must return None or a Reject"
+        raise wrong_answer("policies.admission", self.admission, right, refusal, request)
 
     def not_admitted(self, now_ps: int, request: Request, verdict: Reject | Delay) -> Reject | None:
         if not refuses(verdict):
@@ -184,17 +178,6 @@ class ControlPlane(FlightBook):
         self.put_off[request.id] = until_ps
         self.set_next()
         return None
-
-    def due(self, now_ps: int) -> Request | None:
-        """The next request that was put off until now, or until earlier where the caller's clock is late; it is to
-        `arrive` again."""
-        if not self.held or self.held[0][0] > now_ps:
-            return None
-        _, _, times, request = heappop(self.held)
-        self.asked_again = (request.id, times)
-        del self.put_off[request.id]
-        self.set_next()
-        return request
 
     def pump(self, now_ps: int) -> Sent | None:
         """What becomes next of a request in the router's queue at this instant. The caller carries it out, so that the
@@ -225,21 +208,15 @@ class ControlPlane(FlightBook):
         self.set_next()
         return None
 
-    def set_next(self) -> None:
-        held = self.held
-        while held and self.put_off.get(held[0][1]) != held[0][0]:  # given up meanwhile
-            heappop(held)
-        self.next_ps = held[0][0] if held else NEVER
-        if self.flow is not None:
-            self.next_ps = min(self.next_ps, *(group.flow.next_ps for group in self.groups))
-        for group in self.groups:
-            if group.stranded:
-                self.next_ps = min(self.next_ps, next(iter(group.stranded.values())).until_ps)
-            if not group.instances and group.flow is not None and len(group.flow):
-                self.next_ps = min(self.next_ps, group.empty_ps + self.patience_ps)
-
-    def dispatch(self, now_ps: int, request: Request, route: Route, priority: Priority) -> Flight:
-        view = self.checked(route.target, request)
+    def dispatch(
+        self,
+        now_ps: int,
+        request: Request,
+        route: Route,
+        view: InstanceView,
+        prefill: InstanceView | None,
+        priority: Priority,
+    ) -> Flight:
         tokens, cached, score = request.prompt_tokens, route.cached_tokens, priority.score
         if type(cached) is not int or not 0 <= cached <= MOST_TOKENS:
             right = "route must give cached_tokens as a whole number that is not negative"
@@ -252,13 +229,14 @@ class ControlPlane(FlightBook):
         pending = tokens - cached
         if pending < 0:
             pending = 0
-        flight = self.flights[request.id] = Flight(request, view, cached, pending, score, priority.hints)
-        if route.prefill is None:
+        flight = Flight(request, view, cached, pending, score, priority.hints, route.reason)
+        self.flights[request.id] = flight
+        if prefill is None:
             if view.role == "prefill":
                 right = "route must give as target an instance that generates, and this one to 'prefill'"
                 raise wrong_answer("policies.routing", self.routing, right, route.target, request)
         else:
-            self.dispatch_prefill(flight, route.prefill)
+            self.dispatch_prefill(flight, prefill)
         flight.depart()
         if self.state is not None:
             self.state.routed(request)
@@ -282,13 +260,12 @@ class ControlPlane(FlightBook):
             raise wrong_target(self.routing, target, f"does not serve model {shown(request.model)}", request)
         return view
 
-    def dispatch_prefill(self, flight: Flight, target: str) -> None:
+    def dispatch_prefill(self, flight: Flight, view: InstanceView) -> None:
         """The prompt is computed on another instance than that which generates."""
         request = flight.request
-        view = self.checked(target, request)
         if view.role != "prefill" or flight.view.role != "decode" or view.pool != flight.view.pool:
             right = "route must give 'prefill' an instance of that role, and one of role 'decode' of its pool as target"
-            raise wrong_answer("policies.routing", self.routing, right, (target, flight.view.id), request)
+            raise wrong_answer("policies.routing", self.routing, right, (view.id, flight.view.id), request)
         flight.prefill = view
         for index in self.indexes:
             index.touch(view.index, request.path)
@@ -310,74 +287,35 @@ class ControlPlane(FlightBook):
         if self.observers:
             self.tell(InstanceChanged(now_ps, view, was))
 
+    def take_over(self, now_ps: int, flights: dict[int, Flight]) -> None:
+        """What another control plane has sent to these instances is this one's from now on. The views count it
+        already; the policies hear of it as if it were sent now."""
+        for request_id, flight in flights.items():
+            request = flight.request
+            self.flights[request_id] = flight
+            if self.state is not None:
+                self.state.arrived(now_ps, request)
+                self.state.routed(request)
+            for index in self.indexes:
+                index.touch(flight.view.index, request.path)
+            if self.observers:
+                self.tell(Routed(now_ps, request, flight.view, flight.prefill))
+                if flight.first_ps >= 0:
+                    self.tell(FirstToken(now_ps, request, flight.view))
+
     def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
         """A request that its instance has lost, or that has to leave it, is routed again; None where it has to wait for
         an instance to come up."""
         cluster = self.cluster
-        group = self.groups[0] if self.by_model is None else self.by_model[request.model]
+        group = self.groups[0] if self.by_model is None else self.by_model.get(request.model)
+        if group is None:
+            return Reject(f"404: no instance serves model {shown(request.model)}")
         cluster.now_ps, cluster.priority = now_ps, priority
         cluster.instances, cluster.group = group.instances, group.number
         if group.instances:
             return self.route(now_ps, request, priority)
         self.strand(now_ps, request, group, priority)
         return None
-
-    def strand(self, now_ps: int, request: Request, group: Group, priority: Priority | None = None) -> None:
-        """A request finds no instance to go to, and waits for one."""
-        group.stranded[request.id] = Stranded(now_ps + self.patience_ps, request, priority)
-        self.set_next()
-
-    def rescue(self) -> Stranded | None:
-        """The next request that waited for an instance and now has one; it is to `arrive` again, or to be resent."""
-        for group in self.groups:
-            if group.stranded and group.instances:
-                found = group.stranded.pop(next(iter(group.stranded)))
-                self.set_next()
-                return found
-        return None
-
-    def forsaken(self, now_ps: int) -> Request | None:
-        """The next request that has waited for an instance as long as one may."""
-        for group in self.groups:
-            if group.stranded and next(iter(group.stranded.values())).until_ps <= now_ps:
-                found = group.stranded.pop(next(iter(group.stranded)))
-                self.set_next()
-                return found.request
-        return None
-
-    def pools_of(self, request: Request) -> tuple[str, ...]:
-        """Where a request could go, were all instances up."""
-        group = self.groups[0] if self.by_model is None else self.by_model.get(request.model)
-        return () if group is None else group.pools
-
-    def pending(self, pool: str) -> int:
-        """Requests that wait here, and could go to a pool."""
-        found = 0
-        for group in self.groups:
-            if pool in group.pools:
-                found += len(group.stranded) + (0 if group.flow is None else len(group.flow))
-        return found
-
-    def give_up(self, request_id: int) -> bool:
-        """The client of a request that is put off or waits in the queue has gone. False if it is neither."""
-        if self.put_off.pop(request_id, None) is not None:
-            self.set_next()
-            return True
-        for group in self.groups:
-            if group.stranded.pop(request_id, None) is not None:
-                self.set_next()
-                return True
-        entry = None
-        for group in self.groups if self.flow is not None else ():
-            entry = group.flow.remove(request_id)
-            if entry is not None:
-                break
-        if entry is None:
-            return False
-        if self.state is not None:
-            self.state.left(entry.request)
-        self.set_next()
-        return True
 
     def metrics(self) -> dict[str, float]:
         """What the policies report of themselves; where models have queues of their own, each of these by its model."""

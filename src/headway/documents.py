@@ -21,16 +21,18 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: dict[Any, int] = {}
+    seen: dict[str, int] = {}
     for key_node, _ in node.value:
         if key_node.tag == MERGE:  # what it brings in is meant to be overridden
             continue
         key = loader.construct_object(key_node)
-        if isinstance(key, str) and key in seen:
-            line = key_node.start_mark.line + 1
-            raise HeadwayError(f"line {line}: {key!r} is written twice (first on line {seen[key]}); keep one of them.")
-        if isinstance(key, str):
-            seen[key] = key_node.start_mark.line + 1
+        if not isinstance(key, str | int | float | None):
+            continue
+        name, line = str(key), key_node.start_mark.line + 1  # 1 and "1" would be one name later
+        if name in seen:
+            first = seen[name]
+            raise HeadwayError(f"line {line}: {name!r} is written twice (first on line {first}); keep one of them.")
+        seen[name] = line
     loader.flatten_mapping(node)
     return loader.construct_mapping(node)
 

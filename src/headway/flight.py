@@ -9,23 +9,19 @@ from msgspec import Struct
 from headway.types import Hints, InstanceView, Reject, Request
 
 
-class Flight:
+class Flight(Struct, eq=False, gc=False):
     """Where a request went, and what its instance is told of how much it matters. Its instances' views count it once
     each while it is with them."""
 
-    __slots__ = ("cached", "first_ps", "hints", "pending", "prefill", "priority", "request", "view")
-
-    def __init__(
-        self, request: Request, view: InstanceView, cached: int, pending: int, priority: float, hints: Hints
-    ) -> None:
-        self.request = request
-        self.view = view
-        self.cached = cached  # prompt tokens believed cached there
-        self.pending = pending  # those believed uncached, until the first token comes
-        self.priority = priority
-        self.hints = hints
-        self.first_ps = -1  # when the first token came
-        self.prefill: InstanceView | None = None  # where the prompt is computed, if elsewhere, until it is
+    request: Request
+    view: InstanceView
+    cached: int  # prompt tokens believed cached there
+    pending: int  # those believed uncached, until the first token comes
+    priority: float
+    hints: Hints
+    reason: str = ""  # that the policy gave
+    prefill: InstanceView | None = None  # where the prompt is computed, if elsewhere, until it is
+    first_ps: int = -1  # when the first token came
 
     def depart(self) -> None:
         view, prefill, tokens = self.view, self.prefill, self.request.prompt_tokens

@@ -14,9 +14,10 @@ from headway.wording import shown
 
 class FlightBook:
     def __init__(self, context: Context) -> None:
+        self.context = context
         self.cluster = ClusterView(context.instances)
         self.ordered = context.instances
-        self.views = {view.id: view for view in context.instances}
+        self.views = {view.id: view for view in context.instances if view.id}
         self.flights: dict[int, Flight] = {}
         self.state: RouterState | None = None  # what it keeps of its past, where a policy reads that
         self.observers: list[Callable[[Event], None]] = []

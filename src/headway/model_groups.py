@@ -15,11 +15,11 @@ from headway.types import SERVING, InstanceView, Priority, Request
 class Group:
     """The instances that serve a model, in order of index, and the router's queue of requests that wait for them."""
 
-    __slots__ = ("empty_ps", "flow", "instances", "members", "name", "number", "pools", "stranded")
+    __slots__ = ("empty_ps", "flow", "instances", "members", "names", "number", "pools", "stranded")
 
-    def __init__(self, number: int, name: str, members: tuple[InstanceView, ...]) -> None:
+    def __init__(self, number: int, names: tuple[str, ...], members: tuple[InstanceView, ...]) -> None:
         self.number = number
-        self.name = name  # the first of its names
+        self.names = names  # none where its instances serve whatever comes
         self.members = members
         self.pools = tuple(dict.fromkeys(view.pool for view in members))
         self.instances = reachable(members)  # those of them that requests can go to
@@ -33,6 +33,16 @@ class Group:
         """The state of a member has changed."""
         self.instances = reachable(self.members)
         self.empty_ps = NEVER if self.instances else min(self.empty_ps, now_ps)
+
+    def follow(self, before: Group, now_ps: int) -> None:
+        """It takes the place of a group of the same names that had other members."""
+        self.number, self.flow, self.stranded = before.number, before.flow, before.stranded
+        self.empty_ps = before.empty_ps
+        self.regroup(now_ps)
+
+    @property
+    def name(self) -> str:
+        return self.names[0] if self.names else ""
 
 
 class Stranded(Struct, frozen=True, gc=False):
@@ -55,18 +65,17 @@ def reachable(members: Sequence[InstanceView]) -> tuple[InstanceView, ...]:
 
 def grouped(views: Sequence[InstanceView]) -> tuple[list[Group], dict[str, Group] | None]:
     """The groups in order of their first instances, and each by its names; one group of all, and no names, where the
-    instances serve whatever comes. Names that stand for the same instances are of one group."""
-    if not any(view.serves for view in views):
-        return [Group(0, "", tuple(views))], None
+    instances serve whatever comes. Names that stand for the same instances are of one group. A place that nobody has
+    taken has no id, and is of none."""
+    taken = [view for view in views if view.id]
+    if not any(view.serves for view in taken):
+        return [Group(0, (), tuple(taken))], None
     members: dict[str, list[InstanceView]] = {}
-    for view in views:
+    for view in taken:
         for name in view.serves:
             members.setdefault(name, []).append(view)
-    groups: dict[tuple[int, ...], Group] = {}
-    by_name: dict[str, Group] = {}
+    names: dict[tuple[int, ...], list[str]] = {}
     for name, instances in members.items():
-        key = tuple(view.index for view in instances)
-        if key not in groups:
-            groups[key] = Group(len(groups), name, tuple(instances))
-        by_name[name] = groups[key]
-    return list(groups.values()), by_name
+        names.setdefault(tuple(view.index for view in instances), []).append(name)
+    groups = [Group(number, tuple(called), tuple(members[called[0]])) for number, called in enumerate(names.values())]
+    return groups, {name: group for group in groups for name in group.names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,9 +17,10 @@ import pytest
 
 import headway
 from conftest import ROOT
-from headway.evolve import worker
+from headway.evolve import worker, zygote
 from headway.evolve.limits import Limits, sieve
 from headway.evolve.worker import Failure, Task, confined, confined_many
+from headway.evolve.zygote import framed
 from headway.experiment.runner import runner_of
 from headway.types import HeadwayError
 
@@ -207,6 +209,35 @@ def test_children_left_behind_are_ended(unsealed: None) -> None:
     assert fails("leaves_others_and_ends")[0] == "crash"
 
 
+def test_what_a_child_wrote_just_before_it_ended_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    bell, ring = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writing, framed({"value": 3}))
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    os.write(ring, b"x")
+
+    class Early:
+        """A poll that has looked before the child wrote, and hears a bell."""
+
+        def register(self, *given: object) -> None: ...
+
+        def poll(self, *given: object) -> list[tuple[int, int]]:
+            return [(bell, select.POLLIN)]
+
+    monkeypatch.setattr(zygote.select, "poll", Early)
+    one = object.__new__(zygote.Zygote)
+    one.parent, one.bell, one.tasks = os.getppid(), bell, -1
+    try:
+        assert one._watch(child, reading, SMALL) == (framed({"value": 3}), False)  # the pipe is open elsewhere too
+    finally:
+        os.waitpid(child, 0)
+        for end in (reading, writing, bell, ring):
+            os.close(end)
+
+
 def test_nothing_is_written(either: None, tmp_path: Path) -> None:
     file = tmp_path / "written"
     assert fails("writes", str(file))[0] == "error"
@@ -284,13 +315,13 @@ def test_a_thousand_tasks_leave_nothing_behind() -> None:
         found = confined_many(tasks, runner)
     assert sum(isinstance(value, Failure) for value in found) == 10
     assert [len(list(place.iterdir())) for place in places] == before
-    for zygote in worker._IDLE:
-        assert not Path(f"/proc/{zygote.pid}/task/{zygote.pid}/children").read_text().split()
+    for one in worker._IDLE:
+        assert not Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text().split()
 
 
 SCRIPT = """
 import sys, threading
-from headway.evolve import worker
+from headway.evolve import worker, zygote
 worker.confined("confined_calls:add", [1, 2])
 print(worker._IDLE[0].pid, flush=True)
 worker.confined("confined_calls:sleeps")

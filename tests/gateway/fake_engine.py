@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httptools
 
+DONE = "data: [DONE]\n\n"
 HEAD = "HTTP/1.1 {status} OK\r\ncontent-type: {kind}\r\n{more}\r\n"
 
 
@@ -16,24 +18,24 @@ def chunk(text: str) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def event(content: str) -> str:
-    return (
-        "data: "
-        + json.dumps(
-            {
-                "id": "x",
-                "object": "chat.completion.chunk",
-                "created": 1,
-                "model": "m",
-                "choices": [{"index": 0, "delta": {"role": "assistant", "content": content}, "finish_reason": None}],
-            }
-        )
-        + "\n\n"
-    )
+def event(content: str, **more: Any) -> str:
+    choice = {"index": 0, "delta": {"role": "assistant", "content": content}, "finish_reason": None, **more}
+    document = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    return f"data: {json.dumps(document)}\n\n"
+
+
+def logprobs(target: bytes, values: list[float]) -> dict[str, Any]:
+    """As vLLM gives them, of tokens that have such log-probabilities."""
+    tokens = [f"t{number} " for number in range(len(values))]
+    if target.endswith(b"/chat/completions"):
+        pairs = zip(tokens, values, strict=True)
+        return {"content": [{"token": token, "logprob": value, "top_logprobs": []} for token, value in pairs]}
+    return {"tokens": tokens, "token_logprobs": values, "top_logprobs": None, "text_offset": [0] * len(values)}
 
 
 class Engine:
-    """`mode`: ok, error (500), busy (503), hang, reset (before a byte), die (amid a stream), garbage, slow."""
+    """`mode`: ok, error (500), busy (503), hang, reset (before a byte), die (amid a stream), garbage, slow,
+    head (of a stream, and no more), burst (a stream in one piece)."""
 
     def __init__(self, name: str) -> None:
         self.name, self.mode = name, "ok"
@@ -43,6 +45,12 @@ class Engine:
         self.under_way = self.cancelled = 0
         self.port = 0
         self.server: asyncio.Server | None = None
+        self.page: str | None = None  # what /metrics says
+        self.health = 200  # what /health answers; 0: nothing at all
+        self.logprob: float | None = None  # of each token, for those who ask; None: it cannot tell
+        # What it does before it answers, and says besides.
+        self.before: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] | None = None
+        self.looked: list[tuple[bytes, dict[bytes, bytes]]] = []  # what was asked by GET, with its fields
 
     async def start(self) -> None:
         self.server = await asyncio.get_running_loop().create_server(lambda: Connection(self), "127.0.0.1", self.port)
@@ -54,8 +62,9 @@ class Connection(asyncio.Protocol):
         self.engine = engine
         self.parser: Any = httptools.HttpRequestParser(self)
         self.transport: Any = None
-        self.body = b""
+        self.body = self.target = b""
         self.fields: dict[bytes, bytes] = {}
+        self.more: dict[str, Any] = {}
         self.busy = False
 
     def connection_made(self, transport: Any) -> None:
@@ -70,7 +79,10 @@ class Connection(asyncio.Protocol):
         self.parser.feed_data(data)
 
     def on_message_begin(self) -> None:
-        self.body, self.fields = b"", {}
+        self.body, self.fields, self.more = b"", {}, {}
+
+    def on_url(self, target: bytes) -> None:
+        self.target = target
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.fields[name.lower()] = value
@@ -80,11 +92,31 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         engine = self.engine
+        if self.parser.get_method() == b"GET":
+            self.look()
+            return
         engine.bodies.append(self.body)
         engine.fields.append(self.fields)
         engine.under_way += 1
         self.busy = True
-        mode = engine.mode
+        if engine.before is None:
+            self.answer()
+        else:
+            self.task = asyncio.get_running_loop().create_task(self.answer_later(engine.before))
+
+    async def answer_later(self, before: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:
+        self.more = await before(json.loads(self.body))
+        if not self.transport.is_closing():
+            self.answer()
+
+    def told(self, count: int) -> dict[str, Any] | None:
+        """The log-probabilities of so many tokens, to those who ask."""
+        logprob = self.engine.logprob
+        asked = json.loads(self.body).get("logprobs") not in (None, False)
+        return logprobs(self.target, [logprob] * count) if asked and logprob is not None else None
+
+    def answer(self) -> None:
+        engine, mode = self.engine, self.engine.mode
         if mode == "hang":
             return
         if mode == "reset":
@@ -97,7 +129,11 @@ class Connection(asyncio.Protocol):
             self.transport.write(
                 HEAD.format(status=200, kind="text/event-stream", more="transfer-encoding: chunked\r\n").encode()
             )
-            self.go_on(0)
+            if mode == "burst":
+                self.transport.write(b"".join(map(self.piece, range(engine.tokens))) + chunk(DONE) + b"0\r\n\r\n")
+                self.done()
+            elif mode != "head":
+                self.go_on(0)
         else:
             self.say(
                 200,
@@ -107,17 +143,28 @@ class Connection(asyncio.Protocol):
                     "created": 1,
                     "model": "m",
                     "engine": engine.name,
+                    **self.more,
                     "choices": [
                         {
                             "index": 0,
                             "message": {"role": "assistant", "content": "hello"},
                             "finish_reason": "stop",
-                            "logprobs": None,
+                            "logprobs": self.told(7),
                         }
                     ],
                     "usage": {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10},
                 },
             )
+
+    def look(self) -> None:
+        engine = self.engine
+        engine.looked.append((self.target, self.fields))
+        known = {b"/metrics": 404 if engine.page is None else 200, b"/health": engine.health}
+        status = known.get(self.target, 404)
+        page = (engine.page or "").encode() if self.target == b"/metrics" else b""
+        if status:
+            head = HEAD.format(status=status, kind="text/plain", more=f"content-length: {len(page)}\r\n")
+            self.transport.write(head.encode() + page)
 
     def say(self, status: int, document: object) -> None:
         body = json.dumps(document).encode()
@@ -136,11 +183,15 @@ class Connection(asyncio.Protocol):
         if engine.mode == "die" and count == 2:
             self.transport.abort()
         elif count == engine.tokens:
-            self.transport.write(chunk("data: [DONE]\n\n") + b"0\r\n\r\n")
+            self.transport.write(chunk(DONE) + b"0\r\n\r\n")
             self.done()
         else:
-            self.transport.write(chunk(event(f"t{count} ")))
+            self.transport.write(self.piece(count))
             asyncio.get_running_loop().call_later(engine.pause, self.go_on, count + 1)
+
+    def piece(self, count: int) -> bytes:
+        told = self.told(1)
+        return chunk(event(f"t{count} ", **({} if told is None else {"logprobs": told})))
 
     def done(self) -> None:
         self.busy = False

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fake_engine import Engine
+from msgspec.structs import replace
 
 from headway.gateway.app import App
 from headway.gateway.config import Config
@@ -20,7 +21,7 @@ class Live:
     def __init__(self, engines: int, **more: Any) -> None:
         self.engines = [Engine(f"e{number}") for number in range(engines)]
         self.more = more
-        self.loop = asyncio.new_event_loop()
+        self.loop = more.pop("new_loop", asyncio.new_event_loop)()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.call(self._start())
@@ -28,8 +29,14 @@ class Live:
     async def _start(self) -> None:
         for engine in self.engines:
             await engine.start()
-        backends = {engine.name: {"url": f"http://127.0.0.1:{engine.port}"} for engine in self.engines}
+        members = self.more.pop("members", {})  # what is said of engines besides their addresses, by name
+        backends = {
+            engine.name: {"url": f"http://127.0.0.1:{engine.port}", **members.get(engine.name, {})}
+            for engine in self.engines
+        }
+        peers = self.more.pop("with_peers", None)  # of processes of one gateway, which no file can name
         config = Config.load({"listen": "127.0.0.1:0", "backends": backends, **self.more})
+        config = config if peers is None else replace(config, peers=peers)
         self.app = App(asyncio.get_running_loop(), config)
         self.server = await self.app.start()
         self.port = self.server.sockets[0].getsockname()[1]

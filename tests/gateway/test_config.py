@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 from headway.gateway.config import Config
+from headway.gateway.engines.backend import Address
 from headway.types import HeadwayError
 
 ONE = {"backends": {"a": {"url": "http://127.0.0.1:9101"}}}
@@ -17,8 +18,9 @@ def test_a_file_needs_nothing_but_its_engines(tmp_path):
     file.write_text("backends:\n  a: http://10.0.0.7:8000/base\n")
     found = Config.load(file)
     assert (found.host, found.port) == ("127.0.0.1", 8000)
-    (only,) = found.backends
-    assert (only.name, only.address.host, only.address.port, only.address.base) == ("a", "10.0.0.7", 8000, b"/base")
+    (only,) = found.backends.values()
+    where = Address(only.url, "url")
+    assert (only.name, where.host, where.port, where.base) == ("a", "10.0.0.7", 8000, b"/base")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import socket
 import struct
 
 import pytest
+from msgspec.structs import replace
 
 openai = pytest.importorskip("openai", reason="the openai package is not installed")
 
@@ -86,6 +87,18 @@ def test_a_model_that_nobody_serves_is_not_found(live):
     with pytest.raises(openai.NotFoundError, match="no instance serves model"):
         client(one).chat.completions.create(**BODY)
     one.until(one.idle)
+
+
+def test_a_name_that_no_model_has_is_not_kept(live):
+    one = live(1)
+    for name, status in (("m" * 1024, 200), ("m" * 1025, 400), ("m" * 5_000_000, 400)):
+        body = json.dumps({"model": name, "messages": [{"role": "user", "content": "x"}]}).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+            sock.sendall(head % len(body) + body)
+            answer = sock.recv(65536)
+        assert answer[9:12] == b"%d" % status and (status == 200 or len(answer) < 1000)
+    assert all(len(entry.request.model) <= 1024 for entry in one.app.decisions.every)
 
 
 def test_a_client_that_goes_takes_its_request_along(live):
@@ -239,6 +252,31 @@ def test_a_slow_client_does_not_fill_the_memory(live):
     one.until(one.idle)
 
 
+def test_a_connection_that_a_slow_client_held_up_serves_the_next_one(live):
+    one = live(1, timeouts={"first_byte": "5s"}, retries=0)
+    one.app.limits = replace(one.app.limits, unsent_bytes=0)
+
+    async def long(body):
+        return {"more": "x" * 40_000}
+
+    one.engines[0].before = long
+    body = json.dumps(BODY).encode()
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        sock.settimeout(30)
+        sock.connect(("127.0.0.1", one.port))
+        one.until(lambda: len(one.app.clients) == 1)
+        (waiting,) = one.app.clients
+        waiting.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+        sock.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        one.until(lambda: waiting.paused)
+        one.until(one.idle)  # the engine has done its part
+        assert client(one).chat.completions.create(**BODY).choices[0].message.content == "hello"
+    assert one.app.fleet.backends[0].opened == 1
+
+
 def test_admission_turns_away_with_a_word_and_a_time(live):
     one = live(1, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
     client(one).chat.completions.create(**BODY)
@@ -246,3 +284,29 @@ def test_admission_turns_away_with_a_word_and_a_time(live):
     assert answer.startswith((b"HTTP/1.1 429", b"HTTP/1.1 503"))
     assert b"retry-after:" in answer
     one.until(one.idle)
+
+
+def test_a_deadline_ends_a_request_that_is_not_answered(live):
+    one = live(1)
+    one.engines[0].mode = "hang"
+    with pytest.raises(openai.InternalServerError, match="the deadline is over") as found:
+        client(one).chat.completions.create(**BODY, extra_headers={"x-headway-deadline": "50ms"})
+    assert found.value.status_code == 504
+    one.until(lambda: one.engines[0].cancelled == 1)
+    one.until(one.idle)
+
+
+def test_a_deadline_ends_a_stream_that_is_under_way(live):
+    one = live(1, deadlines={"interactive": "300ms"})
+    one.engines[0].pause = 0.1
+    one.engines[0].tokens = 100
+    with pytest.raises(openai.APIError, match="the deadline is over"):
+        list(client(one).chat.completions.create(**BODY, stream=True, extra_headers={"x-headway-class": "interactive"}))
+    one.until(lambda: one.engines[0].cancelled == 1)
+    one.until(one.idle)
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "0", "nan"])
+def test_a_wrong_deadline_is_told(live, text):
+    with pytest.raises(openai.BadRequestError, match="x-headway-deadline"):
+        client(live(1)).chat.completions.create(**BODY, extra_headers={"x-headway-deadline": text})

@@ -234,7 +234,7 @@ def test_a_request_pays_once_though_a_later_policy_puts_it_off():
 # --- budgets ----------------------------------------------------------------------------------------------------------
 
 
-def test_permits_are_taken_at_routing_and_given_back_at_the_end_model_by_model():
+def test_permits_are_taken_at_routing_and_given_back_at_the_end():
     bench = Bench({"name": "max-concurrency", "max_queue": 2})
     asked = [bench.request(model="a") for _ in range(3)]
     assert [bench.ask(request) for request in asked] == [ADMIT] * 3  # nothing is routed yet
@@ -242,7 +242,7 @@ def test_permits_are_taken_at_routing_and_given_back_at_the_end_model_by_model()
     bench.tell(Routed, asked[1], 1)
     full = Reject("503: the model has as many requests in flight as it may")
     assert bench.ask(asked[2]) == full
-    assert bench.ask(bench.request(model="b")) is ADMIT
+    assert bench.ask(bench.request(model="made up")) == full  # these instances serve any name, and have one limit
     bench.tell(FirstToken, asked[0], 0)
     assert bench.ask(asked[2]) == full
     bench.tell(Finished, asked[0], 0)
@@ -258,6 +258,18 @@ def test_every_role_needs_a_free_permit():
     assert isinstance(bench.ask(bench.request()), Reject)
     bench.tell(Finished, request, 1)
     assert bench.ask(bench.request()) is ADMIT
+
+
+def test_a_permit_goes_back_as_what_it_was_taken_for_though_its_instance_is_another_now():
+    instances = views(2)
+    bench = Bench({"name": "max-concurrency", "max_queue": 1}, instances)
+    request = bench.request(model="a")
+    bench.tell(Routed, request, 0)
+    instances[0].role, instances[0].serves, instances[0].model = "decode", ("b",), "b"
+    bench.tell(Finished, request, 0)
+    instances[0].role, instances[0].serves, instances[0].model = "both", (), ""
+    assert bench.policy.taken == {} == bench.policy.held
+    assert bench.ask(bench.request(model="a")) is ADMIT
 
 
 def test_a_tenant_alone_may_use_all_and_one_who_comes_late_gets_a_share():

@@ -10,7 +10,7 @@ import yaml
 from recorders import facts, fleet, record
 from test_request_table import ROWS
 
-from conftest import ROOT
+from conftest import ROOT, Run
 from headway import __version__
 from headway.experiment.run import simulate
 from headway.results import store
@@ -159,6 +159,15 @@ def test_what_is_no_folder_of_one_run_is_told(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text("{}")
     with pytest.raises(HeadwayError, match="holds several runs; name the folder of one of them"):
         Result.load(tmp_path)
+
+
+@pytest.mark.parametrize("above", ["", "0001"])
+def test_the_folder_above_runs_names_one_of_them(tmp_path: Path, headway: Run, above: str) -> None:
+    """As a gateway's records lie: a folder a process, and in it one a stretch."""
+    run = tmp_path / "0001" / "000000000"
+    simulate({"workload": {"requests": 2, "rate": "9/s"}}).save(run)
+    done = headway("report", str(tmp_path / above))
+    assert done.returncode == 2 and f"name one of them, as in {run}." in " ".join(done.stderr.split())
 
 
 def test_a_run_that_is_read_has_the_same_findings(tmp_path: Path) -> None:

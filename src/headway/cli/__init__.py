@@ -14,14 +14,25 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from headway import __version__
+from headway.cli.agent import agent
 from headway.cli.calibrate import calibrate
 from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
+from headway.cli.conformance import conformance
+from headway.cli.deploy import deploy
+from headway.cli.emulate import emulate
+from headway.cli.epp import epp
 from headway.cli.evolve import evolve
 from headway.cli.explain import explain
+from headway.cli.fleet import fleet
 from headway.cli.hardware import hardware
+from headway.cli.interop import export, import_
+from headway.cli.key import key
+from headway.cli.kvd import kvd
+from headway.cli.load import load
 from headway.cli.page import AsJson, Page, Verdict, say, text_of
 from headway.cli.plan import plan
 from headway.cli.policy import policy
+from headway.cli.replay import replay
 from headway.cli.report import report
 from headway.cli.run import Trace, run
 from headway.cli.serve import serve
@@ -29,6 +40,7 @@ from headway.cli.summarize import summarize
 from headway.cli.sweep import sweep
 from headway.cli.timeline import timeline
 from headway.cli.trace import trace
+from headway.cli.twin import twin
 from headway.cli.validate import validate
 from headway.cli.where import RayCluster, Workers
 from headway.types import HeadwayError, InvariantError, Json
@@ -54,6 +66,19 @@ app.command(hardware)
 app.command(calibrate)
 app.command(validate)
 app.command(serve)
+app.command(deploy)
+app.command(epp)
+app.command(export)
+app.command(import_)
+app.command(emulate)
+app.command(load)
+app.command(twin)
+app.command(conformance)
+app.command(kvd)
+app.command(agent)
+app.command(fleet)
+app.command(replay)
+app.command(key)
 workload = App(name="workload", help="Look at the workload of a scenario.", help_format="plaintext")
 app.command(workload)
 

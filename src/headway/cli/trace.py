@@ -15,7 +15,9 @@ from headway.wording import shown
 trace = App(name="trace", help="Look into a trace file, or make another of it.", help_format="plaintext")
 
 # Written out, as the readers take their time to load.
-FORMATS = "headway, mooncake, azure, burstgpt, bailian, weka, servegen, dynamo, tracelab, routesim, blis or otel"
+FORMATS = (
+    "headway, mooncake, azure, burstgpt, bailian, weka, servegen, dynamo, tracelab, routesim, blis, otel or records"
+)
 
 Values = Annotated[list[str] | None, Parameter(negative="", help="Of this one; repeat for more.")]
 
@@ -95,6 +97,18 @@ def convert(
 ) -> Page | Json:
     """Write a trace in another format; what that cannot express is told on stderr."""
     return files.rewrite(source, target, drawn=drawn)
+
+
+@trace.command
+def from_records(
+    source: Annotated[Path, Parameter(name="DIR", help="A folder of the gateway's records, as in records/0001.")],
+    /,
+    *,
+    output: Annotated[Path, Parameter(name=("--output", "-o"), help="The trace to write, as in live.jsonl.")],
+    files: Files = AS_THEY_ARE,
+) -> Page | Json:
+    """Make a trace of live traffic that a gateway has recorded: times, lengths and blocks, never text."""
+    return files.rewrite(source, output, read_format="records")
 
 
 @trace.command

@@ -46,7 +46,12 @@ class Files:
     as_json: AsJson = False
 
     def rewrite(
-        self, source: Path, target: Path, steps: Sequence[Json] = (), drawn: Drawn = AS_IT_COMES
+        self,
+        source: Path,
+        target: Path,
+        steps: Sequence[Json] = (),
+        drawn: Drawn = AS_IT_COMES,
+        read_format: str | None = None,
     ) -> Page | Json:
         """Make one file of another, tell what was lost, and give what is to be printed."""
         import msgspec
@@ -70,7 +75,7 @@ class Files:
                 source,
                 target,
                 transforms,
-                read_format=self.read_format,
+                read_format=read_format or self.read_format,
                 format=self.format,
                 options=options,
                 progress=bar.update,

@@ -148,7 +148,8 @@ class Zygote:
             elif self.bell in ready:
                 os.read(self.bell, CHUNK)
                 if _dead(child):  # while somebody that it left behind keeps the pipe open
-                    return found, False
+                    found += _rest(reading, most)  # it may have written after the poll, and then died
+                    return (found, False) if len(found) <= most else (None, False)
         return found, True
 
     def _end(self, child: int) -> _End:
@@ -229,6 +230,16 @@ def _write(end: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(end, rest) :]
+
+
+def _rest(reading: int, most: int) -> bytes:
+    """What is in a pipe now, as far as anybody wants to know it."""
+    os.set_blocking(reading, False)
+    found = b""
+    with contextlib.suppress(BlockingIOError):
+        while len(found) <= most and (chunk := os.read(reading, CHUNK)):
+            found += chunk
+    return found
 
 
 def _dead(child: int) -> bool:

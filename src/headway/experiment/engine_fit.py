@@ -15,23 +15,24 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from headway.experiment import held_out, linear_fit
 from headway.experiment.calibrate import NOT_TOLD, check, write
-from headway.experiment.run import simulate
-from headway.experiment.validate import Validation, compared
+from headway.experiment.linear_fit import LinearFit
+from headway.experiment.run import finished, prepare
+from headway.experiment.validate import Validation
+from headway.journal import Forced
 from headway.latency import Gpu, Profile, read_gpu, read_profile
 from headway.latency.step_cost import Constants
-from headway.results.recorded import Served, read_recorded, served
+from headway.results.recorded import Served, served
 from headway.scenario import Scenario, Source
 from headway.types import HeadwayError, Json
 from headway.units import duration_ps
 
-HELD_OUT: Final = 4  # every so-manyth request is held out
-FEWEST: Final = 40  # requests
 HOLD: Final = 1e-3  # of both, beside the errors
+LINEAR: Final = "linear"
 # Of the search, ever smaller: of the logarithms of the host's time and of the factor; the first of the host alone.
 STEPS: Final = ((0.7, 0.0), (0.2, 0.0), (0.05, 0.0), (0.3, 0.1), (0.1, 0.03), (0.03, 0.01), (0.01, 0.003))
 HOST_ALONE: Final = 3
-SIMULATION: Final = "held-out requests"
 LEAST_HOST_PS: Final = 10**7
 
 Point = tuple[float, float]  # logarithms of the host's time, in picoseconds, and of the factor
@@ -60,20 +61,24 @@ def calibrate_run(
     output: str | Path | None = None,
     as_of: str | None = None,
     progress: Callable[[int], None] | None = None,
-) -> EngineFit:
-    """Match the profile of a scenario, which simulates what the engine served, with what the engine did."""
+) -> EngineFit | LinearFit:
+    """Match the profile of a scenario, which simulates what the engine served, with what the engine did; where its
+    latency model is `linear`, fit the durations of that."""
     if output is not None:
         check(Path(output))
-    real = read_recorded(recorded)
     loaded = Scenario.load(scenario)
+    if loaded.cluster.latency_section().get("model") == LINEAR:
+        linear_fit.check(loaded)
+        return linear_fit.fit(recorded, loaded, output, as_of, progress)
+    real, forced = held_out.answered(recorded), held_out.placement(recorded, loaded)
     profile, gpu = _profile(loaded)
     least = log(max(_nearness(profile.constants, gpu), 1e-3))
     runs = 0
 
     def run(at: Point) -> list[Served]:
         nonlocal runs
-        found = _simulated(loaded, profile, at)
-        _check(found, real, str(recorded))
+        found = _simulated(loaded, profile, at, forced)
+        held_out.check(found, real, str(recorded))
         runs += 1
         if progress is not None:
             progress(runs)
@@ -82,7 +87,7 @@ def calibrate_run(
     origin = (log(max(profile.host_ps, LEAST_HOST_PS)), 0.0)
     first = run(origin)
     at = _matched(run, first, real, origin, least)
-    before, after = (_compared(one, real, recorded, held=True) for one in (first, run(at)))
+    before, after = (held_out.errors(one, real, recorded) for one in (first, run(at)))
     longest = max(one.prompt_tokens + one.output_tokens for one in real)
     model = loaded.cluster.shape().name
     text = _document(profile, at, after, Path(recorded).name, as_of or NOT_TOLD, longest, (model,))
@@ -95,7 +100,9 @@ def _profile(loaded: Scenario) -> tuple[Profile, Gpu]:
     cluster = loaded.resolved()["cluster"]
     latency = cluster.get("latency", {})
     if latency.get("model") != "hardware":
-        raise HeadwayError("cluster.latency: a profile is fitted for one kind of instance with {model: hardware}.")
+        raise HeadwayError(
+            "cluster.latency: a profile is fitted for one kind of instance with {model: hardware} or {model: linear}."
+        )
     gpu = read_gpu(cluster["gpu"], "cluster.gpu")
     named = latency.get("profile", "auto")
     profile = read_profile(gpu.name if named == "auto" else named, gpu, "cluster.latency.profile")
@@ -109,32 +116,13 @@ def _nearness(constants: Constants, gpu: Gpu) -> float:
     return max(memory, max(constants.matmul_tflops, constants.prefill_tflops) * 1e12 / float(gpu.flops))
 
 
-def _check(ours: Sequence[Served], real: Sequence[Served], path: str) -> None:
-    if len(real) < FEWEST:
-        raise HeadwayError(f"{path}: {len(real)} requests are too few to fit to; it takes at least {FEWEST}.")
-    same = len(ours) == len(real) and all(
-        mine.prompt_tokens == other.prompt_tokens and mine.output_tokens == other.output_tokens
-        for mine, other in zip(ours, real, strict=True)
-    )
-    if not same:
-        raise HeadwayError(
-            f"{path}: its {len(real):,} requests are not the {len(ours):,} of the scenario, in order of arrival and "
-            "with the same lengths; replay the engine's workload as a trace."
-        )
-
-
-def _simulated(loaded: Scenario, profile: Profile, at: Point) -> list[Served]:
+def _simulated(loaded: Scenario, profile: Profile, at: Point, forced: Forced) -> list[Served]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trial.yaml"
         file.write_text(_document(profile, at, None, "", NOT_TOLD), encoding="utf-8")
         data = loaded.resolved()
         data["cluster"]["latency"] = {"model": "hardware", "profile": str(file)}
-        return served(simulate(data))
-
-
-def _compared(ours: Sequence[Served], real: Sequence[Served], path: str | Path, held: bool) -> Validation:
-    places = [place for place in range(len(real)) if (place % HELD_OUT == HELD_OUT - 1) == held]
-    return compared([ours[place] for place in places], [real[place] for place in places], SIMULATION, str(path))
+        return served(finished(prepare(Scenario.load(data)), forced=forced))
 
 
 def _matched(
@@ -145,7 +133,7 @@ def _matched(
 
     def loss(ours: list[Served], at: Point) -> float:
         held = HOLD * (abs(at[0] - origin[0]) + abs(at[1] - origin[1]))
-        return held + fsum(_apart(mine, other) for mine, other in _seen(ours, real)) / len(real)
+        return held + fsum(held_out.apart(mine, other) for mine, other in held_out.seen(ours, real)) / len(real)
 
     at, best = origin, loss(first, origin)
     for turns, (far, wide) in enumerate(STEPS):
@@ -162,18 +150,6 @@ def _matched(
                     at, best, better = tried, found, True
                     break
     return at
-
-
-def _seen(ours: Sequence[Served], real: Sequence[Served]) -> list[tuple[Served, Served]]:
-    """Pairs of requests that are not held out."""
-    pairs = enumerate(zip(ours, real, strict=True))
-    return [pair for place, pair in pairs if place % HELD_OUT != HELD_OUT - 1]
-
-
-def _apart(mine: Served, other: Served) -> float:
-    """How far off a request's TTFT and TPOT are, as logarithms."""
-    pairs = ((mine.ttft_ps, other.ttft_ps), (mine.tpot_ps, other.tpot_ps))
-    return fsum(abs(log(one / two)) for one, two in pairs if one and two)
 
 
 def _document(

@@ -35,15 +35,22 @@ def explain(
     document: Json = {"request": _request(facts), "admission": verdicts, "decision": None}
     if "shadow" not in result.summary():
         document["request"]["believed_tokens"] = None  # no policy of the run says what it believes cached
+    live = bool(result.scenario.get("live"))
+    if live and "shadow" not in result.summary():  # engines do not tell what they found, so what was believed is there
+        document["request"] |= {"believed_tokens": facts["cached_tokens"], "cached_tokens": None}
     if not found:
         return document
-    tried = counterfactuals(result, requests=[request], alternatives=None, workers=workers, progress=progress)
+    tried: list[Counterfactual] = []
+    if not live:  # which happened once
+        tried = counterfactuals(result, requests=[request], alternatives=None, workers=workers, progress=progress)
     ids = result.instance_ids()
     document["decision"] = _decision(found[0], tried, ids, facts["routed_ps"])
+    if live:
+        document["decision"]["live"] = True
     document["taken_again"] = [
         {"at_s": one.at_ps / PS_PER_SECOND, "target": ids[one.target], "reason": one.reason} for one in found[1:]
     ]
-    if found[1:]:  # what was found was found where it went last
+    if found[1:] or document["request"]["cached_tokens"] is None:  # what was found was found where it went last
         own = next(one for one in document["decision"]["candidates"] if one["id"] == ids[found[0].judged])
         own["true"]["cached_tokens"] = None
     return document

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headway.experiment.confidence import Interval, interval, mean_of
+from headway.results.confidence import Interval, interval, mean_of
 from headway.results.ranking import direction, value
 from headway.types import Json
 

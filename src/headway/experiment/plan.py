@@ -10,13 +10,13 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from headway.experiment.bracket import Mixes, highest
-from headway.experiment.confidence import interval
 from headway.experiment.load import Load, load_of
 from headway.experiment.plan_words import notes, too_few, too_much, verdict
 from headway.experiment.seeds import check_seeds
 from headway.experiment.space import Counts, Space, space_of
 from headway.experiment.targets import Target, figure_of, targets
 from headway.experiment.trials import Candidate, Progress, Trials
+from headway.results.confidence import interval
 from headway.scenario import DEFAULT, Scenario, Source
 from headway.types import HeadwayError, Json
 from headway.wording import shown, suggest

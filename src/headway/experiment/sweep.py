@@ -10,7 +10,6 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headway.experiment.batch import Job, strange
-from headway.experiment.confidence import interval
 from headway.experiment.grid import Axis, Point, Vary, axes, points
 from headway.experiment.means import mean_summary
 from headway.experiment.paired import HEADLINE, SHARE
@@ -21,6 +20,7 @@ from headway.experiment.sweep_words import KEPT, verdict
 from headway.experiment.tracing import check_trace
 from headway.experiment.verdict import has_slo
 from headway.results import study
+from headway.results.confidence import interval
 from headway.results.ranking import value
 from headway.results.table import library
 from headway.scenario import DEFAULT, Scenario, Source, load_data, validate

@@ -1,50 +1,76 @@
-"""The gateway's file: where it listens, which engines it has, and the `policies:` of a scenario."""
+"""The file of a gateway: where it listens, who its engines are, and the policies, as strict as a scenario."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-import headway.policies  # noqa: F401  (declares the policies)
-from headway import registry
 from headway.documents import beside, read_yaml
-from headway.gateway.backend import Address
+from headway.gateway.cascade.chains import Chain, read_chains
+from headway.gateway.deciding.policy_plane import MOST_FAILURES
+from headway.gateway.engines.checks import HealthSettings
+from headway.gateway.engines.member import BackendSpec, check_models, read_members
+from headway.gateway.handover.handover import HandoverSettings
+from headway.gateway.keys import Keyring
+from headway.gateway.live_policies import read_candidate, read_policies
+from headway.gateway.membership.etcd_settings import EtcdSettings
+from headway.gateway.observing.admin_settings import AdminSettings
+from headway.gateway.observing.decisions import ExplainSettings
+from headway.gateway.observing.otel_settings import OtelSettings
+from headway.gateway.observing.record_settings import RecordSettings
+from headway.gateway.peers import PeerSettings
+from headway.gateway.sessions import SessionSettings
+from headway.gateway.settings import address, longer_ps, seconds
+from headway.gateway.shadow.canary import CANARY, read_canary
+from headway.gateway.shadow.candidate import CandidateSpec, read_shadows
+from headway.gateway.signals.event_listener import EventSettings
+from headway.gateway.signals.signals import SignalSettings
+from headway.gateway.tokens import TokenSettings
 from headway.gateway.wire import Limits
-from headway.policies.bundle import Bundle
-from headway.policies.defaults import DEFAULT_POLICIES
 from headway.references import absolute
 from headway.section import read
 from headway.types import HeadwayError, Json
-from headway.units import duration_ps
-from headway.wording import shown
+from headway.units import duration_ps, size_bytes
 
-STAGES: Final = ("admission", "priority", "flow", "routing")  # what a gateway decides
 Many = Annotated[int, Meta(ge=1, le=10**9)]
 
 
 class _Keys(Struct):
-    backends: Any
+    backends: Any = None
     listen: str = "127.0.0.1:8000"
+    max_backends: Annotated[int, Meta(ge=1, le=4096)] = 64
     policies: Any = None
+    policy_failures: Annotated[int, Meta(ge=1, le=10**6)] = MOST_FAILURES
+    canary: Any = None
+    shadow: Any = None
+    keys: str | None = None
+    deadlines: dict[str, Any] = {}
+    patience: Any = "10s"
     timeouts: Any = None
     limits: Any = None
     health: Any = None
     retries: Annotated[int, Meta(ge=0, le=10)] = 2
+    journal: Any = None
+    peers: Any = None
+    cascade: Any = None
+    disaggregation: Any = None
+    admin: Any = None
+    explain: Any = None
+    otel: Any = None
+    records: Any = None
+    signals: Any = None
+    tokens: Any = None
+    sessions: Any = None
+    events: Any = None
+    etcd: Any = None
 
 
-class _BackendKeys(Struct):
-    url: str
-    models: list[str] = []
-    key_env: str | None = None
-    max_batch_size: Many = 256
-    max_batch_tokens: Many = 2048
-    max_queue: Many = 256
-    kv_blocks: Many = 50_000
-    capacity: Annotated[float, Meta(ge=0, le=1)] = 1.0
+class _JournalKeys(Struct):
+    file: str
+    limit: Any = "4GB"
 
 
 class _TimeoutKeys(Struct):
@@ -59,11 +85,14 @@ class _LimitKeys(Struct):
     head: Any = "10s"
     body: Any = "60s"
     idle: Any = "75s"
+    unread: Any = "60s"
+    connections: Many = 16_384
+    held_bytes: Many = 1 << 30
 
 
-class _HealthKeys(Struct):
-    failures: Annotated[int, Meta(ge=1, le=1000)] = 3
-    eject: Any = "5s"
+class JournalSettings(Struct, frozen=True):
+    file: Path
+    limit_bytes: int
 
 
 class Timeouts(Struct, frozen=True):
@@ -72,133 +101,137 @@ class Timeouts(Struct, frozen=True):
     silence_s: float = 120.0  # between two pieces of an answer
 
 
-class BackendSpec(Struct, frozen=True):
-    name: str
-    address: Address
-    models: tuple[str, ...]
-    key: bytes | None
-    max_batch_size: int
-    max_batch_tokens: int
-    max_queue: int
-    kv_blocks: int
-    capacity: float
-
-
 class Config(Struct, frozen=True):
     host: str
     port: int
-    backends: tuple[BackendSpec, ...]
+    max_backends: int
+    backends: dict[str, BackendSpec]
     policies: Json
+    keyring: Keyring | None
+    deadlines: dict[str, int]  # by SLO class, in ps
+    patience_ps: int  # how long a request waits for an engine to come up
     timeouts: Timeouts
     limits: Limits
     retries: int
-    failures: int  # in a row, that take an engine out
-    eject_s: float
+    health: HealthSettings
+    signals: SignalSettings
+    tokens: TokenSettings
+    sessions: SessionSettings
+    events: EventSettings
+    hears_events: bool  # of any engine
+    journal: JournalSettings | None = None
+    peers: PeerSettings | None = None
+    file: Path | None = None
+    worker: int | None = None  # its number, where it is one of several processes
+    admin: AdminSettings | None = None
+    explain: ExplainSettings = ExplainSettings()
+    otel: OtelSettings | None = None
+    records: RecordSettings | None = None
+    chains: dict[str, Chain] = {}  # by the models that clients ask for
+    disaggregation: HandoverSettings | None = None
+    etcd: EtcdSettings | None = None
+    policy_failures: int = MOST_FAILURES  # until policies give way to those before them
+    shadows: dict[str, CandidateSpec] = {}
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> Config:
         """From a YAML file or a mapping."""
         if isinstance(source, Mapping):
-            return read_config(dict(source))
+            return read_config(dict(source), None)
         path = Path(source).expanduser()
         data = read_yaml(path)
         if not isinstance(data, dict):
             raise HeadwayError(f"{path}: a gateway's file is a mapping with 'backends'.")
-        if isinstance(data.get("policies"), str):
-            data["policies"] = beside(data["policies"], path)
-        return read_config(absolute(data, path.parent))
+        for key in ("policies", "keys"):
+            if isinstance(data.get(key), str):
+                data[key] = beside(data[key], path)
+        for section, key in named_files(data):
+            section[key] = beside(section[key], path)
+        return read_config(absolute(data, path.parent), path)
 
 
-def read_config(data: Json) -> Config:
+def read_config(data: Json, file: Path | None) -> Config:
     keys = read(_Keys, data, "")
-    host, port = _listen(keys.listen, "listen")
+    host, port = address(keys.listen, "listen")
     timeouts, limits = (
         read(_TimeoutKeys, keys.timeouts or {}, "timeouts"),
         read(_LimitKeys, keys.limits or {}, "limits"),
     )
-    health = read(_HealthKeys, keys.health or {}, "health")
+    backends, events = _backends(keys), EventSettings.read(keys.events, "events")
     return Config(
         host,
         port,
-        _backends(keys.backends),
-        read_policies({} if keys.policies is None else keys.policies),
-        Timeouts(*(_seconds(getattr(timeouts, name), f"timeouts.{name}") for name in _TimeoutKeys.__struct_fields__)),
+        keys.max_backends,
+        backends,
+        _policies(keys),
+        None if keys.keys is None else Keyring.read(Path(keys.keys)),
+        {name: longer_ps(value, f"deadlines.{name}") for name, value in keys.deadlines.items()},
+        duration_ps(keys.patience, "patience"),
+        Timeouts(*(seconds(getattr(timeouts, name), f"timeouts.{name}") for name in _TimeoutKeys.__struct_fields__)),
         Limits(
             head_bytes=limits.head_bytes,
             body_bytes=limits.body_bytes,
-            head_s=_seconds(limits.head, "limits.head"),
-            body_s=_seconds(limits.body, "limits.body"),
-            idle_s=_seconds(limits.idle, "limits.idle"),
+            head_s=seconds(limits.head, "limits.head"),
+            body_s=seconds(limits.body, "limits.body"),
+            idle_s=seconds(limits.idle, "limits.idle"),
+            unread_s=seconds(limits.unread, "limits.unread"),
+            connections=limits.connections,
+            held_bytes=limits.held_bytes,
         ),
         keys.retries,
-        health.failures,
-        _seconds(health.eject, "health.eject"),
+        HealthSettings.read(keys.health),
+        SignalSettings.read(keys.signals),
+        TokenSettings.read(keys.tokens),
+        SessionSettings.read(keys.sessions),
+        events,
+        events.bind is not None or any(one.events is not None for one in backends.values()),
+        None if keys.journal is None else _journal(keys.journal),
+        None if keys.peers is None else PeerSettings.read(keys.peers),
+        file,
+        admin=None if keys.admin is None else AdminSettings.read(keys.admin),
+        explain=ExplainSettings() if keys.explain is None else ExplainSettings.read(keys.explain),
+        otel=None if keys.otel is None else OtelSettings.read(keys.otel),
+        records=None if keys.records is None else RecordSettings.read(keys.records),
+        etcd=None if keys.etcd is None else EtcdSettings.read(keys.etcd, "etcd"),
+        chains={} if keys.cascade is None else read_chains(keys.cascade),
+        disaggregation=None
+        if keys.disaggregation is None
+        else HandoverSettings.read(keys.disaggregation, file.parent if file is not None else Path()),
+        policy_failures=keys.policy_failures,
+        shadows={} if keys.shadow is None else read_shadows(keys.shadow),
     )
 
 
-def read_policies(given: Any) -> Json:
-    """The `policies:` block of a scenario, or the file of a bundle. Those of the engines' own scheduler and of the
-    autoscaler are let be; one that asks for the truth is refused, since nobody has it here."""
-    if isinstance(given, str):
-        given = dict(Bundle.read(given).policies)
-    if not isinstance(given, dict):
-        raise HeadwayError(f"policies: expected a mapping of stages, got {shown(given)}.")
-    for stage in given:
-        if stage not in DEFAULT_POLICIES:
-            raise HeadwayError(f"policies.{stage}: there is no such stage. Known: {', '.join(DEFAULT_POLICIES)}.")
-    found = {stage: given.get(stage, DEFAULT_POLICIES[stage]) for stage in STAGES}
-    for stage, made in build_policies(found).items():
-        parts = [made, *getattr(made, "_parts", ())]
-        if any(registry.declared(part, stage).oracle for part in parts):
-            raise HeadwayError(f"policies.{stage}: {shown(found[stage])} asks for the truth, which no live router has.")
+def _policies(keys: _Keys) -> Json:
+    found = read_policies({} if keys.policies is None else keys.policies)
+    if keys.canary is None:
+        return found
+    return {**found, CANARY: read_canary(keys.canary, read_candidate)}
+
+
+def named_files(data: Json) -> list[tuple[Json, str]]:
+    """Where bundles are named that are tried: the mapping, and the key in it."""
+    canary, shadow = data.get("canary"), data.get("shadow")
+    found: list[tuple[Json, str]] = [(canary, "policies")] if isinstance(canary, dict) else []
+    if isinstance(shadow, dict):
+        found += [(shadow, name) for name in shadow]
+        found += [(one, "policies") for one in shadow.values() if isinstance(one, dict)]
+    return [(section, key) for section, key in found if isinstance(section.get(key), str)]
+
+
+def _backends(keys: _Keys) -> dict[str, BackendSpec]:
+    elsewhere = keys.etcd is not None or keys.admin is not None
+    if elsewhere and keys.backends is None:
+        return {}
+    if not isinstance(keys.backends, dict) or not (keys.backends or elsewhere):
+        raise HeadwayError("backends: name at least one engine, as in {a: {url: http://10.0.0.7:8000}}.")
+    found = read_members(keys.backends, "backends")
+    check_models(found, "backends")
+    if len(found) > keys.max_backends:
+        raise HeadwayError(f"backends: there are {len(found)}, and `max_backends` is {keys.max_backends}.")
     return found
 
 
-def build_policies(specs: Json) -> dict[str, Any]:
-    """Fresh policies of each stage: they keep state."""
-    return {stage: registry.build(stage, spec, f"policies.{stage}") for stage, spec in specs.items()}
-
-
-def _backends(given: Any) -> tuple[BackendSpec, ...]:
-    if not isinstance(given, dict) or not given:
-        raise HeadwayError("backends: name at least one engine, as in {a: {url: http://10.0.0.7:8000}}.")
-    found = []
-    for name, value in given.items():
-        where = f"backends.{name}"
-        keys = read(_BackendKeys, {"url": value} if isinstance(value, str) else value, where)
-        key = None
-        if keys.key_env is not None:
-            key = os.environ.get(keys.key_env, "").encode()
-            if not key:
-                raise HeadwayError(f"{where}.key_env: the environment variable {keys.key_env} is not set.")
-        found.append(
-            BackendSpec(
-                str(name),
-                Address(keys.url, f"{where}.url"),
-                tuple(keys.models),
-                key,
-                keys.max_batch_size,
-                keys.max_batch_tokens,
-                keys.max_queue,
-                keys.kv_blocks,
-                keys.capacity,
-            )
-        )
-    if any(one.models for one in found) and not all(one.models for one in found):
-        lacking = next(one.name for one in found if not one.models)
-        raise HeadwayError(f"backends.{lacking}.models: is missing; where one engine names its models, all do.")
-    return tuple(found)
-
-
-def _listen(text: str, where: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise HeadwayError(f"{where}: expected an address such as 127.0.0.1:8000, got {shown(text)}.")
-    return host.strip("[]"), int(port)
-
-
-def _seconds(value: Any, where: str) -> float:
-    found = duration_ps(value, where)
-    if found <= 0:
-        raise HeadwayError(f"{where}: must be longer than nothing, got {shown(value)}.")
-    return found / 1e12
+def _journal(given: Any) -> JournalSettings:
+    keys = read(_JournalKeys, {"file": given} if isinstance(given, str) else given, "journal")
+    return JournalSettings(Path(keys.file).expanduser(), size_bytes(keys.limit, "journal.limit"))

@@ -12,9 +12,11 @@ from headway.types import Reject, Request
 
 if TYPE_CHECKING:
     from headway.gateway.app import App
-    from headway.gateway.backend import Backend
+    from headway.gateway.engines.backend import Backend
+    from headway.gateway.handover.handover import Handing
+    from headway.gateway.keys import Key
     from headway.gateway.plane import Answer
-    from headway.gateway.wire import Client, Incoming
+    from headway.gateway.wire import Client, Fields, Incoming
 
 # Of one connection, not of the message.
 HOP: Final = frozenset(
@@ -30,6 +32,9 @@ HOP: Final = frozenset(
     )
 )
 OURS: Final = frozenset((b"host", b"content-length", b"transfer-encoding", *HOP))
+OURS_AND_KEY: Final = OURS | {b"authorization"}
+# Of an engine's answer: what the gateway says itself is not for an engine to say.
+DROPPED: Final = HOP | {b"x-headway-%b" % name for name in (b"target", b"reason", b"request", b"cascade", b"prefill")}
 AGAIN: Final = (502, 503, 504, 429)  # of an engine: another may do better
 
 
@@ -38,35 +43,61 @@ class Exchange:
 
     __slots__ = (
         "again",
+        "alarm",
         "app",
         "attempts",
         "backend",
+        "body",
+        "chunked",
         "client",
+        "first_ps",
         "flight",
+        "handing",
         "incoming",
+        "key",
+        "marks",
+        "opening",
         "over",
+        "patience",
         "request",
         "sent",
-        "started",
+        "sent_ps",
+        "since",
         "status",
         "tally",
-        "timer",
         "until_close",
         "upstream",
     )
 
-    def __init__(self, app: App, client: Client, incoming: Incoming, request: Request, stream: bool) -> None:
+    def __init__(
+        self, app: App, client: Client, incoming: Incoming, request: Request, stream: bool, key: Key | None = None
+    ) -> None:
         self.app, self.client, self.incoming, self.request = app, client, incoming, request
+        self.key = key
+        self.body = incoming.body  # what goes to the engine
+        self.marks: list[bytes] = []  # fields more for the head of the answer
         self.tally = Tally(stream)
         self.flight: Flight | None = None
+        self.handing: Handing | None = None  # where another engine computes the prompt
         self.backend: Backend | None = None
         self.upstream: Upstream | None = None
         self.attempts = self.status = 0
         self.sent = self.over = self.until_close = self.again = False
-        self.started = app.now_ps()
-        self.timer: Any = None
+        self.chunked = False  # the answer, as the client gets it
+        self.opening = b""  # the head of the answer, where it goes with the first piece
+        self.sent_ps = self.first_ps = -1
+        self.since = self.patience = 0.0  # of an engine that is being waited for: since when, and how long one may
+        self.alarm: Any = None  # of its deadline
 
     # --- decided -----------------------------------------------------------------------------------------------------
+
+    def begin(self, now_ps: int) -> None:
+        """Ask the plane."""
+        app, request = self.app, self.request
+        if request.deadline_ps is not None:
+            left = (request.deadline_ps - now_ps) / 1e12
+            self.alarm = app.loop.call_later(max(0.0, left), self.expire)
+        self.decided(app.plane.arrive(now_ps, request))
 
     def decided(self, answer: Answer) -> None:
         """What the plane says; None and Queued mean later."""
@@ -80,96 +111,113 @@ class Exchange:
         elif isinstance(answer, TimedOut):
             self.refuse(503, answer.reason, outcome="timed_out")
         else:
-            assert answer is None or isinstance(answer, Queued)
+            self.app.wait(self, queued=isinstance(answer, Queued))
 
     def dispatch(self) -> None:
         assert self.flight is not None
         self.attempts += 1
-        backend = self.backend = self.app.backends[self.flight.view.index]
+        self.sent_ps = self.app.now_ps()
+        backend = self.backend = self.app.fleet.backends[self.flight.view.index]
+        assert backend is not None
+        if self.flight.prefill is not None:
+            self.app.split(self)
+        else:
+            self.send_to(backend)
+
+    def send_to(self, backend: Backend) -> None:
+        """Over a connection that is free, or a new one."""
         while backend.free:
             upstream = backend.free.pop()
             if not upstream.transport.is_closing():
                 self._send(upstream)
                 return
-        task = self.app.loop.create_task(self._connect(backend))
-        self.app.tasks.add(task)
-        task.add_done_callback(self.app.tasks.discard)
+        self.app.spawn(self._connect(backend, self.flight))
 
-    async def _connect(self, backend: Backend) -> None:
+    async def _connect(self, backend: Backend, flight: Flight | None) -> None:
         try:
             upstream = await connect(self.app.loop, backend, self.app.timeouts.connect_s)
-        except (TimeoutError, OSError) as error:
-            if not self.over:
+        except Exception as error:  # of whatever kind: nobody else would tell the client
+            if not self.over and flight is self.flight:
                 self.broken(None, f"no connection ({type(error).__name__})")
             return
-        if self.over or backend is not self.backend:
-            backend.free.append(upstream)
+        if self.over or flight is not self.flight:
+            upstream.close()
         else:
             self._send(upstream)
 
     def _send(self, upstream: Upstream) -> None:
         self.upstream = upstream
-        self.timer = self.app.loop.call_later(self.app.timeouts.first_byte_s, self._late, "no answer in time")
-        upstream.send(self, [self._head(upstream.backend), self.incoming.body])
+        self.since, self.patience = self.app.seconds(), self.app.timeouts.first_byte_s
+        asker = self if self.handing is None else self.handing.asker
+        upstream.send(asker, [self.head(upstream.backend, self.body), self.body])
+        if self.client.paused:
+            self.hold()
 
-    def _head(self, backend: Backend) -> bytes:
+    def head(self, backend: Backend, body: bytes) -> bytes:
         incoming, address = self.incoming, backend.address
         lines = [
             b"%b %b%b HTTP/1.1" % (incoming.method, address.base, incoming.target),
-            b"host: %b:%d" % (address.host.encode(), address.port),
-            b"content-length: %d" % len(incoming.body),
+            address.host_line,
+            b"content-length: %d" % len(body),
         ]
-        own = backend.key
-        for name, value in incoming.fields:
-            if name not in OURS and not (own is not None and name == b"authorization"):
-                lines.append(b"%b: %b" % (name, value))
-        if own is not None:
-            lines.append(b"authorization: Bearer " + own)
+        # A key of the gateway's own is nobody else's to see.
+        own = backend.key is not None or self.key is not None
+        left = OURS_AND_KEY if own else OURS
+        lines += [name + b": " + value for name, value in incoming.fields if name not in left]
+        if backend.key is not None:
+            lines.append(b"authorization: Bearer " + backend.key)
         lines.append(b"\r\n")
         return b"\r\n".join(lines)
 
     # --- the engine's answer -----------------------------------------------------------------------------------------
 
-    def headed(self, upstream: Upstream, status: int, fields: list[tuple[bytes, bytes]]) -> None:
-        assert self.backend is not None and self.flight is not None
+    def headed(self, upstream: Upstream | None, status: int, fields: Fields) -> None:
+        assert self.backend is not None
         self.status = status
         self.app.health.answered(self.backend, status)
+        named = dict(fields)
+        self.chunked = b"transfer-encoding" in named
+        self.until_close = not self.chunked and b"content-length" not in named and status not in (204, 304)
         if status in AGAIN and self._may_retry():
             self.again = True  # its body is read to the end, and dropped
             return
-        length = chunked = False
-        lines = [b"HTTP/1.1 %d %b" % (status, b"OK" if status == 200 else b"-")]
-        for name, value in fields:
-            if name in HOP:
-                continue
-            length |= name == b"content-length"
-            chunked |= name == b"transfer-encoding"
-            lines.append(b"%b: %b" % (name, value))
-        self.until_close = not length and not chunked and status not in (204, 304)
-        lines.append(b"x-headway-target: " + self.flight.view.id.encode())
+        lines = [b"HTTP/1.1 200 OK" if status == 200 else b"HTTP/1.1 %d -" % status]
+        lines += [name + b": " + value for name, value in fields if name not in DROPPED]
+        lines.append(self.backend.target_line)
+        if self.flight is not None:
+            lines.append(self.app.reasons.line(self.flight.reason))
         lines.append(b"x-headway-request: %d" % self.request.id)
+        lines += self.marks
         if self.until_close or not self.incoming.keep_alive:
             lines.append(b"connection: close")
         lines.append(b"\r\n")
         self.sent = True
-        self._patience()
-        self.client.transport.write(b"\r\n".join(lines))
+        self.since, self.patience = self.app.seconds(), self.app.timeouts.silence_s
+        if upstream is not None and upstream.more:
+            self.opening = b"\r\n".join(lines)
+        else:
+            self.client.transport.write(b"\r\n".join(lines))
 
     def relayed(self, data: bytes) -> None:
         """A piece of the body, in whatever framing it came."""
         if self.again:
             return
-        self.client.transport.write(data)
-        tally = self.tally
-        if tally.seen(data) and self.flight is not None and self.status < 400:
-            self.app.plane.first_token(self.app.now_ps(), self.request.id)
-        self._patience()
+        if self.opening:
+            self.client.transport.writelines([self.opening, data])
+            self.opening = b""
+        else:
+            self.client.transport.write(data)
+        if self.tally.seen(data) and self.status < 400:
+            self.began()
+        self.since = self.app.seconds()
 
-    def _patience(self) -> None:
-        """The engine may be silent for so long."""
-        if self.timer is not None:
-            self.timer.cancel()
-        self.timer = self.app.loop.call_later(self.app.timeouts.silence_s, self._late, "silent for too long")
+    def began(self) -> None:
+        """The first content of a stream has come."""
+        app = self.app
+        self.first_ps = app.now_ps()
+        app.plane.first_token(self.first_ps, self.request.id)
+        if app.waiting:
+            app.wake_soon()
 
     def answered(self) -> None:
         """The answer is complete."""
@@ -179,7 +227,7 @@ class Exchange:
         if self.again:
             self._retry(f"status {self.status}")
             return
-        self._end("completed" if self.status < 400 else "failed", "" if self.status < 400 else f"status {self.status}")
+        self.end("completed" if self.status < 400 else "failed", "" if self.status < 400 else f"status {self.status}")
         self.client.done(self.incoming.keep_alive and not self.until_close)
 
     def broken(self, upstream: Upstream | None, why: str) -> None:
@@ -193,85 +241,115 @@ class Exchange:
             if self._may_retry():
                 self._retry(why)
             else:
-                self.refuse(502, f"{self.backend.view.id}: {why}", outcome="failed")
+                self.refuse(502, f"{self.backend.name}: {why}", outcome="failed")
             return
-        self._end("failed", why)
-        if self.tally.stream and upstream is not None and upstream.between and not self.until_close:
-            self.client.transport.write(error_event(f"{self.backend.view.id}: {why}"))
+        self.cut(upstream, "failed", why, f"{self.backend.name}: {why}")
+
+    def prompt_lost(self, why: str) -> None:
+        """The engine of its prompt has failed, and its own can do nothing without."""
+        upstream = self._let_go()
+        if self.sent:
+            self.cut(upstream, "failed", why, why)
+        elif self._may_retry():
+            self._retry(why, prefill=True)
+        else:
+            self.refuse(502, why, outcome="failed")
+
+    def cut(self, upstream: Upstream | None, outcome: str, why: str, word: str) -> None:
+        """The end of an answer of which some has reached the client; a stream says so in a word."""
+        self.end(outcome, why)
+        # Between two chunks: what has come ends with one, and no part of the next has.
+        between = upstream is not None and upstream.between and self.tally.tail[-1:] in (b"", b"\n")
+        if self.tally.stream and self.chunked and between:
+            self.client.transport.write(error_event(word))
             self.client.done(False)
         else:
             self.client.transport.abort()
 
-    def _late(self, why: str) -> None:
+    def overdue(self, now: float) -> None:
+        """Called now and then: an engine may be silent only for so long."""
+        if self.upstream is not None and now - self.since > self.patience and not self.client.paused:
+            upstream = self._let_go()
+            self.broken(upstream, "silent for too long" if self.sent else "no answer in time")
+
+    def _let_go(self) -> Upstream | None:
+        """The engine is told that nobody listens by the end of its connection."""
         upstream, self.upstream = self.upstream, None
-        if self.over or upstream is None:
-            return
-        upstream.exchange = None
-        upstream.close()
-        self.broken(upstream, why)
+        if upstream is not None:
+            upstream.exchange = None
+            upstream.close()
+        return upstream
 
     def _may_retry(self) -> bool:
         return self.attempts <= self.app.retries and not self.sent
 
-    def _retry(self, why: str) -> None:
-        """Another engine, as long as nothing has reached the client."""
+    def _retry(self, why: str, prefill: bool = False) -> None:
+        """Another engine, as long as nothing has reached the client: than its own, or than that of its prompt."""
         self.again = False
+        if self.handing is not None:
+            self.handing.drop()
         self.tally = Tally(self.tally.stream)
-        if self.timer is not None:
-            self.timer.cancel()
-        self.app.metrics.retried(why)
+        self.app.figures.retried(why)
         self.flight = None
-        self.decided(self.app.plane.resend(self.app.now_ps(), self.request.id))
+        self.decided(self.app.plane.resend(self.app.now_ps(), self.request.id, prefill))
+        if self.app.waiting:
+            self.app.wake_soon()
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def refuse(
         self, status: int, why: str, outcome: str = "rejected", fields: tuple[tuple[str, str], ...] = ()
     ) -> None:
-        self._end(outcome, why)
+        self.status = status
+        self.end(outcome, why)
         body = error_body(status, why)
-        if status in (429, 503):
-            fields = (*fields, ("retry-after", "1"))
+        if status in (429, 503) and not fields:
+            fields = (("retry-after", "1"),)
+        fields = (*fields, ("x-headway-request", str(self.request.id)))
         self.client.transport.writelines([head_of(status, len(body), fields, close=not self.incoming.keep_alive), body])
         self.client.done(self.incoming.keep_alive)
 
+    def fail(self) -> None:
+        """Something is wrong with the gateway itself, and it is not to cost others anything."""
+        if not self.over:
+            self.client.fail()
+
     def client_gone(self) -> None:
-        """Nobody wants the answer any more: the engine is told by the end of its connection."""
-        upstream, self.upstream = self.upstream, None
-        if upstream is not None:
-            upstream.exchange = None
-            upstream.close()
-        if self.over:
-            return
-        if self.flight is None:
-            self.app.plane.give_up(self.app.now_ps(), self.request.id)
-        self._end("failed", "the client has gone")
+        """Nobody wants the answer any more."""
+        self._let_go()
+        if not self.over:
+            self.end("failed", "the client has gone")
 
     def expire(self) -> None:
         """Its deadline is over."""
         if self.over:
             return
-        upstream, self.upstream = self.upstream, None
-        if upstream is not None:
-            upstream.exchange = None
-            upstream.close()
-        if self.flight is None:
-            self.app.plane.give_up(self.app.now_ps(), self.request.id)
-        if self.sent:
-            self._end("timed_out", "deadline")
-            self.client.transport.abort()
-        else:
+        upstream = self._let_go()
+        if not self.sent:
             self.refuse(504, "the deadline is over", outcome="timed_out")
+            return
+        self.cut(upstream, "timed_out", "deadline", "the deadline is over")
 
-    def _end(self, outcome: str, why: str) -> None:
+    def end(self, outcome: str, why: str) -> None:
         assert not self.over
         self.over = True
-        if self.timer is not None:
-            self.timer.cancel()
-        now = self.app.now_ps()
+        if self.alarm is not None:
+            self.alarm.cancel()
+        if self.key is not None:
+            self.key.release()
+        self.leave(outcome, why)
+
+    def leave(self, outcome: str, why: str) -> None:
+        """Nothing more is wanted for it of engines or plane."""
+        if self.handing is not None:
+            self.handing.drop()
+        app = self.app
+        now_ps = app.now_ps()
         if self.flight is not None:
-            self.app.plane.finished(now, self.request.id, outcome, self.tally.tokens)
-        self.app.ended(self, now, outcome, why)
+            app.plane.finished(now_ps, self.request.id, outcome, self.tally.tokens)
+        elif app.waiting.get(self.request.id) is self:
+            app.plane.give_up(now_ps, self.request.id)
+        app.ended(self, now_ps, outcome, why)
 
     # --- a slow client -----------------------------------------------------------------------------------------------
 
@@ -280,6 +358,7 @@ class Exchange:
             self.upstream.transport.pause_reading()
 
     def go_on(self) -> None:
+        self.since = self.app.seconds()
         if self.upstream is not None:
             self.upstream.transport.resume_reading()
 

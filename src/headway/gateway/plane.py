@@ -1,21 +1,36 @@
 """The control plane of a live gateway. Every input goes through here with its time, so that writing them down is enough
-to decide the same again: `tape` hears of each before it is acted upon."""
+to decide the same again: `tape` hears of each before it is acted upon, and of each decision.
+
+The instances have places, as many as the gateway may ever have engines at a time. One that joins takes a free place,
+one that has left gives it back; a free place has no id and takes no requests.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from headway.control import ControlPlane
-from headway.flight import Flight, Queued, TimedOut
-from headway.policies.context import Context
-from headway.streams import stream
-from headway.types import SERVING, InstanceView, Priority, Reject, Request
+from headway.gateway.deciding.policy_plane import Answer as Answer
+from headway.gateway.deciding.policy_plane import Counts as Counts
+from headway.gateway.deciding.policy_plane import Decided as Decided
+from headway.gateway.deciding.policy_plane import PolicyPlane, Tape
+from headway.types import SERVING, InstanceView, Json, Path, Priority, Reject, Request
 
-REPORTED: Final = ("queued", "running", "kv_used", "kv_blocks", "hit_rate", "busy", "watts")
-Answer = Flight | Reject | TimedOut | Queued | None
-Tape = Callable[[int, str, tuple[Any, ...]], None]
+COUNTED: Final = ("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens")
+STATIC: Final = ("model", "pool", "role", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")
+REPORTED: Final = (
+    "queued",
+    "running",
+    "kv_used",
+    "kv_blocks",
+    "hit_rate",
+    "busy",
+    "watts",
+    "adapters",
+)
+
+NOTHING: Final[Mapping[str, float]] = {}
 
 
 def clock() -> Callable[[], int]:
@@ -24,74 +39,75 @@ def clock() -> Callable[[], int]:
     return lambda: (time.monotonic_ns() - start) * 1000
 
 
-class Plane:
-    """Places for backends are fixed; one that comes takes a free place, and one that goes leaves it stopped."""
+class Plane(PolicyPlane):
+    """Made of what is plain, so that it can be made again of a tape's head."""
 
-    def __init__(
-        self,
-        views: Sequence[InstanceView],
-        policies: Callable[[], Mapping[str, Any]],
-        estimator: Any,
-        block_tokens: int,
-        seed: int = 0,
-        tape: Tape | None = None,
-    ) -> None:
-        self.views = tuple(views)
-        self.estimator, self.block_tokens, self.seed = estimator, block_tokens, seed
-        self.tape = tape
-        self.control = self._made(policies())
+    @classmethod
+    def of(cls, head: Json, tape: Tape | None = None) -> Plane:
+        return cls(**head, tape=tape)
 
-    def _made(self, policies: Mapping[str, Any]) -> ControlPlane:
-        context = Context(self.views, lambda name: stream(self.seed, name), self.estimator, self.block_tokens)
-        return ControlPlane(
-            context, policies["admission"], policies["priority"], policies["routing"], policies.get("flow")
-        )
-
-    # --- what happens ------------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------------
 
     def arrive(self, now_ps: int, request: Request) -> Answer:
         if self.tape is not None:
             self.tape(now_ps, "arrive", (request,))
-        return self.control.arrive(now_ps, request)
+        return self._said(now_ps, request, self.control.arrive(now_ps, request))
 
-    def resend(self, now_ps: int, request_id: int) -> Answer:
-        """The instance of a request has lost it before anything reached its client; it goes to another, if there is
-        one: for this decision its own cannot be reached."""
+    def resend(self, now_ps: int, request_id: int, prefill: bool = False) -> Answer:
+        """The instance of a request, or that of its prompt, has lost it before anything reached its client; it goes to
+        another, if there is one: for this decision its own cannot be reached."""
         if self.tape is not None:
-            self.tape(now_ps, "resend", (request_id,))
+            self.tape(now_ps, "resend", (request_id, prefill))
         control = self.control
         flight = control.flights[request_id]
-        request, view, state = flight.request, flight.view, flight.view.state
+        request, other = flight.request, flight.prefill
+        view = other if prefill and other is not None else flight.view
+        state = view.state
         control.finished(now_ps, request_id, "retried", 0)
-        group = control.groups[0] if control.by_model is None else control.by_model[request.model]
-        others = state in SERVING and len(group.instances) > 1
+        self._count(flight.view)
+        if other is not None:
+            self._count(other)
+        group = control.groups[0] if control.by_model is None else control.by_model.get(request.model)
+        others = group is not None and state in SERVING and any(one is not view for one in group.instances)
         if others:
-            control.instance_changed(now_ps, view.index, "unreachable")
-        answer = control.resend(now_ps, request, Priority(flight.priority, flight.hints))
-        if others:
-            control.instance_changed(now_ps, view.index, state)
-        return answer
+            self._reach(now_ps, view, "unreachable")
+        try:
+            answer = control.resend(now_ps, request, Priority(flight.priority, flight.hints))
+        finally:
+            if others:
+                self._reach(now_ps, view, state)
+        return self._said(now_ps, request, answer)
 
-    def wake(self, now_ps: int) -> list[tuple[Request, Answer]]:
+    def wake(self, now_ps: int) -> Decided:
         """What becomes of requests that were put off, wait for an instance, or stand in the queue."""
         if self.tape is not None:
             self.tape(now_ps, "wake", ())
+        found = self._give_way(now_ps) if self._spent() else []
         control = self.control
-        found: list[tuple[Request, Answer]] = []
         while (request := control.due(now_ps)) is not None:
-            found.append((request, control.arrive(now_ps, request, again=True)))
+            found.append((request, self._said(now_ps, request, control.arrive(now_ps, request, again=True))))
         while (stranded := control.rescue()) is not None:
             again = stranded.request
             if stranded.priority is None:
-                found.append((again, control.arrive(now_ps, again, again=True)))
+                answer: Answer = control.arrive(now_ps, again, again=True)
             else:
-                found.append((again, control.resend(now_ps, again, stranded.priority)))
+                answer = control.resend(now_ps, again, stranded.priority)
+            found.append((again, self._said(now_ps, again, answer)))
         while (forsaken := control.forsaken(now_ps)) is not None:
-            found.append((forsaken, Reject("503: no instance came up in time")))
+            found.append((forsaken, self._said(now_ps, forsaken, Reject("503: no engine came up in time"))))
         if control.flow is not None:
             while (sent := control.pump(now_ps)) is not None:
-                found.append(sent)
+                found.append((sent[0], self._said(now_ps, *sent)))
         return found
+
+    def handed(self, now_ps: int, request_id: int) -> None:
+        """A prompt has been computed on one engine, and its request goes on to the other."""
+        if self.tape is not None:
+            self.tape(now_ps, "handed", (request_id,))
+        prefill = self.control.flights[request_id].prefill
+        self.control.handed(now_ps, request_id)
+        if prefill is not None:
+            self._count(prefill)
 
     def first_token(self, now_ps: int, request_id: int) -> None:
         if self.tape is not None:
@@ -101,36 +117,154 @@ class Plane:
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         if self.tape is not None:
             self.tape(now_ps, "finished", (request_id, outcome, output_tokens))
+        flight = self.control.flights[request_id]
+        prefill = flight.prefill
         self.control.finished(now_ps, request_id, outcome, output_tokens)
+        self._count(flight.view)
+        if prefill is not None:
+            self._count(prefill)
 
     def give_up(self, now_ps: int, request_id: int) -> bool:
         if self.tape is not None:
             self.tape(now_ps, "give_up", (request_id,))
         return self.control.give_up(request_id)
 
-    def report(self, now_ps: int, index: int, signals: Mapping[str, int | float]) -> None:
-        """What a backend says of itself, as of now."""
+    # --- engines -----------------------------------------------------------------------------------------------------
+
+    def join(self, now_ps: int, place: int, member: Json) -> Decided:
+        """An engine takes a free place, or one that has a place is another than before: its id, the models it
+        `serves`, and its static figures."""
         if self.tape is not None:
-            self.tape(now_ps, "report", (index, dict(signals)))
-        view = self.views[index]
+            self.tape(now_ps, "join", (place, member))
+        view = self.views[place]
+        view.id = member["id"]
+        view.serves = tuple(member["serves"])
+        for name in STATIC:
+            if name in member:
+                setattr(view, name, member[name])
+        self.roles[place] = view.role
+        if view.role == "prefill" and not self.pairs:
+            return self._follow(now_ps, self.policies, self.former, "")
+        self._stand_in(now_ps, self.control)
+        return self._ask_anew(now_ps, self.control.regroup(now_ps))
+
+    def leave(self, now_ps: int, place: int) -> Decided:
+        """The place is free again; whoever had it has nothing in flight."""
+        if self.tape is not None:
+            self.tape(now_ps, "leave", (place,))
+        view = self.views[place]
+        if view.state != "stopped":
+            self.control.instance_changed(now_ps, place, "stopped")
+        self.beliefs.cleared(now_ps, place)
+        for counts in self.peers.values():
+            self._add(view, counts.pop(place, (0, 0, 0, 0)), -1)
+        view.id, view.serves, view.role, view.observed_at = "", (), "both", None
+        self.roles[place] = "both"
+        view.queued = view.running = view.kv_used = view.routed_since_report = view.routed = view.completed = 0
+        view.output_tokens = 0
+        view.busy = view.watts = view.hit_rate = 0.0
+        self.reporting[place] = False
+        self._stand_in(now_ps, self.control)
+        return self._ask_anew(now_ps, self.control.regroup(now_ps))
+
+    def _ask_anew(self, now_ps: int, waiting: Iterable[Request]) -> Decided:
+        control = self.control
+        return [(one, self._said(now_ps, one, control.arrive(now_ps, one, again=True))) for one in waiting]
+
+    def changed(self, now_ps: int, place: int, state: str) -> None:
+        if self.tape is not None:
+            self.tape(now_ps, "changed", (place, state))
+        self._reach(now_ps, self.views[place], state)
+
+    def _reach(self, now_ps: int, view: InstanceView, state: str) -> None:
+        self.control.instance_changed(now_ps, view.index, state)
+        self._stand_in(now_ps, self.control)
+
+    def report(self, now_ps: int, place: int, signals: Mapping[str, Any]) -> None:
+        """What an engine says of itself, as of now."""
+        if self.tape is not None:
+            self.tape(now_ps, "report", (place, dict(signals)))
+        view = self.views[place]
         for name in REPORTED:
             if name in signals:
                 setattr(view, name, signals[name])
+        if "queued" in signals or "running" in signals:
+            self.reporting[place] = True
+            view.routed_since_report = 0
         view.observed_at = now_ps
-        view.routed_since_report = 0
 
-    def changed(self, now_ps: int, index: int, state: str) -> None:
+    def stale(self, now_ps: int, place: int, neutral: Mapping[str, float] = NOTHING) -> None:
+        """Nothing fresh has come from an engine for too long: its load is as counted here, and what cannot be counted
+        is `neutral`."""
         if self.tape is not None:
-            self.tape(now_ps, "changed", (index, state))
-        self.control.instance_changed(now_ps, index, state)
+            self.tape(now_ps, "stale", (place, dict(neutral)))
+        view = self.views[place]
+        self.reporting[place] = False
+        view.observed_at, view.routed_since_report, view.adapters = None, 0, ()
+        for name in ("busy", "watts", "hit_rate"):
+            setattr(view, name, neutral.get(name, 0.0))
+        self._count(view)
 
-    def swap(self, now_ps: int, policies: Callable[[], Mapping[str, Any]], spec: Any) -> None:
-        """Other policies from now on; who is in flight or waits is taken along."""
+    # --- what engines have cached ------------------------------------------------------------------------------------
+
+    def stored(self, now_ps: int, place: int, runs: Sequence[Sequence[int]]) -> None:
+        """An engine tells that it has stored blocks: (parent's key, key, first token, end) of each."""
         if self.tape is not None:
-            self.tape(now_ps, "swap", (spec,))
-        before, self.control = self.control, self._made(policies())
-        self.control.flights = before.flights
+            self.tape(now_ps, "stored", (place, runs))
+        self.beliefs.stored(now_ps, place, runs)
 
-    @property
-    def next_ps(self) -> int:
-        return self.control.next_ps
+    def removed(self, now_ps: int, place: int, keys: Sequence[int]) -> None:
+        if self.tape is not None:
+            self.tape(now_ps, "removed", (place, keys))
+        self.beliefs.removed(now_ps, place, keys)
+
+    def cleared(self, now_ps: int, place: int, trust: str) -> None:
+        """Nothing is believed of an engine any more; `trust` says how it is known from now on."""
+        if self.tape is not None:
+            self.tape(now_ps, "cleared", (place, trust))
+        self.beliefs.cleared(now_ps, place, trust)
+
+    def expire(self, now_ps: int) -> bool:
+        """What has been believed for too long is believed no longer; whether there is more of it."""
+        if self.tape is not None:
+            self.tape(now_ps, "expire", ())
+        return self.beliefs.expire(now_ps)
+
+    # --- other gateways ----------------------------------------------------------------------------------------------
+
+    def heard(self, now_ps: int, peer: str, counts: Mapping[int, Counts], touches: Sequence[tuple[int, Path]]) -> None:
+        """What another gateway has under way now, by place, and where it has sent prompts since it last said so."""
+        if self.tape is not None:
+            self.tape(now_ps, "heard", (peer, dict(counts), list(touches)))
+        before = self.peers.setdefault(peer, {})
+        for place, count in counts.items():
+            view = self.views[place]
+            self._add(view, before.get(place, (0, 0, 0, 0)), -1)
+            self._add(view, count, 1)
+            before[place] = count
+            self._count(view)
+        for place, path in touches:
+            for index in self.control.indexes:
+                index.touch(place, path)
+            self.beliefs.touched(now_ps, place, path)
+
+    def lost(self, now_ps: int, peer: str) -> None:
+        """Another gateway is gone, and what it had under way with it."""
+        if self.tape is not None:
+            self.tape(now_ps, "lost", (peer,))
+        for place, count in self.peers.pop(peer, {}).items():
+            self._add(self.views[place], count, -1)
+            self._count(self.views[place])
+
+    @staticmethod
+    def _add(view: InstanceView, counts: Counts, sign: int) -> None:
+        for name, count in zip(COUNTED, counts, strict=True):
+            setattr(view, name, getattr(view, name) + sign * count)
+
+    def own(self, place: int) -> Counts:
+        """What this gateway itself has under way there."""
+        view = self.views[place]
+        found = [getattr(view, name) for name in COUNTED]
+        for counts in self.peers.values():
+            found = [have - theirs for have, theirs in zip(found, counts.get(place, (0, 0, 0, 0)), strict=True)]
+        return found[0], found[1], found[2], found[3]

@@ -3,36 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from headway.types import Path
 
 FIRST: Final = 256  # bytes of a block at the beginning of a prompt
 NEAR: Final = 64 * FIRST  # up to where blocks are that short; then each next one is longer by a sixteenth of its place
 LEAST: Final = 64  # a shorter prompt has no block
+ENDS: Final = b']"'
+LONGEST_MODEL: Final = 1024  # signs of a model's name, which records, decisions and policies keep
+Digest = Callable[[bytes | memoryview, int], int]  # of bytes, by a seed
 
 
 class Body(Struct):
-    """Of a completion, a chat or an embedding; all else is passed on."""
+    """Of a completion, a chat or an embedding; all else is passed on. What only a tokenizer asks for is read when it
+    does."""
 
-    model: str = ""
+    model: Annotated[str, Meta(max_length=LONGEST_MODEL)] = ""
     stream: bool = False
     messages: Raw = Raw()
     prompt: Raw = Raw()
     input: Raw = Raw()
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+    max_tokens: int | float | None = None  # some engines take 5.0 as well
+    max_completion_tokens: int | float | None = None
     user: str | None = None
+    tools: Raw = Raw()
+    chat_template_kwargs: Raw = Raw()
+    add_generation_prompt: Raw = Raw()
+    add_special_tokens: Raw = Raw()
+    # Where KV lies, as two engines are told that serve a request together.
+    kv_transfer_params: Raw = Raw()
+    bootstrap_host: Raw = Raw()
+    bootstrap_port: Raw = Raw()
+    bootstrap_room: Raw = Raw()
+    headway_kv: Raw = Raw()
 
     @property
-    def text(self) -> bytes:
+    def text(self) -> memoryview:
         """What a prompt is told apart by: the bytes as the client wrote them, so that a longer conversation begins as
         the shorter one did."""
-        text = bytes(self.messages) or bytes(self.prompt) or bytes(self.input)
-        return text[:-1] if text[-1:] in b']"' else text  # its end is not the end of what follows
+        text = memoryview(self.messages or self.prompt or self.input)
+        return text[:-1] if text and text[-1] in ENDS else text  # its end is not the end of what follows
+
+    @property
+    def steers(self) -> bool:
+        """Whether it says where KV lies, which is nobody's but the gateway's to say: an engine would go there."""
+        return bool(
+            self.kv_transfer_params
+            or self.bootstrap_host
+            or self.bootstrap_port
+            or self.bootstrap_room
+            or self.headway_kv
+        )
 
 
 _decode: Callable[[bytes], Body] = msgspec.json.Decoder(Body).decode
@@ -40,7 +65,12 @@ _decode: Callable[[bytes], Body] = msgspec.json.Decoder(Body).decode
 
 def read_body(data: bytes) -> Body:
     """Raises msgspec.MsgspecError where it is no JSON object of such fields."""
-    return _decode(data)
+    try:
+        return _decode(data)
+    except UnicodeDecodeError:
+        raise msgspec.DecodeError("the text is no UTF-8") from None
+    except RecursionError:
+        raise msgspec.DecodeError("the document is too deep") from None
 
 
 def boundaries(size: int) -> list[int]:
@@ -58,7 +88,7 @@ def boundaries(size: int) -> list[int]:
 _ENDS: list[int] = boundaries(1 << 22)
 
 
-def path_of(text: bytes, salt: int, digest: Callable[[memoryview, int], int], bytes_per_token: int = 4) -> Path:
+def path_of(text: bytes | memoryview, salt: int, digest: Digest, bytes_per_token: int = 4) -> Path:
     """The prompt as a chain of block keys, each of which commits to all before it."""
     size = len(text)
     view = memoryview(text)

@@ -5,37 +5,51 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from msgspec import Struct
+
 EVENT: Final = b"data: {"
 CONTENT: Final = re.compile(rb'"(?:content|text|reasoning_content|arguments)": ?"[^"]')
-USAGE: Final = re.compile(rb'"completion_tokens": ?(\d+)')
+USAGE: Final = re.compile(rb'"completion_tokens": ?(\d{1,9})')  # whatever an engine writes, it can be counted with
+CACHED: Final = re.compile(rb'"cached_tokens": ?(\d{1,9})')
+PROMPT: Final = re.compile(rb'"prompt_tokens": ?(\d{1,9})')
+SAID: Final = b'"usage"'
+LONGEST_USAGE: Final = 512  # bytes
+TOLD: Final = b'"completion_tokens"'
 TAIL: Final = 4096  # bytes at the end of an answer in which its usage stands
 
 
-class Tally:
-    __slots__ = ("events", "first", "stream", "tail")
-
-    def __init__(self, stream: bool) -> None:
-        self.stream = stream
-        self.first = False  # whether there was content
-        self.events = 0
-        self.tail = b""
+class Tally(Struct, eq=False, gc=False):
+    stream: bool
+    first: bool = False  # whether there was content
+    events: int = 0
+    tail: bytes = b""
+    _read: bytes | None = None  # the tail that the tokens are of
+    _tokens: int = 0
 
     def seen(self, data: bytes) -> bool:
-        """Count a piece of the answer; True where it has the first content."""
+        """Count a piece of the answer; True where it has the first content of a stream. Of an answer that comes at once
+        nobody sees a first token."""
         if self.stream:
             self.events += data.count(EVENT)
-            self.tail = data
+            if TOLD in data:  # which need not be the last piece
+                self.tail = data
             if self.first or CONTENT.search(data) is None:
                 return False
             self.first = True
             return True
         self.tail = (self.tail + data)[-TAIL:] if self.tail else data[-TAIL:]
-        found = not self.first
-        self.first = True
-        return found
+        return False
+
+    @property
+    def usage(self) -> bytes:
+        """What the engine tells of tokens, as it wrote it; empty where it tells nothing."""
+        at = self.tail.rfind(SAID)
+        return b"" if at < 0 else self.tail[at : at + LONGEST_USAGE]
 
     @property
     def tokens(self) -> int:
         """As the engine tells, or else the events of the stream, each of which has one token."""
-        found = USAGE.search(self.tail)
-        return int(found[1]) if found else self.events
+        if self._read is not self.tail:
+            found = USAGE.search(self.tail)
+            self._read, self._tokens = self.tail, int(found[1]) if found else self.events
+        return self._tokens

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import httptools
 
 if TYPE_CHECKING:
-    from headway.gateway.backend import Backend
-    from headway.gateway.exchange import Exchange
+    from headway.gateway.engines.backend import Backend
+    from headway.gateway.wire import Fields
 
 LONGEST_HEAD: Final = 64 * 1024
 MOST_FREE: Final = 256  # connections kept open to one engine
+
+
+class Asker(Protocol):
+    """Who has sent a request: an exchange with a client, or a part of one."""
+
+    until_close: bool  # whether the end of the connection ends the answer
+
+    def headed(self, upstream: Upstream, status: int, fields: Fields) -> None: ...
+
+    def relayed(self, data: bytes) -> None: ...
+
+    def answered(self) -> None: ...
+
+    def broken(self, upstream: Upstream | None, why: str) -> None: ...
 
 
 class Upstream(asyncio.Protocol):
@@ -27,21 +41,24 @@ class Upstream(asyncio.Protocol):
         "fields",
         "head",
         "headed",
+        "keep",
+        "more",
         "parser",
         "transport",
     )
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.exchange: Exchange | None = None
+        self.exchange: Asker | None = None
         self.transport: Any = None
+        self.parser: Any = httptools.HttpResponseParser(self)
         self.reset()
 
     def reset(self) -> None:
-        self.parser: Any = httptools.HttpResponseParser(self)
         self.fields: list[tuple[bytes, bytes]] = []
         self.head = b""  # as far as it has come
-        self.headed = self.complete = False
+        self.headed = self.complete = self.keep = False
+        self.more = False  # whether something of the body came with the head
         self.between = True  # not within a chunk, so that something may follow
 
     # --- the transport -----------------------------------------------------------------------------------------------
@@ -52,7 +69,7 @@ class Upstream(asyncio.Protocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def send(self, exchange: Exchange, data: list[bytes]) -> None:
+    def send(self, exchange: Asker, data: list[bytes]) -> None:
         self.exchange = exchange
         self.transport.writelines(data)
 
@@ -74,30 +91,34 @@ class Upstream(asyncio.Protocol):
                 if len(data) > LONGEST_HEAD:
                     self._break(exchange, "an answer whose head is too long")
                 return
-            data = data[data.index(b"\r\n\r\n") + 4 :]
+            data = data[end_of_head(data) :]
             self.head = b""
+            self.more = bool(data)
             exchange.headed(self, self.parser.get_status_code(), self.fields)
         if data:
             exchange.relayed(data)
         if self.complete:
             self._done(exchange)
 
-    def _done(self, exchange: Exchange) -> None:
+    def _done(self, exchange: Asker) -> None:
         self.exchange = None
-        if self.parser.should_keep_alive() and len(self.backend.free) < MOST_FREE:
+        if self.keep and len(self.backend.free) < MOST_FREE:
             self.reset()
+            if not self.transport.is_reading():  # its last client was slow
+                self.transport.resume_reading()
             self.backend.free.append(self)
         else:
             self.close()
         exchange.answered()
 
-    def _break(self, exchange: Exchange, why: str) -> None:
+    def _break(self, exchange: Asker, why: str) -> None:
         self.exchange = None
         self.close()
         exchange.broken(self, why)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.backend.opened -= 1
+        self.parser = None  # which knows this object
         if self in self.backend.free:
             self.backend.free.remove(self)
         exchange, self.exchange = self.exchange, None
@@ -121,6 +142,8 @@ class Upstream(asyncio.Protocol):
     # --- the parser --------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self.complete:  # not even the beginning of one may be left in the parser
+            raise ValueError("an answer that nobody asked for")
         self.fields = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -139,6 +162,17 @@ class Upstream(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self.headed:
             self.complete = True
+            self.keep = self.parser.should_keep_alive()  # the parser knows it here alone
+
+
+def end_of_head(data: bytes) -> int:
+    """Where the body begins, after any number of heads that only say that the answer is to come."""
+    start = 0
+    while True:
+        end = data.index(b"\r\n\r\n", start) + 4
+        if data[start + 9 : start + 10] != b"1":  # as in HTTP/1.1 100
+            return end
+        start = end
 
 
 async def connect(loop: asyncio.AbstractEventLoop, backend: Backend, seconds: float) -> Upstream:

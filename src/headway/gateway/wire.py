@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import httptools
 from msgspec import Struct
 
 from headway.gateway.answers import error_body, head_of
+from headway.gateway.keys import UNKNOWN
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
-    from headway.gateway.exchange import Exchange
+    from headway.gateway.keys import Keyring
 
 Fields = list[tuple[bytes, bytes]]
 PIPELINED: Final = 4  # requests that may wait on one connection; then it is not read
+STRANGERS: Final = 64 * 1024  # bytes of a body that are taken before its key is looked up
+MANY_FIELDS: Final = "the request has too many header fields"
+log = logging.getLogger("headway.gateway")
 
 
 class Limits(Struct, frozen=True):
@@ -30,6 +35,9 @@ class Limits(Struct, frozen=True):
     body_s: float = 60.0
     idle_s: float = 75.0  # between requests
     unsent_bytes: int = 256 * 1024  # of an answer that a slow client has not taken
+    unread_s: float = 60.0  # that a client may take nothing of what waits for it
+    connections: int = 16_384  # of all clients together
+    held_bytes: int = 1 << 30  # likewise, of bodies that are coming or whose requests are under way
 
 
 class Incoming(Struct):
@@ -41,38 +49,94 @@ class Incoming(Struct):
     body: bytes
     keep_alive: bool
     version: str
+    named: dict[bytes, bytes]  # the last field of each name
+
+
+class Answering(Protocol):
+    """A request that is being answered."""
+
+    over: bool
+
+    def client_gone(self) -> None: ...
+
+    def overdue(self, now: float) -> None: ...
+
+    def hold(self) -> None:
+        """The client takes nothing for the time being."""
+
+    def go_on(self) -> None: ...
+
+
+class Refusals(Protocol):
+    def refused(self, status: int) -> None: ...
+
+
+class Host(Protocol):
+    """Whom a client's requests are for, and what it says of clients."""
+
+    limits: Limits
+    clients: dict[Client, None]
+    held_bytes: int  # of their bodies
+    draining: bool
+
+    @property
+    def keyring(self) -> Keyring | None: ...
+
+    @property
+    def figures(self) -> Refusals: ...
+
+    @property
+    def seconds(self) -> Callable[[], float]: ...
+
+    def begin(self, client: Client, incoming: Incoming) -> None:
+        """Answer it, or give the client an `exchange` that will."""
 
 
 class Client(asyncio.Protocol):
     __slots__ = (
         "app",
+        "asked",
+        "beginning",
         "body",
         "closing",
         "exchange",
         "fields",
         "head_bytes",
+        "held",
+        "loose",
+        "named",
         "parser",
         "paused",
+        "refusal",
         "since",
         "stage",
+        "stuck",
+        "taken",
         "target",
         "transport",
         "waiting",
     )
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Host) -> None:
         self.app = app
-        self.exchange: Exchange | None = None
+        self.exchange: Answering | None = None
         self.waiting: deque[Incoming] = deque()
         self.parser: Any = httptools.HttpRequestParser(self)
         self.stage = "idle"  # idle, head or body: what is being waited for
         self.since = 0.0
-        self.paused = self.closing = False
+        self.paused = self.closing = self.beginning = False
+        self.refusal: tuple[int, str] | None = None  # after the answers that are due
+        self.stuck: tuple[int, float] | None = None  # bytes that a client leaves untaken, and since when
         self.transport: Any = None
         self.head_bytes = 0
+        self.loose = 0  # bytes of a body's framing since its last content
         self.fields: Fields = []
+        self.taken: Fields = []  # the fields of a head that is complete; what comes after a body is not of it
+        self.named: dict[bytes, bytes] = {}
         self.target = b""
         self.body: list[bytes] = []
+        self.held = 0  # bytes of its bodies
+        self.asked = 0  # those of the one that is being answered
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
@@ -84,21 +148,29 @@ class Client(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.since = self.app.seconds()
         self.stage = "head"
+        full = len(self.app.clients) >= self.app.limits.connections
         self.app.clients[self] = None
+        if full:
+            self.refuse(503, "the gateway has too many connections")
 
     def connection_lost(self, error: Exception | None) -> None:
         self.app.clients.pop(self, None)
         self.waiting.clear()
+        self.app.held_bytes -= self.held
+        self.held = self.asked = 0
+        self.parser = None  # which knows this object
         if self.exchange is not None:
             self.exchange.client_gone()
 
     def data_received(self, data: bytes) -> None:
-        if self.closing:
+        if self.closing or self.refusal is not None:
             return
         if self.stage == "idle":
             self.stage, self.since = "head", self.app.seconds()
         if self.stage == "head":
             self.head_bytes += len(data)
+        else:
+            self.loose += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -109,8 +181,13 @@ class Client(asyncio.Protocol):
             self.refuse(error.__context__.status, str(error.__context__))
         except httptools.HttpParserError:
             self.refuse(400, "the request is no HTTP/1.1")
-        if self.stage == "head" and self.head_bytes > self.app.limits.head_bytes:
-            self.refuse(431, "the head of the request is too long")
+        if self.stage == "head":
+            if self.head_bytes > self.app.limits.head_bytes:
+                self.refuse(431, "the head of the request is too long")
+            elif len(self.fields) > self.app.limits.fields:
+                self.refuse(431, MANY_FIELDS)
+        elif self.stage == "body" and self.loose > self.app.limits.head_bytes:
+            self.refuse(431, "the framing of the request's body is too long")
 
     def eof_received(self) -> bool:
         return False  # who sends no more does not read on either, for all that clients of this kind do
@@ -121,54 +198,76 @@ class Client(asyncio.Protocol):
             self.exchange.hold()
 
     def resume_writing(self) -> None:
-        self.paused = False
+        self.paused, self.stuck = False, None
         if self.exchange is not None:
             self.exchange.go_on()
+        elif self.waiting:
+            self._next()
 
     def refuse(self, status: int, why: str) -> None:
-        """The connection ends with this answer, unless one is under way."""
+        """The connection ends with this answer, which comes after those that are due."""
         if self.closing:
             return
-        self.closing = True
-        if self.exchange is None:
-            body = error_body(status, why)
-            self.transport.writelines([head_of(status, len(body), close=True), body])
-            self.app.metrics.refused(status)
-            self.transport.close()
-        else:
-            self.transport.abort()
+        if self.exchange is not None or self.waiting:
+            self.refusal = (status, why)
+            return
+        self.closing, self.since = True, self.app.seconds()
+        body = error_body(status, why)
+        fields = (("retry-after", "1"),) if status == 503 else ()
+        self.transport.writelines([head_of(status, len(body), fields, close=True), body])
+        self.app.figures.refused(status)
+        self.transport.close()
 
     # --- the parser --------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self.fields, self.target, self.body = [], b"", []
+        self.fields, self.target, self.body, self.stage = [], b"", [], "head"
 
     def on_url(self, url: bytes) -> None:
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if len(self.fields) >= self.app.limits.fields:
-            raise Refused(431, "the request has too many header fields")
         self.fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        limits = self.app.limits
-        if self.head_bytes > limits.head_bytes and sum(len(a) + len(b) for a, b in self.fields) > limits.head_bytes:
+        app, fields = self.app, self.fields
+        limits = app.limits
+        if len(fields) > limits.fields:
+            raise Refused(431, MANY_FIELDS)
+        if self.head_bytes > limits.head_bytes and sum(len(a) + len(b) for a, b in fields) > limits.head_bytes:
             raise Refused(431, "the head of the request is too long")
-        for name, value in self.fields:
-            if name == b"upgrade":
-                raise Refused(400, "the connection cannot be upgraded")
-            if name == b"content-length" and value.isdigit() and int(value) > limits.body_bytes:
-                raise Refused(413, f"a body has at most {limits.body_bytes:,} bytes")
-            if name == b"expect" and value.lower() == b"100-continue" and self.exchange is None:
-                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self.stage, self.since, self.head_bytes = "body", self.app.seconds(), 0
+        self.taken, self.fields, self.named = fields, [], dict(fields)
+        named = self.named
+        if b"upgrade" in named:
+            raise Refused(400, "the connection cannot be upgraded")
+        length = named.get(b"content-length", b"")
+        if length.isdigit() and int(length) > limits.body_bytes:
+            raise Refused(413, f"a body has at most {limits.body_bytes:,} bytes")
+        if b"expect" in named and named[b"expect"].lower() == b"100-continue" and self.exchange is None:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.stage, self.since, self.head_bytes, self.loose = "body", app.seconds(), 0, 0
 
     def on_body(self, data: bytes) -> None:
+        app, size = self.app, len(data)
         self.body.append(data)
-        self.head_bytes += len(data)
-        if self.head_bytes > self.app.limits.body_bytes:
-            raise Refused(413, f"a body has at most {self.app.limits.body_bytes:,} bytes")
+        self.loose = 0
+        before = self.head_bytes
+        self.head_bytes += size
+        self.held += size
+        app.held_bytes += size
+        if self.head_bytes > app.limits.body_bytes:
+            raise Refused(413, f"a body has at most {app.limits.body_bytes:,} bytes")
+        if app.held_bytes > app.limits.held_bytes:
+            raise Refused(503, "the gateway holds as many bytes of requests as it may")
+        if before <= STRANGERS < self.head_bytes and self._is_stranger():
+            raise Refused(UNKNOWN.status, UNKNOWN.why)
+
+    def _is_stranger(self) -> bool:
+        """Who may not ask fills no memory either."""
+        keyring = self.app.keyring
+        if keyring is None:
+            return False
+        return keyring.owner(self.named.get(b"authorization", b"")) is None
 
     def on_message_complete(self) -> None:
         parser = self.parser
@@ -176,34 +275,74 @@ class Client(asyncio.Protocol):
         self.body, self.head_bytes, self.stage = [], 0, "idle"
         self.since = self.app.seconds()
         incoming = Incoming(
-            parser.get_method(), self.target, self.fields, body, parser.should_keep_alive(), parser.get_http_version()
+            parser.get_method(),
+            self.target,
+            self.taken,
+            body,
+            parser.should_keep_alive(),
+            parser.get_http_version(),
+            self.named,
         )
-        if self.exchange is None and not self.waiting:
-            self.exchange = self.app.begin(self, incoming)
-        else:
-            self.waiting.append(incoming)
-            if len(self.waiting) >= PIPELINED:
-                self.transport.pause_reading()
+        self.waiting.append(incoming)
+        if len(self.waiting) == PIPELINED:
+            self.transport.pause_reading()
+        self._next()
 
     # --- the exchange ------------------------------------------------------------------------------------------------
 
     def done(self, keep: bool) -> None:
-        """An exchange is over."""
+        """A request has its answer."""
+        app = self.app
         self.exchange = None
-        self.since = self.app.seconds()
-        if not keep or self.closing or self.app.draining:
+        self.since = app.seconds()
+        self.held -= self.asked
+        app.held_bytes -= self.asked
+        self.asked = 0
+        if not keep or self.closing or app.draining:
             self.closing = True
             self.transport.close()
+        elif self.waiting:
+            self._next()
+        elif self.refusal is not None:
+            self.refuse(*self.refusal)
+
+    def _next(self) -> None:
+        """One after the other, and none for a client that does not take the answers it has. What is answered at once
+        comes back here, and whoever has begun goes on."""
+        if self.beginning:
             return
-        if self.waiting:
-            if len(self.waiting) == PIPELINED:
+        self.beginning = True
+        waiting = self.waiting
+        while waiting and self.exchange is None and not self.paused and not self.closing:
+            incoming = waiting.popleft()
+            self.asked = len(incoming.body)
+            if len(waiting) == PIPELINED - 1:
                 self.transport.resume_reading()
-            self.exchange = self.app.begin(self, self.waiting.popleft())
+            try:
+                self.app.begin(self, incoming)
+            except Exception:  # of a policy, say: its client is told, and the others are served
+                log.exception("a request could not be begun")
+                self.fail()
+        self.beginning = False
+
+    def fail(self) -> None:
+        """Something is wrong with the gateway itself."""
+        exchange, self.exchange = self.exchange, None
+        self.waiting.clear()
+        if exchange is not None and not exchange.over:
+            exchange.client_gone()
+        self.refuse(500, "the gateway has failed at this request")
 
     def overdue(self, now: float) -> None:
         """Called now and then: what has been waited for too long ends."""
         limits = self.app.limits
-        if self.exchange is not None or self.closing:
+        if (self.paused or self.closing) and self._stalls(now):
+            self.transport.abort()
+            return
+        if self.exchange is not None:
+            self.exchange.overdue(now)
+            return
+        if self.closing or self.waiting:
             return
         if self.stage == "idle":
             if now - self.since > limits.idle_s:
@@ -211,6 +350,13 @@ class Client(asyncio.Protocol):
                 self.transport.close()
         elif now - self.since > (limits.head_s if self.stage == "head" else limits.body_s):
             self.refuse(408, "the request took too long to come")
+
+    def _stalls(self, now: float) -> bool:
+        """Whether it has taken nothing of what waits for it for too long."""
+        left = self.transport.get_write_buffer_size()
+        if self.stuck is None or left < self.stuck[0]:
+            self.stuck = (left, now)
+        return now - self.stuck[1] > self.app.limits.unread_s
 
 
 class Refused(Exception):

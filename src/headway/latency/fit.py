@@ -169,10 +169,10 @@ def _step(
         matrix[row][row] += 2 * HOLD
     for row in range(size):
         matrix[row][row] *= 1.0 + damping
-    return _solve(matrix, right)
+    return solve(matrix, right)
 
 
-def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
+def solve(matrix: list[list[float]], right: list[float]) -> list[float]:
     """Gaussian elimination; the matrix is symmetric and positive, so that no row need be exchanged."""
     size = len(right)
     for pivot in range(size):

@@ -1,4 +1,4 @@
-"""`linear`: a step time as a sum of five terms, each a duration that can be fitted from a log of steps."""
+"""`linear`: a step time as a sum of six terms, each a duration that can be fitted from a log of steps."""
 
 from __future__ import annotations
 
@@ -25,24 +25,32 @@ class LinearParameters(Struct):
     prefill_pair: Any = "1ns"  # a query-key pair of prefill attention; may be a fraction of a picosecond
     sequence: Any = "13us"  # a decoding sequence or a chunk
     context_token: Any = "41ns"  # a token of KV cache that some decode reads
+    chunk: Any = "0ms"  # a chunk, beside its sequence: what an engine does once for a prompt
 
 
 class Linear:
-    """step + prefill_token·tokens + prefill_pair·pairs + sequence·(decodes + chunks) + context_token·context, where
-    the pairs of a chunk of t tokens after p past ones are t·p + t(t+1)/2."""
+    """step + prefill_token·tokens + prefill_pair·pairs + sequence·(decodes + chunks) + context_token·context +
+    chunk·chunks, where the pairs of a chunk of t tokens after p past ones are t·p + t(t+1)/2."""
 
     keys: ClassVar = LinearParameters
-    __slots__ = ("_chunk", "context_token", "prefill_pair", "prefill_token", "sequence", "step")
+    __slots__ = ("_chunk", "chunk", "context_token", "prefill_pair", "prefill_token", "sequence", "step")
 
     def __init__(
-        self, step: int, prefill_token: int, prefill_pair: Fraction, sequence: int, context_token: int
+        self,
+        step: int,
+        prefill_token: int,
+        prefill_pair: Fraction,
+        sequence: int,
+        context_token: int,
+        chunk: int = 0,
     ) -> None:
         self.step = step
         self.prefill_token = prefill_token
         self.prefill_pair = prefill_pair
         self.sequence = sequence
         self.context_token = context_token
-        self._chunk = ChunkCosts(prefill_token, prefill_pair, sequence)
+        self.chunk = chunk
+        self._chunk = ChunkCosts(prefill_token, prefill_pair, sequence + chunk)
 
     @classmethod
     def read(cls, data: dict[str, Any], where: str, *_: object) -> Linear:
@@ -58,6 +66,7 @@ class Linear:
             fine_duration(given.prefill_pair, f"{where}.prefill_pair"),
             duration_ps(given.sequence, f"{where}.sequence"),
             duration_ps(given.context_token, f"{where}.context_token"),
+            duration_ps(given.chunk, f"{where}.chunk"),
         )
 
     def scaled(self, factor: Fraction) -> Linear:
@@ -67,6 +76,7 @@ class Linear:
             self.prefill_pair * factor,
             times(self.sequence, factor),
             times(self.context_token, factor),
+            times(self.chunk, factor),
         )
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:

@@ -23,13 +23,17 @@ class Context:
         estimator: Estimator,
         block_tokens: int,
         truth: Callable[[Request], list[int]] | None = None,
+        *,
+        follows: Context | None = None,
     ) -> None:
+        """`follows`: that of a router of the same instances which this one takes over from; its beliefs go on."""
         self.instances = tuple(instances)
         self.rng = rng  # a stream of its own for every name
         self.estimator = estimator
         self.block_tokens = block_tokens  # the engines' own block size
         self._truth = truth
         self._indexes: dict[tuple[int, int], PrefixIndex] = {}
+        self._former = {} if follows is None else follows._indexes
         for view in self.instances:
             view._estimator = estimator
 
@@ -40,7 +44,10 @@ class Context:
                 raise HeadwayError(f"prefix_index: {name} must be a whole number of at least 1, got {shown(value)}.")
         index = self._indexes.get((block_tokens, capacity))
         if index is None:
-            index = self._indexes[(block_tokens, capacity)] = PrefixIndex(len(self.instances), capacity, block_tokens)
+            index = self._former.get((block_tokens, capacity))
+            if index is None:
+                index = PrefixIndex(len(self.instances), capacity, block_tokens)
+            self._indexes[(block_tokens, capacity)] = index
         return index
 
     @property

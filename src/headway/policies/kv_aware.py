@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, cast
 
 from headway.hashing import ROOT
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
@@ -17,6 +17,7 @@ Weight = Annotated[float, Bounds(0, 1000)]
 
 # Scores are sums of four products; what their rounding can do must not move an instance across the band's edge.
 ROUNDING = 1e-9
+REMEMBERED: Final = 1024  # prefixes whose bids are
 
 
 @policy("routing", "kv-aware", exact=["inflight", "prefix_index"], reported=["busy", "watts"])
@@ -61,20 +62,24 @@ class KvAware(Believer):
     def bind(self, context: Context) -> None:
         super().bind(context)
         self.hashers: dict[str, Any] = {}
+        self.bids: dict[int, dict[str, bytes]] = {}  # by prefix and instance, of those asked for lately
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
-        instances = cluster.instances
+        instances, path = cluster.instances, request.path
         size = self.block_tokens
-        runs = request.path.blocks(size)
+        runs = path.blocks(size)
         wanted = runs[-1][1] if runs else 0
-        if self.prefix_tokens is not None:
-            wanted = min(wanted, self.prefix_tokens // size)
-        hits = self.matches(request.path)
+        if self.prefix_tokens is not None and wanted > self.prefix_tokens // size:
+            wanted = self.prefix_tokens // size
+        hits = self.matches(path)
         scores = self.scores(instances, hits, wanted)
         best = max(scores)
         floor = best - self.epsilon - ROUNDING
-        band = [view for view, score in zip(instances, scores, strict=True) if score >= floor]
-        view = band[0] if len(band) == 1 else self.pick(band, prefix_key(request.path, runs, wanted))
+        if len([score for score in scores if score >= floor]) == 1:
+            view = instances[scores.index(best)]
+        else:
+            band = [view for view, score in zip(instances, scores, strict=True) if score >= floor]
+            view = self.pick(band, prefix_key(path, runs, wanted))
         card = scored(instances, scores, view) if cluster.explain else None
         return Route(view.id, "", hits[view.index] * size, None, card)
 
@@ -85,8 +90,8 @@ class KvAware(Believer):
         scores = []
         for view in instances:
             util = view.inflight / (limit or view.max_batch_size)
-            if view.busy > util:
-                util = view.busy
+            if (busy := view.busy) > util:
+                util = busy
             if util > 1.0:
                 util = 1.0
             hit = hits[view.index]
@@ -98,18 +103,23 @@ class KvAware(Believer):
 
     def pick(self, band: list[InstanceView], key: int) -> InstanceView:
         """Rendezvous hashing: each instance bids `hashing.stable(id, key)`, the highest wins."""
-        hashers = self.hashers
-        text = str(key).encode()
-        bids = []
-        for view in band:
-            hasher = hashers.get(view.id)
-            if hasher is None:
-                # The id's part of the hash is the same every time; going on from a copy costs a seventh of `stable`.
-                hasher = hashers[view.id] = blake2b(f"{view.id}\x1f".encode(), digest_size=8)
-            hasher = hasher.copy()
-            hasher.update(text)
-            bids.append(hasher.digest()[::-1])
+        known = self.bids.get(key)
+        if known is None:
+            if len(self.bids) >= REMEMBERED:
+                self.bids.clear()
+            known = self.bids[key] = {}
+        bids = [known.get(view.id) or self.bid(known, view.id, key) for view in band]
         return band[bids.index(max(bids))]
+
+    def bid(self, known: dict[str, bytes], name: str, key: int) -> bytes:
+        hasher = self.hashers.get(name)
+        if hasher is None:
+            # The id's part of the hash is the same every time; going on from a copy costs a seventh of `stable`.
+            hasher = self.hashers[name] = blake2b(f"{name}\x1f".encode(), digest_size=8)
+        hasher = hasher.copy()
+        hasher.update(str(key).encode())
+        known[name] = found = hasher.digest()[::-1]
+        return cast(bytes, found)
 
 
 def prefix_key(path: Path, runs: tuple[tuple[int, int], ...], wanted: int) -> int:

@@ -265,6 +265,38 @@ class PrefixIndex:
                 del self._holders[key]
         self._sizes[instance] -= held - left
 
+    def holds(self, instance: int, key: int) -> bool:
+        """Whether the instance is believed to hold blocks of this run."""
+        holders = self._holders.get(key)
+        return holders is not None and instance in holders
+
+    def store(self, instance: int, key: int, start: int, end: int) -> bool:
+        """An instance has told that it holds these blocks of a run, all before which it is believed to hold. They are
+        the next to go, so that they never outlive those; where there is no room for them they are not believed."""
+        if self.holds(instance, key):
+            return True
+        size = self._sizes[instance] + end - start
+        if size > self.capacity:
+            return False
+        self._holders.setdefault(key, {})[instance] = end
+        pieces = self._pieces[instance]
+        pieces[key] = start
+        pieces.move_to_end(key, last=False)
+        self._sizes[instance] = size
+        return True
+
+    def drop(self, instance: int, key: int, end: int) -> None:
+        """As `remove`, of blocks behind which the instance holds nothing, so that no hole is left."""
+        holes = self._holes
+        self.remove(instance, key, end)
+        self._holes = holes
+
+    def evict(self, instance: int, blocks: int) -> None:
+        """As many of an instance's blocks as are told go, the least recently used first."""
+        blocks = min(blocks, self._sizes[instance])
+        self._evict(instance, blocks)
+        self._sizes[instance] -= blocks
+
     def clear(self, instance: int) -> None:
         """An instance is gone with all it had."""
         holders = self._holders

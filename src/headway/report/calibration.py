@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headway.experiment.engine_fit import EngineFit
+from headway.experiment.linear_fit import LinearFit
 from headway.latency.calibration import Calibration
 from headway.report import validation
 from headway.report.terminal import percent, table
@@ -26,9 +27,13 @@ def report(found: Calibration) -> RenderableType:
     )
 
 
-def of_run(found: EngineFit) -> RenderableType:
+def of_run(found: EngineFit | LinearFit) -> RenderableType:
     """What an engine's run changed, and the errors on requests that were held out."""
-    said = f"host {found.host_ms:.3f} ms a step, all times of the GPU × {found.scale:.4f} ({found.runs} runs)"
+    if isinstance(found, LinearFit):
+        durations = (f"{key} {value}" for key, value in found.latency.items() if key != "model")
+        said = f"{', '.join(durations)} ({found.runs} runs)"
+    else:
+        said = f"host {found.host_ms:.3f} ms a step, all times of the GPU × {found.scale:.4f} ({found.runs} runs)"
     before = found.before.worst
     was = "" if before is None else f"Before, the furthest off of these was {100 * before[2]:+.1f} %."
     return Group(Text(said, style="bold"), validation.report(found.after), Text(was))

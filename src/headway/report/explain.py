@@ -53,6 +53,8 @@ def _facts(request: Mapping[str, Any], found: Mapping[str, Any]) -> list[tuple[s
 
 
 def _found(request: Mapping[str, Any]) -> str:
+    if request["cached_tokens"] is None:
+        return "how many were, its engine does not tell"
     found = f"{number(request['cached_tokens'], 0)} of its prompt tokens were found cached there"
     return found + (f", some of them in the {request['loaded_from']} tier" if request["loaded_from"] else "")
 
@@ -106,6 +108,8 @@ def _name(one: Mapping[str, Any]) -> Text:
 def _worth(request: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     best, estimated = decision["best_alternative"], decision["estimated_regret_ms"]
     said = f"The latency model told of {number(estimated)} ms to be gained when it was decided"
+    if decision.get("live"):
+        return f"{said}; it was live, and cannot be simulated again."
     others = [one for one in decision["candidates"] if one["true"] and not one["chosen"]]
     if not others:
         return f"{said}; there was no other place to try."

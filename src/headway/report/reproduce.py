@@ -22,9 +22,9 @@ def again(
     vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int = 1,
 ) -> str | None:
-    """What to type; None where the runs lie in no folder, so that there is no scenario to name."""
+    """What to type; None where the runs lie in no folder, so that there is no scenario to name, and of live traffic."""
     folder = runs[0][2]
-    if not folder:
+    if not folder or any(scenario.get("live") for _, scenario, _ in runs):
         return None
     file = f"{folder}/{store.SCENARIO}"
     more = ["--seeds", str(seeds)] if seeds > 1 else []

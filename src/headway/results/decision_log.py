@@ -64,6 +64,57 @@ class DecisionLog:
         self.requests = requests
         return Decisions(self, self.verdicts)
 
+    def take(
+        self,
+        request: int,
+        at_ps: int,
+        router: int,
+        target: int,
+        prefill: int,
+        priority: float,
+        reason: str,
+        candidates: int,
+        counts: list[int],
+        tokens: list[int],
+        believed: list[int],
+        prompt_tokens: int,
+    ) -> None:
+        """A decision; `candidates` by the number of their set. `score` has to follow."""
+        self.request.append(request)
+        self.at_ps.append(at_ps)
+        self.router.append(router)
+        self.target.append(target)
+        self.prefill.append(prefill)
+        self.priority.append(priority)
+        self.reason.append(self.reasons.number(reason))
+        self.candidates.append(candidates)
+        self.first.append(len(self.believed))
+        self.counts.fromlist(counts)
+        self.tokens.fromlist(tokens)
+        self.believed.fromlist(believed)
+        self.prompt_tokens.append(prompt_tokens)
+
+    def score(self, card: Scorecard | None, names: Sequence[str]) -> None:
+        """The scorecard of that decision, if it has one; `names` are those of its candidates."""
+        self.scored.append(len(self.scores))
+        self.lowest_wins.append(card is not None and card.lowest_wins)
+        if card is None:
+            self.scorers.append(-1)
+            return
+        halves = [card] if card.prefill is None else [card, card.prefill]
+        scorers = tuple(dict.fromkeys(name for half in halves for name in half.scores))
+        self.scorers.append(self.cards.number(scorers))
+        for scorer in (None, *scorers):
+            numbers: dict[str, float] = {}
+            for half in halves:
+                row = half.totals if scorer is None else half.scores.get(scorer, [])
+                if len(halves) == 1 and len(row) == len(names):  # nobody was filtered out
+                    self.scores.fromlist(list(map(float, row)))
+                    break
+                numbers.update(zip(half.left, row, strict=False))
+            else:
+                self.scores.fromlist([numbers.get(name, nan) for name in names])
+
     def __len__(self) -> int:
         return len(self.request)
 
@@ -196,53 +247,37 @@ class RouterJournal:
         log, instances = self.log, self.cluster.instances
         target = self.places[route.target]
         prefill = -1 if route.prefill is None else self.places[route.prefill]
-        log.request.append(request.id)
-        log.at_ps.append(now_ps)
-        log.router.append(self.router)
-        log.target.append(target)
-        log.prefill.append(prefill)
-        log.priority.append(priority.score if route.priority is None else route.priority)
-        log.reason.append(log.reasons.number(route.reason))
         if instances is not self.instances:  # they are the same until one comes or goes
             self.instances, self.candidates = instances, tuple([view.index for view in instances])
             self.number = log.sets.number(self.candidates)
-        candidates = self.candidates
-        log.candidates.append(self.number)
-        log.first.append(len(log.believed))
-        log.tokens.fromlist([view.inflight_tokens for view in instances])
-        log.tokens.fromlist([view.pending_prefill_tokens for view in instances])
-        counts = [view.inflight for view in instances]
-        counts += [view.queued for view in instances]
-        counts += [view.running for view in instances]
-        if log.kv_used:
-            counts += [view.kv_used for view in instances]
-        log.counts.fromlist(counts)
         found = self.index.matches(request.path)
-        log.believed.fromlist(found if candidates == self.everybody else [found[index] for index in candidates])
-        log.prompt_tokens.append(request.prompt_tokens)
-        self.score(route.scorecard)
+        log.take(
+            request.id,
+            now_ps,
+            self.router,
+            target,
+            prefill,
+            priority.score if route.priority is None else route.priority,
+            route.reason,
+            self.number,
+            *seen(instances, log.kv_used),
+            found if self.candidates == self.everybody else [found[index] for index in self.candidates],
+            request.prompt_tokens,
+        )
+        log.score(route.scorecard, [view.id for view in instances] if route.scorecard is not None else ())
         if self.own:
             self.index.touch(target, request.path)
             if prefill >= 0:
                 self.index.touch(prefill, request.path)
 
-    def score(self, card: Scorecard | None) -> None:
-        log = self.log
-        log.scored.append(len(log.scores))
-        log.lowest_wins.append(card is not None and card.lowest_wins)
-        if card is None:
-            log.scorers.append(-1)
-            return
-        halves = [card] if card.prefill is None else [card, card.prefill]
-        names = tuple(dict.fromkeys(name for half in halves for name in half.scores))
-        log.scorers.append(log.cards.number(names))
-        for name in (None, *names):
-            numbers: dict[str, float] = {}
-            for half in halves:
-                row = half.totals if name is None else half.scores.get(name, [])
-                if len(halves) == 1 and len(row) == len(self.cluster.instances):  # nobody was filtered out
-                    log.scores.fromlist(list(map(float, row)))
-                    break
-                numbers.update(zip(half.left, row, strict=False))
-            else:
-                log.scores.fromlist([numbers.get(view.id, nan) for view in self.cluster.instances])
+
+def seen(instances: Sequence[InstanceView], kv_used: bool) -> tuple[list[int], list[int]]:
+    """What the candidates showed when a decision was taken: `counts` and `tokens` of the log."""
+    counts = [view.inflight for view in instances]
+    counts += [view.queued for view in instances]
+    counts += [view.running for view in instances]
+    if kv_used:
+        counts += [view.kv_used for view in instances]
+    tokens = [view.inflight_tokens for view in instances]
+    tokens += [view.pending_prefill_tokens for view in instances]
+    return counts, tokens

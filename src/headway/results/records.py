@@ -104,6 +104,16 @@ def best_alternatives(tried: Sequence[Counterfactual]) -> dict[int, int]:
     return best
 
 
+class Prompt(Struct, frozen=True):
+    """What a prompt is made of, of live traffic: its blocks by their keys, never its text."""
+
+    request: int
+    tokens: int  # as the router counted them, which the ends below refer to
+    keys: Sequence[int]  # each of which commits to all before it
+    ends: Sequence[int]  # in tokens
+    max_tokens: int | None = None  # what the client asked for
+
+
 class Finding(Struct, frozen=True):
     """Something about a run that somebody should know: what, when, whom it concerns and by which figures."""
 

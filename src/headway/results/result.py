@@ -13,7 +13,7 @@ from headway.results.checks import verify
 from headway.results.decisions import Decisions
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, ScaleRecord, StateChange
-from headway.results.records import Batch, Counterfactual, Finding, KvMove, Preemption, Series, Thrash
+from headway.results.records import Batch, Counterfactual, Finding, KvMove, Preemption, Prompt, Series, Thrash
 from headway.results.table import Table
 from headway.types import PS_PER_SECOND, Json
 
@@ -24,7 +24,7 @@ class Result:
     Where instances come and go, `states` has what they went through and `scaling_events` what the autoscaler did;
     `preemptions` and `thrashes` are told one by one, all in order of time. Where decisions were traced, `decisions` has
     them and `series` how full the GPUs were over time; a full trace has the changes of the batches and the moves of KV
-    blocks in `events`. `counterfactuals` are what was asked for of them.
+    blocks in `events`. `counterfactuals` are what was asked for of them. Live traffic has its `prompts`.
     """
 
     __slots__ = (
@@ -35,6 +35,7 @@ class Result:
         "decisions",
         "events",
         "preemptions",
+        "prompts",
         "requests",
         "scaling_events",
         "scenario",
@@ -59,6 +60,7 @@ class Result:
         series: list[Series] | None = None,
         counterfactuals: list[Counterfactual] | None = None,
         events: list[Batch | KvMove] | None = None,
+        prompts: list[Prompt] | None = None,
     ) -> None:
         self.scenario = scenario
         self.requests = requests
@@ -72,6 +74,7 @@ class Result:
         self.series = series or []
         self.counterfactuals = counterfactuals or []
         self.events = events or []
+        self.prompts = prompts or []
         self._findings: list[Finding] | None = None
         self._key: Callable[[], str] = str
 

@@ -17,6 +17,7 @@ and, where there is any of it, one object each in
     scaling.jsonl          what the autoscaler did
     states.jsonl           the states that instances got into
     counterfactuals.jsonl  what other targets would have given
+    prompts.jsonl          the blocks that prompts are made of, by their keys; of live traffic
 
 No file holds a wall-clock time. They are not compressed: zlib's bytes differ from build to build.
 """
@@ -37,7 +38,7 @@ from headway.results.decisions import Decisions, Verdict
 from headway.results.lines import DecisionFile, read_requests, write_lines, write_requests
 from headway.results.lines import clean as clean
 from headway.results.recorder import ScaleRecord, StateChange
-from headway.results.records import Batch, Counterfactual, Finding, KvMove, Preemption, Series, Thrash
+from headway.results.records import Batch, Counterfactual, Finding, KvMove, Preemption, Prompt, Series, Thrash
 from headway.results.table import Table
 from headway.types import HeadwayError, Json
 from headway.wording import cut
@@ -60,6 +61,7 @@ LISTS: Final[dict[str, tuple[str, Any]]] = {
     "scaling_events": ("scaling.jsonl", ScaleRecord),
     "states": ("states.jsonl", StateChange),
     "counterfactuals": ("counterfactuals.jsonl", Counterfactual),
+    "prompts": ("prompts.jsonl", Prompt),
 }
 
 
@@ -208,6 +210,9 @@ def missing(folder: Path, name: str) -> HeadwayError:
         return HeadwayError(f"{folder}: there is no such folder; `headway run -o` writes one.")
     if (folder / STUDY).is_file():
         return HeadwayError(f"{folder}: holds several runs; name the folder of one of them.")
+    runs = [one.parent for depth in ("*", "*/*") for one in folder.glob(f"{depth}/{MANIFEST}")]
+    if runs and not (folder / MANIFEST).exists():
+        return HeadwayError(f"{folder}: is no run folder, but has some below it; name one of them, as in {min(runs)}.")
     return HeadwayError(f"{folder}: not a whole run folder, {name} is missing; `headway run -o` writes one.")
 
 

@@ -36,53 +36,57 @@ class MaxConcurrency:
     request is routed, so what routing refuses never holds one, and given back when it has ended, however that was.
     Where the candidates have several roles or models, each of them needs a free permit; a request whose prompt is
     computed apart takes one of both roles, and gives both back when it has ended. A model has one limit, whatever
-    names it is called by; instances that serve any name have one for each name. What waits in a queue of the router's
-    (flow control) holds none yet; if none is left when its turn has come and its target is chosen, it is turned away
-    then. It reads no signal: it counts what it is told was routed and has ended.
+    names it is called by; so have instances that serve any name, as a name that a client makes up must open nothing.
+    What waits in a queue of the router's (flow control) holds none yet; if none is left when its turn has come and its
+    target is chosen, it is turned away then. It reads no signal: it counts what it is told was routed and has ended.
     """
 
     max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512  # requests in flight of a model and role
 
     def bind(self, context: Context) -> None:
-        self.taken: dict[tuple[str, str], int] = {}
-        self.halves: dict[int, InstanceView] = {}  # by request, the instance that computes its prompt for another
-        self.kinds: dict[int, list[tuple[str | None, str]]] = {}  # of each group of candidates: models and roles
+        self.taken: dict[tuple[str, str], int] = {}  # of those that anybody has
+        # By request, as what its instances are for may change meanwhile.
+        self.held: dict[int, tuple[tuple[str, str], ...]] = {}
+        self.kinds: dict[int, list[tuple[str, str]]] = {}  # of each group of candidates
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
         kinds = self.kinds.get(cluster.group)
         if kinds is None:
-            found = ((view.model if view.serves else None, view.role) for view in cluster.instances)
-            kinds = self.kinds[cluster.group] = list(dict.fromkeys(found))
-        for model, role in kinds:
-            if self.taken.get((request.model if model is None else model, role), 0) >= self.max_queue:
+            kinds = self.kinds[cluster.group] = list(dict.fromkeys(permit_of(view) for view in cluster.instances))
+        for kind in kinds:
+            if self.taken.get(kind, 0) >= self.max_queue:
                 return FULL
         return ADMIT
 
     def permit(self, request: Request, targets: Sequence[InstanceView]) -> Reject | None:
         """Asked once the targets are chosen: a permit of each, or of none."""
-        full = any(self.taken.get(permit_of(view, request), 0) >= self.max_queue for view in targets)
-        return FULL if full else None
+        for view in targets:
+            if self.taken.get(permit_of(view), 0) >= self.max_queue:
+                return FULL
+        return None
 
     def observe(self, event: Event) -> None:
-        if isinstance(event, Routed | Finished):
-            self.count(event.instance, event)
-            if isinstance(event, Routed):
-                if event.prefill is not None:
-                    self.halves[event.request.id] = event.prefill
-                    self.count(event.prefill, event)
-            elif self.halves and (prefill := self.halves.pop(event.request.id, None)) is not None:
-                self.count(prefill, event)
+        taken = self.taken
+        if isinstance(event, Routed):
+            held: tuple[tuple[str, str], ...] = (permit_of(event.instance),)
+            if event.prefill is not None:
+                held += (permit_of(event.prefill),)
+            self.held[event.request.id] = held
+            for key in held:
+                taken[key] = taken.get(key, 0) + 1
+        elif isinstance(event, Finished):
+            for key in self.held.pop(event.request.id, ()):
+                if taken[key] == 1:
+                    del taken[key]
+                else:
+                    taken[key] -= 1
         elif isinstance(event, InstanceChanged):  # others may be candidates now
             self.kinds.clear()
 
-    def count(self, view: InstanceView, event: Routed | Finished) -> None:
-        key = permit_of(view, event.request)
-        self.taken[key] = self.taken.get(key, 0) + (1 if isinstance(event, Routed) else -1)
 
-
-def permit_of(view: InstanceView, request: Request) -> tuple[str, str]:
+def permit_of(view: InstanceView) -> tuple[str, str]:
     """What a permit at an instance is for: a model and a role."""
-    return view.model if view.serves else request.model, view.role
+    return view.model, view.role
 
 
 @policy("admission", "tenant-fair", reported=())

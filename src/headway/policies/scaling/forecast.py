@@ -5,13 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import fsum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from headway.policies.scaling.wanted import Seconds, Share, Wanted, at_least_one, scale_to, whole
 from headway.registry import Bounds, policy
 from headway.types import PS_PER_SECOND, LoadSample, PoolView, Scale
 
 Span = Annotated[float, Bounds(1, 604_800, log=True)]
+SHORTEST_STAY_S: Final = 1e-12  # of a request; the clock knows nothing shorter
 
 
 @policy("scaling", "predictive", exact=("history", "pending"), reported=())
@@ -78,7 +79,7 @@ class Predictive:
                 arrived.append(one.rate * span)
                 there.append(one.concurrency * span)
             before = one.at_ps
-        if fsum(arrived) > 0 and fsum(there) > 0:
+        if fsum(arrived) > 0 and fsum(there) / fsum(arrived) >= SHORTEST_STAY_S:
             self.stay = fsum(there) / fsum(arrived)
         if self.stay is None:
             return None

@@ -18,6 +18,7 @@ from headway.workload.traces import (
     mooncake,
     otel,
     own,
+    records,
     routesim,
     servegen,
     tracelab,
@@ -54,6 +55,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     routesim,
     blis,
     otel,
+    records,
 )
 DEFAULTS: Final = Options()
 FORMATS: Final[dict[str, Format]] = {module.FORMAT.name: module.FORMAT for module in _MODULES}

@@ -1,0 +1,137 @@
+"""`headway agent`: registers the engine beside it in etcd, and tells how it fares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from headway import __version__
+from headway.cli.etcd import EtcdChoice
+from headway.cli.page import say
+from headway.types import HeadwayError
+
+if TYPE_CHECKING:
+    from headway.gateway.membership.agent import Agent
+    from headway.gateway.membership.agent_readings import Gauge
+
+
+def agent(
+    *,
+    engine: Annotated[str, Parameter(help="The engine's URL from here, as in http://127.0.0.1:8000.")],
+    etcd: EtcdChoice,
+    advertise: Annotated[str | None, Parameter(help="Its URL from the gateways, where that is another.")] = None,
+    id: Annotated[str | None, Parameter(help="Its name; host and port of its URL if left out.")] = None,
+    model: Annotated[
+        list[str] | None, Parameter(negative="", help="A model it serves, repeat for more; asked of it if left out.")
+    ] = None,
+    role: Literal["both", "prefill", "decode"] = "both",
+    pool: str = "default",
+    heartbeat: Annotated[str, Parameter(help="How often it says how it fares; a lease lasts for three.")] = "5s",
+    drain: Annotated[str, Parameter(help="How long the engine may take to end its requests at SIGTERM.")] = "30s",
+    changes: Annotated[
+        list[str] | None,
+        Parameter(name="--set", negative="", help="More that a file says of a backend, as in max_batch_size=128."),
+    ] = None,
+    engine_key_env: Annotated[
+        str | None, Parameter(help="The environment variable with the key that the engine wants.")
+    ] = None,
+    gpus: Annotated[str | None, Parameter(help="The engine's cards, as in 0,1; all of this machine if left out.")] = (
+        None
+    ),
+    readings_file: Annotated[
+        Path | None, Parameter(help='A file with {"busy": 0.4, "watts": 310}, in place of NVML.')
+    ] = None,
+    readings_command: Annotated[str | None, Parameter(help="A command that prints such JSON, in place of NVML.")] = (
+        None
+    ),
+) -> None:
+    """Register the engine beside it in etcd, and write load, power and readiness at every heartbeat until it ends."""
+    import asyncio
+    import logging
+
+    settings = etcd.settings()
+    from headway.gateway.engines.backend import Address
+    from headway.gateway.membership.agent import Agent, Registration, advertised
+    from headway.gateway.membership.agent_engine import Engine
+    from headway.gateway.membership.agent_readings import WINDOW_S, Meter
+    from headway.gateway.membership.etcd import Etcd
+    from headway.gateway.membership.node import check_id
+    from headway.gateway.settings import seconds
+
+    _check_key(engine_key_env)
+    near = Address(engine, "--engine")
+    url = advertised(engine, advertise, settings.endpoints)
+    far = Address(url, "--advertise")
+    name = check_id(id if id is not None else f"{far.host}:{far.port}".replace("::", "-"), "--id")
+    more: dict[str, Any] = {**_changes(changes or [])}
+    more |= {} if role == "both" else {"role": role}
+    more |= {} if pool == "default" else {"pool": pool}
+    gauge = _gauge(gpus, readings_file, readings_command)
+    say(
+        "no NVML, --readings-file or --readings-command: utilisation and power stay unknown"
+        if gauge is None
+        else f"utilisation and power come from {gauge.name}"
+    )
+    beat_s, drain_s = seconds(heartbeat, "--heartbeat"), seconds(drain, "--drain")
+    metrics = str(more.get("metrics") or "/metrics")
+    running = Agent(
+        Registration(name, url, tuple(model or ()), more, __version__),
+        Etcd(settings),
+        Engine(near.url, engine_key_env, metrics, min(2.0, beat_s)),
+        None if gauge is None else Meter(gauge, max(beat_s, WINDOW_S)),
+        beat_s,
+    )
+    logging.basicConfig(format="headway: %(message)s", level=logging.INFO)
+    say(f"{name} at {url}; Ctrl-C or SIGTERM ends it")
+    asyncio.run(_until_told(running, drain_s))
+
+
+async def _until_told(running: Agent, drain_s: float) -> None:
+    import asyncio
+    import signal
+
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    await running.run(ended, drain_s)
+
+
+def _check_key(variable: str | None) -> None:
+    import os
+
+    if variable is not None and not os.environ.get(variable):
+        raise HeadwayError(f"--engine-key-env: the environment variable {variable} is not set.")
+
+
+def _changes(given: list[str]) -> dict[str, Any]:
+    from headway.documents import parse_yaml
+    from headway.gateway.membership.node import optional
+
+    found: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise HeadwayError(f"--set: expected a key and its value, as in max_batch_size=128, got {text!r}.")
+        found[key] = parse_yaml(value, f"--set {key}")
+    return optional(found, "--set")
+
+
+def _gauge(gpus: str | None, file: Path | None, command: str | None) -> Gauge | None:
+    from headway.gateway.membership.agent_readings import Nvml, ReadingsCommand, ReadingsFile
+
+    if file is not None and command is not None:
+        raise HeadwayError("--readings-command: a file is given as well; leave one of them out.")
+    if file is not None:
+        return ReadingsFile(file)
+    if command is not None:
+        return ReadingsCommand(command)
+    if gpus is None:
+        return Nvml.find()
+    if not all(one.strip().isdecimal() for one in gpus.split(",")):
+        raise HeadwayError(f"--gpus: expected numbers of cards such as 0,1, got {gpus!r}.")
+    found = Nvml.find([int(one) for one in gpus.split(",")])
+    if found is None:
+        raise HeadwayError("--gpus: NVML finds no cards here; install nvidia-ml-py beside NVIDIA's driver.")
+    return found

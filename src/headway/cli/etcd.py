@@ -1,0 +1,53 @@
+"""The options of verbs that talk to etcd."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from headway.types import HeadwayError
+
+if TYPE_CHECKING:
+    from headway.gateway.membership.etcd_settings import EtcdSettings
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class EtcdChoice:
+    """How etcd is reached."""
+
+    etcd: Annotated[str, Parameter(help="Its endpoints, separated by commas, as in 10.0.0.5:2379,10.0.0.6:2379.")]
+    prefix: Annotated[str, Parameter(help="Of Headway's keys.")] = "/headway"
+    etcd_user: Annotated[str | None, Parameter(help="Where it asks who one is.")] = None
+    etcd_password_env: Annotated[str | None, Parameter(help="The environment variable with that user's password.")] = (
+        None
+    )
+    etcd_ca: Annotated[Path | None, Parameter(help="Certificate of the authority that its own is signed by.")] = None
+    etcd_cert: Annotated[Path | None, Parameter(help="Certificate to show it.")] = None
+    etcd_key: Annotated[Path | None, Parameter(help="Private key of that certificate.")] = None
+
+    def settings(self) -> EtcdSettings:
+        try:
+            from headway.gateway.membership.etcd import Etcd  # noqa: F401  (tells at once what is missing)
+            from headway.gateway.membership.etcd_settings import EtcdSettings
+        except ImportError as error:
+            raise HeadwayError(
+                f"etcd: {error.name} is not installed; install headway[gateway] for the gateway."
+            ) from None
+        given: dict[str, Any] = {
+            "endpoints": self.etcd,
+            "prefix": self.prefix,
+            "user": self.etcd_user,
+            "password_env": self.etcd_password_env,
+            "ca": _text(self.etcd_ca),
+            "cert": _text(self.etcd_cert),
+            "key": _text(self.etcd_key),
+        }
+        return EtcdSettings.read({key: value for key, value in given.items() if value is not None}, "etcd")
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path.expanduser())

@@ -1,0 +1,103 @@
+"""`headway fleet`: the live fleet, looked at and steered through etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+from cyclopts import App, Parameter
+
+from headway.cli.etcd import EtcdChoice
+from headway.cli.page import AsJson, Page, Verdict, say
+from headway.types import Json
+
+if TYPE_CHECKING:
+    from headway.gateway.membership.etcd_fleet import EtcdFleet
+
+fleet = App(name="fleet", help="Look at a live fleet through etcd, and steer it.", help_format="plaintext")
+
+Result = TypeVar("Result")
+Name = Annotated[str, Parameter(help="A node's name.")]
+Why = Annotated[str, Parameter(help="Written beside it, for others to read.")]
+
+
+@fleet.command(name="list")
+def list_nodes(*, etcd: EtcdChoice, as_json: AsJson = False) -> Page | Json:
+    """Print every node that is registered or cordoned, with its load as its agent tells it."""
+    from headway.report.fleet import listing
+
+    found = _do(etcd, lambda fleet: fleet.nodes())
+    return {"nodes": found} if as_json else Page([listing(found)])
+
+
+@fleet.command
+def cordon(name: Name, /, *, etcd: EtcdChoice, why: Why = "") -> None:
+    """Let a node get no new requests, until the cordon is lifted."""
+    known = _do(etcd, lambda fleet: fleet.cordon(name, why))
+    say(f"{name} is cordoned" if known else f"{name} is cordoned; no node of that name is registered now")
+
+
+@fleet.command
+def uncordon(name: Name, /, *, etcd: EtcdChoice) -> None:
+    """Lift a cordon."""
+    was = _do(etcd, lambda fleet: fleet.uncordon(name))
+    say(f"the cordon of {name} is lifted" if was else f"{name} was not cordoned")
+
+
+@fleet.command
+def drain(
+    name: Name,
+    /,
+    *,
+    etcd: EtcdChoice,
+    why: Why = "",
+    wait: Annotated[str, Parameter(help="How long its engine may take to end its requests.")] = "10m",
+) -> Verdict:
+    """Cordon a node and wait until its engine has nothing left to do; the cordon stays."""
+    etcd.settings()
+    from headway.gateway.settings import seconds
+
+    wait_s = seconds(wait, "--wait")
+    left = _do(etcd, lambda fleet: fleet.drain(name, why, wait_s))
+    say(f"{name} is cordoned, but {left}" if left else f"{name} is drained")
+    return Verdict(Page([]), 1 if left else 0)
+
+
+@fleet.command
+def policy(
+    file: Annotated[
+        Path | None, Parameter(help="Policies by stage, a bundle, a scenario or a gateway's file, to be pushed.")
+    ] = None,
+    /,
+    *,
+    etcd: EtcdChoice,
+    wait: Annotated[str, Parameter(help="How long gateways may take to answer.")] = "5s",
+    as_json: AsJson = False,
+) -> Verdict:
+    """Print the policies in etcd and what each gateway made of them; with a file, push that file's first."""
+    etcd.settings()
+    from headway.gateway.membership.etcd_fleet import load_policies
+    from headway.gateway.settings import seconds
+    from headway.report.fleet import policies
+
+    wait_s = seconds(wait, "--wait")
+    given = None if file is None else load_policies(file)
+    found = _do(etcd, lambda fleet: fleet.policy() if given is None else fleet.push(given, wait_s))
+    refused = [name for name, one in found["gateways"].items() if not one.get("accepted")]
+    if given is not None and not found["gateways"]:
+        say("no gateway has answered yet")
+    return Verdict(found if as_json else Page([policies(found)]), 1 if given is not None and refused else 0)
+
+
+def _do(choice: EtcdChoice, act: Callable[[EtcdFleet], Awaitable[Result]]) -> Result:
+    settings = choice.settings()
+    from headway.gateway.membership.etcd import Etcd
+    from headway.gateway.membership.etcd_fleet import EtcdFleet
+
+    async def run() -> Result:
+        async with Etcd(settings) as etcd:
+            return await act(EtcdFleet(etcd))
+
+    return asyncio.run(run())

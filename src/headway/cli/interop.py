@@ -1,0 +1,103 @@
+"""`headway export` and `headway import`: what other projects read and write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from headway.cli.page import Page, say
+from headway.cli.trace_files import Files
+from headway.types import HeadwayError, Json
+
+export = App(name="export", help="Write policies and workloads as other projects read them.", help_format="plaintext")
+import_ = App(name="import", help="Read policies and workloads that other projects wrote.", help_format="plaintext")
+
+Out = Annotated[Path | None, Parameter(name=("--output", "-o"), help="Write to this file instead of printing.")]
+
+
+@export.command(name="llm-d")
+def export_llmd(
+    source: Annotated[
+        str, Parameter(help="A scenario, a bundle, a gateway's file or policies; or scorers, as in queue-depth:2.")
+    ],
+    /,
+    *,
+    output: Out = None,
+) -> Page | None:
+    """Write a weighted profile as llm-d's EndpointPickerConfig; what differs there is told on stderr."""
+    from headway.interop.llmd import export_profile
+    from headway.interop.sources import routing_of
+
+    found = export_profile(routing_of(source))
+    return _give(found.text, found.notes, output)
+
+
+@import_.command(name="llm-d")
+def import_llmd(
+    file: Annotated[Path, Parameter(help="An EndpointPickerConfig.")],
+    /,
+    *,
+    profile: Annotated[str | None, Parameter(help="The scheduling profile to read, where there are several.")] = None,
+    output: Out = None,
+) -> Page | None:
+    """Read llm-d's EndpointPickerConfig as the routing policy of a scenario; what differs here is told on stderr."""
+    from headway.documents import read_yaml
+    from headway.interop.llmd import import_config
+
+    found = import_config(read_yaml(file), file.name, profile)
+    return _give(found.text, found.notes, output)
+
+
+@export.command(name="blis")
+def export_blis(
+    source: Annotated[Path, Parameter(help="A scenario, whose workload is written, or a trace in any format.")],
+    /,
+    *,
+    output: Out = None,
+) -> Page | Json | None:
+    """Write a scenario's workload as a workload specification of BLIS, or a trace as its TraceV2."""
+    from headway.interop.sources import is_scenario
+
+    if not is_scenario(source):
+        if output is None:
+            raise HeadwayError("--output: a TraceV2 is two files, X.yaml and X.csv; say where, as in -o X.")
+        return Files(format="blis").rewrite(source, output)
+    from headway.interop.blis_export import export_workload
+    from headway.scenario import Scenario
+
+    scenario = Scenario.load(source)
+    found = export_workload(scenario.workload, scenario.seed.workload)
+    return _give(found.text, found.notes, output)
+
+
+@import_.command(name="blis")
+def import_blis(
+    file: Annotated[Path, Parameter(help="A workload specification of BLIS, or either file of a TraceV2.")],
+    /,
+    *,
+    output: Out = None,
+) -> Page | Json | None:
+    """Read a workload specification of BLIS as the workload of a scenario, or its TraceV2 as a trace of Headway."""
+    from headway.interop.sources import is_trace
+
+    if is_trace(file):
+        if output is None:
+            raise HeadwayError("--output: say where the trace is to be written, as in -o trace.jsonl.")
+        return Files(read_format="blis", format="headway").rewrite(file, output)
+    from headway.documents import read_yaml
+    from headway.interop.blis import import_workload
+
+    found = import_workload(read_yaml(file), file.name)
+    return _give(found.text, found.notes, output)
+
+
+def _give(text: str, notes: list[str], output: Path | None) -> Page | None:
+    for note in notes:
+        say(note)
+    if output is None:
+        return Page([], text.rstrip("\n"))
+    output.write_text(text, encoding="utf-8")
+    say(f"wrote {output}")
+    return None

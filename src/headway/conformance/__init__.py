@@ -1,0 +1,1 @@
+"""What any router before OpenAI engines should do, tried with emulated engines behind it."""

@@ -1,0 +1,228 @@
+"""The checks. Each asks the router something, looks at what the engines and the client saw, and says what it found."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from msgspec import Struct
+
+from headway.conformance.client import Answer, Router, get, text
+from headway.conformance.engines import STEP_MS, Engines
+
+PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
+SHEDS: Final = 12
+GONE_S: Final = 4.0  # that an engine is gone
+COLD: Final = 8  # prompts for each engine
+MOST_COLD: Final = 12
+TURNED_AWAY: Final = re.compile(r"reject|shed|refus|fail|error|exhaust|overload")
+STATUS: Final = re.compile(r"429|50[0-9]|5xx")
+BESIDE: Final = re.compile(r"_bucket|retries_total")  # attempts are no requests
+VALUES: Final = re.compile(r'="([^"]*)"')
+
+
+class Finding(Struct):
+    check: str
+    outcome: str
+    detail: str
+
+
+class Bench(Struct):
+    """What a check has at hand."""
+
+    router: Router
+    engines: Engines
+    metrics: str | None = None  # URL of the router's Prometheus page
+
+    def served_by(self, ask: Callable[[], Answer]) -> int | None:
+        """The engine that got the request; None where none did."""
+        before = self.engines.counts()
+        ask()
+        after = self.engines.counts()
+        gained = [index for index, (old, new) in enumerate(zip(before, after, strict=True)) if new > old]
+        return gained[-1] if gained else None
+
+
+def affinity(bench: Bench, api: str) -> tuple[str, str]:
+    """Prompts that begin alike go where the first of them went."""
+    homes: dict[int, int | None] = {}
+    kept = whole = 0
+    for turn in range(4):
+        for group in range(6):
+            prompt = text(f"{api} group {group}") + f" and question {turn}"
+            target = bench.served_by(lambda prompt=prompt: bench.router.ask(prompt, 2, api))  # type: ignore[misc]
+            if turn:
+                whole += 1
+                kept += target is not None and target == homes[group]
+            homes[group] = target
+    used = len({home for home in homes.values() if home is not None})
+    detail = f"{kept} of {whole} went where the last with the same beginning went; engines in use: {used}"
+    return (PASSED if kept >= 0.9 * whole else FAILED), detail
+
+
+def cold_spread(bench: Bench) -> tuple[str, str]:
+    """Prompts that nobody has cached, one at a time, do not all go to one engine."""
+    before = bench.engines.counts()
+    prompts = COLD * len(before)
+    for number in range(prompts):
+        bench.router.ask(text(f"cold {number}"), 1)
+    got = [new - old for old, new in zip(before, bench.engines.counts(), strict=True)]
+    detail = f"{prompts} cold prompts, one at a time: engines got {', '.join(map(str, got))}"
+    return (PASSED if max(got) <= MOST_COLD and min(got) > 0 else FAILED), detail
+
+
+def first_token(bench: Bench) -> tuple[str, str]:
+    answer = bench.router.ask(text("first token"), 20)
+    if not answer.pieces:
+        return FAILED, f"no content came (status {answer.status})"
+    spread = 1000 * (answer.pieces[-1][0] - answer.pieces[0][0])
+    made = (answer.tokens - 1) * STEP_MS
+    detail = f"the first of 20 tokens came {spread:.0f} ms before the last; the engine made them over {made} ms"
+    return (PASSED if answer.tokens >= 20 and spread >= 0.7 * made else FAILED), detail
+
+
+def one_by_one(bench: Bench) -> tuple[str, str]:
+    answer = bench.router.ask(text("one by one"), 20)
+    times = [at for at, _ in answer.pieces]
+    gaps = [1000 * (later - at) for at, later in pairwise(times)]
+    apart = f", {median(gaps):.0f} ms apart" if gaps else ""
+    detail = f"{answer.tokens} tokens came in {len(times)} pieces{apart}; the engine makes one every {STEP_MS} ms"
+    return (PASSED if len(times) >= 16 else FAILED), detail
+
+
+def cancel(bench: Bench) -> tuple[str, str]:
+    ended = len(bench.engines.ended)
+    begun = time.monotonic()
+    answer = bench.router.ask(text("cancel"), 400, leave_after=3)
+    if answer.tokens < 3:
+        return FAILED, f"no answer began (status {answer.status})"
+
+    def told() -> bool:
+        return any(how == "abandoned" for _, how in bench.engines.ended[ended:])
+
+    if bench.engines.until(told, 5.0):
+        return PASSED, f"the engine heard of it, {time.monotonic() - begun:.1f} s after the request"
+    bench.engines.until(lambda: len(bench.engines.ended) > ended, 20.0)
+    return FAILED, "the engine went on generating for nobody"
+
+
+def engine_dies(bench: Bench) -> tuple[str, str]:
+    """A stream whose engine dies must not look complete."""
+    engines = bench.engines
+    with ThreadPoolExecutor(1) as pool:
+        before = engines.counts()
+        asked = pool.submit(bench.router.ask, text("engine dies"), 60)
+        engines.until(lambda: engines.counts() != before, 10.0)
+        struck = next((at for at, (old, new) in enumerate(zip(before, engines.counts(), strict=True)) if new > old), 0)
+        time.sleep(8 * STEP_MS / 1000)
+        engines.strike("crash", struck, seconds=GONE_S)
+        answer = asked.result()
+    engines.wait_until_back()
+    if not answer.tokens:
+        return FAILED, f"no answer began (status {answer.status})"
+    end = "an error event" if answer.error else "a broken connection" if not answer.whole else "an end like any other"
+    if answer.tokens >= 60:
+        end = "all its tokens"
+    honest = answer.tokens >= 60 or ((answer.error or not answer.whole) and not answer.done)
+    return (PASSED if honest else FAILED), f"after {answer.tokens} of 60 tokens the client saw {end}"
+
+
+def others_serve(bench: Bench) -> tuple[str, str]:
+    """While an engine is gone, whatever the router may still believe of it, clients are served."""
+    engines, prompt = bench.engines, text("goes on")
+    struck = bench.served_by(lambda: bench.router.ask(prompt, 2))
+    engines.strike("crash", struck or 0, seconds=GONE_S)
+    after = [bench.router.ask(f"{prompt} question {number}", 2) for number in range(6)]
+    served = sum(one.status == 200 and one.tokens == 2 for one in after)
+    engines.wait_until_back()
+    statuses = ", ".join(str(one) for one in sorted({one.status for one in after}))
+    detail = f"{served} of 6 requests for a prompt of the engine that had gone were served (status {statuses})"
+    return (PASSED if served == 6 else FAILED), detail
+
+
+def overload(bench: Bench) -> tuple[str, str]:
+    """Engines that have had enough: the client is told so, and soon."""
+    bench.engines.strike("503")
+    begun = time.monotonic()
+    try:
+        with ThreadPoolExecutor(SHEDS) as pool:
+            answers = list(pool.map(lambda number: bench.router.ask(text(f"overload {number}"), 2), range(SHEDS)))
+    finally:
+        bench.engines.strike("none")
+    took = time.monotonic() - begun
+    statuses = sorted({answer.status for answer in answers})
+    again = sum("retry-after" in answer.fields for answer in answers)
+    detail = (
+        f"{SHEDS} requests got status {', '.join(map(str, statuses))} within {took:.1f} s, {again} with Retry-After"
+    )
+    return (PASSED if set(statuses) <= {429, 503} else FAILED), detail
+
+
+def counted(bench: Bench) -> tuple[str, str]:
+    """What is turned away is in the router's metrics."""
+    if bench.metrics is None:
+        return UNKNOWN, "no page of metrics was named"
+    before = dict(series(get(bench.metrics)[1]))
+    overload(bench)
+    time.sleep(1.5)
+    status, page = get(bench.metrics)
+    if status != 200:
+        return FAILED, f"{bench.metrics} has no page of metrics (status {status})"
+    grown: dict[str, float] = {}
+    for name, value in series(page):
+        if turned_away(name):
+            metric = name.partition("{")[0]
+            grown[metric] = grown.get(metric, 0.0) + value - before.get(name, 0.0)
+    told = [name for name, by in grown.items() if by >= SHEDS]
+    if not told:
+        return FAILED, f"{SHEDS} requests were turned away, and no counter of such grew by as many"
+    return PASSED, f"{min(told, key=len)} grew by {grown[min(told, key=len)]:g}"
+
+
+def turned_away(name: str) -> bool:
+    """Whether a series counts such requests, by its own name or by what a label says; whose engine it is says nothing,
+    nor does a label that others have too."""
+    metric, _, labels = name.partition("{")
+    if BESIDE.search(metric):
+        return False
+    values = [value for value in VALUES.findall(labels) if "://" not in value]
+    return any(TURNED_AWAY.search(word) for word in (metric, *values)) or any(map(STATUS.fullmatch, values))
+
+
+def series(page: str) -> Iterator[tuple[str, float]]:
+    for line in page.splitlines():
+        name, _, value = line.rpartition(" ")
+        if name and not line.startswith("#"):
+            try:
+                yield name, float(value)
+            except ValueError:
+                continue
+
+
+CHECKS: Final[dict[str, Callable[[Bench], tuple[str, str]]]] = {
+    "chats that begin alike go to one engine": lambda bench: affinity(bench, "chat"),
+    "completions that begin alike go to one engine": lambda bench: affinity(bench, "completions"),
+    "cold prompts are spread at low concurrency": cold_spread,
+    "the first token is not held back": first_token,
+    "tokens are passed on one by one": one_by_one,
+    "a client's cancel reaches the engine": cancel,
+    "a stream whose engine dies does not look complete": engine_dies,
+    "requests go elsewhere while an engine is gone": others_serve,
+    "overload is answered": overload,
+    "what is turned away is counted": counted,
+}
+
+
+def run_checks(bench: Bench, progress: Callable[[int, int], None] | None = None) -> list[Finding]:
+    found = []
+    for number, (name, check) in enumerate(CHECKS.items()):
+        if progress is not None:
+            progress(number, len(CHECKS))
+        outcome, detail = check(bench)
+        found.append(Finding(name, outcome, detail))
+    return found

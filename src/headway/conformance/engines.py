@@ -1,0 +1,82 @@
+"""The engines behind the router that is tried: emulated, in a thread of this process, so that what they get is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from headway.emulator.faults import Fault
+from headway.emulator.host import Host, Settings
+from headway.experiment.emulate import engine_room
+
+STEP_MS: Final = 40  # of a step, long enough to tell tokens apart
+LATENCY: Final = {"model": "fixed", "decode_tokens_per_s": 1000 // STEP_MS, "prefill_tokens_per_s": 200_000}
+CALL_S: Final = 30.0
+
+
+class Engines:
+    def __init__(self, count: int, address: str = "127.0.0.1", port: int = 0) -> None:
+        scenario = {
+            "workload": {"requests": 1, "rate": "1/s", "prompt_tokens": 64, "output_tokens": 8},
+            "cluster": {"instances": count, "latency": LATENCY},
+        }
+        setup, scheduler = engine_room(scenario)
+        self.ended: list[tuple[str, str]] = []  # engines and how a request ended there
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+        async def start() -> None:
+            self.host = Host(self._loop, setup, scheduler, Settings(address, port))
+            for replica in self.host.replicas:
+                replica.on_end = lambda flight, how: self.ended.append((flight.replica.name, how))
+            await self.host.start()
+
+        self._call(start())
+
+    def _call(self, task: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(task, self._loop).result(CALL_S)
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"http://{self.host.address}:{replica.port}" for replica in self.host.replicas]
+
+    @property
+    def model(self) -> str:
+        return self.host.replicas[0].model
+
+    def counts(self) -> list[int]:
+        """Requests that each engine has got."""
+        return [replica.instance.stats.requests for replica in self.host.replicas]
+
+    def strike(self, mode: Any, engine: int | None = None, **more: Any) -> None:
+        """Make something wrong, with one engine or with all."""
+
+        async def run() -> None:
+            for index, replica in enumerate(self.host.replicas):
+                if engine in (None, index):
+                    replica.strike(Fault(mode, **more))
+            await asyncio.sleep(0)
+
+        self._call(run())
+
+    def wait_until_back(self) -> None:
+        """Until none is gone any more."""
+        self.until(lambda: all(replica.server is not None for replica in self.host.replicas), CALL_S)
+
+    def until(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Whether it comes to hold in time."""
+        end = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def stop(self) -> None:
+        self._call(self.host.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CALL_S)

@@ -1,0 +1,202 @@
+"""Answers as vLLM writes them: whole, or as a stream of server-sent events, one a token."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any, Final
+
+import msgspec
+
+from headway.emulator.asked import Asked
+from headway.emulator.tokens import WORDS, logprob, vector, word
+from headway.hashing import stable
+
+DONE: Final = b"data: [DONE]\n\n"
+VECTOR: Final = 16  # numbers of an embedding, where nobody asks for more
+encode: Final = msgspec.json.encode
+
+
+def usage_of(prompt: int, output: int, cached: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + output,
+        "completion_tokens": output,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+class Answer:
+    """Of one request. `head` stands before the choices of each of its documents."""
+
+    object = chunk = ""
+
+    def __init__(self, id: str, created: int, model: str, asked: Asked) -> None:
+        self.id, self.created, self.model, self.asked, self.script = id, created, model, asked, asked.script
+        options = asked.body.stream_options
+        self.continuous = options is not None and options.include_usage and options.continuous_usage_stats
+        self.head = encode({"id": id, "object": self.chunk, "created": created, "model": model})[:-1] + b',"choices":'
+
+    def opening(self) -> bytes:
+        """Before the first token, and together with it."""
+        return b""
+
+    def event(self, choice: bytes, usage: dict[str, Any] | None) -> bytes:
+        tail = b"" if usage is None else b',"usage":' + encode(usage)
+        return b"data: " + self.head + b"[" + choice + b"]" + tail + b"}\n\n"
+
+    def token(self, number: int, last: bool, usage: dict[str, Any] | None) -> bytes:
+        raise NotImplementedError
+
+    def closing(self, usage: dict[str, Any] | None) -> bytes:
+        """After the last token."""
+        final = b"" if usage is None else b"data: " + self.head + b'[],"usage":' + encode(usage) + b"}\n\n"
+        return final + DONE
+
+    def choice(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def whole(self, usage: dict[str, Any], more: dict[str, Any]) -> bytes:
+        document = {"id": self.id, "object": self.object, "created": self.created, "model": self.model}
+        return encode(
+            {
+                **document,
+                "choices": [self.choice()],
+                "service_tier": None,
+                "system_fingerprint": None,
+                "usage": usage,
+                "prompt_logprobs": None,
+                "kv_transfer_params": None,
+                **more,
+            }
+        )
+
+
+class ChatAnswer(Answer):
+    object, chunk = "chat.completion", "chat.completion.chunk"
+
+    def opening(self) -> bytes:
+        delta = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
+        return self.event(delta, None)
+
+    def token(self, number: int, last: bool, usage: dict[str, Any] | None) -> bytes:
+        script, asked = self.script, self.asked
+        piece = script.piece(number)
+        if script.call is None:
+            delta = b'{"content":' + encode(piece) + b"}"
+        else:
+            delta = encode({"tool_calls": [self._call(piece, number == 0)]})
+        probs = b"null" if asked.logprobs is None else encode({"content": [self._logprob(number)]})
+        end = b"null}" if not last else encode(script.reason) + b',"stop_reason":' + encode(script.stop_reason) + b"}"
+        return self.event(b'{"index":0,"delta":' + delta + b',"logprobs":' + probs + b',"finish_reason":' + end, usage)
+
+    def _call(self, piece: str, first: bool) -> dict[str, Any]:
+        call = self.script.call
+        assert call is not None
+        if not first:
+            return {"index": 0, "function": {"arguments": piece}}
+        return {"index": 0, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": piece}}
+
+    def _logprob(self, number: int) -> dict[str, Any]:
+        found = candidates(self.asked, number)
+        entries = [{"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in found]
+        return {**entries[0], "top_logprobs": entries[: self.asked.logprobs]}
+
+    def choice(self) -> dict[str, Any]:
+        script = self.script
+        message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None, "reasoning": None}
+        if script.call is None:
+            message["content"] = script.text(script.tokens)
+        else:
+            function = {"name": script.call.name, "arguments": script.text(script.tokens)}
+            message["tool_calls"] = [{"id": script.call.id, "type": "function", "function": function}]
+        probs = None
+        if self.asked.logprobs is not None:
+            probs = {"content": [self._logprob(number) for number in range(script.tokens)]}
+        return {
+            "index": 0,
+            "message": message,
+            "logprobs": probs,
+            "finish_reason": script.reason,
+            "stop_reason": script.stop_reason,
+        }
+
+
+class CompletionAnswer(Answer):
+    object = chunk = "text_completion"
+
+    def token(self, number: int, last: bool, usage: dict[str, Any] | None) -> bytes:
+        script = self.script
+        probs = b"null" if self.asked.logprobs is None else encode(self._logprobs(number, number + 1))
+        text = encode(script.piece(number))
+        end = (encode(script.reason), encode(script.stop_reason)) if last else (b"null", b"null")
+        choice = b'{"index":0,"text":%b,"logprobs":%b,"finish_reason":%b,"stop_reason":%b}' % (text, probs, *end)
+        return self.event(choice, usage)
+
+    def _logprobs(self, start: int, end: int) -> dict[str, Any]:
+        found = [candidates(self.asked, number) for number in range(start, end)]
+        most = self.asked.logprobs or 0
+        offsets, at = [], len(self.script.text(start))
+        for one in found:
+            offsets.append(at)
+            at += len(one[0][0])
+        return {
+            "text_offset": offsets,
+            "token_logprobs": [one[0][1] for one in found],
+            "tokens": [one[0][0] for one in found],
+            "top_logprobs": [dict(one[: max(1, most)]) for one in found],
+        }
+
+    def choice(self) -> dict[str, Any]:
+        script = self.script
+        return {
+            "index": 0,
+            "text": script.text(script.tokens),
+            "logprobs": None if self.asked.logprobs is None else self._logprobs(0, script.tokens),
+            "finish_reason": script.reason,
+            "stop_reason": script.stop_reason,
+        }
+
+
+class EmbeddingAnswer(Answer):
+    """Of each input a vector, made up of what it says."""
+
+    def whole(self, usage: dict[str, Any], more: dict[str, Any]) -> bytes:
+        body = self.asked.body
+        given = body.input
+        inputs = given if isinstance(given, list) and given and not isinstance(given[0], int) else [given]
+        data, size = [], body.dimensions or VECTOR
+        for index, one in enumerate(inputs):
+            found: Any = vector(stable("embedding", *(one if isinstance(one, list) else [str(one)])), size)
+            if body.encoding_format == "base64":
+                found = base64.b64encode(struct.pack(f"<{len(found)}f", *found)).decode()
+            data.append({"object": "embedding", "index": index, "embedding": found})
+        told = {key: value for key, value in usage.items() if key != "prompt_tokens_details"}
+        told |= {"completion_tokens": 0, "total_tokens": usage["prompt_tokens"]}
+        return encode(
+            {
+                "id": self.id,
+                "object": "list",
+                "created": self.created,
+                "model": self.model,
+                "data": data,
+                "usage": told,
+            }
+        )
+
+
+ANSWERS: Final[dict[str, tuple[str, type[Answer]]]] = {
+    "chat": ("chatcmpl-", ChatAnswer),
+    "completion": ("cmpl-", CompletionAnswer),
+    "embedding": ("embd-", EmbeddingAnswer),
+}
+
+
+def candidates(asked: Asked, number: int) -> list[tuple[str, float]]:
+    """The token that was taken, and further ones that might have been, with their log-probabilities."""
+    seed, most = asked.script.seed, max(1, asked.logprobs or 0)
+    found = [(asked.script.piece(number), logprob(seed, number))]
+    for rank in range(1, most):
+        other = WORDS[(word(seed, number) + rank) % len(WORDS)]
+        found.append((other, logprob(seed, number, rank)))
+    return found

@@ -1,0 +1,193 @@
+"""What a request asks for, as far as it shapes the answer: read of its body, or said by a load generator."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from headway.emulator.content import Aliases, Content, PathContent, TokenContent
+from headway.emulator.script import Script
+from headway.emulator.tokens import drawn_length, ids_of_chat, ids_of_text
+from headway.emulator.tools import called
+from headway.hashing import stable
+from headway.types import HeadwayError, Path
+
+FIELD: Final = b"x-headway-request"  # a header with the same as the body's `headway`
+MOST_TOKENS: Final = 10_000_000
+TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Count = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
+
+
+class PathKeys(Struct, forbid_unknown_fields=True):
+    keys: tuple[int, ...]
+    ends: tuple[Count, ...]
+
+
+class Truth(Struct, forbid_unknown_fields=True):
+    """What only a load generator knows: how long the answer is to be, and which content the prompt has."""
+
+    output_tokens: Count | None = None
+    prompt_tokens: Count | None = None
+    path: PathKeys | None = None
+    output_key: int | None = None  # what the answer is called in the paths of later requests
+    priority: float | None = None
+    adapter: str | None = None
+
+
+class StreamOptions(Struct):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class Body(Struct):
+    model: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    prompt: str | list[Any] | None = None
+    input: str | list[Any] | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=0)] | None = None
+    n: int | None = 1
+    best_of: int | None = 1
+    echo: bool | None = False
+    stop: str | list[str] | None = None
+    include_stop_str_in_output: bool = False
+    logprobs: bool | Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    priority: int | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    encoding_format: str | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=8192)] | None = None
+    headway: Truth | None = None
+
+
+_body: Callable[[bytes], Body] = msgspec.json.Decoder(Body).decode
+_truth: Callable[[bytes], Truth] = msgspec.json.Decoder(Truth).decode
+EMPTY: Final = Truth()
+
+
+class Asked(Struct):
+    """One request, read."""
+
+    kind: str  # chat, completion or embedding
+    body: Body
+    truth: Truth
+    content: Content
+    script: Script
+    logprobs: int | None = None  # candidates beside each token; None: they are not asked for
+
+    @property
+    def priority(self) -> float:
+        """Higher is sooner; vLLM's own field counts the other way."""
+        if self.truth.priority is not None:
+            return self.truth.priority
+        return -float(self.body.priority or 0)
+
+
+class Reader:
+    """Of one model's requests."""
+
+    def __init__(self, model: str, block_tokens: int, aliases: Aliases, mean_output: int, longest: int) -> None:
+        self.block_tokens, self.aliases = block_tokens, aliases
+        self.root = stable("model", model)
+        self.mean_output, self.longest = mean_output, longest
+
+    def read(self, kind: str, data: bytes, told: bytes | None, number: int) -> Asked:
+        """Raises HeadwayError, or one of msgspec's, where it cannot be served."""
+        body = _body(data)
+        truth = body.headway or EMPTY
+        if told is not None:
+            truth = _truth(told)
+        if body.n not in (None, 1) or body.best_of not in (None, 1):
+            raise HeadwayError("n: one answer a request is all that is emulated.")
+        if body.echo:
+            raise HeadwayError("echo: is not emulated; leave it out.")
+        content = self._content(kind, body, truth, number)
+        self._check(content.prompt_tokens)
+        script = Script(content.seed, 1) if kind == "embedding" else self._script(kind, body, truth, content)
+        return Asked(kind, body, truth, content, script, _logprobs(kind, body))
+
+    def _content(self, kind: str, body: Body, truth: Truth, number: int) -> Content:
+        if truth.path is not None:
+            return self._by_path(truth, number)
+        ids = _prompt(kind, body)
+        if not ids:
+            raise HeadwayError("the request has no messages, prompt or input.")
+        return TokenContent(ids, self.root, self.block_tokens, self.aliases, truth.output_key)
+
+    def _by_path(self, truth: Truth, number: int) -> Content:
+        assert truth.path is not None
+        keys, ends = truth.path.keys, truth.path.ends
+        tokens = truth.prompt_tokens or (ends[-1] if ends else 0)
+        if len(keys) != len(ends) or list(ends) != sorted(set(ends)) or (ends and ends[-1] > tokens) or not tokens:
+            raise HeadwayError(
+                "headway.path: `keys` and `ends` are as many, the ends rise and none is beyond the prompt."
+            )
+        return PathContent(Path(keys, ends), tokens, self.block_tokens, truth.output_key, number)
+
+    def _script(self, kind: str, body: Body, truth: Truth, content: Content) -> Script:
+        """The answer: as long as it is said to be, or as the client allows, or as is drawn."""
+        call = called(body.tools, body.tool_choice, content.seed) if kind == "chat" else None
+        most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+        room = self.longest - content.prompt_tokens
+        wanted = truth.output_tokens
+        if call is not None:
+            wanted = len(call.pieces)
+        elif wanted is None and most is None:
+            wanted = drawn_length(content.seed, self.mean_output)
+        most = room if most is None else max(1, min(most, room))
+        cut = wanted is None or wanted > most
+        script = Script(content.seed, most if wanted is None or cut else wanted, "length" if cut else "stop", call)
+        if call is not None and not cut:
+            script.reason = call.reason
+        stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+        if call is None and any(stops):
+            script.stop_at([stop for stop in stops if stop], body.include_stop_str_in_output)
+        return script
+
+    def _check(self, prompt_tokens: int) -> None:
+        if prompt_tokens >= self.longest:
+            raise HeadwayError(
+                f"This model's maximum context length is {self.longest} tokens. However, your request has "
+                f"{prompt_tokens} input tokens. Please reduce the length of the input messages."
+            )
+
+
+def _logprobs(kind: str, body: Body) -> int | None:
+    if kind == "chat":
+        return (body.top_logprobs or 0) if body.logprobs else None
+    if body.logprobs is None or body.logprobs is False:
+        return None
+    return int(body.logprobs)
+
+
+def _prompt(kind: str, body: Body) -> array[int]:
+    """The token ids of the one prompt that a request has."""
+    if kind == "chat":
+        return ids_of_chat(body.messages or [], body.tools) if body.messages else array("I")
+    given = body.prompt if kind == "completion" else body.input
+    if isinstance(given, str):
+        return ids_of_text(given)
+    if not given:
+        return array("I")
+    if kind == "embedding":  # each text is computed; their prompts follow one another
+        found = array("I")
+        for one in given if not isinstance(given[0], int) else [given]:
+            found.extend(ids_of_text(one) if isinstance(one, str) else _ids(one))
+        return found
+    if isinstance(given[0], str | list):
+        if len(given) > 1:
+            raise HeadwayError("prompt: one prompt a request is all that is emulated.")
+        return ids_of_text(given[0]) if isinstance(given[0], str) else _ids(given[0])
+    return _ids(given)
+
+
+def _ids(given: Any) -> array[int]:
+    return array("I", msgspec.convert(given, list[TokenId]))

@@ -1,0 +1,150 @@
+"""What the KV blocks of a request hold: names for the simulator's cache, and hashes and tokens for who hears of them.
+
+A request says what it is made of in one of two ways:
+
+    by tokens   its text, or ids: each full block's name is a hash of its tokens and of all before it
+    by a path   the keys of a workload, as the simulator has them: blocks are named by those, and their tokens made up
+
+What is generated goes by one key, as in the simulator. Where it is known by tokens its blocks have hashes as well, and
+a later prompt that contains them is led to that key (`Aliases`).
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections import OrderedDict
+from typing import Final
+
+import xxhash
+
+from headway.emulator.tokens import WORD_IDS, mixed, word
+from headway.hashing import stable
+from headway.types import Path
+
+MADE_UP: Final = 32_000  # ids of tokens that stand for a path's are below this
+
+
+class Aliases:
+    """The key of generated content by the hash of each of its blocks; the least recently used goes first."""
+
+    def __init__(self, most: int = 262_144) -> None:
+        self.most = most
+        self._keys: OrderedDict[int, int] = OrderedDict()
+
+    def of(self, name: int) -> int:
+        found = self._keys.get(name)
+        if found is None:
+            return name
+        self._keys.move_to_end(name)
+        return found
+
+    def learn(self, name: int, key: int) -> None:
+        self._keys[name] = key
+        self._keys.move_to_end(name)
+        if len(self._keys) > self.most:
+            self._keys.popitem(last=False)
+
+
+class Content:
+    """Of one request. `seed` is what its answer follows from: the same prompt has the same answer."""
+
+    path: Path
+    prompt_tokens: int
+    output_key: int
+    seed: int
+    size: int
+
+    def hash(self, block: int) -> int:
+        raise NotImplementedError
+
+    def tokens(self, block: int) -> list[int]:
+        raise NotImplementedError
+
+    def key(self, block: int) -> int:
+        """What the cache calls a block, by the run that it lies in."""
+        for key, end in self.path.blocks(self.size):
+            if block < end:
+                return key
+        return self.output_key
+
+    def generated(self, tokens: int) -> None:
+        """So many tokens have been generated."""
+
+
+class TokenContent(Content):
+    def __init__(self, ids: array[int], root: int, size: int, aliases: Aliases, output_key: int | None = None) -> None:
+        self.ids, self.size, self.aliases = ids, size, aliases
+        self.prompt_tokens = len(ids)
+        self.names: list[int] = []
+        self._root = root
+        self._chain(ids)
+        keys: list[int] = []
+        ends: list[int] = []
+        for number, name in enumerate(self.names):
+            key = aliases.of(name)
+            if keys and keys[-1] == key:
+                ends[-1] = (number + 1) * size
+            else:
+                keys.append(key)
+                ends.append((number + 1) * size)
+        self.path = Path(tuple(keys), tuple(ends))
+        self.keys = [
+            key for key, end, start in zip(keys, ends, [0, *ends], strict=False) for _ in range(start, end, size)
+        ]
+        rest = _packed(ids[len(self.names) * size :])
+        self.seed = xxhash.xxh3_64_intdigest(rest, self.names[-1] if self.names else root)
+        self.output_key = stable("output", self.seed) if output_key is None else output_key
+
+    def _chain(self, ids: array[int]) -> None:
+        """Names for the blocks that are full and have none yet."""
+        size, digest, names = self.size, xxhash.xxh3_64_intdigest, self.names
+        name = names[-1] if names else self._root
+        packed = memoryview(_packed(ids))
+        for at in range(len(names) * size * 4, len(ids) // size * size * 4, size * 4):
+            name = digest(packed[at : at + size * 4], name)
+            names.append(name)
+
+    def key(self, block: int) -> int:
+        return self.keys[block] if block < len(self.keys) else self.output_key
+
+    def hash(self, block: int) -> int:
+        return self.names[block]
+
+    def tokens(self, block: int) -> list[int]:
+        return self.ids[block * self.size : (block + 1) * self.size].tolist()
+
+    def generated(self, tokens: int) -> None:
+        """Its blocks get names, by which a later prompt finds them."""
+        known = len(self.names)
+        self.ids = self.ids[: self.prompt_tokens]
+        self.ids.extend([WORD_IDS[word(self.seed, number)] for number in range(tokens)])
+        self._chain(self.ids)
+        for name in self.names[known:]:
+            self.aliases.learn(name, self.output_key)
+
+
+class PathContent(Content):
+    def __init__(self, path: Path, prompt_tokens: int, size: int, output_key: int | None, number: int) -> None:
+        self.path, self.prompt_tokens, self.size = path, prompt_tokens, size
+        self.seed = stable("path", *(path.keys[-1:] or (number,)))
+        self.output_key = stable("output", self.seed, number) if output_key is None else output_key
+
+    def hash(self, block: int) -> int:
+        return stable("block", self.key(block), block)
+
+    def tokens(self, block: int) -> list[int]:
+        return made_up(self.key(block), block, self.size)
+
+
+def made_up(key: int, block: int, size: int) -> list[int]:
+    """Token ids that stand for a block of a path: the same for the same content."""
+    seed = stable("tokens", key)
+    return [mixed(seed, block * size + number) % MADE_UP for number in range(size)]
+
+
+def _packed(ids: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        ids = ids[:]
+        ids.byteswap()
+    return ids.tobytes()

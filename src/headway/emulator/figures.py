@@ -1,0 +1,141 @@
+"""A replica's Prometheus page, with vLLM's names. Times are the wall clock's, as its clients would measure them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final, NamedTuple
+
+from headway.sim.instance import Instance
+
+FIRST: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0)
+FIRST_TOKEN: Final = (*FIRST, 80.0, 160.0, 640.0, 2560.0)
+GAPS: Final = (
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+)
+WHOLE: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
+LENGTHS: Final = tuple(float(base * 10**power) for power in range(6) for base in (1, 2, 5))
+HISTOGRAMS: Final = {
+    "time_to_first_token_seconds": FIRST_TOKEN,
+    "inter_token_latency_seconds": GAPS,
+    "request_time_per_output_token_seconds": GAPS,
+    "e2e_request_latency_seconds": (*WHOLE, 960.0, 1920.0, 7680.0),
+    "request_queue_time_seconds": (*WHOLE, 960.0, 1920.0, 7680.0),
+    "request_prompt_tokens": LENGTHS,
+    "request_generation_tokens": LENGTHS,
+}
+REASONS: Final = ("stop", "length", "abort", "error")
+
+
+class Histogram:
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class Moment(NamedTuple):
+    """What changes with every step."""
+
+    running: int
+    waiting: int
+    held: int  # blocks
+    queries: int  # tokens
+    hits: int
+    preemptions: int
+
+
+class Figures:
+    def __init__(self, instance: Instance, model: str, block_tokens: int, caching: bool) -> None:
+        self.instance, self.model, self.block_tokens, self.caching = instance, model, block_tokens, caching
+        self.histograms = {name: Histogram(bounds) for name, bounds in HISTOGRAMS.items()}
+        self.first_token = self.histograms["time_to_first_token_seconds"]
+        self.gap = self.histograms["inter_token_latency_seconds"]
+        self.prompt_tokens = self.generation_tokens = self.cached_tokens = 0
+        self.ended = dict.fromkeys(REASONS, 0)
+        self.frozen: Moment | None = None
+
+    def refused(self, status: int) -> None:
+        """For connections that end before there was a request."""
+        del status
+        self.ended["error"] += 1
+
+    def finished(self, prompt: int, output: int, queued_s: float, each_s: float | None, whole_s: float) -> None:
+        found = self.histograms
+        found["request_prompt_tokens"].add(prompt)
+        found["request_generation_tokens"].add(output)
+        found["request_queue_time_seconds"].add(queued_s)
+        found["e2e_request_latency_seconds"].add(whole_s)
+        if each_s is not None:
+            found["request_time_per_output_token_seconds"].add(each_s)
+
+    def moment(self) -> Moment:
+        instance = self.instance
+        stats, held = instance.stats, instance.cache.held
+        found = (stats.prompt_tokens, stats.cached_tokens, stats.preemptions)
+        return Moment(len(instance.running), instance.queued(), held, *found)
+
+    def freeze(self) -> None:
+        """Pages tell of this moment until the next that is frozen."""
+        self.frozen = self.moment()
+
+    def page(self) -> str:
+        labels, cache = f'engine="0",model_name="{_escaped(self.model)}"', self.instance.cache
+        now = self.frozen or self.moment()
+        lines: list[str] = []
+        for name, value in (
+            ("num_requests_running", now.running),
+            ("num_requests_waiting", now.waiting),
+            ("kv_cache_usage_perc", now.held / cache.total),
+        ):
+            lines += [f"# TYPE vllm:{name} gauge", f"vllm:{name}{{{labels}}} {float(value)}"]
+        for name, value in (
+            ("prefix_cache_queries", now.queries),
+            ("prefix_cache_hits", now.hits),
+            ("num_preemptions", now.preemptions),
+            ("prompt_tokens", self.prompt_tokens),
+            ("prompt_tokens_cached", self.cached_tokens),
+            ("generation_tokens", self.generation_tokens),
+        ):
+            lines += [f"# TYPE vllm:{name}_total counter", f"vllm:{name}_total{{{labels}}} {float(value)}"]
+        lines.append("# TYPE vllm:request_success_total counter")
+        for reason, count in self.ended.items():
+            lines.append(f'vllm:request_success_total{{{labels},finished_reason="{reason}"}} {float(count)}')
+        for name, histogram in self.histograms.items():
+            lines.append(f"# TYPE vllm:{name} histogram")
+            below = 0
+            for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
+                below += count
+                lines.append(f'vllm:{name}_bucket{{{labels},le="{bound}"}} {float(below)}')
+            lines += [f"vllm:{name}_count{{{labels}}} {float(below)}", f"vllm:{name}_sum{{{labels}}} {histogram.sum}"]
+        config = f'block_size="{self.block_tokens}",enable_prefix_caching="{self.caching}",engine="0"'
+        config += f',num_gpu_blocks="{cache.total}"'
+        lines += ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{config}}} 1.0"]
+        return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

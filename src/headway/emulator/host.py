@@ -1,0 +1,164 @@
+"""One process with many replicas: each has a port of its own, all run in one loop and by one clock."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway.emulator.asked import Reader
+from headway.emulator.content import Aliases
+from headway.emulator.paths import Paths
+from headway.emulator.replica import Replica
+from headway.emulator.room import Room
+from headway.sim.setup import ClusterSetup
+from headway.types import HeadwayError, Json
+
+LAST_PORT: Final = 65535
+
+
+class Settings(Struct, frozen=True):
+    address: str = "127.0.0.1"
+    port: int = 9100  # of the first replica, those of the others follow; 0: any that are free
+    speed: float = 1.0  # simulated seconds a second
+    model: str | None = None  # what clients may call the model besides its own name
+    mean_output: int = 128  # tokens of an answer whose length nobody has said
+    longest: int | None = None  # tokens of a prompt and its answer; None: as many as the KV cache holds
+    events: str | None = None  # host of the KV events, as in tcp://127.0.0.1; None: there are none
+    events_port: int = 5557  # of the first replica's; each has this for events and the next to ask for old ones
+    tick_s: float | None = None  # pages are as of the clock's last multiple of this; None: as of now
+
+
+class Host:
+    """`setup` has the engines, idle; the scheduler is that of each."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, setup: ClusterSetup, scheduler: Any, settings: Settings
+    ) -> None:
+        self.loop, self.setup, self.settings = loop, setup, settings
+        self.address = settings.address
+        self.room = Room(loop, setup, scheduler, settings.speed, settings.tick_s)
+        self.paths = Paths(self)
+        self.aliases = Aliases()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.replicas = [self._replica(index) for index in range(len(setup.engines))]
+        for replica in self.replicas:
+            self.room.on_tick.append(replica.figures.freeze)
+        if settings.events is not None:
+            self.room.on_step.append(lambda index, _: self.replicas[index].stepped())
+            self.room.on_settled.append(self._settled)
+
+    def _replica(self, index: int) -> Replica:
+        settings, view = self.settings, self.setup.engines[index].view
+        models = tuple(dict.fromkeys(filter(None, (settings.model, *view.serves, view.model))))
+        longest = view.kv_blocks * self.setup.block_tokens
+        if settings.longest is not None:
+            longest = min(longest, settings.longest)
+        reader = Reader(view.model, self.setup.block_tokens, self.aliases, settings.mean_output, longest)
+        return Replica(self, index, reader, models)
+
+    def _settled(self, now: int) -> None:
+        for replica in self.replicas:
+            replica.settled()
+
+    async def start(self) -> None:
+        settings = self.settings
+        self._check_ports("--listen", settings.port, 1)
+        if settings.events is not None:
+            self._check_ports("--events", settings.events_port, 2)
+        for number, replica in enumerate(self.replicas):
+            port = settings.port + number if settings.port else 0
+            try:
+                await replica.start(settings.address, port)
+            except OSError as error:
+                why = error.strerror or str(error)
+                raise HeadwayError(f"--listen: {settings.address}:{port} cannot be listened on: {why}.") from None
+            if settings.events is not None:
+                self._publish(replica, number)
+
+    def _check_ports(self, option: str, first: int, each: int) -> None:
+        most, wanted = (LAST_PORT + 1 - first) // each, len(self.replicas)
+        if first and wanted > most:
+            wrong = f"from port {first} on there is room for {most} replicas and not for {wanted}"
+            raise HeadwayError(f"{option}: {wrong}; begin with a lower port.")
+
+    def _publish(self, replica: Replica, number: int) -> None:
+        from headway.emulator.kv_publisher import KvPublisher
+
+        settings = self.settings
+        first = settings.events_port + 2 * number if settings.events_port else 0
+        ports = (first, first + 1) if first else ("*", "*")
+        replica.publisher = KvPublisher(
+            replica.instance,
+            self.loop,
+            f"{settings.events}:{ports[0]}",
+            f"{settings.events}:{ports[1]}",
+            f"kv@{replica.name}",
+        )
+
+    async def stop(self) -> None:
+        for replica in self.replicas:
+            replica.stop()
+        self.room.close()
+        for task in self.tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+
+    def spawn(self, task: Coroutine[Any, Any, None]) -> None:
+        made = self.loop.create_task(task)
+        self.tasks.add(made)
+        made.add_done_callback(self.tasks.discard)
+
+    def named(self, name: str) -> Replica:
+        for replica in self.replicas:
+            if replica.name == name:
+                return replica
+        known = ", ".join(replica.name for replica in self.replicas)
+        raise HeadwayError(f"faults.replica: there is no {name!r}; there are {known}.")
+
+    def index_of(self, name: Any) -> int:
+        """Of a replica that has computed a prompt; -1 where it is none of these."""
+        return next((replica.index for replica in self.replicas if replica.name == name), -1)
+
+    def describe(self, replica: Replica) -> Json:
+        found: Json = {
+            "name": replica.name,
+            "url": f"http://{f'[{self.address}]' if ':' in self.address else self.address}:{replica.port}",
+            "models": list(replica.models),
+            "role": replica.instance.view.role,
+            "fault": replica.fault.mode,
+        }
+        if replica.publisher is not None:
+            found |= {"events": replica.publisher.endpoint, "events_replay": replica.publisher.replay}
+        return found
+
+
+def run(setup: ClusterSetup, scheduler: Any, settings: Settings, started: Callable[[list[Json]], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C; `started` is told who is there."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(_serve(setup, scheduler, settings, started))
+        return
+    uvloop.run(_serve(setup, scheduler, settings, started))
+
+
+async def _serve(
+    setup: ClusterSetup, scheduler: Any, settings: Settings, started: Callable[[list[Json]], None]
+) -> None:
+    loop = asyncio.get_running_loop()
+    host = Host(loop, setup, scheduler, settings)
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    try:
+        await host.start()
+        started([host.describe(replica) for replica in host.replicas])
+        await ended.wait()
+    finally:
+        await host.stop()

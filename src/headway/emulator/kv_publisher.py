@@ -1,0 +1,180 @@
+"""What a replica tells of its KV cache, over ZMQ, as vLLM does: blocks that are stored, with their tokens, and removed,
+in numbered batches, of which the last can be asked for again.
+
+The simulator's cache is the truth: prompt blocks are told with the step that computed them, generated ones when their
+request ends, and what makes room when it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from headway.emulator.content import Content
+from headway.sim.instance import Instance
+from headway.sim.job import Job
+from headway.types import HeadwayError
+
+END: Final = (-1).to_bytes(8, "big", signed=True)
+KEPT: Final = 10_000  # batches that can be asked for again
+LOOK_S: Final = 0.5  # however well ZMQ wakes us
+pack: Final = msgspec.msgpack.Encoder().encode
+
+
+class KvPublisher:
+    """`told` holds what listeners know of: the hash of each block by its key and place."""
+
+    def __init__(
+        self, instance: Instance, loop: asyncio.AbstractEventLoop, endpoint: str, replay: str, topic: str
+    ) -> None:
+        try:
+            import zmq
+        except ImportError:
+            raise HeadwayError("--events: need pyzmq; install headway[gateway].") from None
+        self.zmq, self.instance, self.loop = zmq, instance, loop
+        self.size, self.topic = instance.block_tokens, topic.encode()
+        self.log: list[Any] = []
+        instance.cache.log = self.log
+        self.told: dict[int, dict[int, int]] = {}
+        self.number = 0
+        self.kept: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
+        self.events: list[dict[str, Any]] = []
+        self.context = zmq.Context()
+        self.pub = self._bound(zmq.PUB, endpoint)
+        self.router = self._bound(zmq.ROUTER, replay)
+        self.endpoint: str = self.pub.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.replay: str = self.router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.fd = self.router.getsockopt(zmq.FD)
+        loop.add_reader(self.fd, self._asked)
+        self.timer = loop.call_later(LOOK_S, self._look)
+
+    def _bound(self, kind: int, endpoint: str) -> Any:
+        socket = self.context.socket(kind)
+        socket.setsockopt(self.zmq.LINGER, 0)
+        socket.setsockopt(self.zmq.SNDHWM, 100_000)
+        try:
+            socket.bind(endpoint)
+        except self.zmq.ZMQError as error:
+            raise HeadwayError(f"--events: {endpoint} cannot be listened on: {error}.") from None
+        return socket
+
+    def close(self) -> None:
+        self.timer.cancel()
+        self.loop.remove_reader(self.fd)
+        self.pub.close()
+        self.router.close()
+        self.context.term()
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def settle(self, computed: Iterable[tuple[Job, Content]]) -> None:
+        """Tell of what has gone, and of the blocks of these requests as far as they are cached and nobody knows."""
+        if self.log:
+            self._gone()
+        for job, content in computed:
+            self._stored(job, content)
+        self._send()
+
+    def cleared(self) -> None:
+        """The cache was emptied."""
+        self.log.clear()
+        self.told.clear()
+        self.events = [{"type": "AllBlocksCleared"}]
+        self._send()
+
+    def restart(self) -> None:
+        """The engine is a new one: it says nothing of the old, and counts from 0."""
+        self.log.clear()
+        self.told.clear()
+        self.events.clear()
+        self.kept.clear()
+        self.number = 0
+
+    def _gone(self) -> None:
+        cache, hashes = self.instance.cache, []
+        for key in dict.fromkeys(key for _, key, _ in self.log):
+            known = self.told.get(key)
+            if known is None:
+                continue
+            for block in sorted(known, reverse=True):
+                if not held(cache.pieces.get(key), block):
+                    hashes.append(known.pop(block))
+            if not known:
+                del self.told[key]
+        self.log.clear()
+        if hashes:
+            self.events.append({"type": "BlockRemoved", "block_hashes": hashes, "medium": "GPU"})
+
+    def _stored(self, job: Job, content: Content) -> None:
+        pieces, size = self.instance.cache.pieces, self.size
+        if job.computed > content.prompt_tokens:
+            content.generated(job.generated)
+        blocks: list[int] = []
+        for block in range(job.computed // size):
+            key = content.key(block)
+            known = self.told.get(key)
+            if (known is None or block not in known) and held(pieces.get(key), block):
+                if blocks and blocks[-1] != block - 1:
+                    self._tell(blocks, content, job)
+                    blocks = []
+                blocks.append(block)
+                self.told.setdefault(key, {})[block] = content.hash(block)
+        if blocks:
+            self._tell(blocks, content, job)
+
+    def _tell(self, blocks: list[int], content: Content, job: Job) -> None:
+        self.events.append(
+            {
+                "type": "BlockStored",
+                "block_hashes": [content.hash(block) for block in blocks],
+                "parent_block_hash": content.hash(blocks[0] - 1) if blocks[0] else None,
+                "token_ids": [token for block in blocks for token in content.tokens(block)],
+                "block_size": self.size,
+                "lora_id": None,
+                "medium": "GPU",
+                "lora_name": job.request.adapter,
+            }
+        )
+
+    def _send(self) -> None:
+        if not self.events:
+            return
+        payload = pack([time.time(), self.events, 0])
+        self.events = []
+        self.pub.send_multipart((self.topic, self.number.to_bytes(8, "big"), payload))
+        self.kept.append((self.number, payload))
+        self.number += 1
+
+    # --- what is asked for again -------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._asked()
+        self.timer = self.loop.call_later(LOOK_S, self._look)
+
+    def _asked(self) -> None:
+        while True:
+            try:
+                frames = self.router.recv_multipart(self.zmq.NOBLOCK)
+            except self.zmq.Again:
+                return
+            if len(frames) != 3 or len(frames[2]) != 8:
+                continue
+            first = int.from_bytes(frames[2], "big")
+            for number, payload in self.kept:
+                if number >= first:
+                    self.router.send_multipart((frames[0], b"", self.topic, number.to_bytes(8, "big"), payload))
+            self.router.send_multipart((frames[0], b"", b"", END, b""))
+
+
+def held(piece: Any, block: int) -> bool:
+    """Whether a block is among a key's pieces."""
+    while piece is not None:
+        if piece.start <= block < piece.end:
+            return True
+        piece = piece.next
+    return False

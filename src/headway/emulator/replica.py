@@ -1,0 +1,296 @@
+"""One emulated engine: its HTTP side, with the paths that vLLM has, and what befalls it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from errno import EMFILE
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from headway.emulator.asked import FIELD, Asked, Reader
+from headway.emulator.content import Content
+from headway.emulator.faults import AT_THE_DOOR, WELL, Fault
+from headway.emulator.figures import Figures
+from headway.emulator.flight import Flight
+from headway.emulator.kv_publisher import KvPublisher
+from headway.gateway.answers import head_of
+from headway.gateway.wire import Client, Incoming, Limits
+from headway.sim.job import Job
+from headway.types import HeadwayError, Request
+
+if TYPE_CHECKING:
+    from headway.emulator.host import Host
+
+ASKED: Final = {
+    b"/v1/chat/completions": "chat",
+    b"/v1/completions": "completion",
+    b"/v1/embeddings": "embedding",
+}
+VERSION: Final = "0.32.0+headway"  # whose API this follows
+SWEEP_S: Final = 1.0
+TYPES: Final = {400: "BadRequestError", 404: "NotFoundError", 405: "MethodNotAllowedError"}
+log = logging.getLogger(__name__)
+
+
+class Replica:
+    """What `Client` knows as its app."""
+
+    def __init__(self, host: Host, index: int, reader: Reader, models: tuple[str, ...]) -> None:
+        self.host, self.room, self.index, self.reader, self.models = host, host.room, index, reader, models
+        self.loop: asyncio.AbstractEventLoop = host.loop
+        self.instance = self.room.instances[index]
+        self.name, self.model = self.instance.view.id, models[0]
+        self.figures = Figures(self.instance, self.model, host.setup.block_tokens, host.setup.prefix_caching)
+        self.limits = Limits()
+        self.keyring, self.held_bytes = None, 0  # `Client` looks at them; all may ask
+        self.clients: dict[Client, None] = {}
+        self.draining = False
+        self.fault, self.left = WELL, 0  # what is wrong, and how many requests or tokens are left until or of it
+        self.heal: asyncio.TimerHandle | None = None
+        self.port = 0
+        self.server: asyncio.Server | None = None
+        self.publisher: KvPublisher | None = None
+        self.touched: list[tuple[Job, Content]] = []  # requests whose blocks have been computed at this instant
+        self.on_end: Callable[[Flight, str], None] | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def seconds(self) -> float:
+        return self.loop.time()
+
+    def created(self) -> int:
+        return int(time.time())
+
+    async def start(self, address: str, port: int) -> None:
+        self.server = await self.loop.create_server(lambda: Client(self), address, port, backlog=4096)
+        if not self.server.sockets:  # the loop skips addresses that it gets no socket for
+            self.server.close()
+            raise OSError(EMFILE, os.strerror(EMFILE))
+        self.port = self.server.sockets[0].getsockname()[1]
+        if self._sweeper is None:
+            self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+
+    def stop(self) -> None:
+        self.close()
+        for timer in (self._sweeper, self.heal):
+            if timer is not None:
+                timer.cancel()
+        if self.publisher is not None:
+            self.publisher.close()
+
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+        for client in list(self.clients):
+            client.transport.abort()
+
+    def _sweep(self) -> None:
+        now = self.seconds()
+        for client in list(self.clients):
+            client.overdue(now)
+        self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+
+    # --- a request ---------------------------------------------------------------------------------------------------
+
+    def begin(self, client: Client, incoming: Incoming) -> None:
+        path = incoming.target.partition(b"?")[0]
+        kind = ASKED.get(path)
+        if kind is None or incoming.method != b"POST":
+            self.host.paths.answer(self, client, incoming, path)
+            return
+        if self.fault.mode in AT_THE_DOOR:
+            self._fail(client, incoming)
+            return
+        number = self.room.number()
+        told = next((value for name, value in incoming.fields if name == FIELD), None)
+        try:
+            asked = self.reader.read(kind, incoming.body, told, number)
+        except (msgspec.MsgspecError, HeadwayError, RecursionError) as error:
+            self.refuse(client, incoming, 400, str(error))
+            return
+        model = asked.body.model
+        if model and model not in self.models:
+            self.refuse(client, incoming, 404, f"The model `{model}` does not exist.")
+            return
+        self._fly(client, incoming, asked, number)
+
+    def _fly(self, client: Client, incoming: Incoming, asked: Asked, number: int) -> None:
+        content, params = asked.content, asked.body.kv_transfer_params or {}
+        request = Request(
+            number,
+            self.room.now_ps(),
+            content.prompt_tokens,
+            content.path,
+            self.model,
+            max_tokens=asked.body.max_completion_tokens or asked.body.max_tokens,
+            adapter=asked.truth.adapter,
+        )
+        job = self.room.job(request, asked.script.tokens, content.output_key)
+        given = next((value for name, value in incoming.fields if name == b"x-request-id"), b"")
+        id = given.decode("latin-1") if given else f"{number:032x}"
+        flight = Flight(self, client, incoming, asked, job, id)
+        client.exchange = flight
+        handed = None
+        if params.get("do_remote_prefill"):
+            handed = self.host.index_of(params.get("remote_engine_id"))
+        flight.enqueued_ps = self.room.submit(self.index, job, flight, asked.priority, handed)
+
+    def _fail(self, client: Client, incoming: Incoming) -> None:
+        mode = self.fault.mode
+        if self.fault.requests is not None:
+            self.left -= 1
+            if self.left == 0:  # it befalls nobody else
+                self.strike(WELL)
+        if mode == "reset":
+            client.transport.abort()
+        else:
+            self.refuse(client, incoming, int(mode), "the engine fails, as it was told to")
+
+    # --- what flights tell -------------------------------------------------------------------------------------------
+
+    def first_token(self, flight: Flight, now: int) -> None:
+        self.figures.first_token.add(self.room.seconds(now - flight.enqueued_ps))
+        self.figures.prompt_tokens += flight.asked.content.prompt_tokens
+        self.figures.cached_tokens += self.cached_tokens(flight.job)
+
+    def tokens_made(self, tokens: int) -> None:
+        self.figures.generation_tokens += tokens
+        if self.fault.mode == "crash-after-tokens" and self.left >= 0:
+            self.left -= tokens
+            if self.left <= 0:
+                self.left = -1  # it crashes once
+                self.loop.call_soon(self.crash)
+
+    def cached_tokens(self, job: Job) -> int:
+        return self.room.fleet.recorder.cached_tokens[job.row]
+
+    def finished(self, flight: Flight, now: int) -> None:
+        room, script = self.room, flight.asked.script
+        started = room.fleet.recorder.started_ps[flight.job.row]
+        queued = 0 if started < 0 else started - flight.enqueued_ps
+        each = None if script.tokens < 2 else room.seconds(now - flight.first_ps) / (script.tokens - 1)
+        whole = room.seconds(now - flight.enqueued_ps)
+        self.figures.finished(flight.asked.content.prompt_tokens, script.tokens, room.seconds(queued), each, whole)
+        self.figures.ended["length" if script.reason == "length" else "stop"] += 1
+        flight.asked.content.generated(flight.job.generated)
+        if self.publisher is not None:
+            self.touched.append((flight.job, flight.asked.content))
+        if self.on_end is not None:
+            self.on_end(flight, "completed")
+
+    def abandoned(self, flight: Flight) -> None:
+        """Its client has gone."""
+        self.figures.ended["abort"] += 1
+        self.room.cancel(self.index, flight.job)
+        if self.on_end is not None:
+            self.on_end(flight, "abandoned")
+
+    def handed(self, flight: Flight) -> dict[str, Any]:
+        """Where the KV cache of a prompt lies that was computed for another engine."""
+        params = flight.asked.body.kv_transfer_params or {}
+        if not params.get("do_remote_decode"):
+            return {}
+        blocks = -(-flight.asked.content.prompt_tokens // self.room.fleet.block_tokens)
+        return {
+            "kv_transfer_params": {
+                "do_remote_prefill": True,
+                "do_remote_decode": False,
+                "remote_engine_id": self.name,
+                "remote_request_id": flight.id,
+                "remote_block_ids": [list(range(blocks))],
+                "remote_host": self.host.address,
+                "remote_port": self.port,
+                "tp_size": 1,
+            }
+        }
+
+    def stepped(self) -> None:
+        """A step has ended; its chunks of prompts are computed."""
+        if self.publisher is not None:
+            for job, _ in self.instance.chunks:
+                flight = self.room.sinks.get(job)
+                if isinstance(flight, Flight):
+                    self.touched.append((job, flight.asked.content))
+
+    def settled(self) -> None:
+        if self.publisher is not None and (self.touched or self.publisher.log):
+            touched, self.touched = self.touched, []
+            self.publisher.settle(touched)
+
+    # --- what befalls it ---------------------------------------------------------------------------------------------
+
+    def strike(self, fault: Fault) -> None:
+        if self.heal is not None:
+            self.heal.cancel()
+            self.heal = None
+        self._recover(returns=fault.mode != "crash")  # who is gone already stays so
+        self.fault = fault
+        self.left = fault.tokens if fault.mode == "crash-after-tokens" else fault.requests or 0
+        if fault.mode == "slow":
+            self.room.slow(self.index, Fraction(fault.factor).limit_denominator(1000))
+        elif fault.mode == "hang":
+            self.room.stuck.add(self.index)
+        elif fault.mode == "crash":
+            self.crash()
+        if fault.seconds is not None and fault.mode not in ("none", "crash", "crash-after-tokens"):
+            self.heal = self.loop.call_later(fault.seconds, self._recover)
+
+    def _recover(self, returns: bool = True) -> None:
+        """All is well again."""
+        was, self.fault = self.fault, WELL
+        if was.mode in ("slow", "hang"):
+            self.room.sound(self.index)
+        if self.server is None and self.port and returns:
+            self.host.spawn(self._return())
+
+    async def _return(self) -> None:
+        try:
+            await self.start(self.host.address, self.port)
+        except OSError as error:
+            log.warning("%s cannot listen on port %d again: %s", self.name, self.port, error)
+
+    def crash(self) -> None:
+        """It is gone, and its port with it; after a while, where that is said, a new one stands there."""
+        for sink in self.room.crash(self.index):
+            if isinstance(sink, Flight):
+                sink.over = True
+                self.figures.ended["error"] += 1
+                if self.on_end is not None:
+                    self.on_end(sink, "lost")
+        self.touched = []
+        self.close()
+        if self.publisher is not None:
+            self.publisher.restart()
+        if self.fault.seconds is not None:
+            self.heal = self.loop.call_later(self.fault.seconds, self._recover)
+
+    # --- answers of its own ------------------------------------------------------------------------------------------
+
+    def refuse(self, client: Client, incoming: Incoming, status: int, why: str) -> None:
+        """In vLLM's words."""
+        kind = TYPES.get(status, "InternalServerError")
+        body = msgspec.json.encode({"error": {"message": why, "type": kind, "param": None, "code": status}})
+        self.say(client, incoming, status, body)
+
+    def say(
+        self,
+        client: Client,
+        incoming: Incoming,
+        status: int,
+        body: bytes,
+        *,
+        kind: str = "application/json",
+        request_id: str | None = None,
+    ) -> None:
+        fields = [("x-engine", self.name)]
+        if request_id is not None:
+            fields.append(("x-request-id", request_id))
+        head = head_of(status, len(body), tuple(fields), close=not incoming.keep_alive, kind=kind)
+        client.transport.write(head + body)
+        client.done(incoming.keep_alive)

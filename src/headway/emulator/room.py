@@ -1,0 +1,294 @@
+"""The simulator's instances, driven by the wall clock.
+
+Every step is planned alone. When it ends, by its *nominal* time, its tokens are handed out and the next begins at that
+same nominal time, however late the timer was: nothing drifts, and whatever comes finds the state that the simulator
+would have at that instant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from heapq import heappop, heappush
+from typing import Any, Final, Protocol
+
+from headway.emulator.rows import Rows
+from headway.sim.fleet import INDEX_BITS, Fleet
+from headway.sim.handover import Handover, Incoming
+from headway.sim.instance import Instance
+from headway.sim.job import Job
+from headway.sim.leap import NEVER
+from headway.sim.setup import ClusterSetup, TransferSetup
+from headway.types import NO_PRIORITY, PS_PER_SECOND, Request
+
+MASK: Final = (1 << INDEX_BITS) - 1
+FAST: Final = 1 << 60  # bytes a second, of a link that is as good as none
+UNSEEN: Final = TransferSetup(FAST, 0, 0, 1, first_token=False)  # KV blocks that come from nobody here
+
+
+class Sink(Protocol):
+    """Who waits for a request's tokens."""
+
+    def grown(self, tokens: int, now: int) -> None:
+        """It has so many by now."""
+
+    def finished(self, tokens: int, now: int) -> None:
+        """The last of them has come."""
+
+
+class Room:
+    """All instances of a process. Times are picoseconds of simulated time, which passes `speed` times as fast as
+    the loop's own."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        setup: ClusterSetup,
+        scheduler: Any,
+        speed: float = 1.0,
+        tick_s: float | None = None,
+    ) -> None:
+        """`tick_s`: the loop's clock ticks at its multiples, and `on_tick` hears of each."""
+        assert setup.leap is False, "every step is planned alone"
+        self.loop, self.speed, self.tick_s = loop, speed, tick_s
+        self.fleet = Fleet(setup, scheduler)
+        self.instances: list[Instance] = self.fleet.instances
+        self.fleet.watch()
+        self.rows = Rows(self.fleet.recorder, self.instances)
+        self.sinks: dict[Job, Sink] = {}
+        self.on_step: list[Callable[[int, int], None]] = []  # told which instance has ended a step, and when
+        self.on_settled: list[Callable[[int], None]] = []  # told when all that happens at an instant has
+        self.on_tick: list[Callable[[], None]] = []  # told of a tick, when all has happened that was due by then
+        self.stuck: set[int] = set()  # instances whose steps do not end
+        self.wires: dict[int, int] = {}  # links for KV blocks from afar, by instance
+        self.origin = loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ps = NEVER
+        self.requests = 0
+        self.tick_ps = NEVER if tick_s is None else self._tick_after(0)
+
+    def now_ps(self) -> int:
+        return int((self.loop.time() - self.origin) * self.speed * PS_PER_SECOND)
+
+    def seconds(self, ps: int) -> float:
+        """How long it is by the wall clock."""
+        return ps / PS_PER_SECOND / self.speed
+
+    # --- what comes from outside -------------------------------------------------------------------------------------
+
+    def submit(self, index: int, job: Job, sink: Sink, priority: float = 0.0, handed: int | None = None) -> int:
+        """A request comes to an instance, at this instant. `handed` is the instance that has computed its prompt; -1
+        where that is none of these."""
+        now = self.catch_up()
+        instance = self.instances[index]
+        self.rows.take(job, now)
+        self.sinks[job] = sink
+        instance.stats.requests += 1
+        if handed is not None:
+            self._hand(job, index, handed, now)
+        before = instance.end
+        self.fleet.moved(index, before, instance.enqueue(job, now, priority, NO_PRIORITY.hints))
+        self._settle(now)
+        self._arm()
+        return now
+
+    def _hand(self, job: Job, index: int, source: int, now: int) -> None:
+        """Its KV blocks are on another instance, and come over that one's link before it can go on."""
+        instance = self.instances[index]
+        instance.loads = True  # from now on it looks whether blocks have to come first
+        transfer = None if source < 0 else self.instances[source].transfer
+        link = None if source < 0 else self.fleet.outgoing.get(source)
+        if transfer is None or link is None:
+            transfer, link = UNSEEN, self._wire(index)
+        unlike = TransferSetup(
+            transfer.bandwidth, transfer.latency_ps, transfer.token_bytes, transfer.grain_tokens, first_token=False
+        )
+        done = Job(job.request, 1, job.output_key, self.fleet.block_tokens, False)
+        job.awaits = Handover(done, job, max(source, 0), index, link, unlike, Incoming(None))
+        job.awaits.done = True
+        job.started, job.prefilled = True, job.request.prompt_tokens  # it was elsewhere
+
+    def _wire(self, index: int) -> int:
+        if index not in self.wires:
+            self.wires[index] = self.fleet.links.add(FAST, 0)
+        return self.wires[index]
+
+    def cancel(self, index: int, job: Job) -> None:
+        """The client of a request has gone. It leaves with the step that is under way, or at once where it waits."""
+        now = self.catch_up()
+        if self.sinks.pop(job, None) is None:
+            return
+        instance = self.instances[index]
+        before = instance.end
+        self.fleet.moved(index, before, instance.expire(job, now))
+        self._settle(now)
+        self._arm()
+
+    def slow(self, index: int, factor: Fraction) -> None:
+        """Its steps take longer from the next on."""
+        now = self.catch_up()
+        self.instances[index].slow(now, factor, NEVER)
+
+    def sound(self, index: int) -> None:
+        """Its steps take as long as they should, and end: that under way when it would have, or now."""
+        now = self.catch_up()
+        instance = self.instances[index]
+        factor = math.prod((own for _, own in instance.pace.slowed), start=Fraction(1))
+        instance.pace.slowed.clear()
+        instance.paced_until = now
+        self.stuck.discard(index)
+        if instance.end >= 0:
+            nominal = instance.start + int((instance.end - instance.start) / factor) if factor > 1 else instance.end
+            instance.end = max(nominal, now)
+            heappush(self.fleet.ends, instance.end << INDEX_BITS | index)
+        self._arm()
+
+    def crash(self, index: int) -> list[Sink]:
+        """All requests of an instance are lost, and what it had cached."""
+        now = self.catch_up()
+        instance = self.instances[index]
+        lost = [*instance.vacate(now), *self.fleet.done]
+        self.fleet.done.clear()
+        self.fleet.first_tokens.clear()
+        instance.cool(now)
+        self._arm()
+        found: list[Sink] = []
+        for job in lost:
+            self.rows.give_back(job)
+            if (sink := self.sinks.pop(job, None)) is not None:
+                found.append(sink)
+        return found
+
+    def forget(self, index: int) -> bool:
+        """Empty an instance's cache; False where requests hold blocks of it."""
+        now = self.catch_up()
+        cache = self.instances[index].cache
+        if cache.held:
+            return False
+        cache.now = now
+        evicted = cache.evicted
+        cache.evict(cache.idle)
+        cache.evicted = evicted  # it was not for want of room
+        return True
+
+    # --- time passes -------------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> int:
+        """Do all that was due by now."""
+        now = self.now_ps()
+        while (at := self._next_ps()) <= now:
+            if at > self.tick_ps:
+                self._tick(at - 1)
+            self._instant(at)
+        if now >= self.tick_ps:
+            self._tick(now)
+        return now
+
+    def _tick(self, until: int) -> None:
+        """The clock has ticked, for the last time at `until` or before, and nothing has happened since."""
+        for hear in self.on_tick:
+            hear()
+        self.tick_ps = self._tick_after(until)
+
+    def _tick_after(self, at: int) -> int:
+        assert self.tick_s is not None
+        number = math.floor((self.origin + self.seconds(at)) / self.tick_s)
+        found = at
+        while found <= at:
+            number += 1
+            found = int((number * self.tick_s - self.origin) * self.speed * PS_PER_SECOND)
+        return found
+
+    def _next_ps(self) -> int:
+        """When something happens next, as far as is known."""
+        fleet = self.fleet
+        end, links = fleet.ends[0] >> INDEX_BITS, fleet.links
+        if links.next_ps <= end:
+            links.make_sure(end)
+        return min(end, links.next_ps)
+
+    def _instant(self, at: int) -> None:
+        fleet = self.fleet
+        ends, instances, links = fleet.ends, self.instances, fleet.links
+        while ends[0] >> INDEX_BITS == at:
+            index = heappop(ends) & MASK
+            instance = instances[index]
+            if instance.end == at and index not in self.stuck:
+                instance.finish_run(at)
+                fleet.begins.append(index)
+                self._hand_out(instance, at)
+                for hear in self.on_step:
+                    hear(index, at)
+        fleet.first_tokens.clear()
+        if links.next_ps == at:
+            for load in links.arrived(at):
+                owner = instances[load.instance]
+                if load.job in owner.loading:
+                    before = owner.end
+                    fleet.moved(load.instance, before, owner.loaded(load.job, at))
+        self._settle(at)
+
+    def _hand_out(self, instance: Instance, at: int) -> None:
+        """The tokens of a step that has just ended, to whom they are for."""
+        steps, sinks = instance.steps, self.sinks
+        for job in instance.running:
+            if job.ends_at_step >= 0 and (sink := sinks.get(job)) is not None:
+                sink.grown(steps - job.decoding_from, at)
+
+    def _settle(self, at: int) -> None:
+        """What ended at this instant leaves, and the next steps begin."""
+        done = self.fleet.done
+        ended = [*done]
+        done.clear()
+        self._begin(at)
+        for job in ended:
+            sink = self.sinks.pop(job, None)
+            if sink is not None and not job.expired:
+                sink.finished(job.generated, at)
+            self.rows.give_back(job)
+        for hear in self.on_settled:
+            hear(at)
+
+    def _begin(self, now: int) -> None:
+        fleet = self.fleet
+        if len(fleet.begins) > 1:
+            fleet.begins.sort()
+        for index in fleet.begins:
+            instance = self.instances[index]
+            if instance.end < 0 and instance.begin(now):
+                heappush(fleet.ends, instance.end << INDEX_BITS | index)
+        fleet.begins.clear()
+
+    def _arm(self) -> None:
+        """A timer at the next instant at which something happens."""
+        at = self._next_ps()
+        if at == self._timer_ps and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_ps = at
+        if at < NEVER:
+            left = self.origin + self.seconds(at) - self.loop.time()
+            self._timer = self.loop.call_later(max(0, math.ceil(left * 1000)) / 1000, self._ring)  # uvloop rounds down
+
+    def _ring(self) -> None:
+        self._timer, self._timer_ps = None, NEVER
+        try:
+            self.catch_up()
+        finally:  # whatever was wrong with one request, the others go on
+            self._arm()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def job(self, request: Request, output_tokens: int, output_key: int) -> Job:
+        return Job(request, output_tokens, output_key, self.fleet.block_tokens, False)
+
+    def number(self) -> int:
+        """Of the next request."""
+        self.requests += 1
+        return self.requests - 1

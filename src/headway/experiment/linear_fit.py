@@ -1,0 +1,203 @@
+"""The durations of the latency model `linear`, fitted to the recorded run of an engine.
+
+For engines of which no steps were measured and no card is known. One run cannot tell all durations apart, so each is
+held near where it was, and one that is nothing stays so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from math import exp, fsum, log, sqrt
+from pathlib import Path
+from typing import Final
+
+import yaml
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headway.experiment import held_out
+from headway.experiment.calibrate import write
+from headway.experiment.run import finished, prepare
+from headway.experiment.validate import Validation
+from headway.journal import Forced
+from headway.latency.fit import solve
+from headway.results.recorded import Served, served
+from headway.scenario import Scenario
+from headway.types import HeadwayError, Json
+from headway.units import fine_duration
+
+HOLD: Final = 3e-3  # of each logarithm, beside the errors
+MEANS: Final = 0.5  # what the error of a mean counts, beside that of all requests together
+USUAL: Final = 0.1  # an error, beyond which it counts as it is, and no longer squared
+CYCLES: Final = 6
+ROUNDS: Final = 8
+ENOUGH: Final = 1e-3  # of the loss, that a round must gain
+NUDGE: Final = 0.3  # of a logarithm, to find a slope across the leaps
+FAR: Final = 1.0  # that one goes at once
+MOST_DAMPING: Final = 100.0
+STEPS: Final = (0.5, 0.2, 0.07)
+UNITS: Final = (("ms", 1e9), ("us", 1e6), ("ns", 1e3))
+WHERE: Final = "cluster.latency"
+FINE: Final = "prefill_pair"  # which alone may be part of a picosecond
+
+Point = dict[str, float]  # logarithms of picoseconds, by key
+Residuals = list[tuple[float, float]]  # logarithms, and what each counts
+
+
+class LinearFit(Struct):
+    latency: Json  # a scenario's section
+    document: str  # the same as a file, with what is known of it
+    runs: int  # that were simulated
+    before: Validation  # of the requests that were held out, with what the scenario had
+    after: Validation
+
+    def summary(self) -> Json:
+        return {
+            "latency": self.latency,
+            "runs": self.runs,
+            "held_out": {"before": self.before.summary()["latency"], "after": self.after.summary()["latency"]},
+        }
+
+
+def fit(
+    recorded: str | Path,
+    loaded: Scenario,
+    output: str | Path | None = None,
+    as_of: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> LinearFit:
+    """The scenario simulates what the engine served, and its durations are where the search starts."""
+    real, forced = held_out.answered(recorded), held_out.placement(recorded, loaded)
+    given = {key: value for key, value in loaded.resolved()["cluster"]["latency"].items() if key != "model"}
+    sizes = {key: float(fine_duration(value, f"{WHERE}.{key}")) for key, value in given.items()}
+    origin = {key: log(size) for key, size in sizes.items() if size}
+    runs = 0
+
+    def section(at: Point) -> Json:
+        return {
+            "model": "linear",
+            **{key: _written(at[key], key) if key in at else value for key, value in given.items()},
+        }
+
+    def run(at: Point) -> list[Served]:
+        nonlocal runs
+        found = _simulated(loaded, section(at), forced)
+        held_out.check(found, real, str(recorded))
+        runs += 1
+        if progress is not None:
+            progress(runs)
+        return found
+
+    def residuals(at: Point) -> Residuals:
+        each, means = held_out.residuals(held_out.seen(run(at), real))
+        return [*((one, 1.0 / len(each)) for one in each), *((one, MEANS) for one in means)]
+
+    at = Search(residuals, origin).run()
+    before, after = (held_out.errors(run(one), real, recorded) for one in (origin, at))
+    text = _document(section(at), after, Path(recorded).name, as_of)
+    if output is not None:
+        write(Path(output), text)
+    return LinearFit(section(at), text, runs, before, after)
+
+
+def _simulated(loaded: Scenario, latency: Json, forced: Forced) -> list[Served]:
+    cluster = replace(loaded.cluster, latency=latency)
+    return served(finished(prepare(replace(loaded, cluster=cluster)), forced=forced))
+
+
+class Search:
+    """Follows the slopes until they lead no further, then tries each way in ever smaller steps, and so on: what a
+    request waits for changes by leaps, so that slopes alone would end too early."""
+
+    def __init__(self, residuals: Callable[[Point], Residuals], origin: Point) -> None:
+        self.residuals, self.origin, self.keys = residuals, origin, list(origin)
+        self.at = origin
+        self.found = residuals(origin)
+        self.best = self._loss(self.found, origin)
+
+    def run(self) -> Point:
+        for _ in range(CYCLES):
+            before = self.best
+            self._follow()
+            for step in STEPS:
+                self._try(step)
+            if before - self.best < ENOUGH * before:
+                break
+        return self.at
+
+    def _loss(self, found: Residuals, at: Point) -> float:
+        held = HOLD * fsum((at[key] - self.origin[key]) ** 2 for key in self.keys)
+        return held + fsum(weight * (sqrt(1.0 + (one / USUAL) ** 2) - 1.0) for one, weight in found)
+
+    def _taken(self, tried: Point) -> bool:
+        """Whether it is better there, and then it is there."""
+        found = self.residuals(tried)
+        value = self._loss(found, tried)
+        if value >= self.best:
+            return False
+        self.at, self.found, self.best = tried, found, value
+        return True
+
+    def _follow(self) -> None:
+        damping = 1e-2
+        for _ in range(ROUNDS):
+            before = self.best
+            slopes = [self._slope(key) for key in self.keys]
+            while damping < MOST_DAMPING and not self._taken(self._step(slopes, damping)):
+                damping *= 5
+            damping = max(damping / 10, 1e-3)
+            if before - self.best < ENOUGH * before:
+                return
+
+    def _slope(self, key: str) -> list[float]:
+        moved = self.residuals(self.at | {key: self.at[key] + NUDGE})
+        return [(new - old) / NUDGE for (new, _), (old, _) in zip(moved, self.found, strict=True)]
+
+    def _step(self, slopes: list[list[float]], damping: float) -> Point:
+        """Where a weighted least-squares fit of the slopes would have it, at most so far away."""
+        weights = [weight / (USUAL**2 * sqrt(1.0 + (one / USUAL) ** 2)) for one, weight in self.found]
+        matrix, right = [], []
+        for key, row in zip(self.keys, slopes, strict=True):
+            weighted = [slope * weight for slope, weight in zip(row, weights, strict=True)]
+            held = 2 * HOLD * (self.at[key] - self.origin[key])
+            right.append(-held - fsum(a * one for a, (one, _) in zip(weighted, self.found, strict=True)))
+            matrix.append([fsum(a * b for a, b in zip(weighted, other, strict=True)) for other in slopes])
+        for place, line in enumerate(matrix):
+            line[place] = (line[place] + 2 * HOLD) * (1.0 + damping)
+        moves = solve(matrix, right)
+        return {key: self.at[key] + min(max(move, -FAR), FAR) for key, move in zip(self.keys, moves, strict=True)}
+
+    def _try(self, step: float) -> None:
+        """All together, each for itself, and one more where another is less."""
+        ways = [dict.fromkeys(self.keys, step), *({key: step} for key in self.keys)]
+        ways += [{one: step, other: -step} for one, other in combinations(self.keys, 2)]
+        for way in ways:
+            for sign in (1, -1):
+                while self._taken(self.at | {key: self.at[key] + sign * far for key, far in way.items()}):
+                    pass
+
+
+def _written(value: float, key: str) -> str:
+    """A duration of four digits."""
+    ps = exp(value)
+    for unit, size in UNITS:
+        if ps >= size:
+            return f"{float(f'{ps / size:.4g}'):.10g}{unit}"
+    return f"{ps:.4g}ps" if key == FINE else f"{max(1, round(ps))}ps"
+
+
+def _document(latency: Json, found: Validation, name: str, as_of: str | None) -> str:
+    lines = [f"# Fitted to the recorded run of an engine ({name})" + (f", as of {as_of}." if as_of else ".")]
+    for kind, rows in found.latency.items():
+        told = [
+            f"{statistic} {100 * one['error']:+.1f} %" for statistic, one in rows.items() if one["error"] is not None
+        ]
+        lines.append(f"# {kind.upper()} of requests that were held out: {', '.join(told)}")
+    return "\n".join(lines) + "\n" + yaml.safe_dump({"cluster": {"latency": latency}}, sort_keys=False)
+
+
+def check(loaded: Scenario) -> None:
+    """Raise where there is not one kind of instance that the model describes."""
+    if loaded.cluster.deployments is not None or loaded.cluster.disaggregated():
+        raise HeadwayError(f"{WHERE}: is fitted for one kind of instance; leave deployments out.")

@@ -1,0 +1,1 @@
+"""A chain of models, of which the smallest answers first."""

@@ -1,0 +1,262 @@
+"""A request that a chain of models answers: the smallest first, and where it is not sure, the next. Each step is a
+request of its own to the plane; to the client, its key and its deadline all of them are one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from headway.gateway.cascade.amend import amended, asked_for, fields_of
+from headway.gateway.cascade.confidence import Confidence, Lines, document_of, without_logprobs
+from headway.gateway.exchange import AGAIN, Exchange
+from headway.gateway.handover.leg import ANSWER_BYTES, FRAMING, Payload, framed
+from headway.gateway.intake import NOT_YET
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+    from headway.gateway.cascade.chains import Chain
+    from headway.gateway.keys import Key
+    from headway.gateway.prompt import Body
+    from headway.gateway.upstream import Upstream
+    from headway.gateway.wire import Client, Fields, Incoming
+    from headway.types import Request
+
+MARK: Final = b"x-headway-cascade: "
+UNTOLD_EVENTS: Final = 64  # beyond those that were asked for: a stream of so many without log-probabilities tells none
+HELD_BYTES: Final = 2 * 1024 * 1024
+LONGEST_LINE: Final = 4 * 1024 * 1024
+FINAL: Final = (429, 504)  # a limit or load that is shed, and the deadline: no other model would change that
+# What becomes of the answer that is coming in.
+ASKED, HELD, COLLECTED, DROPPED, PASSED, STRIPPED = range(6)
+
+
+class Cascade(Exchange):
+    """Holds an answer back until its model is sure enough, or the next is asked. The last one's comes as it comes."""
+
+    __slots__ = (
+        "asked",
+        "chain",
+        "confidence",
+        "fields",
+        "held",
+        "held_bytes",
+        "kind",
+        "lines",
+        "payload",
+        "prompt",
+        "stage",
+        "step",
+        "told",
+    )
+
+    def __init__(
+        self,
+        app: App,
+        client: Client,
+        incoming: Incoming,
+        request: Request,
+        body: Body,
+        key: Key | None,
+        chain: Chain,
+    ) -> None:
+        # What is packed could not be read.
+        readable = [field for field in incoming.fields if field[0] != b"accept-encoding"]
+        super().__init__(app, client, replace(incoming, fields=readable), request, body.stream, key)
+        self.chain, self.prompt, self.kind, self.step = chain, body, request.kind, 0
+        self.fields = fields_of(incoming.body)
+        self.asked = asked_for(self.fields, "logprobs")
+        self._prepare()
+
+    @property
+    def last(self) -> bool:
+        return self.step == len(self.chain.models) - 1
+
+    def _prepare(self) -> None:
+        """The body and the mark of this step."""
+        model = self.chain.models[self.step]
+        changes: dict[str, object] = {"model": model}
+        if not self.last and not self.asked:
+            changes["logprobs"] = True if self.kind == "chat" else 1
+        self.body = amended(self.fields, changes)
+        mark = b"%b%d/%d %b" % (MARK, self.step + 1, len(self.chain.models), model.encode())
+        self.marks = [*(mark for mark in self.marks if not mark.startswith(MARK)), mark]
+        self._forget()
+
+    def _forget(self) -> None:
+        self.stage = ASKED
+        self.confidence, self.lines = Confidence(), Lines()
+        self.payload: Payload | None = None
+        self.held: list[bytes] = []
+        self.held_bytes = 0
+        self.told: Fields = []
+
+    def _escalate(self, outcome: str, why: str) -> None:
+        """The next model is asked."""
+        app = self.app
+        self._let_go()
+        self.leave(outcome, why)
+        self.step += 1
+        self.prompt.model = self.chain.models[self.step]
+        request = app.intake.request(self.kind, self.incoming, self.prompt, self.key)
+        self.request = replace(request, deadline_ps=self.request.deadline_ps)
+        self.tally = type(self.tally)(self.tally.stream)
+        self.flight = self.backend = None
+        self.attempts = self.status = 0
+        self.again = self.until_close = False
+        self.sent_ps = self.first_ps = -1
+        self._prepare()
+        if app.tracing is not None:
+            app.tracing.begin(self)
+        if self.request.path is NOT_YET:
+            # Each model reads a prompt in its own way, and a long one takes a while.
+            app.spawn(app.begin_later(self, self.prompt, self._ask))
+        else:
+            self._ask(self.request.arrival_ps)
+
+    def _ask(self, now_ps: int) -> None:
+        app = self.app
+        self.decided(app.plane.arrive(now_ps, self.request))
+        if app.waiting:
+            app.wake_soon()
+
+    def refuse(
+        self, status: int, why: str, outcome: str = "rejected", fields: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        if not self.last and status not in FINAL:
+            self._escalate(outcome, why)
+            return
+        if status in (429, 503) and not fields:
+            fields = (("retry-after", "1"),)
+        mark = next(mark for mark in self.marks if mark.startswith(MARK))
+        name, _, value = mark.decode().partition(": ")
+        super().refuse(status, why, outcome, (*fields, (name, value)))
+
+    def _retry(self, why: str, prefill: bool = False) -> None:
+        self._forget()
+        super()._retry(why, prefill)
+
+    # --- the engine's answer -----------------------------------------------------------------------------------------
+
+    def headed(self, upstream: Upstream | None, status: int, fields: Fields) -> None:
+        if self.last:
+            super().headed(upstream, status, fields)
+            return
+        assert self.backend is not None
+        self.status = status
+        self.app.health.answered(self.backend, status)
+        self.until_close = not framed(fields)
+        self.since, self.patience = self.app.seconds(), self.app.timeouts.silence_s
+        if status in AGAIN and self._may_retry():
+            self.again = True
+        elif status != 200:
+            self.stage = DROPPED
+        else:
+            kind = next((value for name, value in fields if name == b"content-type"), b"")
+            self.stage = HELD if kind.lower().startswith(b"text/event-stream") else COLLECTED
+            self.told, self.payload = fields, Payload(fields)
+
+    def relayed(self, data: bytes) -> None:
+        if self.last or self.stage == PASSED:
+            super().relayed(data)
+            return
+        self.since = self.app.seconds()
+        if self.payload is None or self.over:
+            return  # nobody wants to know it
+        if self.tally.seen(data):
+            self.began()
+        piece = self.payload.read(data)
+        if self.stage == STRIPPED:
+            self._write_stripped(piece)
+        else:
+            self._take(data, piece)
+
+    def _take(self, data: bytes, piece: bytes) -> None:
+        """A piece that is held back. At the end of the answer it is judged there."""
+        assert self.upstream is not None
+        self.held_bytes += len(piece)
+        if self.stage == COLLECTED:
+            self.held.append(piece)
+            if self.held_bytes > ANSWER_BYTES and not self.upstream.complete:
+                self._escalate("failed", f"an answer of more than {ANSWER_BYTES:,} bytes")
+            return
+        lines = self.lines.read(piece)
+        for line in lines:
+            document = document_of(line)
+            if document is not None:
+                self.confidence.read(document)
+        self.held += [data] if self.asked else lines
+        enough = self.chain.confident_tokens
+        told = self.confidence
+        untold = told.documents >= enough + UNTOLD_EVENTS or self.held_bytes > HELD_BYTES
+        if (told.tokens >= enough or untold) and not self.upstream.complete:
+            self._judge()
+
+    def _judge(self) -> None:
+        told = self.confidence
+        if told.reaches(self.chain.thresholds[self.step]):
+            self._release()
+            return
+        mean = told.mean
+        word = "no log-probabilities" if mean is None else f"mean log-probability {mean:.3f}"
+        self._escalate("completed", f"escalated: {word}")
+
+    def _release(self) -> None:
+        """What was held back goes to the client, and the rest as it comes."""
+        pieces, self.held, closes = self.held, [], self.until_close
+        fields = [field for field in self.told if field[0] not in FRAMING]
+        if self.stage == HELD and self.asked:
+            self.stage, fields, held = PASSED, self.told, b"".join(pieces)
+        elif self.stage == HELD:
+            self.stage, held = STRIPPED, chunk(b"".join(map(stripped, pieces)))
+            fields.append((b"transfer-encoding", b"chunked"))
+        else:
+            held = b"".join(pieces) if self.asked else without_logprobs(b"".join(pieces))
+            fields.append((b"content-length", b"%d" % len(held)))
+        super().headed(self.upstream, self.status, fields)
+        self.until_close = closes  # of the engine's connection, whatever the client is told
+        self.client.transport.writelines([self.opening, held])
+        self.opening = b""
+        self.first_ps = self.app.now_ps()
+
+    def _write_stripped(self, piece: bytes) -> None:
+        lines = self.lines.read(piece)
+        if len(self.lines.rest) > LONGEST_LINE:
+            upstream = self._let_go()
+            self.broken(upstream, "an event that is too long")
+        elif lines:
+            self.client.transport.write(chunk(b"".join(map(stripped, lines))))
+
+    def answered(self) -> None:
+        if self.over:
+            return
+        if self.last or self.again or self.stage == PASSED:
+            super().answered()
+            return
+        self.upstream = None
+        if self.stage == DROPPED:
+            self._escalate("failed", f"status {self.status}")
+            return
+        if self.stage != STRIPPED:
+            self._judge_whole()
+            if not self.sent:
+                return
+        if self.stage == STRIPPED:
+            rest = self.lines.rest
+            self.client.transport.write((chunk(stripped(rest)) if rest else b"") + b"0\r\n\r\n")
+        super().answered()
+
+    def _judge_whole(self) -> None:
+        if self.stage == COLLECTED:
+            self.confidence.read(b"".join(self.held))
+        self._judge()
+
+
+def stripped(line: bytes) -> bytes:
+    """An event's line as it would be, had nobody asked for log-probabilities."""
+    document = document_of(line)
+    return line if document is None else b"data: " + without_logprobs(document) + line[len(line.rstrip(b"\r\n")) :]
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

@@ -1,0 +1,145 @@
+"""A model's chat template: messages as the one text that the model reads, as its engine makes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from headway.types import HeadwayError
+from headway.wording import one_line
+
+LARGEST: Final = 4 * 1024 * 1024  # bytes of a template's file
+SPECIAL: Final = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+
+
+class ChatTemplate:
+    """`tools`: the template for requests that bring tools, where the model has one of its own for them."""
+
+    def __init__(self, source: str, special: Mapping[str, str], where: str, tools: str | None = None) -> None:
+        environment = _environment()
+        try:
+            self._plain = environment.from_string(source)
+            self._tools = environment.from_string(tools) if tools else self._plain
+        except Exception as error:  # any that a template's author can bring about
+            raise HeadwayError(f"{where}: the chat template cannot be read ({one_line(error)}).") from None
+        self._special = dict(special)
+
+    @classmethod
+    def find(cls, folder: Path, given: str | None = None) -> ChatTemplate | None:
+        """From `given`, from chat_template.jinja, or from tokenizer_config.json; None where the model has none."""
+        settings = _json(folder / "tokenizer_config.json")
+        special = {name: _content(settings[name]) for name in SPECIAL if settings.get(name) is not None}
+        file = folder / (given or "chat_template.jinja")
+        if given or file.is_file():
+            return cls(_text(file), special, str(file))
+        found = settings.get("chat_template")
+        where = str(folder / "tokenizer_config.json")
+        if isinstance(found, list):
+            named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+            found, tools = named.get("default"), named.get("tool_use")
+            return cls(found, special, where, tools) if isinstance(found, str) else None
+        return cls(found, special, where) if isinstance(found, str) else None
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None = None,
+        more: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """Raises whatever the template does on messages that it does not take."""
+        template = self._tools if tools else self._plain
+        values = {**self._special, **(more or {})}
+        values.update(messages=[_message(one) for one in messages], tools=tools or None, documents=None)
+        values.setdefault("add_generation_prompt", add_generation_prompt)
+        return str(template.render(values))
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """As engines hand it to a template: parts of a content as one text, arguments of tools as what their JSON says."""
+    found = dict(message)
+    found["content"] = plain(message.get("content"))
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        found["tool_calls"] = [_call(one) for one in calls]
+    return found
+
+
+def plain(content: Any) -> str:
+    """The text of a content; images and sounds have none."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    parts = [one.get("text") if isinstance(one, dict) else one for one in content]
+    return "\n".join(part for part in parts if isinstance(part, str))
+
+
+def _call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _environment() -> Any:
+    """The one that the models' templates are written for; it cannot reach beyond its values."""
+    try:
+        import jinja2.ext
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError:
+        raise HeadwayError("tokens: chat templates need jinja2; install headway with the extra `tokens`.") from None
+
+    class Generation(jinja2.ext.Extension):
+        """Marks what the model says itself, for training; here it is only its content."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(["name:endgeneration"], drop_needle=True)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, Generation]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
+
+
+def _refuse(why: str) -> None:
+    raise ValueError(why)
+
+
+def _content(token: Any) -> str:
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token)
+
+
+def _text(file: Path) -> str:
+    try:
+        if file.stat().st_size > LARGEST:
+            raise HeadwayError(f"{file}: has more than {LARGEST:,} bytes, which is no chat template.")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise HeadwayError(f"{file}: the chat template cannot be read ({one_line(error)}).") from None
+
+
+def _json(file: Path) -> dict[str, Any]:
+    """Empty where there is no such file: a tokenizer alone is enough for prompts that are no chats."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise HeadwayError(f"{file}: cannot be read ({one_line(error)}).") from None
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,251 @@
+"""The half of a gateway's plane that is about its policies: which are in force, how others follow them, and what
+becomes of those that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+from headway.flight import Flight, Queued, TimedOut
+from headway.gateway.deciding.arm import Arm
+from headway.gateway.deciding.live_control import PLAIN, LiveControl
+from headway.gateway.engines.halves import stand_in
+from headway.gateway.live_policies import build_policies
+from headway.gateway.shadow.canary import CANARY, Choice
+from headway.gateway.signals.beliefs import SPECULATIVE_PS, TTL_PS, Beliefs
+from headway.journal import Journal
+from headway.policies.context import Context
+from headway.streams import stream
+from headway.types import Estimator, HeadwayError, InstanceView, Json, Path, Reject, Request
+from headway.wording import one_line
+
+Answer = Flight | Reject | TimedOut | Queued | None
+Decided = list[tuple[Request, Answer]]  # of requests that waited
+Tape = Callable[[int, str, tuple[Any, ...]], None]
+Counts = tuple[int, int, int, int]  # of a place: in flight, their tokens, pending prefill, decode
+MOST_FAILURES: Final = 5
+
+
+class StepTimes:
+    """Of an engine that nobody has measured: a prefill token takes 20 us, a step 7 ms. For policies that predict."""
+
+    def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
+        return 0.007 + 2e-5 * prefill_tokens + 4e-8 * context if prefill_tokens or decodes else 0.0
+
+
+class PolicyPlane:
+    def __init__(
+        self,
+        places: int,
+        policies: Json,
+        *,
+        block_tokens: int = 16,
+        seed: int = 0,
+        patience_ps: int = 10**13,
+        alone: bool = True,
+        ttl_ps: int = TTL_PS,
+        speculative_ps: int = SPECULATIVE_PS,
+        most_failures: int = MOST_FAILURES,
+        tape: Tape | None = None,
+        journals: Sequence[Journal] = (),
+    ) -> None:
+        """`alone`: an engine of one half serves whole requests while the other half is gone. `journals` hear of the
+        decisions of whichever policies are in force. Policies that fail `most_failures` times give way to those before
+        them."""
+        self.head: Json = {
+            "places": places,
+            "policies": policies,
+            "block_tokens": block_tokens,
+            "seed": seed,
+            "patience_ps": patience_ps,
+            "alone": alone,
+            "ttl_ps": ttl_ps,
+            "speculative_ps": speculative_ps,
+            "most_failures": most_failures,
+        }
+        self.views = tuple(InstanceView(place, "") for place in range(places))
+        for view in self.views:
+            view.state = "stopped"
+        self.block_tokens, self.seed, self.patience_ps = block_tokens, seed, patience_ps
+        self.estimator: Estimator = StepTimes()
+        self.policies = policies
+        self.former: Json | None = None  # the policies before those
+        self.tape, self.journals = tape, journals
+        self.version = 0  # of the policies
+        self.most_failures = most_failures
+        self.alone, self.roles = alone, ["both"] * places  # as engines declare them
+        self.reporting = [False] * places  # whether what an engine reports is fresh enough to go by
+        self.peers: dict[str, dict[int, Counts]] = {}  # what other gateways have under way, by place
+        self.on_sent: Callable[[int, Path], None] | None = None  # hears where a prompt goes
+        self.on_failure: Callable[[str, Exception], None] | None = None  # hears whose policies failed, and how
+        self.on_change: Callable[[str], None] | None = None  # hears that others decide now, and why
+        self.on_made: Callable[[], None] | None = None  # hears of another control plane
+        self.context: Context | None = None
+        self.pairs = False
+        self.beliefs = Beliefs(places, (), ttl_ps, speculative_ps)
+        self._check(policies)
+        self.control = self._made(0, policies)
+
+    def _check(self, policies: Json) -> None:
+        """Make and bind them once for nothing, so that what is wrong with them is told before anything has changed."""
+        context = Context(self.views, partial(_stream, self.seed, 0), self.estimator, self.block_tokens)
+        made = build_policies(policies)
+        try:
+            live = Arm("", made, context)
+            stages = [*live.stages, made.get("flow")]
+            if CANARY in policies:
+                stages += Arm("", build_policies(policies[CANARY]["policies"]), context, live).stages
+            for policy in stages:
+                bind = getattr(policy, "bind", None)
+                if bind is not None:
+                    bind(context)
+        except HeadwayError:
+            raise
+        except Exception as error:
+            raise HeadwayError(f"policies: they cannot be bound to the engines: {one_line(error)}.") from error
+
+    def _made(self, now_ps: int, policies: Json) -> LiveControl:
+        for view, role in zip(self.views, self.roles, strict=True):
+            view.role = role
+        rng = partial(_stream, self.seed, self.version)
+        context = Context(self.views, rng, self.estimator, self.block_tokens, follows=self.context)
+        made = LiveControl(
+            context,
+            build_policies(policies),
+            self.beliefs,
+            former=[] if self.former is None else [self.former],
+            journals=self.journals,
+            failed=self._failed,
+        )
+        if CANARY in policies:
+            canary = policies[CANARY]
+            made.try_out(now_ps, build_policies(canary["policies"]), Choice(canary["share"], canary["by"]))
+        made.patience_ps = self.patience_ps
+        self.context = context
+        self.pairs = "prefill" in self.roles
+        self._stand_in(now_ps, made)
+        return made
+
+    def _stand_in(self, now_ps: int, control: LiveControl) -> None:
+        """Roles follow from who can be reached."""
+        if self.alone and self.pairs and stand_in(self.views, self.roles):
+            for group in control.groups:
+                group.regroup(now_ps)
+
+    @property
+    def next_ps(self) -> int:
+        return 0 if self._spent() else self.control.next_ps
+
+    # --- decisions ---------------------------------------------------------------------------------------------------
+
+    def _said(self, now_ps: int, request: Request, answer: Answer) -> Answer:
+        """A decision is taken down, and counted where reports do not tell of it yet."""
+        if isinstance(answer, Flight):
+            self._sent(now_ps, answer.view, request.path)
+            if answer.prefill is not None:
+                self._sent(now_ps, answer.prefill, request.path)
+        if self.tape is not None:
+            self.tape(now_ps, "decided", (request.id, in_words(answer)))
+        return answer
+
+    def _sent(self, now_ps: int, view: InstanceView, path: Path) -> None:
+        self.beliefs.touched(now_ps, view.index, path)
+        if self.on_sent is not None:
+            self.on_sent(view.index, path)
+        if self.reporting[view.index]:
+            view.routed_since_report += 1
+        else:
+            self._count(view)
+
+    def _count(self, view: InstanceView) -> None:
+        """Of an engine that reports nothing, or nothing fresh, this gateway's own counts stand for its report."""
+        if not self.reporting[view.index]:
+            inflight, most, used = view.inflight, view.max_batch_size, view.inflight_tokens // self.block_tokens
+            view.running = running = inflight if inflight < most else most
+            view.queued = inflight - running
+            view.kv_used = used if used < view.kv_blocks else view.kv_blocks
+
+    # --- other policies ----------------------------------------------------------------------------------------------
+
+    def swap(self, now_ps: int, policies: Json) -> Decided:
+        """Other policies from now on. A wrong one raises, and all stays as it was. Those in flight are taken over, and
+        those that wait are asked anew."""
+        self._check(policies)
+        if self.tape is not None:
+            self.tape(now_ps, "swap", (policies,))
+        former: Json | None = lasting(self.policies)
+        if former == lasting(policies):  # only what is tried is another
+            former = self.former
+        return self._follow(now_ps, policies, former, "swap")
+
+    def _follow(self, now_ps: int, policies: Json, former: Json | None, why: str) -> Decided:
+        """`why` is empty where the policies are the same."""
+        old, self.former, self.version = self.control, former, self.version + bool(why)
+        self.policies = policies  # those who hear of decisions read them when they are bound
+        self.control = control = self._made(now_ps, policies)
+        waiting = old.leave()
+        control.take_over(now_ps, old.flights)
+        for flight in old.flights.values():
+            self.beliefs.touched(now_ps, flight.view.index, flight.request.path)
+        if self.on_made is not None:
+            self.on_made()
+        if why and self.on_change is not None:
+            self.on_change(why)
+        return [(one, self._said(now_ps, one, control.arrive(now_ps, one))) for one in waiting]
+
+    def halt(self, now_ps: int, why: str) -> None:
+        """The candidate decides on nobody any more; those in force go on as they are."""
+        if self.tape is not None:
+            self.tape(now_ps, "halt", (why,))
+        self._halt(why)
+
+    def _halt(self, why: str) -> None:
+        if CANARY in self.policies:
+            self.policies = lasting(self.policies)
+            self.version += 1
+            self.control.end_trial()
+            if self.on_change is not None:
+                self.on_change(f"halt: {why}")
+
+    # --- policies that fail ------------------------------------------------------------------------------------------
+
+    def _failed(self, arm: Arm, error: Exception) -> None:
+        if self.on_failure is not None:
+            self.on_failure(arm.name, error)
+
+    def _spent(self) -> bool:
+        """Whether somebody who decides has failed too often."""
+        control, most = self.control, self.most_failures
+        return control.live.failures >= most or (control.trial is not None and control.trial.failures >= most)
+
+    def _give_way(self, now_ps: int) -> Decided:
+        """To the policies before them, or to the plainest. It follows from the inputs, and so is none itself."""
+        control = self.control
+        if control.trial is not None and control.trial.failures >= self.most_failures:
+            self._halt(f"its policies failed {self.most_failures} times")
+        if control.live.failures < self.most_failures:
+            return []
+        back = self.former or {**PLAIN, "flow": self.policies["flow"]}
+        if CANARY in self.policies:
+            back = {**back, CANARY: self.policies[CANARY]}
+        return self._follow(now_ps, back, None, "failure")
+
+
+def lasting(policies: Json) -> Json:
+    """Without what is only tried."""
+    return {stage: spec for stage, spec in policies.items() if stage != CANARY}
+
+
+def _stream(seed: int, version: int, name: str) -> Random:
+    """Policies that follow others draw anew."""
+    return stream(seed, f"{name}.{version}" if version else name)
+
+
+def in_words(answer: Answer) -> str:
+    if isinstance(answer, Flight):
+        return answer.view.id if answer.prefill is None else f"{answer.view.id} after {answer.prefill.id}"
+    if isinstance(answer, Reject | TimedOut):
+        return f"refused: {answer.reason}"
+    return "later" if answer is None else "queued"

@@ -1,0 +1,134 @@
+"""Health checks: each engine is asked now and then whether it lives, and one that was left out before it is let in.
+
+An engine that says it is ready and then fails requests is not found here, but by its failures (`health`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+from headway.gateway.engines.follower import Follower
+from headway.gateway.engines.poll import Poller, PollFailed
+from headway.gateway.settings import seconds
+from headway.section import read
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+    from headway.gateway.engines.backend import Backend
+
+log = logging.getLogger("headway.gateway")
+Few = Annotated[int, Meta(ge=1, le=1000)]
+SOON_S: Final = 1.0  # how soon a new engine is asked, and how often one that is out
+
+
+class _Keys(Struct):
+    failures: Few = 3
+    eject: Any = "5s"
+    path: str | None = "/health"
+    interval: Any = "5s"
+    timeout: Any = "2s"
+    fall: Few = 3
+    rise: Few = 2
+
+
+class HealthSettings(Struct, frozen=True):
+    """The section `health:` of a gateway's file."""
+
+    failures: int = 3  # of requests in a row, that take an engine out
+    eject_s: float = 5.0  # for so long
+    path: str | None = "/health"  # None: nobody is asked
+    interval_s: float = 5.0
+    timeout_s: float = 2.0
+    fall: int = 3  # checks that fail in a row, until an engine is out
+    rise: int = 2  # checks that pass in a row, until it is in again
+
+    @classmethod
+    def read(cls, data: Any, where: str = "health") -> HealthSettings:
+        keys = read(_Keys, {} if data is None else data, where)
+        return cls(
+            keys.failures,
+            seconds(keys.eject, f"{where}.eject"),
+            keys.path,
+            seconds(keys.interval, f"{where}.interval"),
+            seconds(keys.timeout, f"{where}.timeout"),
+            keys.fall,
+            keys.rise,
+        )
+
+
+class Pulse:
+    """What checks have found of an engine. One that never answered is out at its first failure and in at its first
+    success: nobody knows it yet."""
+
+    __slots__ = ("known", "row", "up")
+
+    def __init__(self) -> None:
+        self.up = True
+        self.known = False  # whether it ever answered
+        self.row = 0  # checks in a row that say otherwise
+
+    def turned(self, passed: bool, fall: int, rise: int) -> bool:
+        """Whether this check turns it up or down."""
+        needed = (fall if self.up else rise) if self.known else 1
+        self.known = self.known or passed
+        if passed == self.up:
+            self.row = 0
+            return False
+        self.row += 1
+        if self.row < needed:
+            return False
+        self.up, self.row = passed, 0
+        return True
+
+
+class Checks(Follower):
+    def __init__(self, app: App, settings: HealthSettings) -> None:
+        super().__init__(app, Poller(settings.timeout_s, 0))
+        self.settings = settings
+        self.pulses: dict[Backend, Pulse] = {}
+
+    async def start(self) -> None:
+        if self.settings.path is not None:
+            await super().start()
+            self.app.health.probe = self.passes
+
+    async def stop(self) -> None:
+        self.app.health.probe = None
+        await super().stop()
+
+    def _begin(self, backend: Backend) -> None:
+        self.pulses[backend] = Pulse()
+
+    def _forget(self, backend: Backend) -> None:
+        self.pulses.pop(backend, None)
+
+    async def _follow(self, backend: Backend) -> None:
+        interval, pulse = self.settings.interval_s, self.pulses[backend]
+        soon = min(interval, SOON_S)
+        await asyncio.sleep(soon * self.turn(backend))
+        while True:
+            why = await self._asked(backend)
+            if pulse.turned(not why, self.settings.fall, self.settings.rise):
+                log.warning("%s: %s", backend.name, f"fails its health check: {why}" if why else "is well again")
+                self.app.fleet.ready(backend.name, not why, why)
+            await asyncio.sleep(interval if pulse.up and not pulse.row else soon)
+
+    async def passes(self, backend: Backend) -> bool:
+        """Asked once, now."""
+        return not await self._asked(backend)
+
+    async def _asked(self, backend: Backend) -> str:
+        """What is wrong; empty where nothing is. An engine without such a path says 404, and lives."""
+        assert self.settings.path is not None
+        try:
+            status = await self._poller.status(backend, self.settings.path)
+        except PollFailed as error:
+            return str(error)
+        except Exception as error:  # a check that ended would leave its engine as it is for ever
+            log.exception("%s: its health cannot be asked", backend.name)
+            return type(error).__name__
+        return f"status {status}" if status >= 500 else ""

@@ -1,0 +1,173 @@
+"""Who the engines are. Several sources may name some: the file, the admin API, etcd. What all of them say together is
+carried out: who is new takes a place, who is named no longer takes no more requests and goes when it has none left."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from headway.gateway.engines.backend import Backend
+from headway.gateway.engines.member import BackendSpec, check_models
+from headway.types import SERVING, HeadwayError
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+
+SOURCES: Final = ("file", "admin", "etcd")  # where two name the same engine, the first is right
+# What makes it another engine, not the same with other figures.
+IDENTITY: Final = ("url", "role", "key_env", "events", "events_replay", "events_topic", "bootstrap_port", "kvd")
+log = logging.getLogger("headway.gateway")
+
+
+class Fleet:
+    def __init__(self, app: App, places: int) -> None:
+        self.app = app
+        self.backends: list[Backend | None] = [None] * places
+        self.names: dict[str, Backend] = {}
+        self.sources: dict[str, Mapping[str, BackendSpec]] = {source: {} for source in SOURCES}
+        self.held: dict[str, None] = {}  # names that are cordoned, here or not
+        self.leaving: dict[Backend, None] = {}
+        self.on_change: list[Callable[[Backend, str], None]] = []
+
+    def backend(self, name: str) -> Backend | None:
+        return self.names.get(name)
+
+    @property
+    def members(self) -> list[Backend]:
+        """By place, those that leave included."""
+        return [backend for backend in self.backends if backend is not None]
+
+    @property
+    def called(self) -> dict[str, Backend]:
+        """By name, those that leave included; of two with one name, the one that stays."""
+        return {backend.name: backend for backend in (*self.leaving, *self.names.values())}
+
+    @property
+    def models(self) -> list[str]:
+        return list(dict.fromkeys(model for one in self.names.values() for model in one.spec.models))
+
+    # --- who ---------------------------------------------------------------------------------------------------------
+
+    def offer(self, source: str, members: Mapping[str, BackendSpec]) -> None:
+        """All that a source names now. Raises, and changes nothing, where they cannot be engines together."""
+        sources = {**self.sources, source: dict(members)}
+        wanted: dict[str, BackendSpec] = {}
+        for known in reversed(SOURCES):
+            wanted.update(sources[known])
+        check_models(wanted, "backends")
+        if len(wanted) > len(self.backends):
+            raise HeadwayError(
+                f"backends: {len(wanted)} engines are named, and there is room for {len(self.backends)}; "
+                "give `max_backends` a higher number and start anew."
+            )
+        self.sources = sources
+        for name in [name for name in self.names if name not in wanted]:
+            self._dismiss(self.names.pop(name))
+        for name, spec in wanted.items():
+            known_as = self.names.get(name)
+            if known_as is None:
+                self._join(spec)
+            elif known_as.spec != spec:
+                self._change(known_as, spec)
+
+    def _join(self, spec: BackendSpec) -> None:
+        self.sweep()
+        place = next((place for place, backend in enumerate(self.backends) if backend is None), None)
+        if place is None:  # it comes when one of those that leave has left
+            log.warning("backends: %s has to wait for one of those that leave", spec.name)
+            self.app.loop.call_later(1.0, self._join_later, spec)
+            return
+        app = self.app
+        backend = self.backends[place] = self.names[spec.name] = Backend(spec, app.plane.views[place])
+        app.carry_out(app.plane.join(app.now_ps(), place, spec.seen))
+        self.settle(backend)
+        for hear in self.on_change:
+            hear(backend, "joined")
+        log.info("backends: %s joined at %s", spec.name, spec.url)
+
+    def _join_later(self, spec: BackendSpec) -> None:
+        named = next((self.sources[one][spec.name] for one in SOURCES if spec.name in self.sources[one]), None)
+        if named is not None and spec.name not in self.names:
+            self._join(named)
+
+    def _change(self, backend: Backend, spec: BackendSpec) -> None:
+        if any(getattr(backend.spec, name) != getattr(spec, name) for name in IDENTITY):
+            del self.names[spec.name]
+            self._dismiss(backend)
+            self._join(spec)
+            return
+        backend.spec = spec
+        self.app.carry_out(self.app.plane.join(self.app.now_ps(), backend.place, spec.seen))
+
+    def _dismiss(self, backend: Backend) -> None:
+        """It takes no more requests, and goes when it has none left. Its name is free at once."""
+        app = self.app
+        self.leaving[backend] = None
+        self.settle(backend)
+        for hear in self.on_change:
+            hear(backend, "left")
+        gone = replace(backend.spec, name=f"{backend.spec.name} (leaving {backend.place})")
+        app.carry_out(app.plane.join(app.now_ps(), backend.place, gone.seen))
+        log.info("backends: %s leaves", backend.name)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Called now and then: who leaves and has nothing left to do gives its place back."""
+        plane = self.app.plane
+        for backend in [one for one in self.leaving if not plane.own(one.place)[0]]:
+            del self.leaving[backend]
+            self.backends[backend.place] = None
+            backend.close()
+            self.app.carry_out(plane.leave(self.app.now_ps(), backend.place))
+
+    # --- what can be sent to -----------------------------------------------------------------------------------------
+
+    def cordon(self, name: str) -> None:
+        """It takes no new requests until that is lifted, whoever names it meanwhile."""
+        self.held[name] = None
+        self._settle(name)
+
+    def uncordon(self, name: str) -> None:
+        self.held.pop(name, None)
+        self._settle(name)
+
+    def ready(self, name: str, ready: bool, why: str = "", who: str = "check") -> None:
+        """What somebody says of it; all who speak must find it ready."""
+        backend = self.names.get(name)
+        if backend is None:
+            return
+        if ready:
+            backend.unready.pop(who, None)
+        else:
+            backend.unready[who] = why
+        self.settle(backend)
+
+    def spares(self, backend: Backend) -> bool:
+        """Whether each of its models has another engine that can be sent to."""
+        others = [one for one in self.members if one is not backend and one.view.state in SERVING]
+        models = backend.spec.models or ("",)
+        return all(any(not one.spec.models or model in one.spec.models for one in others) for model in models)
+
+    def _settle(self, name: str) -> None:
+        if name in self.names:
+            self.settle(self.names[name])
+
+    def settle(self, backend: Backend) -> None:
+        """Its state follows from all that is known of it. What is heard late of one that has left is not of whoever has
+        its place now."""
+        if self.backends[backend.place] is not backend:
+            return
+        if backend in self.leaving or backend.name in self.held:
+            state = "draining"
+        elif backend.unready or backend.ejected:
+            state = "unreachable"
+        else:
+            state = "ready"
+        view = backend.view
+        if view.state != state:
+            self.app.plane.changed(self.app.now_ps(), backend.place, state)
+            if state in SERVING:
+                self.app.wake_soon()

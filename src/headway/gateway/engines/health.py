@@ -1,0 +1,53 @@
+"""Which engines can be sent to: failures in a row take one out for a while, and once it is in again one more does. The
+last one that serves a model stays: requests that no engine can answer must not take all of them out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+    from headway.gateway.engines.backend import Backend
+
+    Probe = Callable[[Backend], Awaitable[bool]]
+
+
+class Health:
+    def __init__(self, app: App, failures: int = 3, open_s: float = 5.0) -> None:
+        self.app, self.failures, self.open_s = app, failures, open_s
+        self.probe: Probe | None = None  # of those who can ask an engine whether it lives
+
+    def answered(self, backend: Backend, status: int) -> None:
+        if status >= 500:
+            self.failed(backend, f"status {status}")
+        else:
+            backend.failures = 0
+
+    def failed(self, backend: Backend, why: str) -> None:
+        backend.failures += 1
+        if backend.failures >= self.failures and not backend.ejected and self.app.fleet.spares(backend):
+            backend.ejected = True
+            self.app.fleet.settle(backend)
+            self.app.loop.call_later(self.open_s, self._again, backend)
+
+    def _again(self, backend: Backend) -> None:
+        """Where engines can be asked whether they live, it is let in when it says so."""
+        if self.app.fleet.backend(backend.name) is not backend:
+            return
+        if self.probe is None:
+            self._let_in(backend)
+            return
+        self.app.spawn(self._asked(backend, self.probe))
+
+    async def _asked(self, backend: Backend, probe: Probe) -> None:
+        if await probe(backend):
+            self._let_in(backend)
+        else:
+            self.app.loop.call_later(self.open_s, self._again, backend)
+
+    def _let_in(self, backend: Backend) -> None:
+        """One failure more takes it out again."""
+        backend.ejected = False
+        backend.failures = self.failures - 1
+        self.app.fleet.settle(backend)

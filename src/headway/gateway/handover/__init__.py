@@ -1,0 +1,1 @@
+"""Prompts that are computed on one engine and go on to another."""

@@ -1,0 +1,316 @@
+"""Requests that two engines serve: one computes the prompt, the other generates. Where the first half fails, the second
+engine serves the whole request; where the second fails before a byte of the answer, it is routed anew."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headway.gateway.cascade.amend import fields_of
+from headway.gateway.handover import protocols
+from headway.gateway.handover.leg import Leg, framed
+from headway.gateway.settings import seconds
+from headway.section import read
+from headway.types import HeadwayError
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+    from headway.gateway.engines.backend import Backend
+    from headway.gateway.exchange import Exchange
+    from headway.gateway.kvd.client import KvdClient
+    from headway.gateway.upstream import Asker, Upstream
+    from headway.gateway.wire import Fields
+
+REQUEST_ID: Final = b"x-request-id"
+TAKEN: Final = (REQUEST_ID, b"accept-encoding")  # of a client's head: each hand-over has an id, and is read
+MARK: Final = b"x-headway-prefill: "
+log = logging.getLogger("headway.gateway")
+
+
+class _Keys(Struct):
+    protocol: Literal["vllm", "sglang", "kvd"]
+    timeout: Any = "60s"
+    tls: Any = None
+
+
+class _TlsKeys(Struct):
+    ca: str
+    certificate: str
+    key: str
+
+
+class HandoverSettings(Struct, frozen=True):
+    protocol: str
+    timeout_s: float = 60.0  # of the prompt's half, from its connection to the end of its answer
+    tls: tuple[Path, Path, Path] | None = None  # CA, certificate and key, towards KV daemons
+
+    @classmethod
+    def read(cls, given: Any, folder: Path, where: str = "disaggregation") -> HandoverSettings:
+        """Files are found from `folder`."""
+        keys = read(_Keys, given, where)
+        tls = None if keys.tls is None else read(_TlsKeys, keys.tls, f"{where}.tls")
+        if tls is not None and keys.protocol != "kvd":
+            raise HeadwayError(f"{where}.tls: is for KV daemons, and the protocol is {keys.protocol}.")
+        files = None if tls is None else (folder / tls.ca, folder / tls.certificate, folder / tls.key)
+        return cls(keys.protocol, seconds(keys.timeout, f"{where}.timeout"), files)
+
+    @property
+    def alone(self) -> bool:
+        """Whether an engine of one half can serve a request whole. SGLang's cannot."""
+        return self.protocol != "sglang"
+
+
+class Handover:
+    def __init__(self, app: App, settings: HandoverSettings) -> None:
+        self.app, self.settings = app, settings
+        self.handed = 0
+        self.fallbacks: dict[str, int] = {}  # by why one engine served alone
+        self._daemons: dict[str, KvdClient] = {}
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        for client in self._daemons.values():
+            await client.close()
+
+    def split(self, exchange: Exchange) -> None:
+        """Both engines of an exchange that has two."""
+        exchange.handing = PROTOCOLS[self.settings.protocol](self, exchange)
+        exchange.handing.begin()
+
+    def fell_back(self, why: str) -> None:
+        self.fallbacks[why] = self.fallbacks.get(why, 0) + 1
+
+    def daemon(self, address: str) -> KvdClient:
+        """Raises HeadwayError where there is no way to it."""
+        if address not in self._daemons:
+            from headway.gateway.kvd.channel import TlsFiles
+            from headway.gateway.kvd.client import KvdClient
+
+            tls = None if self.settings.tls is None else TlsFiles(*self.settings.tls)
+            self._daemons[address] = KvdClient(address, tls=tls)
+        return self._daemons[address]
+
+
+class Handing:
+    """One request on its way through two engines. `drop` ends it, whatever it is at."""
+
+    def __init__(self, handover: Handover, exchange: Exchange) -> None:
+        self.handover, self.app, self.exchange = handover, handover.app, exchange
+        assert exchange.flight is not None and exchange.flight.prefill is not None and exchange.backend is not None
+        found = self.app.fleet.backends[exchange.flight.prefill.index]
+        assert found is not None
+        self.prefill: Backend = found
+        self.decode: Backend = exchange.backend
+        self.body, self.incoming = exchange.body, exchange.incoming  # as they were
+        self.fields = fields_of(self.body)
+        self.mark = MARK + self.prefill.name.encode()
+        self.leg: Leg | None = None
+        self.over = False
+        fields = [field for field in self.incoming.fields if field[0] not in TAKEN]
+        fields.append((REQUEST_ID, f"headway-{secrets.token_hex(16)}".encode()))
+        exchange.incoming = replace(self.incoming, fields=fields)
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """What is under way ends, and the request is as it came."""
+        self.over = True
+        if self.leg is not None and not self.leg.over:
+            self.leg.cancel()
+        exchange = self.exchange
+        exchange.handing = None
+        exchange.body, exchange.incoming = self.body, self.incoming
+        if self.mark in exchange.marks:
+            exchange.marks.remove(self.mark)
+
+    @property
+    def asker(self) -> Asker:
+        """Who hears of the second half's answer."""
+        return self.exchange
+
+    def send_prompt(self, body: bytes) -> None:
+        """The first half."""
+        data = [self.exchange.head(self.prefill, body), body]
+        self.leg = Leg(self.app, self.prefill, data, self._prompted)
+        self.leg.start(self.handover.settings.timeout_s)
+
+    def _prompted(self, leg: Leg) -> None:
+        if leg.complete:
+            self.app.health.answered(self.prefill, leg.status)
+        else:
+            self.app.health.failed(self.prefill, leg.why)
+        if not self.over:
+            self.prompted(leg)
+
+    def prompted(self, leg: Leg) -> None:
+        """The first half has ended, well or not."""
+        raise NotImplementedError
+
+    def leave_prefill(self) -> None:
+        app, flight = self.app, self.exchange.flight
+        if flight is not None and flight.prefill is not None:
+            app.plane.handed(app.now_ps(), self.exchange.request.id)
+            if app.waiting:
+                app.wake_soon()
+
+    def go_on(self, body: bytes) -> None:
+        """The second half."""
+        self.handover.handed += 1
+        self.exchange.body = body
+        self.exchange.marks.append(self.mark)
+        self.exchange.send_to(self.decode)
+
+    def whole(self, why: str) -> None:
+        """One engine serves it, from the first token of the prompt on."""
+        self.handover.fell_back(why)
+        self.exchange.body = self.body
+        self.exchange.send_to(self.decode)
+
+
+class VllmHanding(Handing):
+    """One after the other: the first says where its KV lies, and the second is told."""
+
+    def begin(self) -> None:
+        if self.exchange.request.kind == "embedding":
+            self.leave_prefill()
+            self.whole("nothing to generate")
+        else:
+            self.send_prompt(self.prompt_body())
+
+    def prompt_body(self) -> bytes:
+        return protocols.vllm_prefill(self.fields)
+
+    def prompted(self, leg: Leg) -> None:
+        self.leave_prefill()
+        body = protocols.vllm_decode(self.fields, leg.answer) if leg.ok else None
+        if body is not None:
+            self.go_on(body)
+        else:
+            self.whole("prefill failed" if leg.why else "no kv_transfer_params")
+
+
+class KvdHanding(VllmHanding):
+    """One after the other: the first puts its KV into a daemon, from where the second gets it."""
+
+    keys: list[bytes]
+
+    def begin(self) -> None:
+        if self.prefill.spec.kvd is None:
+            self.leave_prefill()
+            self.whole("no kvd")
+        else:
+            super().begin()
+
+    def prompt_body(self) -> bytes:
+        assert self.prefill.spec.kvd is not None
+        self.keys = protocols.kv_keys(self.exchange.request, self.prefill.spec.pool, self.body)
+        return protocols.kvd_prefill(self.fields, self.prefill.spec.kvd, self.keys)
+
+    def prompted(self, leg: Leg) -> None:
+        self.leave_prefill()
+        if leg.ok:
+            self.app.spawn(self._check(protocols.kvd_put(leg.answer, self.keys)))
+        else:
+            self.whole("prefill failed")
+
+    async def _check(self, keys: list[bytes]) -> None:
+        """Only what is there can be picked up."""
+        try:
+            addresses = await self._places(keys)
+            why = "" if addresses else "blocks missing"
+        except Exception as error:  # whatever it is, the request is to be answered
+            log.warning("disaggregation: %s", error)
+            addresses, why = [], "kvd lost"
+        if self.over:
+            return
+        if why:
+            self.whole(why)
+        else:
+            self.go_on(protocols.kvd_decode(self.fields, addresses, keys))
+
+    async def _places(self, keys: list[bytes]) -> list[str]:
+        """The daemons that have all of it, the nearest first."""
+        far, near = self.prefill.spec.kvd, self.decode.spec.kvd
+        assert far is not None
+        if not keys or await self.handover.daemon(far).lookup(keys) < len(keys):
+            return []
+        if near is None or near == far:
+            return [far]
+        try:  # they move it among themselves
+            moved = await self.handover.daemon(near).fetch(keys, far)
+        except HeadwayError as error:
+            log.warning("disaggregation: %s", error)
+            moved = 0
+        return [near, far] if moved == len(keys) else [far]
+
+
+class SglangHanding(Handing):
+    """Both at once: the engines find each other in a room that both are told. The client sees the second. Where one
+    fails, the other is cancelled, as it would wait for it."""
+
+    def __init__(self, handover: Handover, exchange: Exchange) -> None:
+        super().__init__(handover, exchange)
+        self.held: tuple[Upstream, int, Fields] | None = None  # a head of which nothing follows yet
+        self.until_close = self.complete = False
+
+    @property
+    def asker(self) -> Asker:
+        return self
+
+    def begin(self) -> None:
+        if self.exchange.request.kind == "embedding":
+            self.leave_prefill()
+            self.whole("nothing to generate")
+            return
+        body = protocols.sglang(self.fields, self.prefill)
+        self.send_prompt(body)
+        self.go_on(body)
+
+    def drop(self) -> None:
+        if self.complete:  # the first half, which has served it, may end by itself
+            self.leg = None
+        super().drop()
+
+    def prompted(self, leg: Leg) -> None:
+        if leg.ok:
+            self.leave_prefill()
+            return
+        self.handover.fell_back("prefill failed")
+        self.exchange.prompt_lost(f"{self.prefill.name}: {leg.why}")
+
+    # --- the second half's connection: as long as nothing follows a head, the first may still fail -------------------
+
+    def headed(self, upstream: Upstream, status: int, fields: Fields) -> None:
+        self.until_close = not framed(fields)
+        if status == 200:
+            self.held = (upstream, status, fields)
+        else:
+            self.exchange.headed(upstream, status, fields)
+
+    def relayed(self, data: bytes) -> None:
+        self._release()
+        self.exchange.relayed(data)
+
+    def answered(self) -> None:
+        self._release()
+        self.complete = self.exchange.status < 400
+        self.exchange.answered()
+
+    def broken(self, upstream: Upstream | None, why: str) -> None:
+        self.exchange.broken(upstream, why)
+
+    def _release(self) -> None:
+        if self.held is not None:
+            held, self.held = self.held, None
+            self.exchange.headed(*held)
+
+
+PROTOCOLS: Final[dict[str, type[Handing]]] = {"vllm": VllmHanding, "kvd": KvdHanding, "sglang": SglangHanding}

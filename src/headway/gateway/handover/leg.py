@@ -1,0 +1,179 @@
+"""A request of the gateway's own to an engine, over the connections that are kept to it. Its answer is collected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import httptools
+
+from headway.gateway.upstream import connect
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+    from headway.gateway.engines.backend import Backend
+    from headway.gateway.upstream import Upstream
+    from headway.gateway.wire import Fields
+
+FRAMING: Final = (b"content-length", b"transfer-encoding")
+ANSWER_BYTES: Final = 16 * 1024 * 1024
+
+
+class Payload:
+    """The body of an answer without the framing that it came in."""
+
+    __slots__ = ("_found", "_parser")
+
+    def __init__(self, fields: Fields) -> None:
+        self._found: list[bytes] = []
+        self._parser: Any = httptools.HttpResponseParser(self)
+        head = [b"%b: %b\r\n" % field for field in fields if field[0] in FRAMING]
+        self._parser.feed_data(b"HTTP/1.1 200 OK\r\n" + b"".join(head) + b"\r\n")
+
+    def on_body(self, data: bytes) -> None:
+        self._found.append(data)
+
+    def read(self, data: bytes) -> bytes:
+        """What the connection has passed is framed well."""
+        self._parser.feed_data(data)
+        found = self._found
+        if len(found) == 1:
+            return found.pop()
+        data = b"".join(found)
+        found.clear()
+        return data
+
+
+def framed(fields: Fields) -> bool:
+    """Whether an answer says where it ends; else the end of the connection does."""
+    return any(name in FRAMING for name, _ in fields)
+
+
+class Leg:
+    """From `start` to one call of `done`, unless it is cancelled before. `why` says what went wrong, if anything."""
+
+    __slots__ = (
+        "_data",
+        "_done",
+        "_payload",
+        "_pieces",
+        "_size",
+        "_timer",
+        "_upstream",
+        "app",
+        "backend",
+        "complete",
+        "limit",
+        "over",
+        "status",
+        "until_close",
+        "why",
+    )
+
+    def __init__(
+        self,
+        app: App,
+        backend: Backend,
+        data: list[bytes],
+        done: Callable[[Leg], None],
+        limit: int = ANSWER_BYTES,
+    ) -> None:
+        """`data` is the head and the body."""
+        self.app, self.backend, self.limit = app, backend, limit
+        self.status = self._size = 0
+        self.over = self.until_close = self.complete = False
+        self.why = ""
+        self._data, self._done = data, done
+        self._payload: Payload | None = None
+        self._pieces: list[bytes] = []
+        self._upstream: Upstream | None = None
+        self._timer: Any = None
+
+    def start(self, seconds: float) -> None:
+        """It has so long from connecting to the end of the answer."""
+        self._timer = self.app.loop.call_later(seconds, self._late)
+        free = self.backend.free
+        while free:
+            upstream = free.pop()
+            if not upstream.transport.is_closing():
+                self._send(upstream)
+                return
+        self.app.spawn(self._connect())
+
+    async def _connect(self) -> None:
+        try:
+            upstream = await connect(self.app.loop, self.backend, self.app.timeouts.connect_s)
+        except Exception as error:
+            self.broken(None, f"no connection ({type(error).__name__})")
+            return
+        if self.over:
+            upstream.close()
+        else:
+            self._send(upstream)
+
+    def _send(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        upstream.send(self, self._data)
+
+    def cancel(self) -> None:
+        """The engine is told by the end of its connection."""
+        self._end()
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.exchange = None
+            upstream.close()
+
+    @property
+    def ok(self) -> bool:
+        return not self.why and self.status == 200
+
+    @property
+    def answer(self) -> bytes:
+        return b"".join(self._pieces)
+
+    # --- what the connection tells -----------------------------------------------------------------------------------
+
+    def headed(self, upstream: Upstream, status: int, fields: Fields) -> None:
+        self.status = status
+        self.until_close = not framed(fields)
+        self._payload = Payload(fields)
+
+    def relayed(self, data: bytes) -> None:
+        assert self._payload is not None
+        if self.over:
+            return
+        piece = self._payload.read(data)
+        self._size += len(piece)
+        if self._size <= self.limit:
+            self._pieces.append(piece)
+            return
+        self._pieces.clear()
+        self.cancel()
+        self.why = f"an answer of more than {self.limit:,} bytes"
+        self._done(self)
+
+    def answered(self) -> None:
+        self._upstream = None
+        self.complete = True
+        self._finish("" if self.status == 200 else f"status {self.status}")
+
+    def broken(self, upstream: Upstream | None, why: str) -> None:
+        self._upstream = None
+        self._finish(why)
+
+    def _late(self) -> None:
+        if not self.over:
+            self.cancel()
+            self.why = "no answer in time"
+            self._done(self)
+
+    def _finish(self, why: str) -> None:
+        if not self.over:
+            self._end()
+            self.why = why
+            self._done(self)
+
+    def _end(self) -> None:
+        self.over = True
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,81 @@
+"""What a request is to the policies: read from its head and body, which go on untouched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headway.gateway.prompt import Body
+from headway.gateway.sessions import SessionSettings
+from headway.gateway.tokens import Tokens
+from headway.types import HeadwayError, Path, Request
+from headway.units import duration_ps
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+    from headway.gateway.keys import Key
+    from headway.gateway.wire import Incoming
+
+TENANT, CLASS, DEADLINE = b"x-headway-tenant", b"x-headway-class", b"x-headway-deadline"
+LONGEST: Final = 200  # signs of a name
+MOST_NAMES: Final = 10_000  # tenants that are told apart; policies and figures keep something of each
+NOT_YET: Final = Path((), ())  # of a prompt that is too long to be read at once
+MOST_TOKENS: Final = 1 << 31  # that a client may ask for, as far as anybody here counts
+
+
+class Intake:
+    def __init__(self, app: App, tokens: Tokens, sessions: SessionSettings) -> None:
+        self.app, self.tokens, self.sessions = app, tokens, sessions
+        self.count = 0
+        self.tenants: dict[str, None] = {}
+
+    def request(self, kind: str, incoming: Incoming, body: Body, key: Key | None) -> Request:
+        """Raises HeadwayError where a field is wrong. A long prompt has no path yet."""
+        hasher = self.tokens.of(body.model)
+        path, tokens = (NOT_YET, 1) if hasher.long(body) else hasher.path(body)
+        fields = incoming.named
+        tenant, slo_class = "default", "standard"
+        if TENANT in fields:
+            tenant = self.tenant(fields[TENANT])
+        if CLASS in fields:
+            slo_class = fields[CLASS].decode("latin-1")[:LONGEST]
+        if key is not None:  # who has a key is who the key says, whatever the head says
+            tenant, slo_class = key.tenant, key.slo_class or slo_class
+        deadline_ps = self.deadline(fields.get(DEADLINE), slo_class)
+        number, now_ps = self.count, self.app.now_ps()
+        self.count += 1
+        return Request(
+            number,
+            now_ps,
+            tokens,
+            path,
+            model=body.model,
+            tenant=tenant,
+            slo_class=slo_class,
+            session=self.sessions.session(fields.get(self.sessions.header), body.user, body.messages, tenant),
+            max_tokens=_most(body.max_completion_tokens or body.max_tokens),
+            deadline_ps=None if deadline_ps is None else now_ps + deadline_ps,
+            kind=kind,
+        )
+
+    def tenant(self, field: bytes) -> str:
+        name = field.decode("latin-1")[:LONGEST]
+        if name not in self.tenants:
+            if len(self.tenants) >= MOST_NAMES:
+                return "other"
+            self.tenants[name] = None
+        return name
+
+    def deadline(self, field: bytes | None, slo_class: str) -> int | None:
+        """From now on: what the client says, or else what its class has."""
+        if field is None:
+            return self.app.config.deadlines.get(slo_class)
+        text = field.decode("latin-1").strip()
+        found = duration_ps(f"{text}s" if text.replace(".", "", 1).isdigit() else text, "x-headway-deadline")
+        if found <= 0:
+            raise HeadwayError("x-headway-deadline: must be longer than nothing.")
+        return found
+
+
+def _most(given: float | None) -> int | None:
+    """What a client asks for at most, however large a number it writes."""
+    return None if given is None else int(max(0, min(given, MOST_TOKENS)))

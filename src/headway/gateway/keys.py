@@ -1,0 +1,131 @@
+"""Who may ask: API keys, of which only the hashes are kept, each with its limits."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+from headway.documents import read_yaml
+from headway.section import read
+from headway.types import HeadwayError
+from headway.units import rate
+from headway.wording import shown
+
+PREFIX: Final = "hw-"
+BEARER: Final = b"bearer "
+LONGEST: Final = 100  # name
+
+
+class _Keys(Struct):
+    sha256: str
+    rate: Any = None
+    burst: Annotated[int, Meta(ge=1, le=10**6)] | None = None
+    concurrency: Annotated[int, Meta(ge=1, le=10**6)] | None = None
+    tenant: str | None = None
+    slo_class: str | None = None
+
+
+class Refusal(Struct, frozen=True):
+    status: int
+    why: str
+    retry_after: int = 1  # seconds
+
+
+UNKNOWN: Final = Refusal(401, "the API key is missing or not known")
+
+
+class Key:
+    """A key's owner, and what it has used of its limits."""
+
+    __slots__ = ("burst", "concurrency", "inflight", "name", "rate", "slo_class", "stamp", "tenant", "tokens")
+
+    def __init__(self, name: str, keys: _Keys, where: str) -> None:
+        self.name = name
+        self.rate = None if keys.rate is None else float(rate(keys.rate, f"{where}.rate"))
+        self.burst = float(keys.burst or max(1.0, self.rate or 1.0))
+        self.concurrency = keys.concurrency
+        self.tenant = keys.tenant or name
+        self.slo_class = keys.slo_class
+        self.tokens, self.stamp, self.inflight = self.burst, 0.0, 0
+
+    def take(self, now: float) -> Refusal | None:
+        """One request more; it is given back by `release`, unless it is refused."""
+        if self.concurrency is not None and self.inflight >= self.concurrency:
+            return Refusal(429, f"the key has {self.concurrency} requests under way, as many as it may")
+        if self.rate is not None:
+            self.tokens = min(self.burst, self.tokens + (now - self.stamp) * self.rate)
+            self.stamp = now
+            if self.tokens < 1.0:
+                wait = (1.0 - self.tokens) / self.rate
+                return Refusal(429, f"the key may ask {self.rate:g} times a second", max(1, int(wait + 0.999)))
+            self.tokens -= 1.0
+        self.inflight += 1
+        return None
+
+    def release(self) -> None:
+        self.inflight -= 1
+
+    def renew(self, other: Key) -> None:
+        """The same key with other limits; what it has used goes on."""
+        for name in ("name", "rate", "burst", "concurrency", "tenant", "slo_class"):
+            setattr(self, name, getattr(other, name))
+        self.tokens = min(self.burst, self.tokens)
+
+
+class Keyring:
+    def __init__(self, keys: Mapping[bytes, Key]) -> None:
+        self.keys = dict(keys)  # by the hash's bytes
+
+    @classmethod
+    def read(cls, path: Path) -> Keyring:
+        return cls.of(read_yaml(path), str(path))
+
+    @classmethod
+    def of(cls, data: Any, where: str) -> Keyring:
+        if not isinstance(data, dict):
+            raise HeadwayError(f"{where}: expected names and their keys' hashes, got {shown(data)}.")
+        found: dict[bytes, Key] = {}
+        for name, value in data.items():
+            check_name(str(name), where)
+            place = f"{where}: {name}"
+            keys = read(_Keys, value, place)
+            try:
+                digest = bytes.fromhex(keys.sha256)
+            except ValueError:
+                digest = b""
+            if len(digest) != 32:
+                raise HeadwayError(f"{place}.sha256: expected 64 hex digits, as `headway key` writes them.")
+            if digest in found:
+                raise HeadwayError(f"{place}.sha256: is that of {found[digest].name}; every name has its own key.")
+            found[digest] = Key(str(name), keys, place)
+        return cls(found)
+
+    def renew(self, other: Keyring) -> None:
+        """The file was written anew: keys come, go, or have other limits."""
+        for digest, key in other.keys.items():
+            self.keys.setdefault(digest, key).renew(key)
+        for digest in [digest for digest in self.keys if digest not in other.keys]:
+            del self.keys[digest]
+
+    def owner(self, bearer: bytes) -> Key | None:
+        """Of a field such as `Bearer hw-...`."""
+        if bearer[:7].lower() != BEARER:
+            return None
+        return self.keys.get(hashlib.sha256(bearer[7:].strip()).digest())
+
+
+def check_name(name: str, where: str) -> None:
+    """It stands in logs, in metrics and in the file of keys, a line each."""
+    if not 0 < len(name) <= LONGEST or not name.isprintable():
+        raise HeadwayError(f"{where}: a name has 1 to {LONGEST} signs that can be printed, got {shown(name)}.")
+
+
+def new_key() -> tuple[str, str]:
+    """A key, and its hash."""
+    key = PREFIX + secrets.token_urlsafe(32)
+    return key, hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,139 @@
+"""Certificates to try mutual TLS with: an authority, and a certificate of it for each node."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from headway.gateway.kvd.channel import TlsFiles
+from headway.types import HeadwayError
+
+CA: Final = "ca"
+SLACK: Final = timedelta(hours=1)  # clocks of nodes differ
+
+
+def make(folder: Path, name: str, hosts: Sequence[str], days: int) -> TlsFiles:
+    """A node's certificate and key in a folder, of the authority there; that is made first where there is none."""
+    if not name or name == CA or not all(sign.isalnum() or sign in "-_." for sign in name):
+        raise HeadwayError(f"--name: expected letters, digits, '-', '_' or '.', and not 'ca', got {name!r}.")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files = TlsFiles(folder / f"{CA}.pem", folder / f"{name}.pem", folder / f"{name}.key")
+    for file in (files.certificate, files.key):
+        if file.exists():
+            raise HeadwayError(f"{file}: is there already; name another node with --name.")
+    life = timedelta(days=days)
+    if not files.ca.exists():
+        key = ec.generate_private_key(ec.SECP256R1())
+        _write(folder / f"{CA}.key", _private(key))
+        _write(files.ca, authority(key, life).public_bytes(serialization.Encoding.PEM), 0o644)
+    ca, ca_key = _authority_of(folder)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = node(name, hosts, key.public_key(), ca, ca_key, life)
+    _write(files.key, _private(key))
+    _write(files.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    return files
+
+
+def authority(key: ec.EllipticCurvePrivateKey, life: timedelta, name: str = "headway kvd") -> x509.Certificate:
+    return (
+        _begun(_named(name), _named(name), key.public_key(), life)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def node(
+    name: str,
+    hosts: Sequence[str],
+    key: ec.EllipticCurvePublicKey,
+    ca: x509.Certificate,
+    ca_key: ec.EllipticCurvePrivateKey,
+    life: timedelta,
+    since: datetime | None = None,
+) -> x509.Certificate:
+    """For both sides of a connection: a daemon that fetches is a client too."""
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    return (
+        _begun(_named(name), ca.subject, key, life, since)
+        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+
+
+def _begun(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    life: timedelta,
+    since: datetime | None = None,
+) -> x509.CertificateBuilder:
+    begin = (datetime.now(UTC) if since is None else since) - SLACK
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + SLACK + life)
+    )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _authority_of(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    try:
+        certificate = x509.load_pem_x509_certificate((folder / f"{CA}.pem").read_bytes())
+        key = serialization.load_pem_private_key((folder / f"{CA}.key").read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise HeadwayError(f"{folder}: ca.pem and ca.key there are not an authority that can sign ({error}).") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise HeadwayError(f"{folder / 'ca.key'}: expected a key of an elliptic curve, as this command makes.")
+    return certificate, key
+
+
+def _write(file: Path, content: bytes, mode: int = 0o600) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+        stream.write(content)

@@ -1,0 +1,129 @@
+"""The daemon: its store, its listeners, and a session for every channel that a peer opens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Final
+
+from headway.gateway.kvd import frames
+from headway.gateway.kvd.budget import Budget
+from headway.gateway.kvd.channel import Channel, Listener
+from headway.gateway.kvd.disk import Disk
+from headway.gateway.kvd.errors import BUSY, Closed
+from headway.gateway.kvd.session import Session
+from headway.gateway.kvd.settings import SHARES, Settings
+from headway.gateway.kvd.sources import Sources
+from headway.gateway.kvd.store import Store
+from headway.gateway.kvd.transports import transport
+
+FLUSH_S: Final = 60.0  # for what is in memory, at the end
+
+
+class _Share(Budget):
+    """Of one peer: what its channels may have in flight together."""
+
+    sessions = 0
+
+
+class Daemon:
+    def __init__(self, settings: Settings) -> None:
+        self.limits = settings.limits
+        self.ending = False
+        self.budget = Budget(self.limits.in_flight)
+        self.turned_away = self.malformed = self.stalled = self.faults = 0
+        self.store = Store(settings.ram, settings.held)
+        self.sources = Sources(self.store, settings)
+        self._settings = settings
+        self._listeners: list[Listener] = []
+        self._sessions: dict[Session, asyncio.Task[None]] = {}
+        self._shares: dict[str, _Share] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> list[str]:
+        """The addresses it listens on; a port that was left open is filled in."""
+        disk = self._settings.disk
+        if disk is not None:
+            self.store.disk = Disk(disk.folder, disk.limit, disk.unwritten)
+        try:
+            for address in self._settings.listen:
+                listener = await transport(address, "listen").listen(
+                    address, self._settings.tls, self._accept, self.limits.connections
+                )
+                self._listeners.append(listener)
+        except BaseException:
+            await self.stop(0.0)
+            raise
+        return [listener.address for listener in self._listeners]
+
+    async def stop(self, drain_s: float | None = None) -> None:
+        """Takes no request more, ends those under way within the drain, and puts what is in memory on disk."""
+        if self.ending:
+            return
+        self.ending = True
+        for listener in self._listeners:
+            await listener.close()
+        for session in [*self._sessions]:
+            if not session.busy:
+                session.end()
+        if self._sessions:
+            await asyncio.wait(self._sessions.values(), timeout=self.limits.drain_s if drain_s is None else drain_s)
+        for session in [*self._sessions]:
+            session.end()
+        if self._sessions:
+            for task in self._sessions.values():
+                task.cancel()
+            await asyncio.wait(self._sessions.values())
+        for listener in self._listeners:
+            await listener.gone()
+        await self.sources.close()
+        if self.store.disk is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.store.flush(), FLUSH_S)
+            await self.store.disk.close()
+
+    def figures(self) -> dict[str, dict[str, int]]:
+        return {
+            **self.store.figures(),
+            "connections": {
+                "open": len(self._sessions),
+                "limit": self.limits.connections,
+                "in_flight_bytes": self.budget.used,
+                "in_flight_limit": self.budget.limit,
+                "turned_away": self.turned_away,
+                "malformed": self.malformed,
+                "stalled": self.stalled,
+                "faults": self.faults,
+                "fetched": self.sources.fetched,
+            },
+        }
+
+    def _accept(self, channel: Channel) -> None:
+        if self.ending or len(self._sessions) >= self.limits.connections:
+            self.turned_away += 1
+            self._task(_turn_away(channel))
+            return
+        share = self._shares.setdefault(channel.peer, _Share(self.limits.in_flight // SHARES))
+        share.sessions += 1
+        session = Session(self, channel, share)
+        task = self._sessions[session] = asyncio.get_running_loop().create_task(session.run())
+        task.add_done_callback(lambda _: self._ended(session, channel.peer))
+
+    def _ended(self, session: Session, peer: str) -> None:
+        del self._sessions[session]
+        share = self._shares[peer]
+        share.sessions -= 1
+        if not share.sessions:
+            del self._shares[peer]
+
+    def _task(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _turn_away(channel: Channel) -> None:
+    with suppress(Closed):
+        await channel.write(frames.frame(frames.Failure(BUSY, "the daemon has as many connections as it takes.")))
+    channel.close()

@@ -1,0 +1,198 @@
+"""The disk tier: which blocks lie in a folder, the one used longest ago first. Threads do what touches the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from headway.gateway.kvd import block_file
+from headway.gateway.kvd.channel import Buffer
+from headway.types import HeadwayError
+
+MOST_BLOCKS: Final = 1_000_000  # in a folder; their index is in memory
+READERS: Final = 4
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Entry:
+    __slots__ = ("data", "number", "reading", "room", "size")
+
+    def __init__(self, number: int, size: int, room: int, data: Buffer | None) -> None:
+        self.number = number
+        self.size = size
+        self.room = room
+        self.data = data  # until it is written
+        self.reading: asyncio.Future[bytearray] | None = None
+
+
+class Disk:
+    """Its methods belong to the event loop. What is dropped leaves the index at once, and the disk soon after."""
+
+    def __init__(self, folder: Path, limit: int, unwritten_limit: int, most: int = MOST_BLOCKS) -> None:
+        self.limit = limit
+        self.used = 0
+        self.unwritten = 0  # bytes that wait to be written, and are in memory
+        self.unwritten_limit = unwritten_limit
+        self.entries: OrderedDict[bytes, Entry] = OrderedDict()
+        self.written = self.dropped = self.dropped_busy = self.write_failures = self.damaged = 0
+        self._folder = folder
+        self._most = most
+        self._writer = ThreadPoolExecutor(1, "kvd-write")  # one: removals come before the writes they make room for
+        self._readers = ThreadPoolExecutor(READERS, "kvd-read")
+        self._under_way: set[asyncio.Future[None]] = set()
+        self._lock = _locked(folder)
+        self._number = 0
+        self._find_again()
+
+    def _find_again(self) -> None:
+        for found in block_file.scan(self._folder, self._most):
+            self._number = max(self._number, found.number)
+            size = block_file.size_of(found.key, found.file_bytes)
+            if size < 1:
+                block_file.remove(block_file.path(self._folder, found.key, found.number))
+                continue
+            self._enter(found.key, Entry(found.number, size, block_file.room(found.key, size), None))
+        self._shrink(0, self._most)
+
+    def add(self, key: bytes, data: Buffer) -> None:
+        """A block that memory had no room for. It is readable at once, and on disk when a thread has written it."""
+        if key in self.entries:
+            self.touch(key)  # it was read from here
+            return
+        room = block_file.room(key, len(data))
+        if room > self.limit:
+            self.dropped += 1
+            return
+        if self.unwritten + room > self.unwritten_limit:
+            self.dropped_busy += 1
+            return
+        self._shrink(room, self._most - 1)
+        self._number += 1
+        entry = Entry(self._number, len(data), room, data)
+        self._enter(key, entry)
+        self.unwritten += room
+        self._start(self._write(key, entry, data))
+
+    async def read(self, key: bytes) -> Buffer | None:
+        """None where there is none, or no longer. A damaged one is dropped."""
+        entry = self.entries.get(key)
+        if entry is None or entry.data is not None:
+            return None if entry is None else entry.data
+        if entry.reading is None:
+            file = block_file.path(self._folder, key, entry.number)
+            loop = asyncio.get_running_loop()
+            entry.reading = loop.run_in_executor(self._readers, block_file.read, file, key, entry.size)
+            entry.reading.add_done_callback(lambda done: _forget(entry, done))
+        try:
+            return await asyncio.shield(entry.reading)
+        except (OSError, block_file.Damaged):
+            if self.entries.get(key) is entry:
+                self.damaged += 1
+                self.drop(key)
+            return None
+
+    def would_wait(self, data: Buffer) -> bool:
+        """Whether too much is unwritten for one block more."""
+        return self.unwritten + len(data) + 2 * block_file.PAGE > self.unwritten_limit
+
+    def touch(self, key: bytes) -> None:
+        self.entries.move_to_end(key)
+
+    def drop(self, key: bytes) -> None:
+        entry = self.entries.pop(key)
+        self.used -= entry.room
+        if entry.data is None:
+            self._start(self._remove(key, entry))
+
+    async def settle(self) -> None:
+        """Waits until the disk is as the index has it."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def close(self) -> None:
+        await self.settle()
+        self._writer.shutdown()
+        self._readers.shutdown()
+        os.close(self._lock)
+
+    def _enter(self, key: bytes, entry: Entry) -> None:
+        self.entries[key] = entry
+        self.used += entry.room
+
+    def _shrink(self, room: int, blocks: int) -> None:
+        """Drops the oldest until so many bytes are free and at most so many blocks left."""
+        while self.entries and (self.used + room > self.limit or len(self.entries) > blocks):
+            self.dropped += 1
+            self.drop(next(iter(self.entries)))
+
+    def _start(self, work: asyncio.Future[None]) -> None:
+        self._under_way.add(work)
+        work.add_done_callback(self._under_way.discard)
+
+    def _write(self, key: bytes, entry: Entry, data: Buffer) -> asyncio.Future[None]:
+        file = block_file.path(self._folder, key, entry.number)
+        done = self._in_turn(block_file.write, file, key, data)
+        done.add_done_callback(lambda done: self._wrote(key, entry, done))
+        return done
+
+    def _wrote(self, key: bytes, entry: Entry, done: asyncio.Future[None]) -> None:
+        entry.data = None
+        self.unwritten -= entry.room
+        error = done.exception()
+        wanted = self.entries.get(key) is entry
+        if error is None:
+            self.written += 1
+            if not wanted:
+                self._start(self._remove(key, entry))
+            return
+        self.write_failures += 1
+        if wanted:
+            del self.entries[key]
+            self.used -= entry.room
+        if isinstance(error, OSError) and error.errno in _FULL:
+            self._free(entry.room)
+
+    def _free(self, room: int) -> None:
+        """On a disk that others have filled, the oldest make room for those to come."""
+        target = self.used - room
+        for key in [key for key, entry in self.entries.items() if entry.data is None]:
+            if self.used <= target:
+                return
+            self.dropped += 1
+            self.drop(key)
+
+    def _remove(self, key: bytes, entry: Entry) -> asyncio.Future[None]:
+        return self._in_turn(block_file.remove, block_file.path(self._folder, key, entry.number))
+
+    def _in_turn(self, work: Callable[..., None], *arguments: object) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().run_in_executor(self._writer, work, *arguments)
+
+
+def _forget(entry: Entry, done: asyncio.Future[bytearray]) -> None:
+    entry.reading = None
+    if not done.cancelled():
+        done.exception()  # told to whoever asked, if anybody is still there
+
+
+def _locked(folder: Path) -> int:
+    """A folder has one daemon at a time; the lock ends with the process."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        opened = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise HeadwayError(f"disk.folder: {folder} cannot be used ({error.strerror}).") from None
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(opened)
+        raise HeadwayError(
+            f"disk.folder: {folder} is in use by another daemon; each daemon wants a folder of its own."
+        ) from None
+    return opened

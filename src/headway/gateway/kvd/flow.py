@@ -1,0 +1,97 @@
+"""QUIC's flow control by what has been read. aioquic grants a peer more as soon as bytes arrive, so that one who sends
+faster than the daemon reads would fill its memory; here a peer is never more than a window ahead."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from aioquic.quic.connection import Limit, QuicConnection
+from aioquic.quic.packet import QuicFrameType
+
+from headway.gateway.kvd import mutual_tls
+
+MOST_STREAMS: Final = 16  # of a connection
+STREAM_WINDOW: Final = 1 << 19
+STEP: Final = STREAM_WINDOW // 2  # a peer is told of no less
+WINDOW: Final = (MOST_STREAMS + 1) * STREAM_WINDOW  # of a connection: streams that nobody reads leave room for others
+_FRAME: Final = 17  # bytes of a MAX_STREAM_DATA frame at most
+
+
+class _Window(Limit):
+    """A limit of bytes that goes up as they are read."""
+
+    def __init__(self, plain: Limit) -> None:
+        self.unread = 0  # bytes that have come and wait to be read
+        self._granted = plain.value
+        super().__init__(plain.frame_type, plain.name, plain.value)
+
+    @property
+    def value(self) -> int:
+        wanted = self.used - self.unread + WINDOW
+        if wanted - self._granted >= STEP:
+            self._granted = wanted
+        return self._granted
+
+    @value.setter
+    def value(self, wanted: int) -> None:
+        """What aioquic would grant is not granted."""
+
+
+class Connection(QuicConnection):
+    """Of either side; a server's wants its client's certificate."""
+
+    def windowed(self) -> None:
+        """Called once before the first packet, also for a connection that aioquic's server has made."""
+        self._local_max_data: Any = _Window(self._local_max_data)
+        self._unread: dict[int, int] = {}  # bytes by stream
+
+    def has_come(self, stream_id: int, size: int) -> None:
+        self._unread[stream_id] = self._unread.get(stream_id, 0) + size
+        self._local_max_data.unread += size
+
+    def was_read(self, stream_id: int, size: int) -> bool:
+        """Whether the peer should be told that it may send more."""
+        left = self._unread.pop(stream_id) - size
+        if left:
+            self._unread[stream_id] = left
+        self._local_max_data.unread -= size
+        stream = self._streams.get(stream_id)
+        return (stream is not None and self._is_due(stream)) or (
+            self._local_max_data.value != self._local_max_data.sent
+        )
+
+    def forget(self, stream_id: int) -> None:
+        """Nobody will read what is left of it."""
+        self._local_max_data.unread -= self._unread.pop(stream_id, 0)
+
+    def unsent(self, stream_id: int) -> int:
+        """Bytes of a stream that the peer has not acknowledged."""
+        stream = self._streams.get(stream_id)
+        return 0 if stream is None else stream.sender._buffer_stop - stream.sender._buffer_start
+
+    def _initialize(self, peer_cid: bytes) -> None:
+        super()._initialize(peer_cid)
+        if not self._is_client:
+            mutual_tls.demand(self.tls)
+
+    def _grant(self, stream: Any) -> int:
+        granted: int = stream.receiver.highest_offset - self._unread.get(stream.stream_id, 0) + STREAM_WINDOW
+        return granted
+
+    def _is_due(self, stream: Any) -> bool:
+        return bool(self._grant(stream) - stream.max_stream_data_local >= STEP)
+
+    def _write_stream_limits(self, builder: Any, space: Any, stream: Any) -> None:
+        if self._is_due(stream):
+            stream.max_stream_data_local = self._grant(stream)
+        if stream.max_stream_data_local_sent == stream.max_stream_data_local or stream.receiver.is_finished:
+            return
+        buffer = builder.start_frame(
+            QuicFrameType.MAX_STREAM_DATA,
+            capacity=_FRAME,
+            handler=self._on_max_stream_data_delivery,
+            handler_args=(stream,),
+        )
+        buffer.push_uint_var(stream.stream_id)
+        buffer.push_uint_var(stream.max_stream_data_local)
+        stream.max_stream_data_local_sent = stream.max_stream_data_local

@@ -1,0 +1,159 @@
+"""The wire: a prefix of 12 bytes, a head in MessagePack, then the blocks themselves, one after another.
+
+    "HK", version, 0, length of the head (4 bytes), length of the blocks (4 bytes); numbers are big-endian
+
+A client asks and the daemon answers, one request at a time on a channel.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Final, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from headway.gateway.kvd.channel import Buffer
+
+MAGIC: Final = b"HK"
+VERSION: Final = 1
+PREFIX: Final = struct.Struct(">2sBxII")
+MOST_KEYS: Final = 16_384  # in a request
+LONGEST_KEY: Final = 64
+HEAD_BYTES: Final = 2**21  # so many keys, and what stands around them
+MOST_TTL_MS: Final = 86_400_000
+
+Key = Annotated[bytes, Meta(min_length=1, max_length=LONGEST_KEY)]
+Keys = Annotated[list[Key], Meta(max_length=MOST_KEYS)]
+Sizes = Annotated[list[Annotated[int, Meta(ge=0, le=2**32 - 1)]], Meta(max_length=MOST_KEYS)]
+Ttl = Annotated[int, Meta(ge=0, le=MOST_TTL_MS)]
+
+
+class Overlap(NamedTuple):
+    """Leading blocks of a chain that are there, in all and by tier."""
+
+    leading: int
+    ram: int
+    disk: int
+
+
+class Malformed(Exception):
+    """Bytes that are no frame of ours; the channel they came on is of no use any more."""
+
+
+class TooLong(Malformed):
+    """More than a frame may carry; so many bytes would follow."""
+
+    def __init__(self, text: str, follow: int) -> None:
+        super().__init__(text)
+        self.follow = follow
+
+
+class Put(Struct, array_like=True, tag=1, frozen=True):
+    keys: Keys
+    sizes: Sizes
+    ttl_ms: Ttl = 0
+
+
+class Get(Struct, array_like=True, tag=2, frozen=True):
+    keys: Keys
+
+
+class Delete(Struct, array_like=True, tag=3, frozen=True):
+    keys: Keys
+
+
+class Lookup(Struct, array_like=True, tag=4, frozen=True):
+    keys: Keys
+
+
+class Fetch(Struct, array_like=True, tag=5, frozen=True):
+    keys: Keys
+    source: Annotated[str, Meta(max_length=300)]
+    ttl_ms: Ttl = 0
+
+
+class Stat(Struct, array_like=True, tag=6, frozen=True):
+    pass
+
+
+class Ping(Struct, array_like=True, tag=7, frozen=True):
+    pass
+
+
+class Count(Struct, array_like=True, tag=32, frozen=True):
+    """Of blocks that were kept, deleted or fetched."""
+
+    count: int
+
+
+class Blocks(Struct, array_like=True, tag=33, frozen=True):
+    """Of the first keys asked for, as many as a frame holds; 0 for a block that is not there."""
+
+    sizes: Sizes
+
+
+class Held(Struct, array_like=True, tag=34, frozen=True):
+    """How many leading blocks are there, and in which tier."""
+
+    leading: int
+    ram: int
+    disk: int
+
+
+class Figures(Struct, array_like=True, tag=35, frozen=True):
+    figures: dict[str, dict[str, int]]
+
+
+class Failure(Struct, array_like=True, tag=36, frozen=True):
+    code: str
+    text: str
+
+
+Request: TypeAlias = Put | Get | Delete | Lookup | Fetch | Stat | Ping
+Reply: TypeAlias = Count | Blocks | Held | Figures | Failure
+
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+
+def frame(message: Request | Reply, body_bytes: int = 0) -> bytes:
+    """Prefix and head; the blocks are sent behind it as they are."""
+    head = _ENCODER.encode(message)
+    return PREFIX.pack(MAGIC, VERSION, len(head), body_bytes) + head
+
+
+def lengths(prefix: Buffer, body_limit: int) -> tuple[int, int]:
+    """Of head and blocks."""
+    magic, version, head, body = PREFIX.unpack(prefix)
+    if magic != MAGIC or version != VERSION:
+        raise Malformed(f"a frame begins with {MAGIC.decode()} and version {VERSION}")
+    if not 0 < head <= HEAD_BYTES:
+        raise Malformed(f"a head of {head:,} bytes is not within 1 and {HEAD_BYTES:,}")
+    if body > body_limit:
+        raise TooLong(f"a frame may carry {body_limit:,} bytes, this one has {body:,}", head + body)
+    return head, body
+
+
+def request(head: Buffer, body: int) -> Request:
+    try:
+        found = _REQUESTS.decode(head)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Malformed(f"the head cannot be read ({error})") from None
+    sizes = found.sizes if isinstance(found, Put) else []
+    if isinstance(found, Put) and (len(found.keys) != len(sizes) or not all(sizes)):
+        raise Malformed("each key of a put has one block of at least one byte")
+    if sum(sizes) != body:
+        raise Malformed(f"blocks of {sum(sizes):,} bytes are announced, the frame has {body:,}")
+    return found
+
+
+def reply(head: Buffer, body: int) -> Reply:
+    try:
+        found = _REPLIES.decode(head)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Malformed(f"the head cannot be read ({error})") from None
+    if (sum(found.sizes) if isinstance(found, Blocks) else 0) != body:
+        raise Malformed(f"the frame has {body:,} bytes that its head does not announce")
+    return found

@@ -1,0 +1,92 @@
+"""Mutual TLS for QUIC: aioquic's server can ask for a client's certificate but does not check it; this one does.
+
+It stands on names that are private to aioquic. Where one of them is gone, no certificate is found verified and every
+connection is refused.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any, Final
+
+from aioquic import tls
+from aioquic.quic.configuration import QuicConfiguration
+from cryptography import x509
+
+from headway.gateway.kvd.channel import TlsFiles
+from headway.types import HeadwayError
+
+ALPN: Final = "headway-kvd/1"
+IDLE_S: Final = 60.0
+
+
+class VerifyingContext(tls.Context):
+    """The server's half of a handshake: no certificate, or a wrong one, ends it before a byte of ours is read."""
+
+    verified = False
+
+    def _server_handle_certificate(self, *arguments: Any) -> None:
+        super()._server_handle_certificate(*arguments)
+        if self._peer_certificate is None:
+            raise tls.AlertHandshakeFailure("a client's certificate is required")
+
+    def _server_handle_certificate_verify(self, *arguments: Any) -> None:
+        super()._server_handle_certificate_verify(*arguments)
+        certificate = self._peer_certificate
+        if certificate is None:
+            raise tls.AlertHandshakeFailure("a client's certificate is required")
+        tls.verify_certificate(certificate, self._peer_certificate_chain, cadata=self._cadata)
+        _check_purpose(certificate)
+        self.verified = True
+
+
+def demand(context: Any) -> None:
+    """Of a server's context that has yet to see its client."""
+    context.__class__ = VerifyingContext
+    context._request_client_certificate = True
+
+
+def is_verified(context: Any) -> bool:
+    return isinstance(context, VerifyingContext) and context.verified and not context.session_resumed
+
+
+def _check_purpose(certificate: x509.Certificate) -> None:
+    """A certificate that says what it is for must be for clients."""
+    try:
+        uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return
+    if x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH not in uses:
+        raise tls.AlertUnsupportedCertificate("the certificate is not for clients")
+
+
+def configuration(files: TlsFiles | None, address: str, server_name: str | None) -> QuicConfiguration:
+    """Of a client that wants this name of its server, or of a server (None)."""
+    if files is None:
+        raise HeadwayError(f"{address}: QUIC wants 'tls' with ca, certificate and key; headway kvd certs makes some.")
+    made = QuicConfiguration(
+        alpn_protocols=[ALPN],
+        is_client=server_name is not None,
+        server_name=server_name,
+        verify_mode=ssl.CERT_REQUIRED,
+        idle_timeout=IDLE_S,
+        congestion_control_algorithm="cubic",
+    )
+    for name in ("ca", "certificate", "key"):
+        file = getattr(files, name)
+        try:
+            content = file.read_bytes()
+            if name == "ca":
+                tls.load_pem_x509_certificates(content)
+                made.load_verify_locations(cadata=content)
+            elif name == "certificate":
+                made.certificate, *made.certificate_chain = tls.load_pem_x509_certificates(content)
+            else:
+                made.private_key = tls.load_pem_private_key(content)
+        except OSError as error:
+            raise HeadwayError(f"tls.{name}: {file} cannot be read ({error.strerror}).") from None
+        except (ValueError, TypeError):
+            raise HeadwayError(f"tls.{name}: {file} is not in PEM.") from None
+    if made.private_key.public_key() != made.certificate.public_key():
+        raise HeadwayError(f"tls.key: {files.key} is not the key of {files.certificate}.")
+    return made

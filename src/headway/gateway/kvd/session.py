@@ -1,0 +1,193 @@
+"""One channel of the daemon: requests as they come, each answered before the next is read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from headway.gateway.kvd import frames
+from headway.gateway.kvd.budget import Budget
+from headway.gateway.kvd.channel import Buffer, Channel
+from headway.gateway.kvd.errors import FAILED, REFUSED, WRONG, Closed, KvdError
+
+if TYPE_CHECKING:
+    from headway.gateway.kvd.daemon import Daemon
+
+FREE: Final = 65_536  # bytes of a request or an answer that need no turn
+ANSWER: Final = 16 << 20  # bytes of blocks in an answer, where it is more than one
+PATIENCE: Final = 4  # times what a frame may carry, that are thrown away for a peer to hear why
+LEAST: Final = 65_536  # bytes that must move in each span that a stall may last
+_LOG: Final = logging.getLogger("headway.kvd")
+
+
+class Session:
+    def __init__(self, daemon: Daemon, channel: Channel, share: Budget) -> None:
+        self.busy = False  # a request is under way
+        self._daemon = daemon
+        self._channel = channel
+        self._share = share
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+        self._moved = 0
+        self._waits = False  # for us, not we for the peer
+        self._watch = self._loop.call_later(daemon.limits.stall_s, self._look)
+
+    async def run(self) -> None:
+        channel = self._channel
+        try:
+            while not self._daemon.ending:
+                prefix = await channel.read(frames.PREFIX.size)
+                self._turn(busy=True)
+                await self._one(prefix)
+                self._turn(busy=False)
+            channel.close()
+        except Closed:
+            pass
+        except frames.Malformed as error:
+            self._daemon.malformed += 1
+            await self._refuse(error)
+        except Exception:  # of ours; it must not end the others
+            _LOG.exception("a session failed")
+            self._daemon.faults += 1
+        finally:
+            self._watch.cancel()
+            if not channel.closed:
+                channel.abort()
+
+    def end(self) -> None:
+        self._channel.abort()
+
+    async def _refuse(self, error: frames.Malformed) -> None:
+        """Tells why, also to a peer that writes all it has before it listens."""
+        await self._say(frames.Failure(WRONG, f"the request is wrong: {error}."))
+        left = error.follow if isinstance(error, frames.TooLong) else 0
+        try:
+            while 0 < left <= PATIENCE * self._daemon.limits.frame:
+                left -= len(await self._channel.read(min(left, FREE)))
+            self._channel.close()
+        except Closed:
+            return
+
+    async def _one(self, prefix: Buffer) -> None:
+        head_bytes, body_bytes = frames.lengths(prefix, self._daemon.limits.frame)
+        taken = await self._take(head_bytes + body_bytes)
+        try:
+            asked = frames.request(await self._channel.read(head_bytes), body_bytes)
+            if isinstance(asked, frames.Put):
+                answer: frames.Reply = await self._put(asked)
+        finally:
+            self._give(taken)
+        if isinstance(asked, frames.Get):
+            await self._get(asked.keys)
+            return
+        if not isinstance(asked, frames.Put):
+            answer = await self._answer(asked)
+        await self._say(answer)
+
+    async def _put(self, asked: frames.Put) -> frames.Reply:
+        kept = 0
+        ttl_s = asked.ttl_ms / 1000 if asked.ttl_ms else None
+        for key, size in zip(asked.keys, asked.sizes, strict=True):
+            kept += self._daemon.store.put(key, await self._channel.read(size), ttl_s)
+        return frames.Count(kept)
+
+    async def _get(self, keys: list[bytes]) -> None:
+        store = self._daemon.store
+        keys, expected = self._fitting(keys)
+        taken = await self._take(expected)
+        try:
+            found = [store.at_hand(key) for key in keys]
+            waiting = [at for at, data in enumerate(found) if data is None and store.on_disk(keys[at])]
+            store.misses += found.count(None) - len(waiting)
+            self._waits = True
+            for at, data in zip(waiting, await asyncio.gather(*(store.get(keys[at]) for at in waiting)), strict=True):
+                found[at] = data
+            self._turn(busy=True)
+            longest = self._daemon.limits.frame  # which may have been another when a block was put
+            found = [None if data is None or len(data) > longest else data for data in found]
+            sizes = [0 if data is None else len(data) for data in found]
+            head = frames.frame(frames.Blocks(sizes), sum(sizes))
+            await self._channel.write(head, *(data for data in found if data is not None))
+        finally:
+            self._give(taken)
+
+    def _fitting(self, keys: list[bytes]) -> tuple[list[bytes], int]:
+        """The leading keys whose blocks one answer holds, one at least, and the bytes of those."""
+        limit = min(ANSWER, self._daemon.limits.frame)
+        total = 0
+        for at, key in enumerate(keys):
+            size = self._daemon.store.size(key) or 0
+            if at and total + size > limit:
+                return keys[:at], total
+            total += size
+        return keys, total
+
+    async def _answer(self, asked: frames.Request) -> frames.Reply:
+        store = self._daemon.store
+        if isinstance(asked, frames.Lookup):
+            return frames.Held(*store.lookup(asked.keys))
+        if isinstance(asked, frames.Delete):
+            return frames.Count(sum(store.delete(key) for key in asked.keys))
+        if isinstance(asked, frames.Stat):
+            return frames.Figures(self._daemon.figures())
+        if isinstance(asked, frames.Fetch):
+            return await self._fetch(asked)
+        return frames.Count(0)
+
+    async def _fetch(self, asked: frames.Fetch) -> frames.Reply:
+        self._waits = True
+        try:
+            ttl_s = asked.ttl_ms / 1000 if asked.ttl_ms else None
+            return frames.Count(await self._daemon.sources.fetch(asked.keys, asked.source, ttl_s))
+        except KvdError as error:
+            return frames.Failure(REFUSED if error.code == REFUSED else FAILED, str(error))
+        finally:
+            self._turn(busy=True)
+
+    async def _say(self, answer: frames.Reply) -> None:
+        try:
+            await self._channel.write(frames.frame(answer))
+        except Closed:
+            self._channel.abort()
+
+    async def _take(self, size: int) -> int:
+        """Its turn for so many bytes; a peer has no more than its share at once. Few bytes need none."""
+        if size <= FREE:
+            return 0
+        self._waits = True
+        size = min(size, self._share.limit)
+        await self._share.take(size)
+        try:
+            await self._daemon.budget.take(size)
+        except asyncio.CancelledError:
+            self._share.give(size)
+            raise
+        self._turn(busy=True)
+        return size
+
+    def _give(self, size: int) -> None:
+        if size:
+            self._share.give(size)
+            self._daemon.budget.give(size)
+
+    def _turn(self, *, busy: bool) -> None:
+        self.busy = busy
+        self._waits = False
+        self._since = self._loop.time()
+        self._moved = self._channel.moved()
+
+    def _look(self) -> None:
+        """A peer that stands still with a request half sent, or an answer half taken, is given up."""
+        limits = self._daemon.limits
+        span = limits.stall_s if self.busy else limits.idle_s
+        left = self._since + span - self._loop.time()
+        if left <= 0 and not self._waits:
+            moved = self._channel.moved()
+            if not self.busy or moved - self._moved < LEAST:
+                self._daemon.stalled += self.busy
+                self._channel.abort()
+                return
+            self._turn(busy=True)
+            left = span
+        self._watch = self._loop.call_later(max(min(left, limits.stall_s), 0.01 * span), self._look)

@@ -1,0 +1,221 @@
+"""The blocks of a daemon: those used last in memory, what it has no room for on disk, the oldest nowhere.
+
+A block put with a time to live is *held*: it stays in memory until it is read or that time has passed, whatever else
+comes, and is a block like others from then on. Held blocks have a share of memory of their own; beyond it they are
+refused, so that a promise is never broken silently.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from headway.gateway.kvd.channel import Buffer
+from headway.gateway.kvd.disk import Disk
+from headway.gateway.kvd.frames import Overlap
+
+OVERHEAD: Final = 256  # bytes of memory that a block takes beside its own
+
+
+def cost(data: Buffer) -> int:
+    return len(data) + OVERHEAD
+
+
+class Store:
+    def __init__(
+        self,
+        ram_limit: int,
+        held_limit: int,
+        disk: Disk | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.ram_limit = ram_limit
+        self.held_limit = min(held_limit, ram_limit)
+        self.ram_used = 0  # held blocks too
+        self.held_used = 0
+        self.disk = disk
+        self._clock = clock
+        self._ram: OrderedDict[bytes, Buffer] = OrderedDict()
+        self._held: dict[bytes, tuple[Buffer, float]] = {}
+        self._ends: list[tuple[float, bytes]] = []  # when holds end; some have ended before
+        self.puts = self.refused = self.hits_ram = self.hits_disk = self.misses = self.dropped = self.expired = 0
+
+    def put(self, key: bytes, data: Buffer, ttl_s: float | None = None) -> bool:
+        """Whether it was kept. A hold that is there already lasts, so long as nobody has read the block."""
+        now = self._clock()
+        self._expire(now)
+        old, end = self._held.get(key, (b"", 0.0))
+        end = max(end, now + ttl_s) if ttl_s is not None else end
+        freed = cost(old) if key in self._held else 0
+        held = self.held_used - freed + (cost(data) if end else 0)
+        ordinary = 0 if end else cost(data)
+        if held > self.held_limit or held + ordinary > self.ram_limit:
+            self.refused += 1
+            return False
+        self.puts += 1
+        self._remove(key)
+        self._make_room(cost(data))
+        if end:
+            self._hold(key, data, end)
+        else:
+            self._ram[key] = data
+        self.ram_used += cost(data)
+        return True
+
+    def at_hand(self, key: bytes) -> Buffer | None:
+        """A block that is in memory; it counts as read."""
+        self._expire(self._clock())
+        if key in self._held:
+            data, _ = self._held.pop(key)
+            self.held_used -= cost(data)
+            self._ram[key] = data
+        elif key in self._ram:
+            data = self._ram[key]
+            self._ram.move_to_end(key)
+        else:
+            return None
+        self.hits_ram += 1
+        return data
+
+    async def get(self, key: bytes) -> Buffer | None:
+        """A block from wherever it is; one from disk is in memory then."""
+        data = self.at_hand(key)
+        if data is not None:
+            return data
+        entry = self.disk.entries.get(key) if self.disk else None
+        found = await self.disk.read(key) if self.disk and entry else None
+        if found is None:
+            self.misses += 1
+            return None
+        self.hits_disk += 1
+        if self.disk and self.disk.entries.get(key) is entry and not self._in_memory(key):
+            self.disk.touch(key)
+            self._promote(key, found)
+        return found
+
+    def delete(self, key: bytes) -> bool:
+        there = self.size(key) is not None
+        self._remove(key)
+        return there
+
+    def lookup(self, keys: Iterable[bytes]) -> Overlap:
+        """How many of a chain's leading blocks are there. To ask does not count as use."""
+        ram = disk = 0
+        entries = self.disk.entries if self.disk else {}
+        for key in keys:
+            if self._in_memory(key):
+                ram += 1
+            elif key in entries:
+                disk += 1
+            else:
+                break
+        return Overlap(ram + disk, ram, disk)
+
+    def size(self, key: bytes) -> int | None:
+        """Of a block, where it is there."""
+        if key in self._held:
+            return len(self._held[key][0])
+        if key in self._ram:
+            return len(self._ram[key])
+        entry = self.disk.entries.get(key) if self.disk else None
+        return None if entry is None else entry.size
+
+    def on_disk(self, key: bytes) -> bool:
+        return self.disk is not None and key in self.disk.entries
+
+    async def flush(self) -> None:
+        """Puts what is in memory on disk, the oldest first, so that a daemon that starts anew has it."""
+        if self.disk is None:
+            return
+        for key, data in [*self._ram.items(), *((key, data) for key, (data, _) in self._held.items())]:
+            if self.disk.would_wait(data):
+                await self.disk.settle()
+            self.disk.add(key, data)
+        await self.disk.settle()
+
+    def figures(self) -> dict[str, dict[str, int]]:
+        self._expire(self._clock())
+        found = {
+            "ram": {
+                "bytes": self.ram_used,
+                "limit": self.ram_limit,
+                "blocks": len(self._ram) + len(self._held),
+                "held_bytes": self.held_used,
+                "held_limit": self.held_limit,
+                "held_blocks": len(self._held),
+            },
+            "blocks": {
+                "puts": self.puts,
+                "refused": self.refused,
+                "hits_ram": self.hits_ram,
+                "hits_disk": self.hits_disk,
+                "misses": self.misses,
+                "dropped": self.dropped,
+                "holds_expired": self.expired,
+            },
+        }
+        if self.disk:
+            found["disk"] = {
+                "bytes": self.disk.used,
+                "limit": self.disk.limit,
+                "blocks": len(self.disk.entries),
+                "unwritten_bytes": self.disk.unwritten,
+                "written": self.disk.written,
+                "dropped": self.disk.dropped,
+                "dropped_busy": self.disk.dropped_busy,
+                "write_failures": self.disk.write_failures,
+                "damaged": self.disk.damaged,
+            }
+        return found
+
+    def _in_memory(self, key: bytes) -> bool:
+        return key in self._ram or key in self._held
+
+    def _hold(self, key: bytes, data: Buffer, end: float) -> None:
+        self._held[key] = (data, end)
+        self.held_used += cost(data)
+        heapq.heappush(self._ends, (end, key))
+        if len(self._ends) > 2 * len(self._held) + 64:
+            self._ends = [(end, key) for key, (_, end) in self._held.items()]
+            heapq.heapify(self._ends)
+
+    def _expire(self, now: float) -> None:
+        while self._ends and self._ends[0][0] <= now:
+            end, key = heapq.heappop(self._ends)
+            data, held_until = self._held.get(key, (b"", 0.0))
+            if held_until != end:
+                continue
+            del self._held[key]
+            self.held_used -= cost(data)
+            self.expired += 1
+            self._ram[key] = data
+            self._ram.move_to_end(key, last=False)  # nobody came for it
+
+    def _promote(self, key: bytes, data: Buffer) -> None:
+        if self.held_used + cost(data) > self.ram_limit:
+            return
+        self._make_room(cost(data))
+        self._ram[key] = data
+        self.ram_used += cost(data)
+
+    def _make_room(self, wanted: int) -> None:
+        while self.ram_used + wanted > self.ram_limit:
+            key, data = self._ram.popitem(last=False)
+            self.ram_used -= cost(data)
+            if self.disk is None:
+                self.dropped += 1
+            else:
+                self.disk.add(key, data)
+
+    def _remove(self, key: bytes) -> None:
+        data = self._ram.pop(key, None)
+        if key in self._held:
+            data, _ = self._held.pop(key)
+            self.held_used -= cost(data)
+        if data is not None:
+            self.ram_used -= cost(data)
+        if self.disk and key in self.disk.entries:
+            self.disk.drop(key)

@@ -1,0 +1,228 @@
+"""Channels over a Unix socket: each is a connection of its own, open to the user who runs the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, cast
+
+from headway.gateway.kvd.channel import Buffer, Channel, Dialler, Listener, TlsFiles, Transport
+from headway.gateway.kvd.errors import UNREACHABLE, Closed, KvdError
+from headway.types import HeadwayError
+
+LONGEST_PATH: Final = 107  # bytes that the kernel takes
+AHEAD: Final = 65_536  # bytes that are read before anybody asks for them
+SOCKET_BUFFER: Final = 1 << 20
+
+
+class UnixChannel(asyncio.BufferedProtocol):
+    """What is read goes straight to where it is wanted."""
+
+    def __init__(self, peer: str, accept: Callable[[Channel], None] | None = None) -> None:
+        self.peer = peer
+        self.closed = False
+        self._accept = accept
+        self._transport: asyncio.Transport | None = None
+        self._ahead = bytearray()
+        self._scratch = memoryview(bytearray(AHEAD))
+        self._wanted: memoryview | None = None
+        self._filled = 0
+        self._reading: asyncio.Future[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._full = False
+        self._received = self._sent = 0
+
+    async def read(self, size: int) -> bytearray:
+        found = bytearray(size)
+        ready = min(size, len(self._ahead))
+        found[:ready] = self._ahead[:ready]
+        del self._ahead[:ready]
+        if ready == size:
+            self._resume()
+            return found
+        if self.closed or self._transport is None:
+            raise Closed
+        self._wanted, self._filled = memoryview(found), ready
+        self._reading = asyncio.get_running_loop().create_future()
+        self._resume()
+        try:
+            await self._reading
+        finally:
+            self._wanted = self._reading = None
+        return found
+
+    async def write(self, *parts: Buffer) -> None:
+        for part in parts:
+            if self.closed or self._transport is None:
+                raise Closed
+            self._transport.write(part)
+            self._sent += len(part)
+            if self._full:
+                self._writing = asyncio.get_running_loop().create_future()
+                await self._writing
+
+    def moved(self) -> int:
+        waiting = self._transport.get_write_buffer_size() if self._transport else 0
+        return self._received + self._sent - waiting
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+        self.closed = True
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self.connection_lost(None)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        _enlarge(transport.get_extra_info("socket"))
+        if self._accept is not None:
+            self._accept(self)
+
+    def get_buffer(self, sizehint: int) -> Any:
+        return self._scratch if self._wanted is None else self._wanted[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._received += nbytes
+        if self._wanted is None:
+            self._ahead += self._scratch[:nbytes]
+            if len(self._ahead) >= AHEAD and self._transport is not None:
+                self._transport.pause_reading()
+            return
+        self._filled += nbytes
+        if self._filled == len(self._wanted):
+            self._wanted = None
+            if self._reading is not None and not self._reading.done():
+                self._reading.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        for waiting in (self._reading, self._writing):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(Closed())
+
+    def eof_received(self) -> bool:
+        return False  # half a channel is of no use
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if self._writing is not None and not self._writing.done():
+            self._writing.set_result(None)
+
+    def _resume(self) -> None:
+        if self._transport is not None and not self.closed and len(self._ahead) < AHEAD:
+            self._transport.resume_reading()
+
+
+def _enlarge(opened: Any) -> None:
+    if opened is not None:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
+
+
+class UnixListener:
+    def __init__(self, server: asyncio.Server, path: Path) -> None:
+        self.address = f"unix:{path}"
+        self._server = server
+        self._path = path
+        self._inode = path.stat().st_ino
+
+    async def close(self) -> None:
+        self._server.close()
+        try:
+            if self._path.stat().st_ino == self._inode:  # a daemon started since has its own
+                self._path.unlink()
+        except FileNotFoundError:
+            return
+
+    async def gone(self) -> None:
+        return
+
+
+class UnixDialler:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def open(self) -> Channel:
+        try:
+            _, channel = await asyncio.get_running_loop().create_unix_connection(
+                lambda: UnixChannel(f"unix:{self._path}"), str(self._path)
+            )
+        except OSError as error:
+            raise KvdError(UNREACHABLE, f"unix:{self._path}: no daemon answers ({error.strerror or error}).") from None
+        return channel
+
+    def why(self) -> str | None:
+        return None
+
+    async def close(self) -> None:
+        return
+
+
+class UnixTransport:
+    async def listen(
+        self, address: str, tls: TlsFiles | None, accept: Callable[[Channel], None], most: int
+    ) -> Listener:
+        path = _path(address)
+        opened = await asyncio.to_thread(_bound, path)
+        peers = iter(range(2**62))
+
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: UnixChannel(f"unix:{next(peers)}", accept), sock=opened
+        )
+        return UnixListener(server, path)
+
+    def dialler(self, address: str, tls: TlsFiles | None) -> Dialler:
+        return UnixDialler(_path(address))
+
+
+def transport() -> Transport:
+    return UnixTransport()
+
+
+def _path(address: str) -> Path:
+    path = Path(address.removeprefix("unix:").removeprefix("//")).expanduser()
+    if path.name in ("", "..") or len(os.fsencode(path.absolute())) > LONGEST_PATH:
+        raise HeadwayError(f"{address}: expected the path of a socket, of at most {LONGEST_PATH} bytes.")
+    return path.absolute()
+
+
+def _bound(path: Path) -> socket.socket:
+    """A socket that only its user may open. One that a daemon left behind is replaced, nothing else is."""
+    if path.is_symlink() or (path.exists() and not stat.S_ISSOCK(path.stat().st_mode)):
+        raise HeadwayError(f"unix:{path}: is there already and is no socket; name another path.")
+    if path.exists():
+        if _answers(path):
+            raise HeadwayError(f"unix:{path}: another daemon listens there; end it, or name another path.")
+        path.unlink()
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        opened.bind(str(path))
+    except OSError as error:
+        opened.close()
+        raise HeadwayError(f"unix:{path}: cannot be listened on ({error.strerror or error}).") from None
+    finally:
+        os.umask(before)
+    opened.setblocking(False)
+    return opened
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        asked.settimeout(1.0)
+        try:
+            asked.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True  # full or not ours: somebody has it
+    return True

@@ -1,0 +1,63 @@
+"""What the gateway answers by itself: its models, its health, its description, and what it says to who asks wrongly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from headway.gateway.answers import error_body, head_of
+from headway.gateway.keys import UNKNOWN
+from headway.gateway.observing.openapi import data_plane
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+    from headway.gateway.wire import Client, Incoming
+
+ROUTED: Final = {b"/v1/chat/completions": "chat", b"/v1/completions": "completion", b"/v1/embeddings": "embedding"}
+LOCAL: Final = (b"/v1/models", b"/health", b"/openapi.json")
+
+
+class Local:
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    def answer(self, client: Client, incoming: Incoming, path: bytes) -> None:
+        """To a request that is not routed."""
+        if path in ROUTED:
+            self.say(client, incoming, 405, "this is asked by POST")
+        elif path not in LOCAL:
+            self.say(client, incoming, 404, f"there is nothing at {path.decode('latin-1')}")
+        elif incoming.method != b"GET":
+            self.say(client, incoming, 405, "this is asked by GET")
+        elif path == b"/health":
+            self.send(client, incoming, 200, b"{}")
+        elif path == b"/openapi.json":
+            self.send(client, incoming, 200, data_plane())
+        elif self._stranger(incoming):
+            self.say(client, incoming, UNKNOWN.status, UNKNOWN.why)
+        else:
+            self.send(client, incoming, 200, msgspec.json.encode({"object": "list", "data": self.models()}))
+
+    def say(self, client: Client, incoming: Incoming, status: int, why: str, retry_after: int = 1) -> None:
+        self.app.figures.refused(status)
+        fields = (("retry-after", str(retry_after)),) if status in (429, 503) else ()
+        if status == 405:
+            fields = (("allow", "POST" if incoming.target.partition(b"?")[0] in ROUTED else "GET"),)
+        self.send(client, incoming, status, error_body(status, why), fields)
+
+    def models(self) -> list[dict[str, Any]]:
+        """Those that some engine serves, and chains of them."""
+        names = dict.fromkeys([*self.app.fleet.models, *self.app.chains])
+        return [{"id": name, "object": "model", "created": 0, "owned_by": "headway"} for name in names]
+
+    def _stranger(self, incoming: Incoming) -> bool:
+        keyring = self.app.keyring
+        return keyring is not None and keyring.owner(incoming.named.get(b"authorization", b"")) is None
+
+    def send(
+        self, client: Client, incoming: Incoming, status: int, body: bytes, fields: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        head = head_of(status, len(body), fields, close=not incoming.keep_alive)
+        client.transport.writelines([head] if incoming.method == b"HEAD" else [head, body])
+        client.done(incoming.keep_alive)

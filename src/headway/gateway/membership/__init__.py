@@ -1,0 +1,1 @@
+"""Where the engines are named: the file, etcd, and the agents beside them."""

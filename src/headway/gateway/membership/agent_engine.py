@@ -1,0 +1,109 @@
+"""What an agent asks of the engine beside it: whether it is ready, which models it has, and its load."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from headway.gateway.signals.scrape import parse
+from headway.types import HeadwayError
+from headway.wording import one_line
+
+TIMEOUT_S: Final = 2.0
+LARGEST: Final = 8 * 1024 * 1024  # bytes of an answer
+WHOLE: Final = ("queued", "running", "kv_blocks")  # figures that are what the views call them
+log = logging.getLogger("headway.agent")
+
+
+class Engine:
+    def __init__(self, url: str, key_env: str | None = None, metrics: str = "/metrics", timeout_s: float = TIMEOUT_S):
+        self.url, self.metrics = url.rstrip("/"), metrics
+        self.timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._key = None if key_env is None else os.environ.get(key_env, "")
+        self._session: aiohttp.ClientSession | None = None
+        self._hits: tuple[float, float] | None = None  # and queries, at the last look
+        self._told = ""
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def unready(self) -> str:
+        """Why it is not ready; nothing where it is. Engines without /health are asked for their models."""
+        try:
+            status, _ = await self._get("/health")
+            if status == 404:
+                status, _ = await self._get("/v1/models")
+        except HeadwayError as error:
+            return str(error)
+        return "" if status == 200 else f"the engine's /health answered {status}"
+
+    async def models(self) -> list[str]:
+        """Those that it lists; none where it does not answer."""
+        try:
+            status, body = await self._get("/v1/models")
+            if status != 200:
+                return []
+            found = msgspec.json.decode(body)["data"]
+            return [str(one["id"]) for one in found]
+        except (HeadwayError, msgspec.MsgspecError, KeyError, TypeError):
+            return []
+
+    async def figures(self) -> dict[str, float]:
+        """Load as the views have it; what its page does not tell is not there."""
+        try:
+            status, body = await self._get(self.metrics)
+        except HeadwayError:
+            return {}
+        if status != 200:
+            self._say(f"{self.url}{self.metrics} answered {status}")
+            return {}
+        page = parse(body.decode(errors="replace"))
+        found: dict[str, float] = {name: page[name] for name in WHOLE if name in page}
+        if "kv_usage" in page and "kv_blocks" in page:
+            found["kv_used"] = round(page["kv_usage"] * page["kv_blocks"])
+        if (rate := self._hit_rate(page)) is not None:
+            found["hit_rate"] = rate
+        self._say("" if found else f"{self.url}{self.metrics} has no figures that are known here")
+        return found
+
+    def _hit_rate(self, page: dict[str, Any]) -> float | None:
+        """The engine's own, or that of the prompts since the last look."""
+        if "hit_rate" in page:
+            return float(page["hit_rate"])
+        if "hits" not in page or "queries" not in page:
+            return None
+        before, self._hits = self._hits, (page["hits"], page["queries"])
+        if before is None or page["queries"] <= before[1]:  # nothing came, or the engine was started anew
+            return None
+        share: float = (page["hits"] - before[0]) / (page["queries"] - before[1])
+        return min(1.0, max(0.0, share))
+
+    def _say(self, why: str) -> None:
+        if why and why != self._told:
+            log.warning("the engine's load is not known: %s", why)
+        self._told = why
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        if self._session is None:
+            headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+            self._session = aiohttp.ClientSession(headers=headers, timeout=self.timeout)
+        try:
+            async with self._session.get(f"{self.url}{path}") as response:
+                body = bytearray()
+                async for data in response.content.iter_any():
+                    body += data
+                    if len(body) > LARGEST:
+                        raise HeadwayError(f"{self.url}{path} has more than {LARGEST:,} bytes")
+                return response.status, bytes(body)
+        except TimeoutError:
+            raise HeadwayError(f"{self.url}{path} did not answer in {self.timeout.total:g} s") from None
+        except aiohttp.ClientConnectorError as error:
+            raise HeadwayError(f"{self.url} cannot be reached ({one_line(error.os_error, kind=False)})") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise HeadwayError(f"{self.url} cannot be reached ({one_line(error)})") from None

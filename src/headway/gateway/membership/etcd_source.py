@@ -1,0 +1,318 @@
+"""etcd as a source of engines, cordons and policies: what stands under the prefix is carried out as it changes.
+
+    nodes/ID                        an engine, registered by its agent with a lease
+    cordon/ID                       it takes no new requests while this stands
+    routing/policy                  the policies in force, YAML or JSON, as in a scenario or a bundle
+    routing/policy-status/GATEWAY   what a gateway made of them
+    store                           a mark that this store was begun with
+
+While etcd is down, what was known last holds. When it is back, all is read anew; a store that has lost its data is told
+by its mark, and then engines have time to register again, and cordons are written back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from headway.gateway.engines.member import BackendSpec
+from headway.gateway.membership.etcd import SILENCE_S, Changes, Down, Etcd, EtcdError, Snapshot
+from headway.gateway.membership.etcd_policy import read_policy
+from headway.gateway.membership.etcd_settings import EtcdSettings
+from headway.gateway.membership.node import Node, check_id
+from headway.types import HeadwayError
+from headway.wording import cut
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+
+SOURCE: Final = "etcd"
+AGENT: Final = "agent"  # who says that a node is ready
+OLD_S: Final = 15.0  # figures of that age are not passed on; the next heartbeat brings others
+GRACE_S: Final = 15.0  # for engines to register again with a store that has lost its data
+log = logging.getLogger("headway.gateway")
+
+
+class EtcdSource:
+    def __init__(
+        self, app: App, settings: EtcdSettings, silence_s: float = SILENCE_S, grace_s: float = GRACE_S
+    ) -> None:
+        self.app, self.settings = app, settings
+        self.etcd = Etcd(settings)
+        self.silence_s, self.grace_s = silence_s, grace_s
+        self.connected: bool | None = None  # None: not tried yet
+        self.revision = 0
+        self.gateway = settings.gateway or f"{socket.gethostname()}:{app.config.port}"
+        self.nodes: dict[str, Node] = {}  # as etcd has them
+        self.offered: dict[str, BackendSpec] = {}
+        self.cordons: dict[str, bytes] = {}  # those that stand in etcd; others may be held besides
+        self._seen: dict[str, int] = {}  # the revision of each node
+        self._read: dict[str, tuple[dict[str, Any], BackendSpec]] = {}  # what each was read from last
+        self._news: dict[str, float] = {}  # nodes whose figures have not been passed on, and how old they are
+        self._late: dict[str, float] = {}  # nodes that a lost store had, and until when they are kept
+        self._told: dict[str, str] = {}  # what was said of a node that is refused, once
+        self._policy = 0  # revision of the one tried last
+        self._mark: bytes | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._writes: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """At once: a gateway whose etcd is away begins with what else it knows."""
+        self._task = self.app.loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in (self._task, *self._writes):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        await self.etcd.close()
+
+    async def _run(self) -> None:
+        prefix = f"{self.settings.prefix}/"
+        async for found in self.etcd.follow(prefix, self.silence_s):
+            try:
+                if isinstance(found, Snapshot):
+                    self._back()
+                    await self._sync(found)
+                elif isinstance(found, Changes):
+                    self._apply(found)
+                else:
+                    self._down(found)
+            except EtcdError as error:  # of a write; the watch finds out for itself
+                log.warning("%s", error)
+            except Exception:  # a mistake of ours must not end the watch for good
+                log.exception("etcd: what it said at revision %d could not be carried out", self.revision)
+
+    def _down(self, found: Down) -> None:
+        if self.connected is not False:
+            log.warning("%s What was known last is kept, and etcd is tried again.", found.why)
+        self.connected = False
+
+    def _back(self) -> None:
+        if not self.connected:
+            log.info("etcd: connected at %s", ", ".join(self.settings.endpoints))
+        self.connected = True
+
+    # --- what is there -----------------------------------------------------------------------------------------------
+
+    async def _sync(self, found: Snapshot) -> None:
+        lost = await self._is_lost(found)
+        self.revision = found.revision
+        keys = {key.removeprefix(f"{self.settings.prefix}/"): item for key, item in found.items.items()}
+        nodes = {key.partition("/")[2]: item for key, item in keys.items() if key.startswith("nodes/")}
+        cordons = {key.partition("/")[2]: item.value for key, item in keys.items() if key.startswith("cordon/")}
+        if lost:
+            until = self.app.seconds() + self.grace_s
+            self._late = {name: until for name in self.nodes if name not in nodes}
+            await self._restore({name: value for name, value in self.cordons.items() if name not in cordons})
+            cordons = {**self.cordons, **cordons}
+            self._set_timer()
+        else:
+            self._late = {name: until for name, until in self._late.items() if name not in nodes}
+        for name in [name for name in self.nodes if name not in nodes and name not in self._late]:
+            self._drop(name)
+        for name, item in nodes.items():
+            if self._seen.get(name) != item.revision or lost:
+                self._take(name, item.value, item.revision, live=False)
+        for name in [name for name in self.cordons if name not in cordons]:
+            self._lift(name)
+        for name, value in cordons.items():
+            self._cordon(name, value)
+        self._carry_out()
+        if "routing/policy" in keys and (keys["routing/policy"].revision != self._policy or lost):
+            self._swap(keys["routing/policy"].value, keys["routing/policy"].revision)
+
+    async def _is_lost(self, found: Snapshot) -> bool:
+        """Whether this is another store than before, under the same address. The first look cannot tell."""
+        key = f"{self.settings.prefix}/store"
+        item = found.items.get(key)
+        before, knew = self._mark, self.revision > 0
+        if item is not None:
+            self._mark = item.value
+        else:
+            try:
+                self._mark = await self.etcd.create(key, uuid.uuid4().hex.encode())
+            except EtcdError as error:
+                log.warning("%s Without its mark only a lower revision tells that etcd has lost its data.", error)
+        lost = knew and (found.revision < self.revision or (before is not None and before != self._mark))
+        if lost:
+            log.warning("etcd: it has lost its data; engines have %g s to register again", self.grace_s)
+        return lost
+
+    async def _restore(self, cordons: dict[str, bytes]) -> None:
+        """A cordon holds until somebody lifts it; that needs its key."""
+        for name, value in cordons.items():
+            await self.etcd.put(f"{self.settings.prefix}/cordon/{name}", value)
+            log.warning("etcd: the cordon of %s was lost and is written back", _plain(name))
+
+    def _apply(self, found: Changes) -> None:
+        self.revision = found.revision
+        policy = None
+        for one in found.changes:
+            kind, _, name = one.key.removeprefix(f"{self.settings.prefix}/").partition("/")
+            if kind == "nodes":
+                if one.value is None:
+                    self._drop(name)
+                else:
+                    self._take(name, one.value, one.revision, live=True)
+            elif kind == "cordon":
+                if one.value is None:
+                    self._lift(name)
+                else:
+                    self._cordon(name, one.value)
+            elif kind == "routing" and name == "policy":
+                policy = one
+            elif kind == "store" and one.value is not None:
+                self._mark = one.value
+        self._carry_out()
+        if policy is not None and policy.value is not None:
+            self._swap(policy.value, policy.revision)
+        elif policy is not None:
+            log.info("etcd: the policy's key is gone; the policies in force stay")
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def _take(self, name: str, value: bytes, revision: int, *, live: bool) -> None:
+        where = f"{self.settings.prefix}/nodes/{name}"
+        self._seen[name] = revision
+        self._late.pop(name, None)
+        try:
+            check_id(name, f"{self.settings.prefix}/nodes")
+            node = Node.read(value, where)
+        except HeadwayError as error:
+            self._refuse(name, str(error))  # what it said before holds
+            return
+        self.nodes[name] = node
+        # An agent's clock may be wrong, so it is asked only where the news may be old.
+        self._news[name] = 0.0 if live or not node.at else max(0.0, time.time() - node.at)
+
+    def _drop(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self._seen.pop(name, None)
+        self._late.pop(name, None)
+        self._read.pop(name, None)
+        self._told.pop(name, None)
+
+    def _spec(self, name: str, node: Node) -> BackendSpec | None:
+        """None where it is refused, or does not know yet what it serves."""
+        if not node.models and not node.ready:
+            return None
+        given: dict[str, Any] = node.backend()
+        if self.settings.engine_key_env is not None:
+            given["key_env"] = self.settings.engine_key_env
+        known = self._read.get(name)
+        if known is not None and known[0] == given:  # as at most heartbeats
+            return known[1]
+        try:
+            spec = BackendSpec.read(name, given, f"{self.settings.prefix}/nodes/{name}")
+        except HeadwayError as error:
+            self._refuse(name, str(error))
+            return self.offered.get(name)
+        self._read[name] = (given, spec)
+        return spec
+
+    def _carry_out(self) -> None:
+        specs = {name: self._spec(name, node) for name, node in sorted(self.nodes.items())}
+        wanted = {name: spec for name, spec in specs.items() if spec is not None}
+        if wanted != self.offered:
+            self._offer(wanted)
+        for name in self.offered:
+            node = self.nodes[name]
+            self.app.fleet.ready(name, node.ready, node.why or "its agent says so", AGENT)
+            if node.signals and self._news.get(name, OLD_S) < OLD_S:
+                self.app.report(name, node.figures())
+        self._news.clear()
+
+    def _offer(self, wanted: dict[str, BackendSpec]) -> None:
+        """All together, or where they do not fit together one by one: who does not fit is left out, not the rest."""
+        fleet = self.app.fleet
+        try:
+            fleet.offer(SOURCE, wanted)
+            self.offered = wanted
+            return
+        except HeadwayError:
+            kept = {name: self.offered[name] for name in wanted if name in self.offered}
+        try:
+            fleet.offer(SOURCE, kept)
+        except HeadwayError as error:
+            log.warning("etcd: %s", error)
+            return
+        for name, spec in wanted.items():
+            if kept.get(name) != spec:
+                try:
+                    fleet.offer(SOURCE, {**kept, name: spec})
+                    kept[name] = spec
+                except HeadwayError as error:
+                    self._refuse(name, str(error))
+        self.offered = kept
+
+    def _refuse(self, name: str, why: str) -> None:
+        if self._told.get(name) != why:
+            self._told[name] = why
+            log.warning("etcd: the node %s is refused: %s", _plain(name), why)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.app.loop.call_later(self.grace_s, self._overdue) if self._late else None
+
+    def _overdue(self) -> None:
+        """Who has not registered with the new store is gone."""
+        for name in list(self._late):
+            log.warning("etcd: %s has not registered again and leaves", name)
+            self._drop(name)
+        self._carry_out()
+
+    # --- cordons -----------------------------------------------------------------------------------------------------
+
+    def _cordon(self, name: str, value: bytes) -> None:
+        if name not in self.cordons:
+            log.info("etcd: %s is cordoned", _plain(name))
+            self.app.fleet.cordon(name)
+        self.cordons[name] = value
+
+    def _lift(self, name: str) -> None:
+        if self.cordons.pop(name, None) is not None:
+            log.info("etcd: the cordon of %s is lifted", _plain(name))
+            self.app.fleet.uncordon(name)
+
+    # --- policies ----------------------------------------------------------------------------------------------------
+
+    def _swap(self, value: bytes, revision: int) -> None:
+        self._policy = revision
+        try:
+            self.app.swap(read_policy(value, f"{self.settings.prefix}/routing/policy"), SOURCE)
+        except HeadwayError as error:
+            log.warning("etcd: the policies of revision %d are refused, the old ones stay: %s", revision, error)
+            self._answer({"revision": revision, "accepted": False, "error": str(error)})
+        else:
+            log.info("etcd: the policies of revision %d are in force", revision)
+            self._answer({"revision": revision, "accepted": True})
+
+    def _answer(self, status: dict[str, Any]) -> None:
+        """Beside the watch, which a slow write must not hold up."""
+        task = self.app.loop.create_task(self._write(f"routing/policy-status/{self.gateway}", status))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+
+    async def _write(self, key: str, document: dict[str, Any]) -> None:
+        try:
+            await self.etcd.put(f"{self.settings.prefix}/{key}", msgspec.json.encode(document))
+        except EtcdError as error:
+            log.warning("etcd: what became of the policies could not be written: %s", error)
+
+
+def _plain(name: str) -> str:
+    """A key of etcd's, which whoever writes there has chosen, as the log may have it."""
+    return cut("".join(sign if sign.isprintable() else "?" for sign in name))

@@ -1,0 +1,113 @@
+"""The gateway's file as a source of engines and policies: what is changed in it is taken over while it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headway.documents import beside, parse_yaml
+from headway.gateway.config import Config, named_files
+from headway.types import HeadwayError
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+
+SOURCE: Final = "file"
+POLL_S: Final = 1.0
+LIVE: Final = ("backends", "policies", "canary", "shadow")  # what can change while it runs
+log = logging.getLogger("headway.gateway")
+
+
+class FileSource:
+    """Looks at the file, and at the bundles that it names, every second. A change is taken when the next look finds the
+    same: half a file can be good YAML."""
+
+    def __init__(self, app: App, poll_s: float = POLL_S) -> None:
+        assert app.config.file is not None
+        self.app, self.path, self.poll_s = app, app.config.file, poll_s
+        self.config = app.config  # what was taken from the file last
+        self._data: bytes | None = None
+        self._document: dict[str, Any] = {}
+        self._taken = self._fresh = self._look()
+        self._started = self._document
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = self.app.loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self.poll_s)
+            try:
+                self.look()
+            except Exception:  # a mistake of ours must not end the watch for good
+                log.exception("%s: what changed in it could not be carried out", self.path)
+
+    def look(self) -> None:
+        found = self._look()
+        settled, self._fresh = found == self._fresh, found
+        if not settled or found == self._taken:
+            return
+        self._taken = found
+        try:
+            self._take(Config.load(self.path))
+        except HeadwayError as error:
+            log.warning("%s: is refused, what was in force stays: %s", self.path, error)
+
+    def _look(self) -> tuple[bytes | None, ...]:
+        """The bytes of the file, and those of the bundles and of the keys that it names."""
+        data = _bytes(self.path)
+        if data != self._data:
+            self._data, self._document = data, _document(data or b"", self.path)
+        named = [
+            self._document.get("policies"),
+            self._document.get("keys"),
+            *(section[key] for section, key in named_files(self._document)),
+        ]
+        return data, *(_bytes(Path(beside(one, self.path))) for one in named if isinstance(one, str))
+
+    def _take(self, config: Config) -> None:
+        """All of it or nothing."""
+        app, before, in_force = self.app, self.config, self.app.policies
+        if config.policies != before.policies:
+            app.swap(config.policies, SOURCE)
+        try:
+            app.shadows.offer(SOURCE, config.shadows)
+            if config.backends != before.backends:
+                app.fleet.offer(SOURCE, config.backends)
+        except HeadwayError:
+            app.swap(in_force, SOURCE)
+            app.shadows.offer(SOURCE, before.shadows)
+            raise
+        if app.keyring is not None and config.keyring is not None:
+            app.keyring.renew(config.keyring)
+        self.config = config
+        log.info("%s: its backends and policies are in force", self.path)
+        keys = dict.fromkeys([*self._started, *self._document])
+        later = [str(key) for key in keys if key not in LIVE and self._started.get(key) != self._document.get(key)]
+        if later:
+            log.warning("%s: %s changed, which takes effect at the next start", self.path, ", ".join(later))
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _document(data: bytes, path: Path) -> dict[str, Any]:
+    try:
+        found = parse_yaml(data.decode(errors="replace"), str(path))
+    except HeadwayError:  # told when it is read to be taken
+        return {}
+    return found if isinstance(found, dict) else {}

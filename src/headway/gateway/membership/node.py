@@ -1,0 +1,87 @@
+"""A node as it stands in etcd under `nodes/ID`: what a file says of a backend, and what its agent says of it now."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from headway.types import HeadwayError
+from headway.wording import one_line, shown, suggest
+
+ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+LARGEST: Final = 256 * 1024  # bytes of a node's document
+
+
+class Node(Struct, omit_defaults=True):
+    """Keys that are not known here are let be: agents and gateways may differ in version. Secrets never stand here."""
+
+    url: str
+    models: list[str] = []
+    role: str | UnsetType = UNSET
+    pool: str | UnsetType = UNSET
+    engine: str | UnsetType = UNSET
+    max_batch_size: int | UnsetType = UNSET
+    max_batch_tokens: int | UnsetType = UNSET
+    max_queue: int | UnsetType = UNSET
+    kv_blocks: int | UnsetType = UNSET
+    capacity: float | UnsetType = UNSET
+    metrics: str | UnsetType = UNSET
+    events: str | UnsetType = UNSET
+    events_replay: str | UnsetType = UNSET
+    events_topic: str | UnsetType = UNSET
+    bootstrap_port: int | UnsetType = UNSET
+    kvd: str | UnsetType = UNSET
+    ready: bool = True  # a node that somebody wrote by hand has no agent to say so
+    why: str = ""  # it is not ready
+    signals: dict[str, float] = {}
+    at: float = 0.0  # when its agent wrote this, by its clock
+    agent: str = ""  # which of them it was
+    version: str = ""
+
+    @classmethod
+    def read(cls, value: bytes, where: str) -> Node:
+        if len(value) > LARGEST:
+            raise HeadwayError(f"{where}: has {len(value):,} bytes; {LARGEST:,} are the most.")
+        try:
+            return msgspec.json.decode(value, type=cls)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise HeadwayError(f"{where}: is no node that can be read ({one_line(error, kind=False)}).") from None
+
+    def document(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    def backend(self) -> dict[str, Any]:
+        """The part that a file would say under `backends:`."""
+        found = {"url": self.url, "models": self.models, **{name: getattr(self, name) for name in OPTIONAL}}
+        return {name: value for name, value in found.items() if value is not UNSET}
+
+    def figures(self) -> dict[str, float]:
+        return {name: value for name, value in self.signals.items() if 0 <= value < float("inf")}
+
+
+# What an agent can be told to say of its engine beside its address and models.
+OPTIONAL: Final = tuple(field.name for field in msgspec.structs.fields(Node) if field.default is UNSET)
+
+
+def check_id(name: str, where: str) -> str:
+    if not ID.fullmatch(name):
+        raise HeadwayError(
+            f"{where}: a node's name has letters, digits and . _ : - and at most 128 of them, got {shown(name)}."
+        )
+    return name
+
+
+def optional(pairs: dict[str, Any], where: str) -> dict[str, Any]:
+    """Checked: names that a node knows, each with a value of its type."""
+    types = {field.name: field.type for field in msgspec.structs.fields(Node)}
+    for name, value in pairs.items():
+        if name not in OPTIONAL:
+            raise HeadwayError(f"{where} {name}: a node has no such key.{suggest(name, OPTIONAL)}")
+        try:
+            msgspec.convert(value, types[name])
+        except msgspec.ValidationError as error:
+            raise HeadwayError(f"{where} {name}: {one_line(error, kind=False)}.") from None
+    return pairs

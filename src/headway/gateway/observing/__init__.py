@@ -1,0 +1,1 @@
+"""What is seen of the gateway: figures, decisions, spans, records, and the admin API."""

@@ -1,0 +1,286 @@
+"""The admin API: who the engines are, which policies decide, and what the gateway sees, on an address of its own.
+
+Nothing is answered without the key. It comes as `Authorization: Bearer KEY`; what only looks may also give it as the
+password of a browser's own dialogue, which a page of somebody else's could misuse to change something, so that is never
+enough for a change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from headway.gateway.answers import error_body
+from headway.gateway.engines.member import BackendSpec
+from headway.gateway.observing import metrics
+from headway.gateway.observing.openapi import admin_api
+from headway.gateway.observing.policy_api import Handler, PolicyApi, Wrong
+from headway.gateway.observing.status import backend_status, figures_of, source_of, status
+from headway.types import HeadwayError
+
+if TYPE_CHECKING:
+    from aiohttp.web import Request, Response, StreamResponse
+
+    from headway.gateway.app import App
+
+LOOKS: Final = ("GET", "HEAD")
+MOST_DECISIONS: Final = 512
+MOST_WATCHERS: Final = 64
+MOST_BYTES: Final = 1 << 20
+EVERY_S: Final = 1.0
+SOURCE: Final = "admin"
+PAGE_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+
+
+class Admin(PolicyApi):
+    """Of one process: where several serve, each has its own counts."""
+
+    def __init__(self, app: App) -> None:
+        assert app.config.admin is not None
+        self.app, self.settings = app, app.config.admin
+        self.digest = hashlib.sha256(self.settings.key().encode()).digest()
+        self.watchers = 0
+        self.port = self.settings.port
+        self._runner: Any = None
+        self._latest = (-1.0, b"")
+
+    async def start(self) -> None:
+        try:
+            from aiohttp import web
+        except ImportError:
+            raise HeadwayError("admin: aiohttp is not installed; install headway[gateway].") from None
+        self.web = web
+
+        @web.middleware
+        async def guard(request: Request, handler: Handler) -> StreamResponse:
+            return await self._guard(request, handler)
+
+        made = web.Application(middlewares=[guard], client_max_size=MOST_BYTES)
+        made.add_routes([web.route(method, path, handler) for method, path, handler in self.routes()])
+        self._runner = web.AppRunner(made, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.settings.host, self.settings.port)
+        try:
+            await site.start()
+        except OSError as error:
+            where = f"{self.settings.host}:{self.settings.port}"
+            raise HeadwayError(f"admin.listen: {where} cannot be listened on: {error.strerror or error}.") from None
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def routes(self) -> list[tuple[str, str, Handler]]:
+        return [
+            ("GET", "/", self.page),
+            ("GET", "/status", self.status),
+            ("GET", "/events", self.events),
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/healthz", self.healthz),
+            ("GET", "/openapi.json", self.openapi),
+            ("GET", "/debug/decisions", self.decisions),
+            ("GET", "/backends", self.backends),
+            ("PUT", "/backends/{name}", self.put_backend),
+            ("DELETE", "/backends/{name}", self.delete_backend),
+            ("POST", "/backends/{name}/cordon", self.cordon),
+            ("POST", "/backends/{name}/drain", self.cordon),
+            ("POST", "/backends/{name}/uncordon", self.uncordon),
+            *self.policy_routes(),
+        ]
+
+    # --- who may -----------------------------------------------------------------------------------------------------
+
+    async def _guard(self, request: Request, handler: Handler) -> StreamResponse:
+        if not (request.path == "/metrics" and self.settings.open_metrics) and not self.may(request):
+            answer = self._say(401, "the admin API's key is missing or not the right one")
+            answer.headers["WWW-Authenticate"] = 'Basic realm="headway", charset="UTF-8"'
+            return answer
+        try:
+            return await handler(request)
+        except Wrong as error:
+            return self._say(error.status, str(error))
+        except HeadwayError as error:
+            return self._say(400, str(error))
+        except self.web.HTTPException as error:
+            answer = self._say(error.status, error.reason)
+            if "Allow" in error.headers:
+                answer.headers["Allow"] = error.headers["Allow"]
+            return answer
+
+    def may(self, request: Request) -> bool:
+        given = request.headers.get("Authorization", "")
+        kind, _, rest = given.partition(" ")
+        if kind.lower() == "basic" and request.method in LOOKS:
+            try:
+                rest = base64.b64decode(rest.strip(), validate=True).decode().partition(":")[2]
+            except (binascii.Error, UnicodeDecodeError):
+                return False
+        elif kind.lower() != "bearer":
+            return False
+        found = hashlib.sha256(rest.strip().encode("utf-8", "surrogateescape")).digest()
+        return hmac.compare_digest(found, self.digest)
+
+    def _say(self, code: int, why: str) -> Response:
+        return self.web.Response(status=code, body=error_body(code, why), content_type="application/json")
+
+    def _json(self, document: Any, code: int = 200) -> Response:
+        body = msgspec.json.encode(document)
+        headers = {"Cache-Control": "no-store"}
+        return self.web.Response(status=code, body=body, content_type="application/json", headers=headers)
+
+    # --- what there is to see ----------------------------------------------------------------------------------------
+
+    async def page(self, request: Request) -> StreamResponse:
+        text = (
+            resources.files("headway.gateway.observing")
+            .joinpath("status_page", "page.html")
+            .read_text(encoding="utf-8")
+        )
+        headers = {
+            "Content-Security-Policy": PAGE_POLICY,
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+        }
+        return self.web.Response(text=text, content_type="text/html", headers=headers)
+
+    async def status(self, request: Request) -> StreamResponse:
+        return self._json(status(self.app))
+
+    async def events(self, request: Request) -> StreamResponse:
+        """The same every second, as server-sent events."""
+        if self.watchers >= MOST_WATCHERS:
+            raise Wrong(503, f"{MOST_WATCHERS} others are watching already")
+        answer = self.web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        self.watchers += 1
+        try:
+            await answer.prepare(request)
+            while not self.app.draining:
+                await answer.write(self._event())
+                await asyncio.sleep(EVERY_S)
+        except (ConnectionResetError, ConnectionError):
+            pass
+        finally:
+            self.watchers -= 1
+        return answer
+
+    def _event(self) -> bytes:
+        """Made once for all who watch."""
+        now = self.app.seconds()
+        if now - self._latest[0] > EVERY_S / 2:
+            self._latest = now, b"data: " + msgspec.json.encode(status(self.app)) + b"\n\n"
+        return self._latest[1]
+
+    async def metrics(self, request: Request) -> StreamResponse:
+        figures, accept = figures_of(self.app), request.headers.get("Accept", "")
+        # A page of many models and engines takes seconds to write, in which requests go on.
+        body, kind = await asyncio.to_thread(lambda: metrics.render(metrics.together(figures), accept))
+        return self.web.Response(body=body, headers={"Content-Type": kind})
+
+    async def healthz(self, request: Request) -> StreamResponse:
+        serving = sum(one["serving"] for one in (backend_status(self.app, each) for each in self.app.fleet.members))
+        ready = serving > 0 and not self.app.draining
+        return self._json({"ready": ready, "serving": serving, "draining": self.app.draining}, 200 if ready else 503)
+
+    async def openapi(self, request: Request) -> StreamResponse:
+        return self._json(admin_api())
+
+    async def decisions(self, request: Request) -> StreamResponse:
+        given = request.query.get("last", "20")
+        if not (given.isascii() and given.isdecimal() and len(given) < 10 and 1 <= int(given) <= MOST_DECISIONS):
+            raise Wrong(400, f"last: expected a number from 1 to {MOST_DECISIONS}")
+        every = request.query.get("every", "false")
+        if every not in ("true", "false"):
+            raise Wrong(400, "every: expected true or false")
+        found = self.app.decisions.last(int(given), every == "true")
+        shadows = self.app.shadows
+        if not shadows.candidates:
+            return self._json({"decisions": found})
+        told = [{**one, "shadow": shadows.of(one["request"])} for one in found]
+        return self._json({"decisions": told, "scorecards": shadows.scorecards()})
+
+    # --- engines -----------------------------------------------------------------------------------------------------
+
+    async def backends(self, request: Request) -> StreamResponse:
+        return self._json({"backends": [backend_status(self.app, backend) for backend in self.app.fleet.members]})
+
+    async def put_backend(self, request: Request) -> StreamResponse:
+        """An engine joins, or is another than before."""
+        fleet, name = self.app.fleet, request.match_info["name"]
+        owner = source_of(self.app, name)
+        if owner not in (None, SOURCE):
+            raise Wrong(409, f"backends.{name}: is named by {_owner(owner)}, whose word counts; change it there")
+        spec = BackendSpec.read(name, _whole(await self._body(request)), f"backends.{name}")
+        if spec.key_env is not None and spec.key_env not in self._engine_keys():
+            raise Wrong(400, f"backends.{name}.key_env: {spec.key_env} is not among `admin.engine_keys` of the file")
+        known = name in fleet.names
+        try:
+            self._offer({**fleet.sources[SOURCE], name: spec})
+        except HeadwayError as error:  # right in itself, and not beside the others
+            raise Wrong(409, str(error)) from None
+        backend = fleet.backend(name)
+        found = {"name": name, "state": "waiting"} if backend is None else backend_status(self.app, backend)
+        return self._json(found, 200 if known else 201)
+
+    def _offer(self, members: dict[str, BackendSpec]) -> None:
+        self.app.orders.give(SOURCE, msgspec.to_builtins(members))
+
+    def _engine_keys(self) -> tuple[str | None, ...]:
+        """Else whoever has the admin key could have any variable sent to an address of theirs."""
+        named = self.app.fleet.sources["file"].values()
+        return (*self.settings.engine_keys, *(spec.key_env for spec in named))
+
+    async def delete_backend(self, request: Request) -> StreamResponse:
+        """It takes no more requests, and goes when it has none left."""
+        fleet, name = self.app.fleet, request.match_info["name"]
+        owner = source_of(self.app, name)
+        if owner is None:
+            raise Wrong(404, f"there is no engine {name!r}")
+        if owner != SOURCE:
+            raise Wrong(409, f"backends.{name}: is named by {_owner(owner)}; take it out there, or cordon it here")
+        self._offer({one: spec for one, spec in fleet.sources[SOURCE].items() if one != name})
+        return self._json({"name": name, "leaving": any(one.name == name for one in fleet.leaving)})
+
+    async def cordon(self, request: Request) -> StreamResponse:
+        """No new requests until that is lifted; those under way end. To drain is to cordon and to wait for that, which
+        `inflight` tells."""
+        name = self._known(request)
+        self.app.orders.give("cordon", name)
+        return self._one(name)
+
+    async def uncordon(self, request: Request) -> StreamResponse:
+        name = self._known(request)
+        self.app.orders.give("uncordon", name)
+        return self._one(name)
+
+    def _known(self, request: Request) -> str:
+        name = str(request.match_info["name"])
+        if name not in self.app.fleet.names and name not in self.app.fleet.held:
+            raise Wrong(404, f"there is no engine {name!r}")
+        return name
+
+    def _one(self, name: str) -> Response:
+        backend = self.app.fleet.backend(name)
+        held = name in self.app.fleet.held
+        return self._json({"name": name, "cordoned": held} if backend is None else backend_status(self.app, backend))
+
+
+def _owner(source: str | None) -> str:
+    return "the gateway's file" if source == "file" else str(source)
+
+
+def _whole(given: Any) -> Any:
+    """JSON does not tell 8998.0 from 8998."""
+    if not isinstance(given, dict):
+        return given
+    return {key: int(one) if isinstance(one, float) and one.is_integer() else one for key, one in given.items()}

@@ -1,0 +1,178 @@
+"""The last decisions, with what they rested on. A scorecard takes a policy time, so not every decision has one: at most
+some a second are asked for, which changes no decision."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import Struct, to_builtins
+
+from headway.section import read
+from headway.types import PS_PER_SECOND, ClusterView, Delay, HeadwayError, Json, Priority, Reject, Request, Route
+from headway.wording import shown
+
+if TYPE_CHECKING:
+    from headway.gateway.plane import Plane
+    from headway.policies.context import Context
+
+KEPT: Final = 512  # decisions, and as many with their scorecards
+PER_SECOND: Final = 20.0
+MOST_REASONS: Final = 1000
+LONGEST_REASON: Final = 200
+
+
+class _Keys(Struct):
+    per_second: float = PER_SECOND
+    all: bool = False
+
+
+class ExplainSettings(Struct, frozen=True):
+    per_second: float = PER_SECOND  # decisions that are explained at most
+    all: bool = False
+
+    @classmethod
+    def read(cls, data: Any, where: str = "explain") -> ExplainSettings:
+        """From `all`, a number a second, or a mapping."""
+        if data == "all":
+            return cls(all=True)
+        keys = read(_Keys, {"per_second": data} if isinstance(data, int | float) else data, where)
+        if not 0 <= keys.per_second <= 1e6:
+            raise HeadwayError(f"{where}.per_second: must be 0 to 1,000,000, got {shown(keys.per_second)}.")
+        return cls(keys.per_second, keys.all)
+
+
+Kind = Literal["routed", "rejected", "delayed"]
+
+
+class Entry(Struct, frozen=True, gc=False):
+    """One decision; the candidates are as they were before it."""
+
+    at_ps: int
+    kind: Kind
+    request: Request
+    answer: Any
+    priority: float
+    candidates: list[Json] | None
+
+
+class Decisions:
+    """A journal of the control plane."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: ExplainSettings) -> None:
+        self.loop, self.settings = loop, settings
+        self.every: deque[Entry] = deque(maxlen=KEPT)
+        self.explained: deque[Entry] = deque(maxlen=KEPT)
+        self.cluster = ClusterView(())
+        self.left = self.most = max(1, int(settings.per_second))  # to be explained in this period
+        self._asking = settings.all or settings.per_second > 0
+
+    def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
+        """Also called when the policies have been replaced."""
+        self.cluster = cluster
+        cluster.explain = self._asking
+
+    def refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
+        kind: Kind = "rejected" if isinstance(verdict, Reject) else "delayed"
+        entry = Entry(now_ps, kind, request, verdict, 0.0, None)
+        self.every.append(entry)
+        self.explained.append(entry)  # there is nothing more to tell
+
+    def routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
+        cluster = self.cluster
+        if not cluster.explain:
+            self.every.append(Entry(now_ps, "routed", request, route, priority.score, None))
+            return
+        seen = [
+            {
+                "id": view.id,
+                "inflight": view.inflight,
+                "queued": view.queued,
+                "running": view.running,
+                "pending_prefill_tokens": view.pending_prefill_tokens,
+                "kv_utilization": view.kv_utilization,
+            }
+            for view in cluster.instances
+        ]
+        entry = Entry(now_ps, "routed", request, route, priority.score, seen)
+        self.every.append(entry)
+        self.explained.append(entry)
+        if self.settings.all:
+            return
+        if self.left == self.most:
+            self.loop.call_later(self.most / self.settings.per_second, self._ask)
+        self.left -= 1
+        if not self.left:
+            self._asking = cluster.explain = False
+
+    def stopped(self, instance: int) -> None:
+        pass
+
+    def _ask(self) -> None:
+        self.left = self.most
+        self._asking = self.cluster.explain = True
+
+    def last(self, count: int, every: bool = False) -> list[Json]:
+        """The newest first: those with their scorecards, or every one."""
+        kept = self.every if every else self.explained
+        return [_told(kept[-1 - place]) for place in range(min(count, len(kept)))]
+
+
+def _told(entry: Entry) -> Json:
+    request, answer = entry.request, entry.answer
+    found: Json = {
+        "request": request.id,
+        "at_s": entry.at_ps / PS_PER_SECOND,
+        "decision": entry.kind,
+        "model": request.model,
+        "tenant": request.tenant,
+        "slo_class": request.slo_class,
+        "session": request.session,
+        "prompt_tokens": request.prompt_tokens,
+    }
+    if isinstance(answer, Reject):
+        return {**found, "reason": answer.reason}
+    if isinstance(answer, Delay):
+        return {**found, "delay_s": answer.duration_ps / PS_PER_SECOND}
+    return {
+        **found,
+        "target": answer.target,
+        "prefill": answer.prefill,
+        "reason": answer.reason,
+        "believed_tokens": answer.cached_tokens,
+        "priority": entry.priority if answer.priority is None else answer.priority,
+        "candidates": entry.candidates,
+        "scorecard": None if answer.scorecard is None else to_builtins(answer.scorecard),
+    }
+
+
+class Reasons:
+    """Why an answer came from where it did, as a line of its head."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.plane = plane
+        self.version = -1
+        self.lines: dict[str, bytes] = {}
+
+    def line(self, reason: str) -> bytes:
+        """A reason that a policy gives, or else its name."""
+        if self.version != self.plane.version:
+            self.version = self.plane.version
+            self.lines.clear()
+        found = self.lines.get(reason)
+        if found is None:
+            found = b"x-headway-reason: " + _plain(reason or policy_name(self.plane.policies["routing"]))
+            if len(self.lines) < MOST_REASONS:
+                self.lines[reason] = found
+        return found
+
+
+def _plain(text: str) -> bytes:
+    """What cannot end a line, or begin another."""
+    return "".join(sign if sign.isprintable() else " " for sign in text[:LONGEST_REASON]).encode("ascii", "replace")
+
+
+def policy_name(spec: Any) -> str:
+    return str(spec.get("name", "")) if isinstance(spec, dict) else str(spec)

@@ -1,0 +1,241 @@
+"""What the gateway counts of its requests: plain numbers, added up while they end, so cheap that they are always kept.
+
+`plain` gives them as mappings that any process can send to another, and `merge` adds several of them up.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from headway.types import PS_PER_SECOND, Json
+
+if TYPE_CHECKING:
+    from headway.gateway.exchange import Exchange
+
+# Upper ends in seconds.
+LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
+FIRST: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
+WAITS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+BUCKETS: Final = {"ttft": FIRST, "tpot": SHORT, "e2e": LONG, "queue_wait": WAITS}
+MOST_NAMES: Final = 200  # models, engines or reasons that are told apart; what comes beyond them is "other"
+MOST_GROUPS: Final = 2000  # pairs of a model and an engine that are told apart; a page has 75 lines of each
+OTHER: Final = "other"
+BETWEEN: Final = "\x1f"  # of labels in a key
+WINDOW_S: Final = 60
+SAMPLES: Final = 200  # requests of one second whose durations are looked at
+SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+# A histogram is a list: how many there were up to each of these ends, in picoseconds, how many beyond, and their sum.
+TTFT, TPOT, E2E, QUEUE_WAIT = (tuple(round(end * PS_PER_SECOND) for end in ends) for ends in BUCKETS.values())
+
+
+class Group:
+    """The requests of one model that one engine answered; those that no engine got have an empty name there."""
+
+    __slots__ = ("believed", "e2e", "ends", "output", "prompt", "queue_wait", "tpot", "ttft")
+
+    def __init__(self) -> None:
+        self.ends: dict[tuple[str, int], int] = {}  # by outcome and status
+        self.prompt = self.output = self.believed = 0  # tokens
+        self.ttft, self.tpot, self.e2e, self.queue_wait = ([0] * (len(ends) + 2) for ends in BUCKETS.values())
+
+
+class Second:
+    """The requests that ended within one second, and the durations of the first of them: TTFT, TPOT, E2E and wait."""
+
+    __slots__ = ("_counts", "ended", "number", "samples")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.ended = 0
+        self.samples: list[tuple[int, int, int, int]] = []  # -1 where there is none
+        self._counts: tuple[dict[int, int], ...] | None = None
+
+    def counts(self) -> tuple[dict[int, int], ...]:
+        """Of a second that is over, in buckets of a sixteenth of an octave; worked out once."""
+        if self._counts is None:
+            self._counts = tuple({} for _ in BUCKETS)
+            for sample in self.samples:
+                for sums, value in zip(self._counts, sample, strict=True):
+                    if value >= 0:
+                        at = bucket(value)
+                        sums[at] = sums.get(at, 0) + 1
+            self.samples = []
+        return self._counts
+
+
+def bucket(value: int) -> int:
+    if value < 32:
+        value = 32
+    length = value.bit_length()
+    return length << 4 | (value >> (length - 5)) & 15
+
+
+def _middle(number: int) -> float:
+    """Of a bucket, in picoseconds."""
+    length, part = number >> 4, number & 15
+    return (16.5 + part) * float(1 << (length - 5))
+
+
+class Figures:
+    def __init__(self) -> None:
+        self.groups: dict[tuple[str, str], Group] = {}
+        self.retries: dict[str, int] = {}
+        self.refusals: dict[int, int] = {}
+        self.seconds = [Second(-1) for _ in range(WINDOW_S + 1)]
+        self._models: dict[str, None] = {}
+        self._engines: dict[str, None] = {}
+
+    def retried(self, why: str) -> None:
+        """A request goes to another engine, and what was wrong with the first."""
+        if why not in self.retries and len(self.retries) >= MOST_NAMES:
+            why = OTHER
+        self.retries[why] = self.retries.get(why, 0) + 1
+
+    def refused(self, status: int) -> None:
+        """An answer that no policy had a say in: what cannot be read, a key that is not known, a path that is none."""
+        self.refusals[status] = self.refusals.get(status, 0) + 1
+
+    def ended(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
+        """A request is over; called once for each that was read."""
+        request, backend, sent_ps = exchange.request, exchange.backend, exchange.sent_ps
+        key = ("", "") if backend is None else (request.model, backend.spec.name)
+        group = self.groups.get(key)
+        if group is None:
+            group = self._group(*key)
+        end = (outcome, exchange.status)
+        group.ends[end] = group.ends.get(end, 0) + 1
+        number = now_ps // PS_PER_SECOND
+        second = self.seconds[number % (WINDOW_S + 1)]
+        if second.number != number:
+            second = self.seconds[number % (WINDOW_S + 1)] = Second(number)
+        second.ended += 1
+        if sent_ps < 0:
+            return
+        arrival_ps, tally, flight = request.arrival_ps, exchange.tally, exchange.flight
+        tokens = tally.tokens
+        group.prompt += request.prompt_tokens
+        group.output += tokens
+        if flight is not None:
+            group.believed += flight.cached
+        wait = sent_ps - arrival_ps
+        figures = group.queue_wait
+        figures[bisect_left(QUEUE_WAIT, wait)] += 1
+        figures[-1] += wait
+        ttft = tpot = e2e = -1
+        first_ps, completed = exchange.first_ps, outcome == "completed"
+        if completed:
+            e2e = now_ps - arrival_ps
+            figures = group.e2e
+            figures[bisect_left(E2E, e2e)] += 1
+            figures[-1] += e2e
+        if first_ps >= 0 and tally.stream:  # an answer that comes whole has no first token that anybody sees
+            ttft = first_ps - arrival_ps
+            figures = group.ttft
+            figures[bisect_left(TTFT, ttft)] += 1
+            figures[-1] += ttft
+            if completed and tokens > 1:
+                tpot = (now_ps - first_ps) // (tokens - 1)
+                figures = group.tpot
+                figures[bisect_left(TPOT, tpot)] += 1
+                figures[-1] += tpot
+        if second.ended <= SAMPLES:
+            second.samples.append((ttft, tpot, e2e, wait))
+
+    def _group(self, model: str, engine: str) -> Group:
+        """Names come from clients, so only so many are told apart."""
+        key = (_known(self._models, model), _known(self._engines, engine))
+        if len(self.groups) >= MOST_GROUPS and key not in self.groups:
+            key = (OTHER, key[1])
+        found = self.groups.get(key)
+        if found is None:
+            found = self.groups[key] = Group()
+        return found
+
+    # --- told --------------------------------------------------------------------------------------------------------
+
+    def plain(self, now_ps: int) -> Json:
+        """All of it, as `merge` takes it: figures by name and labels."""
+        counters: dict[str, dict[str, int]] = {
+            "requests": {},
+            "retries": dict(self.retries),
+            "refusals": {str(status): count for status, count in self.refusals.items()},
+            "prompt_tokens": {},
+            "output_tokens": {},
+            "believed_cached_tokens": {},
+        }
+        histograms: dict[str, dict[str, list[int]]] = {name: {} for name in BUCKETS}
+        for labels, group in self.groups.items():
+            key = BETWEEN.join(labels)
+            for (outcome, status), count in group.ends.items():
+                counters["requests"][BETWEEN.join((*labels, outcome, str(status)))] = count
+            counters["prompt_tokens"][key] = group.prompt
+            counters["output_tokens"][key] = group.output
+            counters["believed_cached_tokens"][key] = group.believed
+            for name in BUCKETS:
+                histograms[name][key] = list(getattr(group, name))
+        return {"counters": counters, "histograms": histograms, "recent": self._recent(now_ps)}
+
+    def _recent(self, now_ps: int) -> Json:
+        """Of the last whole minute: the current second is not over, so it is not in it."""
+        now = now_ps // PS_PER_SECOND
+        there = [second for second in self.seconds if now - WINDOW_S <= second.number < now]
+        found: Json = {"ended": {"": sum(second.ended for second in there)}}
+        for place, name in enumerate(BUCKETS):
+            sums: dict[int, int] = {}
+            for second in there:
+                for at, count in second.counts()[place].items():
+                    sums[at] = sums.get(at, 0) + count
+            found[name] = {str(at): sums[at] for at in sorted(sums)}
+        return found
+
+
+def _known(names: dict[str, None], name: str) -> str:
+    if name not in names:
+        if len(names) >= MOST_NAMES:
+            return OTHER
+        name = "".join(sign if sign.isprintable() else "?" for sign in name[:MOST_NAMES])
+        names[name] = None
+    return name
+
+
+def merge(plains: Iterable[Json]) -> Json:
+    """The figures of several processes as one: numbers with the same name and labels are added up."""
+    found: Json = {}
+    for plain in plains:
+        for kind, figures in plain.items():
+            for name, values in figures.items():
+                sums: dict[str, Any] = found.setdefault(kind, {}).setdefault(name, {})
+                for key, value in values.items():
+                    known = sums.get(key)
+                    if known is None:
+                        sums[key] = list(value) if isinstance(value, list) else value
+                    elif isinstance(value, list):
+                        sums[key] = [one + other for one, other in zip(known, value, strict=True)]
+                    else:
+                        sums[key] = known + value
+    return found
+
+
+def percentiles(plain: Json, up_s: float = WINDOW_S) -> Json:
+    """Of the last minute, or since the gateway began, in milliseconds: each within a thirty-second of its true value.
+    None where there is none. `count` is of those that were looked at."""
+    found: Json = {"requests_per_s": plain["recent"]["ended"][""] / min(WINDOW_S, max(1, int(up_s)))}
+    for name in BUCKETS:
+        counts = sorted((int(at), count) for at, count in plain["recent"][name].items())
+        total = sum(count for _, count in counts)
+        found[name] = {"count": total, **{word: _share(counts, total * share) for word, share in SHARES.items()}}
+    return found
+
+
+def _share(counts: list[tuple[int, int]], rank: float) -> float | None:
+    below = 0
+    for at, count in counts:
+        below += count
+        if below >= rank:
+            return _middle(at) / 1e9
+    return None

@@ -1,0 +1,152 @@
+"""What the admin API tells of policies, and changes in them: those in force, a canary, and candidates beside them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headway.documents import yaml_text
+from headway.gateway.deciding.policy_plane import lasting
+from headway.gateway.shadow.canary import CANARY
+from headway.gateway.shadow.candidate import CandidateSpec
+from headway.policies.bundle import Bundle
+from headway.registry import is_file
+from headway.types import HeadwayError, Json
+from headway.wording import shown
+
+if TYPE_CHECKING:
+    from aiohttp.web import Request, Response, StreamResponse
+
+    from headway.gateway.app import App
+
+Handler = Callable[["Request"], Awaitable["StreamResponse"]]
+
+
+class Wrong(Exception):
+    """An answer that says no."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class PolicyApi(ABC):
+    app: App
+
+    @abstractmethod
+    def _json(self, document: Any, code: int = 200) -> Response: ...
+
+    def policy_routes(self) -> list[tuple[str, str, Handler]]:
+        return [
+            ("GET", "/policies", self.policies),
+            ("PUT", "/policies", self.put_policies),
+            ("GET", "/canary", self.canary),
+            ("PUT", "/canary", self.put_canary),
+            ("DELETE", "/canary", self.delete_canary),
+            ("GET", "/shadows", self.shadows),
+            ("PUT", "/shadows/{name}", self.put_shadow),
+            ("DELETE", "/shadows/{name}", self.delete_shadow),
+        ]
+
+    async def policies(self, request: Request) -> StreamResponse:
+        return self._json(self._policies())
+
+    def _policies(self) -> Json:
+        plane = self.app.plane
+        return {
+            "version": plane.version,
+            "policies": plane.policies,
+            "text": yaml_text(plane.policies),
+            "failures": self.app.failures.status(),
+        }
+
+    async def put_policies(self, request: Request) -> StreamResponse:
+        """The `policies:` block of a scenario, or the document of a bundle. A wrong one is told, and the old stay."""
+        given = await self._body(request)
+        if not isinstance(given, dict):
+            raise Wrong(400, "policies: expected a mapping of stages, or a bundle")
+        if "format" in given:
+            _no_files(given.get("policies"), "policies")
+            given = dict(Bundle.read(given).policies)
+        _no_files(given, "policies")
+        self.app.orders.give("swap", given)
+        return self._json(self._policies())
+
+    # --- a canary ----------------------------------------------------------------------------------------------------
+
+    async def canary(self, request: Request) -> StreamResponse:
+        return self._json({"version": self.app.plane.version, "canary": self.app.canary.status()})
+
+    async def put_canary(self, request: Request) -> StreamResponse:
+        """As in the gateway's file. It takes the place of the one before."""
+        given = await self._body(request)
+        if not isinstance(given, dict):
+            raise Wrong(400, "canary: expected a mapping, as in the gateway's file")
+        _no_files(given, CANARY)
+        self.app.orders.give("swap", {**lasting(self.app.plane.policies), CANARY: given})
+        return self._json(self._policies())
+
+    async def delete_canary(self, request: Request) -> StreamResponse:
+        """All go by the policies in force, which keep what they know."""
+        if CANARY not in self.app.plane.policies:
+            raise Wrong(404, "there is no canary")
+        self.app.orders.give("halt", "by the admin API")
+        return self._json(self._policies())
+
+    # --- candidates beside it ----------------------------------------------------------------------------------------
+
+    async def shadows(self, request: Request) -> StreamResponse:
+        return self._json({"shadows": self.app.shadows.status()})
+
+    async def put_shadow(self, request: Request) -> StreamResponse:
+        name, there = request.match_info["name"], self.app.shadows
+        if name in there.sources["file"]:
+            raise Wrong(409, f"shadow.{name}: is named by the gateway's file; change it there")
+        given = await self._body(request)
+        if not isinstance(given, dict):
+            raise Wrong(400, f"shadow.{name}: expected a mapping of stages, or a bundle")
+        _no_files(given, f"shadow.{name}")
+        spec = CandidateSpec.read(given, f"shadow.{name}")
+        known = name in there.candidates
+        self._offer_shadows({**there.sources["admin"], name: spec})
+        return self._json(there.candidates[name].status(), 200 if known else 201)
+
+    async def delete_shadow(self, request: Request) -> StreamResponse:
+        name, sources = request.match_info["name"], self.app.shadows.sources
+        if name in sources["file"]:
+            raise Wrong(409, f"shadow.{name}: is named by the gateway's file; take it out there")
+        if name not in sources["admin"]:
+            raise Wrong(404, f"there is no shadow {name!r}")
+        self._offer_shadows({one: spec for one, spec in sources["admin"].items() if one != name})
+        return self._json({"name": name})
+
+    def _offer_shadows(self, candidates: dict[str, CandidateSpec]) -> None:
+        self.app.orders.give("shadows", {name: spec.plain for name, spec in candidates.items()})
+
+    async def _body(self, request: Request) -> Any:
+        try:
+            return msgspec.json.decode(await request.read())
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Wrong(400, f"the body is no JSON: {error}") from None
+        except RecursionError:
+            raise Wrong(400, "the body is too deep") from None
+
+
+def _no_files(value: Any, where: str) -> None:
+    """What comes over the network names no file of this machine, to be read or run."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "path":
+                raise HeadwayError(f"{where}.path: no file is read for the admin API; give the source itself.")
+            if key == "policies" and isinstance(inner, str):
+                raise HeadwayError(f"{where}.policies: no file is read for the admin API; give the bundle itself.")
+            _no_files(str(key), where)
+            _no_files(inner, f"{where}.{key}")
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            _no_files(inner, f"{where}[{place}]")
+    elif isinstance(value, str) and is_file(value):
+        raise HeadwayError(f"{where}: {shown(value)} is a file, and none is run for the admin API; name a policy.")

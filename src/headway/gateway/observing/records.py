@@ -1,0 +1,212 @@
+"""Live traffic written down as run folders, which `headway report` and `headway explain` read.
+
+A folder has the requests of a stretch, in order of arrival, under one set of policies; it is called after the number of
+its first request, so that request N of the headers is number N less the folder's there. Another process writes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from headway.gateway.observing.chapter import Chapter, ChapterDocument, Engine
+from headway.types import ClusterView, Delay, HeadwayError, Priority, Reject, Request, Route
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+    from headway.gateway.engines.backend import Backend
+    from headway.gateway.exchange import Exchange
+    from headway.gateway.observing.record_settings import RecordSettings
+    from headway.policies.context import Context
+
+GRACE_S: Final = 600.0  # that a chapter waits for its last requests
+PENDING: Final = 4  # chapters that wait for those
+WRITING: Final = 2  # folders that are written at a time; what comes meanwhile is not kept
+MOST_BYTES: Final = 64 * 1024 * 1024  # of a folder while it is gathered
+RUNS: Final = 100_000
+log = logging.getLogger("headway.gateway")
+
+
+class Records:
+    """A component, and a journal of the control plane."""
+
+    def __init__(self, app: App, settings: RecordSettings) -> None:
+        self.app, self.settings = app, settings
+        self.place = _own_folder(settings)
+        self.bound: tuple[Context, ClusterView, tuple[str, ...]] | None = None
+        self.current = Chapter(0, {}, app.config.policies, settings.decisions, settings.prompts)
+        self.pending: list[Chapter] = []
+        self.writing = 0
+        self.lost = 0  # requests that were not written down, as they came too fast
+        self._timer: Any = None
+
+    async def start(self) -> None:
+        self.current.engines.update(self._engines())
+        self.app.fleet.on_change.append(self._changed)
+        self._timer = self.app.loop.call_later(self.settings.roll_s, self._due)
+
+    async def stop(self) -> None:
+        """What there is is written, and waited for."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await asyncio.sleep(0)  # clients that were let go tell their exchanges
+        self.roll()
+        for chapter in list(self.pending):
+            self._close(chapter)
+        while self.writing:
+            await asyncio.sleep(0.01)
+
+    def _engines(self) -> dict[int, Engine]:
+        return {backend.place: _engine(backend) for backend in self.app.fleet.members}
+
+    def _changed(self, backend: Backend, what: str) -> None:
+        """Another engine at a place that has been somebody's begins another chapter."""
+        known = self.current.engines.get(backend.place)
+        if what != "joined":
+            return
+        if known is not None and known.name != backend.spec.name:
+            self.roll()
+        for chapter in (self.current, *self.pending):
+            chapter.engines.setdefault(backend.place, _engine(backend))
+
+    # --- chapters ----------------------------------------------------------------------------------------------------
+
+    def roll(self) -> None:
+        """The next request begins another chapter."""
+        chapter, first = self.current, self.app.intake.count
+        chapter.end = first
+        self.current = Chapter(
+            first, self._engines(), self.app.policies, self.settings.decisions, self.settings.prompts
+        )
+        if self.bound is not None and self.current.journal is not None:
+            self.current.journal.bind(*self.bound)
+        if chapter.end == chapter.first:
+            return
+        chapter.deadline = self.app.seconds() + GRACE_S
+        self.pending.append(chapter)
+        if chapter.over:
+            self._close(chapter)
+        elif len(self.pending) > PENDING:
+            self._close(self.pending[0])
+
+    def _due(self) -> None:
+        self._timer = self.app.loop.call_later(self.settings.roll_s, self._due)
+        self.roll()
+        now = self.app.seconds()
+        for chapter in [one for one in self.pending if one.deadline < now]:
+            self._close(chapter)
+
+    def _of(self, request: int) -> Chapter | None:
+        if request >= self.current.first:
+            return self.current
+        return next((one for one in self.pending if one.first <= request < one.end), None)
+
+    def _close(self, chapter: Chapter) -> None:
+        self.pending.remove(chapter)
+        if self.writing >= WRITING and not self.app.draining:  # in the end no more come, and all are written at once
+            count = chapter.count + len(chapter.open)
+            self.lost += count
+            log.warning("records: %d requests are not kept; they come faster than they are written", count)
+            return
+        control = self.app.plane.control
+        document = chapter.document(
+            str(self.place / f"{chapter.first:09d}"), self.app.now_ps(), self.app.plane.block_tokens, control.metrics()
+        )
+        self.writing += 1
+        self.app.spawn(self._write(document))
+
+    async def _write(self, document: ChapterDocument) -> None:
+        try:
+            data = await asyncio.to_thread(msgspec.msgpack.encode, document)
+            command = (sys.executable, "-m", "headway.gateway.observing.record_writer")
+            pipe = asyncio.subprocess.PIPE
+            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stderr=pipe)
+            _, said = await process.communicate(data)
+            if process.returncode:
+                lines = said.decode(errors="replace").strip().splitlines()
+                log.error("records: %s could not be written: %s", document.folder, lines[-1] if lines else "no word")
+        except OSError as error:
+            log.error("records: %s could not be written: %s", document.folder, error.strerror or error)
+        finally:
+            self.writing -= 1
+
+    # --- heard -------------------------------------------------------------------------------------------------------
+
+    def ended(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
+        chapter = self._of(exchange.request.id)
+        if chapter is None:  # its chapter has been written without it
+            return
+        chapter.ended(exchange, now_ps, outcome, why)
+        if chapter is not self.current:
+            if chapter.over:
+                self._close(chapter)
+        elif chapter.count >= self.settings.requests or chapter.size > MOST_BYTES:
+            self.roll()
+
+    def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
+        """Other policies begin another chapter."""
+        again = self.bound is not None
+        self.bound = context, cluster, tuple(reported)
+        for chapter in self.pending:
+            if chapter.journal is not None:
+                chapter.journal.cluster = cluster
+        if again:
+            self.roll()
+        elif self.current.journal is not None:
+            self.current.journal.bind(*self.bound)
+
+    def refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
+        chapter = self._seen(request)
+        if chapter is not None and chapter.journal is not None:
+            chapter.journal.refused(now_ps, request, verdict)
+
+    def routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
+        chapter = self._seen(request)
+        if chapter is not None and chapter.journal is not None:
+            chapter.journal.routed(now_ps, request, route, priority)
+
+    def _seen(self, request: Request) -> Chapter | None:
+        chapter = self._of(request.id)
+        if chapter is not None:
+            chapter.open[request.id] = request
+        return chapter
+
+    def stopped(self, instance: int) -> None:
+        for chapter in (self.current, *self.pending):
+            if chapter.journal is not None:
+                chapter.journal.stopped(instance)
+
+
+def _own_folder(settings: RecordSettings) -> Any:
+    """A new one for each process: 0001, 0002 and so on."""
+    try:
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        taken = [int(one.name) for one in settings.folder.iterdir() if one.name.isdecimal()]
+        for run in range(max(taken, default=0) + 1, RUNS):
+            place = settings.folder / f"{run:04d}"
+            try:
+                place.mkdir()
+            except FileExistsError:  # another process was faster
+                continue
+            return place
+    except OSError as error:
+        raise HeadwayError(f"records: {settings.folder} cannot be written: {error.strerror or error}.") from None
+    raise HeadwayError(f"records: {settings.folder} is full; name another folder.")
+
+
+def _engine(backend: Backend) -> Engine:
+    spec = backend.spec
+    return Engine(
+        spec.name,
+        spec.pool,
+        spec.models[0] if spec.models else "",
+        spec.role,
+        max(spec.kv_blocks, backend.view.kv_blocks),
+        spec.max_batch_size,
+        spec.max_batch_tokens,
+    )

@@ -1,0 +1,229 @@
+"""Spans of requests, by OpenTelemetry's conventions for HTTP and for generative AI, with the decision as attributes.
+
+    server span   POST /v1/chat/completions, from a request's coming to its end: outcome, decision, scorecard
+      client span chat MODEL, from its being sent to the end: tokens, time to the first of them
+
+The engine is told the client span as its parent. A trace that a client has begun is gone on with, sampled or not as the
+client says; of the others `sample` are. Nothing is made but numbers until a request has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from headway.gateway.observing.decisions import Decisions, policy_name
+from headway.gateway.tally import PROMPT
+from headway.types import HeadwayError
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+    from headway.gateway.exchange import Exchange
+    from headway.gateway.observing.otel_settings import OtelSettings
+
+PARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+OPERATIONS: Final = {"chat": "chat", "completion": "text_completion", "embedding": "embeddings"}
+PS_PER_NS: Final = 1000
+MOST_SCORES: Final = 64  # candidates of a scorecard
+
+
+class Trail:
+    """The numbers of one request's spans."""
+
+    __slots__ = ("client", "parent", "server", "trace")
+
+    def __init__(self, trace: int, parent: int, server: int, client: int) -> None:
+        self.trace, self.parent, self.server, self.client = trace, parent, server, client
+
+
+class Tracing:
+    def __init__(self, app: App, settings: OtelSettings, exporter: Any = None, simple: bool = False) -> None:
+        """`simple` exports each span at once, for tests."""
+        try:
+            from opentelemetry import trace
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+            from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+        except ImportError:
+            raise HeadwayError("otel: opentelemetry is not installed; install headway[otel].") from None
+        self.app, self.settings, self.api = app, settings, trace
+        self.random = Random()
+        self.ids = _ids()
+        self.trails: dict[int, Trail] = {}  # of requests under way that are sampled
+        self.epoch_ns = time.time_ns() - app.now_ps() // PS_PER_NS
+        resource = Resource.create({"service.name": settings.service})
+        self.provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False, id_generator=self.ids)
+        out = OTLPSpanExporter(endpoint=settings.endpoint) if exporter is None else exporter
+        self.provider.add_span_processor(SimpleSpanProcessor(out) if simple else BatchSpanProcessor(out))
+        self.tracer = self.provider.get_tracer("headway.gateway")
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self.provider.shutdown)  # what is left is sent first
+
+    def begin(self, exchange: Exchange) -> None:
+        """Before it is decided on: the engine's parent is put into its head."""
+        fields = exchange.incoming.fields
+        given = next((value for name, value in fields if name == b"traceparent"), None)
+        known = None if given is None else PARENT.match(given)
+        draw = self.random
+        if known is None:
+            if draw.random() >= self.settings.sample:
+                return
+            trail = Trail(draw.getrandbits(128) or 1, 0, draw.getrandbits(64) or 1, draw.getrandbits(64) or 1)
+            # Without a parent that can be read, the rest of the trace's state means nothing.
+            kept = [field for field in fields if field[0] not in (b"traceparent", b"tracestate")]
+        else:
+            if not int(known[3], 16) & 1:
+                return  # it goes on as it came
+            trail = Trail(int(known[1], 16), int(known[2], 16), draw.getrandbits(64) or 1, draw.getrandbits(64) or 1)
+            kept = [field for field in fields if field[0] != b"traceparent"]
+        kept.append((b"traceparent", b"00-%032x-%016x-01" % (trail.trace, trail.client)))
+        exchange.incoming.fields = kept
+        self.trails[exchange.request.id] = trail
+
+    def ended(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
+        trail = self.trails.pop(exchange.request.id, None)
+        if trail is None:
+            return
+        request, status = exchange.request, exchange.status
+        operation = OPERATIONS.get(request.kind, request.kind)
+        common: dict[str, Any] = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": "headway",
+            "gen_ai.request.model": request.model,
+            "gen_ai.request.stream": exchange.tally.stream,
+        }
+        if request.max_tokens is not None:
+            common["gen_ai.request.max_tokens"] = request.max_tokens
+        if request.session is not None:
+            common["gen_ai.conversation.id"] = request.session
+        if outcome != "completed":
+            common["error.type"] = str(status) if status >= 400 else outcome
+        path = exchange.incoming.target.partition(b"?")[0].decode("latin-1")
+        server = self._span(
+            f"POST {path}",
+            trail.server,
+            self._context(trail.trace, trail.parent) if trail.parent else None,
+            self.api.SpanKind.SERVER,
+            {**common, "http.request.method": "POST", "url.path": path, **self._decision(exchange, outcome)},
+            request.arrival_ps,
+            trail.trace,
+        )
+        if status:
+            server.set_attribute("http.response.status_code", status)
+        if exchange.sent_ps >= 0 and exchange.backend is not None:
+            self._client(exchange, trail, f"{operation} {request.model}".strip(), common, now_ps, outcome, why)
+        self._scores(server, request.id)
+        self._close(server, now_ps, outcome, why)
+
+    def _client(
+        self, exchange: Exchange, trail: Trail, name: str, common: dict[str, Any], now_ps: int, outcome: str, why: str
+    ) -> None:
+        assert exchange.backend is not None
+        address = exchange.backend.address
+        found = {**common, "server.address": address.host, "server.port": address.port}
+        tally = exchange.tally
+        if tally.tokens:
+            found["gen_ai.usage.output_tokens"] = tally.tokens
+        prompt = PROMPT.search(tally.tail)
+        if prompt is not None:
+            found["gen_ai.usage.input_tokens"] = int(prompt[1])
+        first = exchange.first_ps
+        if first >= 0 and tally.stream:
+            found["gen_ai.response.time_to_first_chunk"] = (first - exchange.sent_ps) / 1e12
+        within = self._context(trail.trace, trail.server)
+        span = self._span(name, trail.client, within, self.api.SpanKind.CLIENT, found, exchange.sent_ps, trail.trace)
+        if first >= 0 and tally.stream:
+            span.add_event("first token", timestamp=self._ns(first))
+        self._close(span, now_ps, outcome, why)
+
+    def _decision(self, exchange: Exchange, outcome: str) -> dict[str, Any]:
+        request, flight, plane = exchange.request, exchange.flight, self.app.plane
+        found: dict[str, Any] = {
+            "headway.request": request.id,
+            "headway.outcome": outcome,
+            "headway.tenant": request.tenant,
+            "headway.slo_class": request.slo_class,
+            "headway.prompt_tokens": request.prompt_tokens,
+            "headway.attempts": exchange.attempts,
+            "headway.policy.version": plane.version,
+            "headway.policy.routing": policy_name(plane.policies["routing"]),
+        }
+        if flight is not None and exchange.backend is not None:
+            found["headway.target"] = exchange.backend.name
+            found["headway.reason"] = flight.reason
+            found["headway.believed_cached_tokens"] = flight.cached
+            found["headway.priority"] = float(flight.priority)
+            found["headway.queue_wait"] = (exchange.sent_ps - request.arrival_ps) / 1e12
+        return found
+
+    def _scores(self, span: Any, request: int) -> None:
+        """What the decision rested on, where that was asked for."""
+        entry = _explained(self.app.decisions, request)
+        if entry is None or entry.answer.scorecard is None:
+            return
+        card = entry.answer.scorecard
+        attributes: dict[str, Any] = {"headway.candidates": card.left[:MOST_SCORES]}
+        attributes["headway.totals"] = [float(total) for total in card.totals[:MOST_SCORES]]
+        for name, row in card.scores.items():
+            attributes[f"headway.score.{name}"] = [float(score) for score in row[:MOST_SCORES]]
+        span.add_event("decision", attributes, timestamp=self._ns(entry.at_ps))
+
+    # --- the SDK's spans ---------------------------------------------------------------------------------------------
+
+    def _ns(self, at_ps: int) -> int:
+        return self.epoch_ns + at_ps // PS_PER_NS
+
+    def _context(self, trace: int, span: int) -> Any:
+        api = self.api
+        parent = api.SpanContext(trace, span, is_remote=True, trace_flags=api.TraceFlags(api.TraceFlags.SAMPLED))
+        return api.set_span_in_context(api.NonRecordingSpan(parent))
+
+    def _span(
+        self, name: str, number: int, context: Any, kind: Any, attributes: dict[str, Any], at_ps: int, trace: int
+    ) -> Any:
+        self.ids.trace, self.ids.span = trace, number
+        if context is None:
+            context = self.api.set_span_in_context(self.api.INVALID_SPAN)
+        return self.tracer.start_span(name, context, kind, attributes, start_time=self._ns(at_ps))
+
+    def _close(self, span: Any, now_ps: int, outcome: str, why: str) -> None:
+        if outcome != "completed":
+            span.set_status(self.api.Status(self.api.StatusCode.ERROR, why or outcome))
+        span.end(self._ns(now_ps))
+
+
+def _ids() -> Any:
+    from opentelemetry.sdk.trace.id_generator import IdGenerator
+
+    class Preset(IdGenerator):
+        """Gives the numbers that were drawn when the request came."""
+
+        trace = span = 1
+
+        def generate_span_id(self) -> int:
+            return self.span
+
+        def generate_trace_id(self) -> int:
+            return self.trace
+
+        def is_trace_id_random(self) -> bool:
+            return True
+
+    return Preset()
+
+
+def _explained(decisions: Decisions, request: int) -> Any:
+    """Looked for among the newest: long ago there were others."""
+    for entry in reversed(decisions.explained):
+        if entry.request.id == request and entry.kind == "routed":
+            return entry
+    return None

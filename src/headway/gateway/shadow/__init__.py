@@ -1,0 +1,1 @@
+"""Policies that are tried on live traffic: beside it, or on a share of it."""

@@ -1,0 +1,146 @@
+"""Watches the canary that the policies in force have, and ends it where its requests fare worse than the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from headway.gateway.settings import longer_ps
+from headway.gateway.shadow.canary import CANARY, Choice
+from headway.gateway.shadow.trial import SIDES, Trial
+from headway.types import PS_PER_SECOND, Json
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+    from headway.gateway.exchange import Exchange
+
+EVERY_S: Final = 0.25
+GONE: Final = "the client has gone"
+log = logging.getLogger("headway.gateway")
+
+
+class CanaryWatch:
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.spec: Json | None = None
+        self.trial: Trial | None = None
+        self.choice = Choice(0.0, "request")
+        self.stopped: str | None = None  # why the last one has ended
+        self.stops = 0
+        self._since_ps = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def follow(self, why: str) -> None:
+        """Other policies are in force, or the same without their canary."""
+        spec = self.app.plane.policies.get(CANARY)
+        if why.startswith("halt: ") and self.spec is not None:
+            self.stopped, self.stops = why.removeprefix("halt: "), self.stops + 1
+            log.warning("canary: stopped, all go by the policies in force: %s", self.stopped)
+        if spec == self.spec and why != "swap":
+            return
+        self._end()
+        if spec is None:
+            return
+        slo = spec["slo"]
+        self.spec, self.stopped = spec, None
+        self.trial = Trial(None if slo is None else longer_ps(slo["ttft"], "canary.slo.ttft"))
+        self.choice, self._since_ps = Choice(spec["share"], spec["by"]), self.app.now_ps()
+        self.app.on_end.append(self._ended)
+        self._timer = self.app.loop.call_later(EVERY_S, self._look)
+        log.info("canary: %.3g %% of requests by %s", 100 * spec["share"], spec["policies"])
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self.app.on_end.remove(self._ended)
+        self.spec = None  # what is known of the last one stays
+
+    async def start(self) -> None:
+        self.follow("start")
+
+    async def stop(self) -> None:
+        self._end()
+
+    def _side(self, request: Any) -> str:
+        return SIDES[self.choice(request)]
+
+    def _ended(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
+        request = exchange.request
+        if self.trial is None or request.arrival_ps < self._since_ps:
+            return
+        completed, gone = outcome == "completed", why == GONE
+        # An answer that came at once has its first token with all others; who has gone without waited so long at least.
+        first_ps = exchange.first_ps if exchange.first_ps >= 0 or not (completed or gone) else now_ps
+        ttft_ps = first_ps - request.arrival_ps if first_ps >= 0 else -1
+        self.trial.ended(self._side(request), now_ps, ttft_ps, not (completed or gone))
+
+    def _look(self) -> None:
+        assert self.spec is not None and self.trial is not None
+        self._timer = self.app.loop.call_later(EVERY_S, self._look)
+        now_ps = self.app.now_ps()
+        waiting: dict[str, list[int]] = {side: [] for side in SIDES}
+        for flight in self.app.plane.control.flights.values():
+            if flight.first_ps < 0 and flight.request.arrival_ps >= self._since_ps:
+                waiting[self._side(flight.request)].append(now_ps - flight.request.arrival_ps)
+        for rule in self.spec["stop"]:
+            why = self.trial.verdict(rule, now_ps, waiting)
+            if why is not None:
+                self.app.orders.give("halt", why)
+                return
+
+    # --- told --------------------------------------------------------------------------------------------------------
+
+    def status(self) -> Json | None:
+        trial = self.trial
+        if trial is None:
+            return None
+        spec = self.spec
+        ttft, errors = trial.difference(0), trial.difference(1)
+        recent = trial.recent(self.app.now_ps())
+        return {
+            "running": spec is not None,
+            "stopped": self.stopped,
+            "share": 0.0 if spec is None else spec["share"],
+            "by": None if spec is None else spec["by"],
+            "policies": None if spec is None else spec["policies"],
+            "arms": {
+                side: {
+                    "requests": tally.ended,
+                    "errors": tally.errors,
+                    "slo_missed": tally.missed if trial.slo_ps is not None else None,
+                    "ttft_mean_s": tally.mean_s,
+                    "ttft_p90_s": recent[side].quantile_ps() / PS_PER_SECOND if recent[side].first else None,
+                }
+                for side, tally in trial.total.items()
+            },
+            "pairs": len(trial.pairs),
+            "ttft_difference_s": None if ttft is None else [ttft.mean, ttft.low, ttft.high],
+            "error_difference": None if errors is None else [errors.mean, errors.low, errors.high],
+        }
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """By metric and labels, as the gateway's own."""
+        trial = self.trial
+        found: dict[str, dict[str, float]] = {
+            "canary_share": {"": 0.0 if self.spec is None else self.spec["share"]},
+            "canary_stops": {"": self.stops},
+        }
+        if trial is None:
+            return found
+        for side, tally in trial.total.items():
+            told = {
+                "requests": tally.ended,
+                "errors": tally.errors,
+                "slo_missed": tally.missed if trial.slo_ps is not None else 0,
+                "first_tokens": tally.first,
+                "ttft_seconds": tally.sum_ps / PS_PER_SECOND,
+            }
+            for name, value in told.items():
+                found.setdefault(f"canary_{name}", {})[side] = value
+        ttft = trial.difference(0)
+        if ttft is not None and ttft.low is not None and ttft.high is not None:
+            bounds = {"mean": ttft.mean, "low": ttft.low, "high": ttft.high}
+            found["canary_ttft_difference_seconds"] = dict(bounds)
+        return found

@@ -1,0 +1,213 @@
+"""A routing policy that is asked what it would do, and what it would have meant."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct, to_builtins
+
+from headway import registry
+from headway.gateway.live_policies import read_candidate
+from headway.gateway.settings import longer_ps, seconds
+from headway.gateway.shadow.frozen import FrozenContext, Shot, Stage
+from headway.policies.disaggregation import paired
+from headway.section import read
+from headway.streams import stream
+from headway.types import Event, HeadwayError, InstanceView, Json, Reject, Route
+from headway.wording import cut, one_line, shown
+
+LONG: Final = 10  # decisions in a row that may take longer than the budget
+KEPT: Final = 64
+
+
+class _Keys(Struct):
+    policies: Any
+    sample: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    budget: Any = "2ms"
+
+
+class CandidateSpec(Struct, frozen=True):
+    """One entry of `shadow`: its policies, the share of decisions that it is asked about, and how long it may take."""
+
+    policies: Json
+    sample: float = 1.0
+    budget_s: float = 0.002
+
+    @classmethod
+    def read(cls, data: Any, where: str) -> CandidateSpec:
+        """From a block of policies, the file of a bundle, its document, or a mapping with `policies`."""
+        if isinstance(data, dict) and "policies" in data and "format" not in data:
+            keys = read(_Keys, data, where)
+            longer_ps(keys.budget, f"{where}.budget")
+            budget_s = seconds(keys.budget, f"{where}.budget")
+            found = cls(read_candidate(keys.policies, f"{where}.policies"), keys.sample, budget_s)
+        else:
+            found = cls(read_candidate(data, where))
+        if "routing" not in found.policies:
+            raise HeadwayError(f"{where}: a shadow is asked where requests would go; name its `routing`.")
+        return found
+
+    @property
+    def plain(self) -> Json:
+        return {"policies": self.policies, "sample": self.sample, "budget": f"{self.budget_s:.9f}s"}
+
+
+def read_shadows(data: Any, where: str = "shadow") -> dict[str, CandidateSpec]:
+    if not isinstance(data, dict):
+        raise HeadwayError(f"{where}: expected a mapping of names to policies, got {shown(data)}.")
+    return {_name(name, where): CandidateSpec.read(spec, f"{where}.{cut(str(name))}") for name, spec in data.items()}
+
+
+def _name(name: Any, where: str) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
+        raise HeadwayError(f"{where}: a name has 1 to 100 signs that can be printed, got {shown(name)}.")
+    return name
+
+
+class Opinion(Struct, frozen=True):
+    """What a candidate says of one decision. Tokens and times are as believed before it."""
+
+    request: int
+    live: str
+    target: str
+    agrees: bool
+    believed: tuple[int, int]  # tokens cached at the live target, and at its own
+    ttft_s: tuple[float, float]  # estimated at the two
+    scorecard: Any = None
+
+
+class Candidate:
+    def __init__(self, name: str, spec: CandidateSpec, stage: Stage, seed: int) -> None:
+        self.name, self.spec, self.stage, self.seed = name, spec, stage, seed
+        self.why: str | None = None  # it is asked no more
+        self.asked = self.agreed = self.compared = self.refused = self.skipped = self.errors = 0
+        self.gained = self.forgone = 0  # tokens believed cached, against the live target
+        self.ttft_s = [0.0, 0.0]  # sums of what is estimated at the live target and at its own
+        self.spent_s = 0.0
+        self.opinions: deque[Opinion] = deque(maxlen=KEPT)
+        self._credit = 0.0
+        self._long = 0
+        self.make()
+
+    def make(self) -> None:
+        """Also where the roles of engines have changed, so that another kind of choice is wanted."""
+        routing = registry.build("routing", self.spec.policies["routing"], f"shadow.{cut(self.name)}.routing")
+        self.routing = paired(routing, self.stage.views)
+        bind = getattr(self.routing, "bind", None)
+        if bind is not None:
+            bind(FrozenContext(self.stage, partial(stream, self.seed)))
+        self.observe: Callable[[Event], None] | None = getattr(self.routing, "observe", None)
+
+    def wants(self) -> bool:
+        """Whether it is asked about the next decision: every so many."""
+        if self.why is not None:
+            return False
+        self._credit += self.spec.sample
+        if self._credit < 1.0:
+            return False
+        self._credit -= 1.0
+        return True
+
+    def hear(self, event: Event) -> None:
+        if self.observe is not None and self.why is None:
+            try:
+                self.observe(event)
+            except (Exception, SystemExit) as error:
+                self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        self.errors += 1
+        self.why = one_line(error)
+
+    # --- a decision --------------------------------------------------------------------------------------------------
+
+    def ask(self, shot: Shot, explain: bool) -> Opinion | None:
+        cluster = self.stage.show(shot)
+        cluster.explain = explain
+        start = perf_counter()
+        try:
+            answer = self.routing.route(shot.request, cluster)
+            found = self._opinion(shot, answer, explain)
+        except (Exception, SystemExit) as error:
+            self.fail(error)
+            return None
+        took = perf_counter() - start
+        self.spent_s += took
+        self._long = self._long + 1 if took > self.spec.budget_s else 0
+        if self._long >= LONG:
+            self.errors += 1
+            self.why = f"its last {LONG} decisions took longer than {1000 * self.spec.budget_s:g} ms each"
+        return found
+
+    def _opinion(self, shot: Shot, answer: Any, explain: bool) -> Opinion | None:
+        self.asked += 1
+        if isinstance(answer, Reject):
+            self.refused += 1
+            return None
+        if not isinstance(answer, Route):
+            raise HeadwayError(f"route must return a Route or a Reject, got {shown(answer)}")
+        live = shot.route
+        there, here = (self._computes(route, shot) for route in (live, answer))
+        agrees = (answer.target, answer.prefill) == (live.target, live.prefill)
+        self.agreed += agrees
+        cached = (self._believed(shot, live, there), self._believed(shot, answer, here))
+        tokens = shot.request.prompt_tokens
+        if cached[1] > cached[0]:
+            self.gained += cached[1] - cached[0]
+        else:
+            self.forgone += cached[0] - cached[1]
+        ttft = (there.estimated_ttft(max(0, tokens - cached[0])), here.estimated_ttft(max(0, tokens - cached[1])))
+        self.compared += 1
+        self.ttft_s[0] += ttft[0]
+        self.ttft_s[1] += ttft[1]
+        card = to_builtins(answer.scorecard) if explain and answer.scorecard is not None else None
+        target = answer.target if answer.prefill is None else f"{answer.prefill} → {answer.target}"
+        found = Opinion(shot.request.id, live.target, target, agrees, cached, ttft, card)
+        if explain:
+            self.opinions.append(found)
+        return found
+
+    def _computes(self, route: Route, shot: Shot) -> InstanceView:
+        """Where the prompt would be computed."""
+        found = self.stage.view(route.target if route.prefill is None else route.prefill, shot.places)
+        if found is None or self.stage.view(route.target, shot.places) is None:
+            raise HeadwayError(f"routed to {shown(route.target)}, which cannot serve request {shot.request.id}")
+        return found
+
+    def _believed(self, shot: Shot, route: Route, view: InstanceView) -> int:
+        """By an index, where anybody asks one; else what the policy said."""
+        for (block_tokens, _), matches in shot.matches.items():
+            return min(matches[view.index] * block_tokens, shot.request.prompt_tokens)
+        return min(route.cached_tokens, shot.request.prompt_tokens)
+
+    def status(self) -> Json:
+        asked, compared = self.asked, self.compared
+        return {
+            "name": self.name,
+            "policies": self.spec.policies,
+            "running": self.why is None,
+            "why": self.why,
+            "asked": asked,
+            "agreement": self.agreed / asked if asked else None,
+            "refused": self.refused,
+            "skipped": self.skipped,
+            "gained_tokens": self.gained,
+            "forgone_tokens": self.forgone,
+            "ttft_live_s": self.ttft_s[0] / compared if compared else None,
+            "ttft_s": self.ttft_s[1] / compared if compared else None,
+            "took_us": 1e6 * self.spent_s / asked if asked else None,
+        }
+
+
+def told(opinion: Opinion) -> Json:
+    return {
+        "target": opinion.target,
+        "agrees": opinion.agrees,
+        "believed_tokens": {"live": opinion.believed[0], "candidate": opinion.believed[1]},
+        "estimated_ttft_s": {"live": opinion.ttft_s[0], "candidate": opinion.ttft_s[1]},
+        "scorecard": opinion.scorecard,
+    }

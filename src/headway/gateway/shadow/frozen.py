@@ -1,0 +1,155 @@
+"""The cluster as it was at one decision, for those who look at it later: views, and what the indexes said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from headway.policies.context import Context
+from headway.policies.prefix_index import PrefixIndex
+from headway.types import ClusterView, InstanceView, Path, Priority, Request, Route
+
+if TYPE_CHECKING:
+    from headway.gateway.deciding.live_control import LiveControl
+
+# What a decision changes is taken down with it; the rest is looked up later, since engines do not change by the second.
+SEEN: Final = (
+    "inflight",
+    "inflight_tokens",
+    "pending_prefill_tokens",
+    "decode_tokens",
+    "routed",
+    "completed",
+    "output_tokens",
+    "observed_at",
+    "queued",
+    "running",
+    "routed_since_report",
+    "kv_used",
+    "hit_rate",
+    "busy",
+    "watts",
+    "adapters",
+)
+STATIC: Final = (
+    "id",
+    "model",
+    "pool",
+    "serves",
+    "role",
+    "state",
+    "kv_blocks",
+    "max_batch_size",
+    "max_batch_tokens",
+    "max_queue",
+    "capacity",
+)
+seen: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*SEEN)
+static: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*STATIC)
+Figures = tuple[int, int]  # of an index: tokens of a block, blocks of an instance
+
+
+class Shot:
+    """A decision, and what it rested on."""
+
+    __slots__ = ("group", "matches", "now_ps", "places", "priority", "request", "route", "values")
+
+    def __init__(
+        self,
+        now_ps: int,
+        request: Request,
+        route: Route,
+        priority: Priority,
+        cluster: ClusterView,
+        indexes: dict[Figures, PrefixIndex],
+    ) -> None:
+        self.now_ps, self.request, self.route, self.priority = now_ps, request, route, priority
+        self.group = cluster.group
+        self.places = [view.index for view in cluster.instances]
+        self.values = [seen(view) for view in cluster.instances]
+        self.matches = {figures: index.matches(request.path) for figures, index in indexes.items()}
+
+
+class FrozenIndex:
+    """What an index of the live router said of the prompt that is being looked at; of all else it says what it does
+    now."""
+
+    def __init__(self, stage: Stage, figures: Figures) -> None:
+        self._stage, self._figures = stage, figures
+
+    def matches(self, path: Path) -> list[int]:
+        shot = self._stage.shot
+        if shot is not None and path is shot.request.path and self._figures in shot.matches:
+            return list(shot.matches[self._figures])
+        return self._stage.indexes[self._figures].matches(path)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage.indexes[self._figures], name)
+
+
+class FrozenContext(Context):
+    def __init__(self, stage: Stage, rng: Callable[[str], Random]) -> None:
+        live = stage.control.context
+        super().__init__(stage.views, rng, live.estimator, live.block_tokens)
+        self.stage = stage
+
+    def prefix_index(self, block_tokens: int, capacity: int) -> Any:
+        self.stage.want((block_tokens, capacity))
+        return FrozenIndex(self.stage, (block_tokens, capacity))
+
+
+class Stage:
+    """Views of its own for as many places as the live router has, set as they were at one decision after the other.
+    The indexes are the live router's own: they know of real placements, and of what engines tell."""
+
+    def __init__(self, control: LiveControl) -> None:
+        self.views = tuple(InstanceView(view.index, view.id) for view in control.ordered)
+        for view in self.views:
+            view._estimator = control.context.estimator
+        self.cluster = ClusterView(self.views)
+        self.indexes: dict[Figures, PrefixIndex] = {}
+        self.shot: Shot | None = None
+        self._seen: list[tuple[Any, ...]] = [()] * len(self.views)  # what each of them shows
+        self._static: list[tuple[Any, ...]] = [()] * len(self.views)
+        self.follow(control)
+
+    def follow(self, control: LiveControl) -> None:
+        """Other policies decide live; what is asked of indexes is asked of theirs."""
+        self.control = control
+        self.indexes = {figures: control.context.prefix_index(*figures) for figures in self.indexes}
+        control.believe()
+        for own, view in zip(self.views, control.ordered, strict=True):
+            own.role = view.role
+
+    def want(self, figures: Figures) -> None:
+        if figures not in self.indexes:
+            self.indexes[figures] = self.control.context.prefix_index(*figures)
+            self.control.believe()
+
+    def show(self, shot: Shot) -> ClusterView:
+        self.shot = shot
+        views, cluster, state = self.views, self.cluster, self.control.state
+        for place, values in zip(shot.places, shot.values, strict=True):
+            if values != self._seen[place]:
+                self._seen[place] = values
+                _set(views[place], SEEN, values)
+            fixed = static(self.control.ordered[place])
+            if fixed != self._static[place]:
+                self._static[place] = fixed
+                _set(views[place], STATIC, fixed)
+            if state is not None and place in state.served:
+                views[place]._recent = state.served[place]
+        cluster.instances, cluster.group = tuple(views[place] for place in shot.places), shot.group
+        cluster.now_ps, cluster.priority = shot.now_ps, shot.priority
+        cluster.keep(self.control.cluster._tenants, self.control.cluster._totals)
+        return cluster
+
+    def view(self, target: str, places: Sequence[int]) -> InstanceView | None:
+        return next((self.views[place] for place in places if self.views[place].id == target), None)
+
+
+def _set(view: InstanceView, names: Sequence[str], values: tuple[Any, ...]) -> None:
+    for name, value in zip(names, values, strict=True):
+        setattr(view, name, value)

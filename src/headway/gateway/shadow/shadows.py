@@ -1,0 +1,222 @@
+"""Candidates that are asked about live decisions and decide on none. What a decision rested on is taken down with it;
+the candidates are asked when the request is on its way, a few milliseconds of work at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Collection, Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from headway.gateway.deciding.arm import kept
+from headway.gateway.shadow.candidate import Candidate, CandidateSpec, told
+from headway.gateway.shadow.frozen import Shot, Stage
+from headway.types import (
+    ClusterView,
+    Delay,
+    Event,
+    Finished,
+    FirstToken,
+    Handed,
+    HeadwayError,
+    InstanceChanged,
+    Json,
+    Priority,
+    Reject,
+    Request,
+    Route,
+    Routed,
+)
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+    from headway.policies.context import Context
+
+MOST: Final = 16  # candidates
+TURN_S: Final = 0.002  # of work, until others have their turn
+BEHIND: Final = 2000  # decisions and events that wait to be looked at; beyond them none is taken down
+KEPT: Final = 512  # decisions whose opinions are told
+EXPLAINED: Final = 16  # every so many decisions a candidate writes a scorecard
+log = logging.getLogger("headway.gateway")
+
+
+class Shadows:
+    """A journal of the plane, as long as there are candidates."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.sources: dict[str, dict[str, CandidateSpec]] = {"file": {}, "admin": {}}
+        self.candidates: dict[str, Candidate] = {}
+        self.opinions: OrderedDict[int, Json] = OrderedDict()  # by request and candidate
+        self._stage: Stage | None = None
+        self._pairs = False
+        self._waiting: deque[tuple[Shot, list[Candidate]] | Event] = deque()
+        self._due = False
+        self._count = 0
+
+    # --- who they are ------------------------------------------------------------------------------------------------
+
+    def offer(self, source: str, wanted: Mapping[str, CandidateSpec]) -> None:
+        """All that this source names now; the file's word counts more. Raises where one cannot be made, and then all
+        stays as it was."""
+        sources = {**self.sources, source: dict(wanted)}
+        every = {**sources["admin"], **sources["file"]}
+        if len(every) > MOST:
+            raise HeadwayError(f"shadow: there are {len(every)} candidates; {MOST} are the most.")
+        stage = self._stage or Stage(self.app.plane.control)
+        made = {name: self.candidates.get(name) for name in every}
+        for name, spec in every.items():
+            old = made[name]
+            if old is None or old.spec != spec:
+                made[name] = Candidate(name, spec, stage, self.app.plane.seed)
+        self.sources = sources
+        self.candidates = {name: one for name, one in made.items() if one is not None}
+        self._stage = stage if self.candidates else None
+        self._attend()
+
+    def _attend(self) -> None:
+        """Be told of decisions and of what happens, where anybody wants to know."""
+        plane = self.app.plane
+        journals, control = self.app.journals, plane.control
+        if self in journals:
+            journals.remove(self)
+        if self._observe in control.observers:
+            control.observers.remove(self._observe)
+        plane.on_made = self._follow if self.candidates else None
+        if not self.candidates:
+            self._waiting.clear()
+            return
+        journals.append(self)
+        self._pairs = plane.pairs
+        control.show(self.app.now_ps(), kept(tuple(one.routing for one in self.candidates.values())))
+        if any(one.observe is not None for one in self.candidates.values()):
+            control.observers.append(self._observe)
+
+    def _follow(self) -> None:
+        """Other policies decide live."""
+        assert self._stage is not None
+        self._drain(everything=True)
+        self._stage.follow(self.app.plane.control)
+        if self._pairs != self.app.plane.pairs:
+            for candidate in self.candidates.values():
+                candidate.make()
+        self._attend()
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
+        pass
+
+    def refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
+        pass
+
+    def stopped(self, instance: int) -> None:
+        pass
+
+    def routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
+        asked = [one for one in self.candidates.values() if one.wants()]
+        if not asked:
+            return
+        if len(self._waiting) >= BEHIND:
+            for one in asked:
+                one.skipped += 1
+            return
+        assert self._stage is not None
+        shot = Shot(now_ps, request, route, priority, self.app.plane.control.cluster, self._stage.indexes)
+        self._put((shot, asked))
+
+    def _observe(self, event: Event) -> None:
+        if len(self._waiting) < 2 * BEHIND:
+            self._put(event)
+
+    def _put(self, one: tuple[Shot, list[Candidate]] | Event) -> None:
+        self._waiting.append(one)
+        if not self._due:
+            self._due = True
+            self.app.loop.call_soon(self._drain)
+
+    def _drain(self, everything: bool = False) -> None:
+        """In order, for as long as one may at a time."""
+        self._due = False
+        waiting, until = self._waiting, perf_counter() + TURN_S
+        while waiting:
+            one = waiting.popleft()
+            if isinstance(one, tuple):
+                self._ask(*one)
+            else:
+                mine = self._own(one)
+                for candidate in self.candidates.values():
+                    candidate.hear(mine)
+            if perf_counter() > until and not everything:
+                break
+        if waiting:
+            self._due = True
+            self.app.loop.call_soon(self._drain)
+
+    def _ask(self, shot: Shot, asked: list[Candidate]) -> None:
+        self._count += 1
+        explain = self._count % EXPLAINED == 1
+        found: Json = {}
+        for candidate in asked:
+            if candidate.why is not None:
+                continue
+            opinion = candidate.ask(shot, explain)
+            if opinion is not None:
+                found[candidate.name] = opinion
+            if candidate.why is not None:
+                log.warning("shadow %s: is asked no more: %s", candidate.name, candidate.why)
+        self.opinions[shot.request.id] = found
+        if len(self.opinions) > KEPT:
+            self.opinions.popitem(last=False)
+
+    def _own(self, event: Event) -> Event:
+        """The same of a candidate's own views."""
+        assert self._stage is not None
+        views = self._stage.views
+        view = views[event.instance.index]
+        if isinstance(event, Routed):
+            other = None if event.prefill is None else views[event.prefill.index]
+            return Routed(event.at_ps, event.request, view, other)
+        if isinstance(event, Handed):
+            return Handed(event.at_ps, event.request, view, views[event.prefill.index])
+        if isinstance(event, FirstToken):
+            return FirstToken(event.at_ps, event.request, view)
+        if isinstance(event, Finished):
+            return Finished(event.at_ps, event.request, view, event.outcome, event.output_tokens)
+        view.state = event.instance.state
+        return InstanceChanged(event.at_ps, view, event.was)
+
+    # --- told --------------------------------------------------------------------------------------------------------
+
+    def of(self, request: int) -> Json:
+        """What the candidates say of a decision."""
+        return {name: told(opinion) for name, opinion in self.opinions.get(request, {}).items()}
+
+    def status(self) -> list[Json]:
+        return [one.status() for one in self.candidates.values()]
+
+    def scorecards(self) -> Json:
+        """By candidate, the newest first."""
+        return {
+            name: [{"request": one.request, "live": one.live, **told(one)} for one in reversed(candidate.opinions)]
+            for name, candidate in self.candidates.items()
+        }
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """By metric and labels, as the gateway's own."""
+        found: dict[str, dict[str, float]] = {}
+        for name, one in self.candidates.items():
+            values_of: dict[str, dict[str, float]] = {
+                "shadow_up": {"": int(one.why is None)},
+                "shadow_decisions": {"true": one.agreed, "false": one.asked - one.agreed},
+                "shadow_believed_tokens": {"gained": one.gained, "forgone": one.forgone},
+                "shadow_estimated_ttft_seconds": {"live": one.ttft_s[0], "candidate": one.ttft_s[1]},
+                "shadow_skipped": {"": one.skipped},
+                "shadow_errors": {"": one.errors},
+                "shadow_seconds": {"": one.spent_s},
+            }
+            for figure, values in values_of.items():
+                for label, value in values.items():
+                    found.setdefault(figure, {})[f"{name}\x1f{label}" if label else name] = value
+        return found

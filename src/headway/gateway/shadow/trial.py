@@ -1,0 +1,166 @@
+"""What is known of a canary: how its requests and the others fared, whether they differ, and whether it has to end.
+
+Each side is counted by seconds. Seconds that follow each other make a pair as soon as both sides have a few requests in
+them; the difference of the two means is one value of a paired comparison, which so holds whatever the load does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import sqrt
+from typing import Final
+
+from headway.gateway.observing.figures import bucket
+from headway.results.confidence import Interval, mean_of
+from headway.types import PS_PER_SECOND, Json
+
+SIDES: Final = ("live", "canary")
+WINDOW_S: Final = 60  # that the verdict is about
+Z: Final = 3.0  # standard deviations that evidence takes: it is looked at again and again
+LEAST: Final = 5  # requests of each side in a pair
+MOST_PAIRS: Final = 500
+SHARE: Final = 0.9  # of the quantile that is compared
+
+
+class Tally:
+    """Requests of one side that have ended in some stretch of time."""
+
+    __slots__ = ("counts", "ended", "errors", "first", "missed", "sum_ps")
+
+    def __init__(self) -> None:
+        self.ended = self.errors = self.missed = 0
+        self.first = self.sum_ps = 0  # those with a first token, and how long these took
+        self.counts: dict[int, int] = {}  # by bucket
+
+    def add(self, ttft_ps: int, error: bool, missed: bool) -> None:
+        self.ended += 1
+        self.errors += error
+        self.missed += missed
+        if ttft_ps >= 0:
+            self.first += 1
+            self.sum_ps += ttft_ps
+            at = bucket(ttft_ps)
+            self.counts[at] = self.counts.get(at, 0) + 1
+
+    def join(self, other: Tally) -> None:
+        for name in ("ended", "errors", "missed", "first", "sum_ps"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for at, count in other.counts.items():
+            self.counts[at] = self.counts.get(at, 0) + count
+
+    @property
+    def mean_s(self) -> float | None:
+        return self.sum_ps / self.first / PS_PER_SECOND if self.first else None
+
+    def quantile_ps(self) -> int:
+        below = 0
+        for at in sorted(self.counts):
+            below += self.counts[at]
+            if below >= SHARE * self.first:
+                return (at & 15 | 16) << max(0, (at >> 4) - 5)
+        return 0
+
+    def above(self, limit_ps: int) -> int:
+        least = bucket(limit_ps)
+        return sum(count for at, count in self.counts.items() if at > least)
+
+
+class Trial:
+    def __init__(self, slo_ps: int | None) -> None:
+        self.slo_ps = slo_ps
+        self.total = {side: Tally() for side in SIDES}
+        # How far TTFT and error rate are apart; None of the former where one side has had no first token.
+        self.pairs: deque[tuple[float | None, float]] = deque(maxlen=MOST_PAIRS)
+        self._seconds: deque[tuple[int, dict[str, Tally]]] = deque(maxlen=WINDOW_S)
+        self._pair = {side: Tally() for side in SIDES}
+
+    def ended(self, side: str, now_ps: int, ttft_ps: int, error: bool) -> None:
+        missed = error or (self.slo_ps is not None and ttft_ps > self.slo_ps)
+        number = now_ps // PS_PER_SECOND
+        if not self._seconds or self._seconds[-1][0] != number:
+            self._close()
+            self._seconds.append((number, {one: Tally() for one in SIDES}))
+        self._seconds[-1][1][side].add(ttft_ps, error, missed)
+        self.total[side].add(ttft_ps, error, missed)
+
+    def _close(self) -> None:
+        """A second is over."""
+        if not self._seconds:
+            return
+        for side, tally in self._pair.items():
+            tally.join(self._seconds[-1][1][side])
+        live, canary = (self._pair[side] for side in SIDES)
+        if min(live.ended, canary.ended) < LEAST:
+            return
+        errors = canary.errors / canary.ended - live.errors / live.ended
+        ours, theirs = canary.mean_s, live.mean_s
+        self.pairs.append((None if ours is None or theirs is None else ours - theirs, errors))
+        self._pair = {side: Tally() for side in SIDES}
+
+    def recent(self, now_ps: int) -> dict[str, Tally]:
+        found = {side: Tally() for side in SIDES}
+        for number, tallies in self._seconds:
+            if number > now_ps // PS_PER_SECOND - WINDOW_S:
+                for side, tally in tallies.items():
+                    found[side].join(tally)
+        return found
+
+    def difference(self, figure: int = 0) -> Interval | None:
+        """Of TTFT in seconds, or of the error rate: the candidate's less the others'."""
+        values = [value for pair in self.pairs if (value := pair[figure]) is not None]
+        return mean_of(values) if values else None
+
+    # --- verdict -----------------------------------------------------------------------------------------------------
+
+    def verdict(self, rule: Json, now_ps: int, waiting: dict[str, list[int]]) -> str | None:
+        """Why it has to end by this rule, if it has to. `waiting` are those who have no first token yet, by side: how
+        long they have waited, so that an engine that never answers counts as well."""
+        sides = self.recent(now_ps)
+        live, canary = (sides[side] for side in SIDES)
+        if rule["metric"] == "ttft_p90":
+            return self._slower(rule, live, canary, waiting)
+        name = "errors" if rule["metric"] == "error_rate" else "missed"
+        late: dict[str, int] = dict.fromkeys(SIDES, 0)
+        if name == "missed" and self.slo_ps is not None:
+            late = {side: sum(age > self.slo_ps for age in waiting[side]) for side in SIDES}
+        bad = {side: getattr(sides[side], name) + late[side] for side in SIDES}
+        of = {side: sides[side].ended + late[side] for side in SIDES}
+        if min(of.values()) < rule["min_requests"]:
+            return None
+        apart, least = more_often(bad["canary"], of["canary"], bad["live"], of["live"])
+        if apart <= rule["worse_by"] or least <= 0:
+            return None
+        what = "requests failed" if name == "errors" else "requests missed the SLO"
+        return (
+            f"{bad['canary'] / of['canary']:.1%} of {of['canary']} {what}, and {bad['live'] / of['live']:.1%} of the "
+            "others"
+        )
+
+    def _slower(self, rule: Json, live: Tally, canary: Tally, waiting: dict[str, list[int]]) -> str | None:
+        limit_ps = round(live.quantile_ps() * (1 + rule["worse_by"]))
+        late = sum(age > limit_ps for age in waiting["canary"])
+        of = canary.first + late
+        if min(live.first, of) < rule["min_requests"]:
+            return None
+        above = canary.above(limit_ps) + late
+        if wilson(above, of)[0] <= 1 - SHARE:
+            return None
+        return (
+            f"{above / of:.1%} of {of} first tokens took longer than {limit_ps / PS_PER_SECOND:.3g} s, which is "
+            f"{rule['worse_by']:.0%} more than nine tenths of the others"
+        )
+
+
+def wilson(count: int, of: int) -> tuple[float, float]:
+    """Where a share lies, by Wilson's score interval."""
+    share, square = count / of, Z * Z / of
+    middle = (share + square / 2) / (1 + square)
+    half = Z * sqrt(share * (1 - share) / of + square / of / 4) / (1 + square)
+    return middle - half, middle + half
+
+
+def more_often(count: int, of: int, other: int, of_other: int) -> tuple[float, float]:
+    """How much one share is above another, and how much at least (Newcombe's interval)."""
+    share, base = count / of, other / of_other
+    apart = share - base
+    return apart, apart - sqrt((share - wilson(count, of)[0]) ** 2 + (wilson(other, of_other)[1] - base) ** 2)

@@ -1,0 +1,1 @@
+"""What the engines tell of themselves: their load, and what they have cached."""

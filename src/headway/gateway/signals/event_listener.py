@@ -1,0 +1,360 @@
+"""Hears what engines tell of their KV cache, over ZMQ, and tells the plane.
+
+An engine that publishes under an address with a `*` waits for the gateway to come (to its `events` endpoint); another
+comes to the gateway's own address (`bind`), and is told apart by its topic: `kv@NAME`, or its `events_topic`. Each may
+have a socket that gives old batches again (`events_replay`).
+
+All is read in the gateway's one loop, an event at a time and for no longer than a slice; while there is much to do the
+rest waits in ZMQ's own queue, which is bounded: beyond it publishers let batches go, and that is noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+
+from msgspec import Meta, Struct, to_builtins
+
+from headway.gateway.settings import longer_ps, seconds
+from headway.gateway.signals.kv_events import LONGEST, Counts
+from headway.gateway.signals.kv_ledger import Ledger, Run
+from headway.gateway.signals.kv_stream import Stream
+from headway.section import read
+from headway.types import HeadwayError
+from headway.wording import shown
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+    from headway.gateway.engines.backend import Backend
+
+SLICE_S: Final = 0.0005
+QUEUED: Final = 10_000  # batches in ZMQ's queue
+LOOK_S: Final = 1.0  # however well ZMQ wakes us
+END: Final = (-1).to_bytes(8, "big", signed=True)
+TRANSPORTS: Final = ("tcp://", "ipc://")
+
+log = logging.getLogger(__name__)
+
+
+class _Keys(Struct):
+    bind: str | None = None
+    ttl: Any = "120s"
+    speculative: Any = "30s"
+    max_blocks: Annotated[int, Meta(ge=1, le=10**8)] = 65_536
+    replay: Any = "2s"
+
+
+class EventSettings(Struct, frozen=True):
+    bind: str | None = None  # where engines come to
+    ttl_ps: int = 120 * 10**12
+    speculative_ps: int = 30 * 10**12
+    max_blocks: int = 65_536  # of an engine's that are kept
+    replay_s: float = 2.0  # how long an engine may be silent when asked for old batches
+
+    @classmethod
+    def read(cls, data: Any, where: str) -> EventSettings:
+        keys = read(_Keys, {} if data is None else data, where)
+        if keys.bind is not None and not keys.bind.startswith(TRANSPORTS):
+            raise HeadwayError(f"{where}.bind: expected an address such as tcp://0.0.0.0:5557, got {shown(keys.bind)}.")
+        return cls(
+            keys.bind,
+            longer_ps(keys.ttl, f"{where}.ttl"),
+            longer_ps(keys.speculative, f"{where}.speculative"),
+            keys.max_blocks,
+            seconds(keys.replay, f"{where}.replay"),
+        )
+
+
+def _zmq() -> Any:
+    try:
+        import zmq
+    except ImportError:
+        raise HeadwayError("events: need pyzmq; install the extra `gateway`.") from None
+    return zmq
+
+
+class Plane(Protocol):
+    """What is told, in the gateway's own blocks."""
+
+    def stored(self, now_ps: int, place: int, runs: list[Run]) -> object: ...
+
+    def removed(self, now_ps: int, place: int, keys: list[int]) -> object: ...
+
+    def cleared(self, now_ps: int, place: int, trust: str) -> object: ...
+
+
+class Inlet:
+    """A socket that may have something to read, until it says that it has not."""
+
+    def __init__(self, listener: Listener, socket: Any, take: Callable[[Sequence[bytes]], None]) -> None:
+        self.listener, self.socket, self.take = listener, socket, take
+        self.ready = True
+        self.fd = socket.getsockopt(listener.zmq.FD)
+        listener.loop.add_reader(self.fd, self.wake)
+        listener.inlets[self] = None
+        self.wake()
+
+    def wake(self) -> None:
+        self.ready = True
+        self.listener.wake()
+
+    def read(self) -> bool:
+        """Take one message; False where there is none."""
+        try:
+            frames = self.socket.recv_multipart(self.listener.zmq.NOBLOCK)
+        except self.listener.zmq.Again:
+            self.ready = False
+            return False
+        self.take(frames)
+        return True
+
+    def close(self) -> None:
+        if self.listener.inlets.pop(self, self) is None:
+            self.listener.loop.remove_reader(self.fd)
+            self.socket.close(linger=0)
+
+
+class Engine:
+    """One that tells: the sink of its own ledger."""
+
+    def __init__(self, listener: Listener, backend: Backend) -> None:
+        spec, settings = backend.spec, listener.settings
+        self.listener, self.name, self.place = listener, spec.name, backend.place
+        self.topic = (spec.events_topic or f"kv@{spec.name}").encode()
+        self.replay = spec.events_replay
+        self.counts = Counts()
+        model = spec.models[0] if spec.models else ""
+        self.ledger = Ledger(
+            self, listener.chain, listener.root, model, listener.block_tokens, settings.max_blocks, self.counts
+        )
+        self.stream = Stream(self.ledger, None if self.replay is None else self.ask, self.drop)
+        self.inlet: Inlet | None = None
+        self.questions: dict[int, tuple[Inlet, asyncio.TimerHandle]] = {}  # by rank
+        if spec.events is not None:
+            self.inlet = Inlet(listener, listener.connected(listener.zmq.SUB, spec.events), self.heard)
+        self.stream.begin()
+
+    # --- the wire ----------------------------------------------------------------------------------------------------
+
+    def heard(self, frames: Sequence[bytes]) -> None:
+        if len(frames) == 3 and len(frames[1]) == 8:
+            self.stream.heard(int.from_bytes(frames[1], "big"), frames[2])
+        else:
+            self.counts.malformed += 1
+
+    def ask(self, rank: int, first: int) -> bool:
+        """Ask for the batches from a number on."""
+        assert self.replay is not None
+        self.drop(rank)
+        try:
+            socket = self.listener.connected(self.listener.zmq.DEALER, with_rank(self.replay, rank))
+        except HeadwayError as error:
+            log.warning("%s: %s", self.name, error)
+            return False
+        socket.send_multipart((b"", first.to_bytes(8, "big")))
+        inlet = Inlet(self.listener, socket, lambda frames: self.answer(rank, frames))
+        self.questions[rank] = (inlet, self._patience(rank))
+        return True
+
+    def _patience(self, rank: int) -> asyncio.TimerHandle:
+        return self.listener.loop.call_later(self.listener.settings.replay_s, self.ended, rank)
+
+    def answer(self, rank: int, frames: Sequence[bytes]) -> None:
+        # An empty frame, of newer versions the topic, the number and the batch.
+        if len(frames) not in (3, 4) or len(frames[-2]) != 8 or rank not in self.questions:
+            return
+        if frames[-2] == END:
+            self.ended(rank)
+            return
+        inlet, timer = self.questions[rank]
+        timer.cancel()
+        self.questions[rank] = (inlet, self._patience(rank))
+        self.stream.replayed(rank, int.from_bytes(frames[-2], "big"), frames[-1])
+
+    def ended(self, rank: int) -> None:
+        """The engine has nothing more, or has not answered for too long."""
+        self.drop(rank)
+        self.stream.answered(rank)
+        self.listener.wake()
+
+    def drop(self, rank: int) -> None:
+        if rank in self.questions:
+            inlet, timer = self.questions.pop(rank)
+            timer.cancel()
+            inlet.close()
+
+    def close(self) -> None:
+        for rank in list(self.questions):
+            self.drop(rank)
+        if self.inlet is not None:
+            self.inlet.close()
+
+    # --- the ledger's sink -------------------------------------------------------------------------------------------
+
+    def stored(self, runs: list[Run]) -> None:
+        self.listener.plane.stored(self.listener.app.now_ps(), self.place, runs)
+
+    def removed(self, keys: list[int]) -> None:
+        self.listener.plane.removed(self.listener.app.now_ps(), self.place, keys)
+
+    def cleared(self, trust: str) -> None:
+        self.listener.plane.cleared(self.listener.app.now_ps(), self.place, trust)
+
+
+class Listener:
+    def __init__(
+        self,
+        app: App,
+        plane: Plane,
+        settings: EventSettings,
+        chain: Callable[[int, Sequence[int]], int],
+        root: Callable[[str], int],
+        block_tokens: int,
+    ) -> None:
+        """`chain`, `root` and `block_tokens` are those by which prompts get their keys."""
+        self.block_tokens = block_tokens
+        self.app, self.plane, self.settings, self.loop = app, plane, settings, app.loop
+        self.chain, self.root = chain, root
+        self.zmq: Any = None
+        self.context: Any = None
+        self.inlets: dict[Inlet, None] = {}
+        self.engines: dict[str, Engine] = {}
+        self.topics: dict[bytes, Engine] = {}
+        self.unknown = 0  # messages of nobody's topic
+        self._waking = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        self.zmq = _zmq()
+        self.context = self.zmq.Context()
+        if self.settings.bind is not None:
+            Inlet(self, self._bound(self.settings.bind), self._dispatch)
+        for backend in self.app.fleet.backends:
+            if backend is not None:
+                self.changed(backend, "joined")
+        self.app.fleet.on_change.append(self.changed)
+        self._timer = self.loop.call_later(LOOK_S, self._look)
+
+    async def stop(self) -> None:
+        if self.context is None:
+            return
+        self.app.fleet.on_change.remove(self.changed)
+        if self._timer is not None:
+            self._timer.cancel()
+        for engine in list(self.engines.values()):
+            engine.close()
+        for inlet in list(self.inlets):
+            inlet.close()
+        self.engines.clear()
+        self.topics.clear()
+        self.context.term()
+        self.context = None
+
+    def changed(self, backend: Backend, what: str) -> None:
+        """An engine has joined, or left."""
+        engine = self.engines.pop(backend.spec.name, None)
+        if engine is not None:
+            self.topics.pop(engine.topic, None)
+            engine.close()
+        spec = backend.spec
+        if what == "left" or (spec.events is None and self.settings.bind is None):
+            return
+        if not spec.models:  # whose first is that of the prompts it tells of
+            log.warning("%s: its KV events are not heard, since it names no `models`", spec.name)
+            return
+        try:
+            engine = Engine(self, backend)
+        except HeadwayError as error:
+            log.warning("%s: %s It is taken as one that tells nothing.", spec.name, error)
+            return
+        self.engines[spec.name] = engine
+        if engine.inlet is None:
+            self.topics[engine.topic] = engine
+
+    def event_counts(self, backend: Backend) -> dict[str, int]:
+        """What was heard of an engine, for the gateway's metrics; what never happened is left out."""
+        engine = self.engines.get(backend.spec.name)
+        if engine is None:
+            return {}
+        told: dict[str, int] = to_builtins(engine.counts)
+        return {name: count for name, count in told.items() if count or name in ("events", "gaps")}
+
+    # --- sockets -----------------------------------------------------------------------------------------------------
+
+    def _socket(self, kind: int) -> Any:
+        zmq = self.zmq
+        socket = self.context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVHWM, QUEUED)
+        socket.setsockopt(zmq.MAXMSGSIZE, LONGEST)
+        if kind == zmq.SUB:
+            socket.setsockopt(zmq.SUBSCRIBE, b"")
+        return socket
+
+    def _bound(self, address: str) -> Any:
+        socket = self._socket(self.zmq.SUB)
+        try:
+            socket.bind(address)
+        except self.zmq.ZMQError as error:
+            socket.close()
+            self.context.term()
+            self.context = None
+            raise HeadwayError(f"events.bind: {address} cannot be listened on: {error}.") from None
+        self.address: str = socket.getsockopt_string(self.zmq.LAST_ENDPOINT)
+        return socket
+
+    def connected(self, kind: int, address: str) -> Any:
+        socket = self._socket(kind)
+        try:
+            socket.connect(address)
+        except self.zmq.ZMQError as error:
+            socket.close()
+            raise HeadwayError(f"events: {address} cannot be connected to: {error}.") from None
+        return socket
+
+    def _dispatch(self, frames: Sequence[bytes]) -> None:
+        engine = self.topics.get(frames[0])
+        if engine is None:
+            self.unknown += 1
+        else:
+            engine.heard(frames)
+
+    # --- the work ----------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        if not self._waking:
+            self._waking = True
+            self.loop.call_soon(self._work)
+
+    def _look(self) -> None:
+        for inlet in self.inlets:
+            inlet.ready = True
+        self.wake()
+        self._timer = self.loop.call_later(LOOK_S, self._look)
+
+    def _work(self) -> None:
+        """For a slice of time; what is left waits for its next turn."""
+        self._waking = False
+        until = self.loop.time() + SLICE_S
+        busy = True
+        while busy:
+            busy = False
+            for engine in self.engines.values():
+                while engine.stream.step():
+                    if self.loop.time() > until:
+                        self.wake()
+                        return
+            for inlet in list(self.inlets):
+                if inlet.ready and inlet.read():
+                    busy = True
+            if busy and self.loop.time() > until:
+                self.wake()
+                return
+
+
+def with_rank(endpoint: str, rank: int) -> str:
+    """Each rank of an engine has the next port."""
+    base, _, port = endpoint.rpartition(":")
+    return f"{base}:{int(port) + rank}" if rank and port.isdecimal() else endpoint

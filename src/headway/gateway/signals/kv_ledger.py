@@ -1,0 +1,254 @@
+"""What one engine has told of its cache, in the gateway's own terms.
+
+An engine names blocks by hashes of its own, of a size and a seed of its own. They are only looked up by; a block's own
+keys come from its tokens, by the chain that the gateway makes of prompts, in the gateway's block size. An own block
+belongs to the engine's block in which it ends, and tokens that do not fill one are carried on to the next:
+
+    engine's blocks of 24   |0 ................. 24|24 ............... 48|
+    own blocks of 16        |0 ....... 16|16 ....... 32|32 ....... 48|      the first has one of them, the second two
+
+The engine may hold a block without those before it; then nothing can be matched there, and the blocks behind a missing
+one are *detached* until it is back. The sink hears only of what is attached: every block after its parent, and gone
+before its parent is. An engine stores a block twice when two requests compute it at a time, and removes it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from headway.gateway.signals.kv_events import Cleared, Counts, Event, Hash, Removed, Stored
+
+Run = tuple[int, int, int, int]  # an own block: its parent's key (the root's for the first), its own, and its tokens
+GUESSED, PARTIAL, EXACT = "guessed", "partial", "exact"  # what is known of an engine's cache
+
+
+class Sink(Protocol):
+    def stored(self, runs: list[Run]) -> None: ...
+
+    def removed(self, keys: list[int]) -> None: ...
+
+    def cleared(self, trust: str) -> None:
+        """Nothing is held as far as anybody knows, and `trust` says how far that is."""
+
+
+class Block:
+    """One of the engine's. There are many, so those that follow it are a chain of their own, not a container each."""
+
+    __slots__ = ("after", "attached", "base", "before", "child", "keys", "name", "parent", "refs", "rest", "start")
+
+    def __init__(self, name: Hash, parent: Block | None, base: int, start: int) -> None:
+        self.name = name
+        self.parent = parent
+        self.base = base  # the key before its own
+        self.start = start  # token at which its first own block begins
+        self.keys: tuple[int, ...] = ()
+        self.rest: Sequence[int] = ()  # tokens after its last own block
+        self.refs = 0  # times that it is held
+        self.attached = False
+        self.child: Block | None = None  # the last of those that follow it
+        self.before: Block | None = None  # of those that follow its parent, the one before it
+        self.after: Block | None = None
+
+    @property
+    def tip(self) -> int:
+        return self.keys[-1] if self.keys else self.base
+
+    def adopt(self, child: Block) -> None:
+        child.before = self.child
+        if self.child is not None:
+            self.child.after = child
+        self.child = child
+
+    def disown(self, child: Block) -> None:
+        if child.before is not None:
+            child.before.after = child.after
+        if child.after is not None:
+            child.after.before = child.before
+        else:
+            self.child = child.before
+
+
+class Ledger:
+    def __init__(
+        self,
+        sink: Sink,
+        chain: Callable[[int, Sequence[int]], int],
+        root: Callable[[str], int],
+        model: str,
+        block_tokens: int = 16,
+        most: int = 65_536,
+        counts: Counts | None = None,
+    ) -> None:
+        self.sink, self.chain, self.root, self.model = sink, chain, root, model
+        self.block_tokens, self.most = block_tokens, most
+        self.counts = Counts() if counts is None else counts
+        self.blocks: dict[Hash, Block] = {}
+        self.claims: dict[int, int] = {}  # own key -> how many attached blocks have it
+        self.group: int | None = None  # the group of layers that is followed
+        self.grouped = False
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, Stored):
+            self.stored(event)
+        elif isinstance(event, Removed):
+            self.removed(event)
+        elif isinstance(event, Cleared):
+            self.clear(EXACT)
+
+    def clear(self, trust: str) -> None:
+        self.blocks.clear()
+        self.claims.clear()
+        self.grouped = False
+        self.sink.cleared(trust)
+
+    # --- stored ------------------------------------------------------------------------------------------------------
+
+    def stored(self, event: Stored) -> None:
+        if not self._concerns(event.medium) or not self._follows(event):
+            return
+        counts, size = self.counts, event.size
+        adapter = event.lora_name
+        if adapter is None and event.lora_id is not None:
+            counts.adapters += len(event.hashes)
+            return
+        above = None if event.parent is None else self.blocks.get(event.parent)
+        if (event.parent is not None and above is None) or not event.tokens:
+            counts.orphans += len(event.hashes)
+            return
+        root = self.root(adapter or self.model) if above is None else 0
+        plain = ([], [adapter]) if adapter else ([],)
+        runs: list[Run] = []
+        for number, name in enumerate(event.hashes):
+            if not _is_plain(event.extra_keys, number, plain):
+                counts.salted += len(event.hashes) - number
+                break
+            block = self.blocks.get(name)
+            if block is None:
+                if len(self.blocks) >= self.most:
+                    counts.overflow += len(event.hashes) - number
+                    break
+                block = self._made(name, above, root, event.tokens[number * size : (number + 1) * size])
+            elif block.parent is not above:
+                counts.conflicts += len(event.hashes) - number
+                break
+            block.refs += 1
+            if not block.attached and (above is None or above.attached):
+                self._attach(block, runs)
+            above = block
+        if runs:
+            self.sink.stored(runs)
+
+    def _concerns(self, medium: str | None) -> bool:
+        """What engines keep in slower memory is not followed: they do not say what tokens it is of."""
+        if medium is None or medium.upper() == "GPU":
+            return True
+        self.counts.elsewhere += 1
+        return False
+
+    def _follows(self, event: Stored) -> bool:
+        """Of several groups of layers, the first that keeps whole prompts stands for all."""
+        if event.group is not None:
+            windowed = event.window is not None or any(word in (event.kind or "") for word in ("sliding", "mamba"))
+            if not windowed and not self.grouped:
+                self.group, self.grouped = event.group, True
+            if windowed or event.group != self.group:
+                self.counts.groups += 1
+                return False
+        return True
+
+    def _made(self, name: Hash, above: Block | None, root: int, tokens: list[int]) -> Block:
+        size = self.block_tokens
+        if above is None:
+            block = Block(name, None, root, 0)
+        else:
+            block = Block(name, above, above.tip, above.start + len(above.keys) * size)
+            if above.rest:
+                tokens = [*above.rest, *tokens]
+            above.adopt(block)
+        keys, key, full = [], block.base, len(tokens) // size * size
+        for at in range(0, full, size):
+            key = self.chain(key, tokens[at : at + size])
+            keys.append(key)
+        block.keys = tuple(keys)
+        block.rest = tuple(tokens[full:])
+        self.blocks[name] = block
+        return block
+
+    def _attach(self, block: Block, runs: list[Run]) -> None:
+        claims, size = self.claims, self.block_tokens
+        stack = [block]
+        while stack:
+            one = stack.pop()
+            if not one.refs:
+                continue
+            one.attached = True
+            parent, start = one.base, one.start
+            for key in one.keys:
+                claimed, end = claims.get(key, 0), start + size
+                claims[key] = claimed + 1
+                if not claimed:
+                    runs.append((parent, key, start, end))
+                parent, start = key, end
+            stack.extend(_children(one))
+
+    # --- removed -----------------------------------------------------------------------------------------------------
+
+    def removed(self, event: Removed) -> None:
+        if not self._concerns(event.medium):
+            return
+        if event.group is not None and self.grouped and event.group != self.group:
+            self.counts.groups += 1
+            return
+        gone: list[int] = []
+        for name in event.hashes:
+            block = self.blocks.get(name)
+            if block is None or not block.refs:
+                self.counts.strangers += 1
+                continue
+            block.refs -= 1
+            if not block.refs:
+                if block.attached:
+                    self._detach(block, gone)
+                self._forget(block)
+        if gone:
+            self.sink.removed(gone)
+
+    def _detach(self, block: Block, gone: list[int]) -> None:
+        found, stack = [], [block]
+        while stack:
+            one = stack.pop()
+            if one.attached:
+                one.attached = False
+                found.append(one)
+                stack.extend(_children(one))
+        claims = self.claims
+        for one in reversed(found):
+            for key in reversed(one.keys):
+                if claims[key] == 1:
+                    del claims[key]
+                    gone.append(key)
+                else:
+                    claims[key] -= 1
+
+    def _forget(self, block: Block | None) -> None:
+        """What is not held is remembered only as long as something behind it is."""
+        while block is not None and not block.refs and block.child is None:
+            del self.blocks[block.name]
+            if block.parent is not None:
+                block.parent.disown(block)
+            block = block.parent
+
+
+def _children(block: Block) -> Iterator[Block]:
+    child = block.child
+    while child is not None:
+        yield child
+        child = child.before
+
+
+def _is_plain(extra_keys: list[Any] | None, number: int, plain: tuple[Any, ...]) -> bool:
+    """Whether a block's content depends on its tokens and its adapter alone, not on images or a client's salt."""
+    if extra_keys is None or number >= len(extra_keys) or extra_keys[number] is None:
+        return True
+    return extra_keys[number] in plain

@@ -1,0 +1,211 @@
+"""What engines report of themselves: their metrics pages, read now and then, and what agents bring.
+
+A figure is trusted for a while. When nothing fresh tells of an engine's load any more, the plane goes back to this
+gateway's own counts of it, exactly as for an engine that never reported; its power, busy share and hit rate are then
+taken as the mean of those that are known, so that not knowing neither draws requests nor keeps them away. So a gateway
+whose every report is lost still decides by what it counts itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+from headway.gateway.engines.follower import Follower
+from headway.gateway.engines.poll import Poller, PollFailed
+from headway.gateway.settings import seconds
+from headway.gateway.signals.reading import LOAD, NEUTRAL, Reading, cleaned, mean
+from headway.gateway.signals.scrape import parse
+from headway.section import read
+from headway.types import PS_PER_SECOND, HeadwayError
+from headway.units import duration_ps
+
+if TYPE_CHECKING:
+    from headway.gateway.app import App
+    from headway.gateway.engines.backend import Backend
+
+LATE_S: Final = 0.002  # after a tick: what timers may be early by, and clocks apart
+log = logging.getLogger("headway.gateway")
+
+
+class _Keys(Struct):
+    interval: Any = "500ms"
+    timeout: Any = "2s"
+    stale: Any = "5s"
+    heartbeat_stale: Any = "15s"
+    ticks: Any = None
+    page_bytes: Annotated[int, Meta(ge=1024, le=2**27)] = 4 * 1024 * 1024
+    watts: str | None = None
+
+
+class SignalSettings(Struct, frozen=True):
+    """The section `signals:` of a gateway's file."""
+
+    interval_s: float = 0.5
+    timeout_s: float = 2.0
+    stale_s: float = 5.0  # after so long without a good page its figures are not trusted
+    heartbeat_stale_s: float = 15.0  # the same of what an agent brings, every 5 s or so
+    page_bytes: int = 4 * 1024 * 1024
+    watts: str | None = None  # name of a series with the power, beside those that are known
+    on: bool = True
+    # Where engines' pages are as of the multiples of the interval by this machine's clock: so long after each, all of
+    # them count at once. None: a page is as of when it comes, and engines take turns.
+    ticks_s: float | None = None
+
+    @classmethod
+    def read(cls, data: Any, where: str = "signals") -> SignalSettings:
+        """`signals: off` reads no page; agents are heard all the same."""
+        if data is False:
+            return cls(on=False)
+        keys = read(_Keys, {} if data is None or data is True else data, where)
+        found = cls(
+            seconds(keys.interval, f"{where}.interval"),
+            seconds(keys.timeout, f"{where}.timeout"),
+            seconds(keys.stale, f"{where}.stale"),
+            seconds(keys.heartbeat_stale, f"{where}.heartbeat_stale"),
+            keys.page_bytes,
+            keys.watts,
+            ticks_s=None if keys.ticks is None else duration_ps(keys.ticks, f"{where}.ticks") / PS_PER_SECOND,
+        )
+        if found.stale_s <= found.interval_s:
+            raise HeadwayError(f"{where}.stale: must be longer than the interval, or no report would ever be trusted.")
+        if found.ticks_s is not None and not 0 <= found.ticks_s < found.interval_s:
+            raise HeadwayError(f"{where}.ticks: must be shorter than the interval: the next page comes then.")
+        return found
+
+
+class Signals(Follower):
+    """One reading for each engine, by its place."""
+
+    def __init__(self, app: App, settings: SignalSettings) -> None:
+        super().__init__(app, Poller(settings.timeout_s, settings.page_bytes))
+        self.settings = settings
+        self.readings: dict[Backend, Reading] = {}
+        self.pages = self.misses = 0
+
+    def _begin(self, backend: Backend) -> None:
+        self.readings[backend] = Reading()
+
+    def _forget(self, backend: Backend) -> None:
+        self.readings.pop(backend, None)
+
+    async def _follow(self, backend: Backend) -> None:
+        await (self._take_turns(backend) if self.settings.ticks_s is None else self._follow_ticks(backend))
+
+    async def _take_turns(self, backend: Backend) -> None:
+        """One page after another, never two at once; engines take turns by their places."""
+        interval = self.settings.interval_s
+        await asyncio.sleep(interval * self.turn(backend))
+        due = self.app.seconds()
+        while True:
+            if self.settings.on and backend.spec.metrics is not None:
+                await self._poll(backend, backend.spec.metrics)
+            self.check(backend)
+            now = self.app.seconds()
+            due = max(due + interval, now)
+            await asyncio.sleep(due - now)
+
+    async def _follow_ticks(self, backend: Backend) -> None:
+        """A page for each tick: asked for when it must be there, and gone by when it is due."""
+        interval, due = self.settings.interval_s, self.settings.ticks_s or 0.0
+        while True:
+            tick = self.app.seconds() // interval * interval + interval
+            await self._until(tick)
+            routed = backend.view.routed
+            await self._until(tick + LATE_S)
+            if self.settings.on and backend.spec.metrics is not None:
+                await self._poll(backend, backend.spec.metrics, tick + due, routed)
+            self.check(backend)
+
+    async def _until(self, at: float) -> None:
+        await asyncio.sleep(max(0.0, at - self.app.seconds()))
+
+    async def _poll(self, backend: Backend, path: str, due: float = 0.0, routed: int | None = None) -> None:
+        """A page, which counts from `due` on; `routed` is what had been sent to the engine when it was made."""
+        try:
+            page = await self._poller.text(backend, path)
+            if due:
+                await self._until(due)
+            signals = self.heard(backend, page, routed)
+        except PollFailed as error:
+            self.misses += 1
+            log.debug("%s: no signals: %s", backend.name, error)
+        except Exception:  # a poller that ended would leave its engine without signals for ever
+            self.misses += 1
+            log.exception("%s: no signals", backend.name)
+        else:
+            self.pages += 1
+            if not any(name in signals for name in LOAD):
+                log.debug("%s: its page tells nothing of its load", backend.name)
+
+    # --- what is known -----------------------------------------------------------------------------------------------
+
+    def heard(self, backend: Backend, page: str, routed: int | None = None) -> dict[str, Any]:
+        """A page, as of now, or of when so much had been `routed`: what has been sent since waits there."""
+        now, reading = self.app.now_ps(), self.readings.setdefault(backend, Reading())
+        found = parse(page, backend.spec.engine, self.settings.watts)
+        signals = reading.signals_of(found, backend.view, self.app.plane.block_tokens, now)
+        if routed is not None and "queued" in signals:
+            signals["queued"] += backend.view.routed - routed
+        reading.take(signals, now, round(self.settings.stale_s * PS_PER_SECOND), True)
+        self._report(backend, now)
+        return signals
+
+    def told(self, name: str, signals: Mapping[str, Any], age_s: float = 0.0) -> None:
+        """What an agent said of its engine so long ago: queued, running, kv_used, kv_blocks, busy (0 to 1), watts (a
+        mean over 30 s), hit_rate; any of them."""
+        backend = self.app.fleet.backend(name)
+        if backend is None:
+            return
+        now, reading = self.app.now_ps(), self.readings.setdefault(backend, Reading())
+        lasts = round(self.settings.heartbeat_stale_s * PS_PER_SECOND)
+        reading.take(cleaned(signals), now - round(age_s * PS_PER_SECOND), lasts, False)
+        self._report(backend, now)
+
+    def check(self, backend: Backend) -> None:
+        """Called now and then: figures that are too old are not trusted any more."""
+        now, reading = self.app.now_ps(), self.readings[backend]
+        old = [name for name, figure in reading.figures.items() if figure.until <= now]
+        for name in old:
+            del reading.figures[name]
+            if name == "watts":
+                reading.watts.samples.clear()
+        if any(name in reading.figures for name in LOAD):
+            if old:
+                self._report(backend, now)
+            return
+        if reading.reporting:
+            log.warning("%s: nothing fresh is known of its load; the gateway's own counts stand for it", backend.name)
+        neutral = self.neutral(now)
+        if reading.reporting or old or (neutral and now - reading.neutral_at >= self.settings.stale_s * PS_PER_SECOND):
+            reading.reporting, reading.neutral_at = False, now
+            self.app.plane.stale(now, backend.place, {**neutral, **self._power(reading)})
+
+    @staticmethod
+    def _power(reading: Reading) -> dict[str, float]:
+        return {name: reading.figures[name].value for name in NEUTRAL if name in reading.figures}
+
+    def _report(self, backend: Backend, now: int) -> None:
+        reading = self.readings[backend]
+        fresh = reading.fresh(now)
+        if not fresh:
+            return
+        if not reading.reporting and any(name in fresh for name in LOAD):
+            reading.reporting = True
+            log.info("%s: reports its load", backend.name)
+        self.app.plane.report(now, backend.place, {**self.neutral(now), **fresh})
+
+    def neutral(self, now: int) -> dict[str, float]:
+        """Of what somebody tells, the mean of those who do."""
+        fresh = [reading.fresh(now) for reading in self.readings.values()]
+        known = {name: [one[name] for one in fresh if name in one] for name in NEUTRAL}
+        return {name: mean(values) for name, values in known.items() if values}
+
+    def ages(self, backend: Backend) -> dict[str, float]:
+        """Seconds since each signal of an engine came; empty where nothing is trusted."""
+        reading = self.readings.get(backend)
+        return {} if reading is None else reading.ages(self.app.now_ps())

@@ -1,0 +1,214 @@
+"""Every input of a gateway's control plane, written down in order, with every decision; fed to a control plane again,
+the same inputs decide the same.
+
+A file of msgpack records, each with its length before it: first what the plane was made with, then (nanoseconds, kind,
+payload). Prompts are in it as block keys only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path as File
+from typing import Any, BinaryIO, Final
+
+import msgspec
+from msgspec import Struct
+
+from headway.documents import file_name
+from headway.gateway.plane import Plane
+from headway.types import HeadwayError, Json, Path, Request
+
+FORMAT: Final = 1
+FLUSH_BYTES: Final = 256 * 1024
+SHOWN: Final = 20  # differences that are kept
+log = logging.getLogger("headway.gateway")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Tape:
+    """Goes on until the file has `limit` bytes: what comes after a gap could not be decided again."""
+
+    def __init__(self, file: File, head: Json, limit: int) -> None:
+        self.file, self.limit = file, limit
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._out: BinaryIO | None = _opened(file)
+        except BlockingIOError:
+            raise HeadwayError(
+                f"journal.file: {file_name(str(file))} is being written by another gateway; name another file."
+            ) from None
+        except OSError as error:
+            raise HeadwayError(f"journal.file: {file_name(str(file))} cannot be written: {error.strerror}.") from None
+        self._buffer = bytearray()
+        self.written = 0
+        self._put({"format": FORMAT, **head})
+
+    def __call__(self, now_ps: int, kind: str, payload: tuple[Any, ...]) -> None:
+        if self._out is not None:
+            plain = PLAIN.get(kind)
+            self._put((now_ps // 1000, kind, payload if plain is None else plain(now_ps, payload)))
+
+    def _put(self, record: Any) -> None:
+        data = _encode(record)
+        self._buffer += len(data).to_bytes(4, "big")
+        self._buffer += data
+        if len(self._buffer) > FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        out = self._out
+        if out is None or not self._buffer:
+            return
+        if self.written + len(self._buffer) > self.limit:
+            log.warning("journal: %s is full and ends here", self.file)
+            self.close()
+            return
+        try:
+            out.write(self._buffer)
+            out.flush()
+        except OSError as error:
+            log.warning("journal: %s cannot be written and ends here: %s", self.file, error.strerror)
+            self._out = None
+        self.written += len(self._buffer)
+        self._buffer.clear()
+
+    def close(self) -> None:
+        if self._out is not None:
+            out, self._out = self._out, None
+            try:
+                if self.written + len(self._buffer) <= self.limit:
+                    out.write(self._buffer)
+                out.close()
+            except OSError as error:
+                log.warning("journal: %s could not be ended: %s", self.file, error.strerror)
+
+
+def _own(out: BinaryIO) -> None:
+    """Raises BlockingIOError where somebody else writes it: a second gateway of the same file would empty it."""
+    try:
+        import fcntl
+    except ImportError:  # not of Windows
+        return
+    fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _opened(file: File) -> BinaryIO:
+    """An empty file of this process alone. What an earlier process wrote is not written over: it gets a number."""
+    out = file.open("ab")
+    _own(out)
+    if not out.tell():
+        return out
+    number = 1
+    while (other := file.with_name(f"{file.name}.{number}.old")).exists():
+        number += 1
+    file.rename(other)
+    out.close()
+    out = file.open("ab")
+    _own(out)
+    return out
+
+
+def _plain_request(now_ps: int, payload: tuple[Request]) -> tuple[Any, ...]:
+    one = payload[0]
+    deadline = None if one.deadline_ps is None else one.deadline_ps - one.arrival_ps
+    return (
+        one.id,
+        (now_ps - one.arrival_ps) // 1000,
+        one.prompt_tokens,
+        one.path.keys,
+        one.path.ends,
+        one.model,
+        one.tenant,
+        one.slo_class,
+        one.session,
+        one.turn,
+        one.max_tokens,
+        deadline,
+        one.adapter,
+        one.shared_prefix_tokens,
+        one.kind,
+    )
+
+
+def _request(now_ps: int, plain: list[Any]) -> tuple[Request]:
+    number, since, tokens, keys, ends, model, tenant, slo_class, session, turn, most, deadline, *rest = plain
+    came_ps = now_ps - since * 1000
+    until = None if deadline is None else came_ps + deadline
+    path = Path(tuple(keys), tuple(ends))
+    return (Request(number, came_ps, tokens, path, model, tenant, slo_class, session, turn, most, until, *rest),)
+
+
+def _plain_heard(now_ps: int, payload: tuple[Any, ...]) -> tuple[Any, ...]:
+    peer, counts, touches = payload
+    return peer, counts, [(place, path.keys, path.ends) for place, path in touches]
+
+
+def _heard(now_ps: int, plain: list[Any]) -> tuple[Any, ...]:
+    peer, counts, touches = plain
+    return (
+        peer,
+        {place: tuple(count) for place, count in counts.items()},
+        [(place, Path(tuple(keys), tuple(ends))) for place, keys, ends in touches],
+    )
+
+
+PLAIN: Final[dict[str, Callable[[int, Any], Any]]] = {"arrive": _plain_request, "heard": _plain_heard}
+MADE: Final[dict[str, Callable[[int, list[Any]], tuple[Any, ...]]]] = {"arrive": _request, "heard": _heard}
+
+
+class Difference(Struct, frozen=True):
+    request: int
+    then: str
+    now: str
+
+
+class Replayed(Struct, frozen=True):
+    inputs: int
+    decisions: int
+    different: int
+    differences: list[Difference]  # the first of them
+    seconds: float  # of traffic
+
+
+def records(file: File) -> Iterator[Any]:
+    """Of a tape, as far as it goes: its end may be missing."""
+    decode = msgspec.msgpack.Decoder().decode
+    try:
+        with file.open("rb") as source:
+            while len(size := source.read(4)) == 4:
+                data = source.read(int.from_bytes(size, "big"))
+                if len(data) < int.from_bytes(size, "big"):
+                    return
+                yield decode(data)
+    except OSError as error:
+        raise HeadwayError(f"{file_name(str(file))} cannot be read: {error.strerror}.") from None
+    except msgspec.DecodeError:
+        raise HeadwayError(f"{file_name(str(file))} is not the journal of a gateway.") from None
+
+
+def replay(file: File) -> Replayed:
+    """Feed the inputs to a control plane again, and compare its decisions with those that were taken."""
+    source = records(file)
+    head = next(source, None)
+    if not isinstance(head, dict) or head.pop("format", None) != FORMAT:
+        raise HeadwayError(f"{file_name(str(file))} is not the journal of a gateway.")
+    made: deque[tuple[Any, ...]] = deque()  # what the plane decides now, until the tape tells what it was
+    plane = Plane.of(head, lambda now_ps, kind, payload: made.append(payload) if kind == "decided" else None)
+    inputs = decisions = different = last = 0
+    kept: list[Difference] = []
+    for nanoseconds, kind, payload in source:
+        now_ps = last = nanoseconds * 1000
+        if kind != "decided":
+            inputs += 1
+            getattr(plane, kind)(now_ps, *(MADE[kind](now_ps, payload) if kind in MADE else payload))
+            continue
+        decisions += 1
+        then = (payload[0], payload[1])
+        now = made.popleft() if made else (then[0], "nothing")
+        if now != then:
+            different += 1
+            if len(kept) < SHOWN:
+                kept.append(Difference(then[0], then[1], now[1]))
+    return Replayed(inputs, decisions, different, kept, last / 1e12)

@@ -1,0 +1,283 @@
+"""Prompts as chains of block keys: of their bytes, or of the tokens that the engine makes of them.
+
+A key is 64 bits and commits to its block, to all before it and to the model. By tokens, blocks are of one size, so that
+the same keys follow from what engines tell of their caches; by bytes they cannot, and `exact` is false.
+
+To tokenize takes about half a second for a megabyte, so a long prompt goes to a thread: the tokenizer lets others run
+meanwhile, and what is done in Python is done in short stretches. By bytes even 400 kB take less than the hop to a
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path as File
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import xxhash
+from msgspec import Meta, Raw, Struct
+
+from headway.gateway.chat_template import ChatTemplate, plain
+from headway.gateway.prompt import Body, Digest, path_of
+from headway.hashing import stable
+from headway.section import read
+from headway.types import HeadwayError, Path
+from headway.wording import one_line
+
+Prompt = tuple[Path, int]  # block keys, and tokens in all
+Ids = Sequence[int]
+TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+BY_BYTES: Final = 1024 * 1024  # bytes of a prompt that is hashed at once
+BY_TOKENS: Final = 1024  # bytes of a prompt that is tokenized at once
+STRETCH: Final = 2048  # tokens that are hashed before others may run
+WAITING: Final = 256  # long prompts in the threads' queue; then bytes must do
+MODELS: Final = 1000  # whose roots are remembered
+_texts = msgspec.json.Decoder(str | list[str | TokenId | list[TokenId]])
+_any = msgspec.json.Decoder()
+
+
+class _ModelKeys(Struct):
+    path: str
+    chat_template: str | None = None
+
+
+class _Keys(Struct):
+    hash: Literal["xxh3", "blake3"] = "xxh3"
+    block_tokens: Annotated[int, Meta(ge=1, le=4096)] = 16
+    bytes_per_token: Annotated[int, Meta(ge=1, le=64)] = 4
+    limit: Annotated[int, Meta(ge=1, le=10**8)] = 131_072
+    threads: Annotated[int, Meta(ge=1, le=64)] = 2
+    path: str | None = None
+    chat_template: str | None = None
+    models: Any = None
+
+
+class ModelTokens(Struct, frozen=True):
+    path: str  # folder of the model, or its tokenizer.json
+    chat_template: str | None = None  # a file, from that folder on; None: the model's own
+
+
+class TokenSettings(Struct, frozen=True):
+    """The section `tokens:` of a gateway's file."""
+
+    hash: str = "xxh3"
+    block_tokens: int = 16
+    bytes_per_token: int = 4  # where no tokenizer tells
+    limit: int = 131_072  # tokens of a prompt that have keys
+    threads: int = 2
+    default: ModelTokens | None = None  # of models that are not named
+    models: Mapping[str, ModelTokens] = {}
+
+    @classmethod
+    def read(cls, data: Any, where: str = "tokens") -> TokenSettings:
+        keys = read(_Keys, {} if data is None else data, where)
+        if keys.chat_template is not None and keys.path is None:
+            raise HeadwayError(f"{where}.chat_template: needs the tokenizer's `path` beside it.")
+        default = None if keys.path is None else ModelTokens(keys.path, keys.chat_template)
+        models = {}
+        given = {} if keys.models is None else keys.models
+        if not isinstance(given, dict):
+            raise HeadwayError(f"{where}.models: expected names of models with their tokenizers, as in {{m: FOLDER}}.")
+        for name, value in given.items():
+            place = f"{where}.models.{name}"
+            one = read(_ModelKeys, {"path": value} if isinstance(value, str) else value, place)
+            models[str(name)] = ModelTokens(one.path, one.chat_template)
+        return cls(keys.hash, keys.block_tokens, keys.bytes_per_token, keys.limit, keys.threads, default, models)
+
+
+def digest_of(name: str) -> Digest:
+    if name == "xxh3":
+        return xxhash.xxh3_64_intdigest
+    try:
+        from blake3 import blake3
+    except ImportError:
+        raise HeadwayError("tokens.hash: blake3 needs its package; install headway with the extra `tokens`.") from None
+
+    def digest(data: bytes | memoryview, seed: int) -> int:
+        hasher = blake3(seed.to_bytes(8, "little"))
+        hasher.update(data)
+        return int.from_bytes(hasher.digest(8), "little")
+
+    return digest
+
+
+class Hasher:
+    """By bytes, for models whose tokenizer is not known."""
+
+    exact = False  # whether engines' own tokens lead to the same keys
+    unread = 0  # prompts that went by their bytes, though there is a tokenizer
+
+    def __init__(self, settings: TokenSettings) -> None:
+        self.settings = settings
+        self.block_tokens = settings.block_tokens
+        self.digest = digest_of(settings.hash)
+        self._roots: dict[str, int] = {}
+
+    def root(self, model: str) -> int:
+        """The key before the first block."""
+        found = self._roots.get(model)
+        if found is None:
+            found = stable("model", model)
+            if len(self._roots) < MODELS:
+                self._roots[model] = found
+        return found
+
+    def chain(self, parent: int, token_ids: Ids) -> int:
+        """The key of a block of tokens that follows another, or the root."""
+        return self.digest(_packed(token_ids), parent)
+
+    def long(self, body: Body) -> bool:
+        """Whether the prompt should not be read here and now."""
+        return len(body.messages) + len(body.prompt) + len(body.input) > BY_BYTES
+
+    def path(self, body: Body) -> Prompt:
+        text, each = body.text, self.settings.bytes_per_token
+        return path_of(text, self.root(body.model), self.digest, each), max(1, len(text) // each)
+
+    async def path_later(self, body: Body) -> Prompt:
+        return await asyncio.get_running_loop().run_in_executor(None, self.path, body)
+
+
+class TokenHasher(Hasher):
+    """By the tokens that an engine makes of the prompt, chats by the model's own template. A prompt that cannot be
+    read, which the engine is going to refuse, goes by its bytes."""
+
+    exact = True
+
+    def __init__(self, settings: TokenSettings, model: ModelTokens, pool: ThreadPoolExecutor, where: str) -> None:
+        super().__init__(settings)
+        folder = File(model.path).expanduser()
+        file = folder / "tokenizer.json" if folder.is_dir() else folder
+        self.tokenizer = _load(file, where)
+        self._encode: Callable[..., list[Any]] = getattr(
+            self.tokenizer, "encode_batch_fast", self.tokenizer.encode_batch
+        )
+        self.template = ChatTemplate.find(file.parent, model.chat_template)
+        self.pool = pool
+        self.waiting = 0
+
+    def long(self, body: Body) -> bool:
+        return len(body.text) + len(body.tools) > BY_TOKENS
+
+    def path(self, body: Body, breathe: bool = False) -> Prompt:
+        try:
+            many = self._ids(body)
+            count = 0
+            for one in many:
+                count += len(one)
+            ids = many[0].ids if hasattr(many[0], "ids") else many[0]
+            return self._keys(body.model, ids, breathe), max(1, count)
+        except Exception:  # of a template, or of a body that is none
+            self.unread += 1
+            return super().path(body)
+
+    async def path_later(self, body: Body) -> Prompt:
+        if self.waiting >= WAITING:
+            self.unread += 1
+            return super().path(body)
+        self.waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.pool, self.path, body, True)
+        finally:
+            self.waiting -= 1
+
+    def _ids(self, body: Body) -> list[Any]:
+        """Token ids of each prompt of the request, or encodings; its first one is what its path is of."""
+        if body.messages:
+            text = self._chat(body)
+            return self._encode([text], add_special_tokens=_flag(body.add_special_tokens, self.template is None))
+        found = _texts.decode(body.prompt or body.input)
+        if isinstance(found, str):
+            return self._encode([found], add_special_tokens=_flag(body.add_special_tokens, True))
+        if not found:
+            return [[]]
+        if isinstance(found[0], str):
+            return self._encode(found, add_special_tokens=_flag(body.add_special_tokens, True))
+        return found if isinstance(found[0], list) else [found]
+
+    def _chat(self, body: Body) -> str:
+        messages = _any.decode(body.messages)
+        if self.template is None:
+            return "\n".join(plain(one.get("content")) for one in messages)
+        tools = _any.decode(body.tools) if body.tools else None
+        more = _any.decode(body.chat_template_kwargs) if body.chat_template_kwargs else None
+        return self.template.render(messages, tools, more, _flag(body.add_generation_prompt, True))
+
+    def _keys(self, model: str, ids: Ids, breathe: bool) -> Path:
+        size, digest, key = self.block_tokens, self.digest, self.root(model)
+        full = min(len(ids), self.settings.limit) // size * size
+        step = max(size, STRETCH // size * size)
+        width = 4 * size
+        keys: list[int] = []
+        for start in range(0, full, step):
+            packed = memoryview(_packed(ids[start : min(start + step, full)]))
+            for at in range(0, len(packed), width):
+                key = digest(packed[at : at + width], key)
+                keys.append(key)
+            if breathe:
+                time.sleep(0)  # whoever waits for the interpreter may have it
+        return Path(tuple(keys), tuple(range(size, full + 1, size)))
+
+
+class Tokens:
+    """The hasher of each model."""
+
+    def __init__(self, settings: TokenSettings) -> None:
+        self.settings = settings
+        self.pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="tokens")
+        self.models = {
+            name: TokenHasher(settings, model, self.pool, f"tokens.models.{name}.path")
+            for name, model in settings.models.items()
+        }
+        default = settings.default
+        self.default = Hasher(settings) if default is None else TokenHasher(settings, default, self.pool, "tokens.path")
+
+    def of(self, model: str) -> Hasher:
+        return self.models.get(model, self.default)
+
+    @property
+    def unread(self) -> int:
+        """Prompts that went by their bytes though there was a tokenizer for them."""
+        return sum(one.unread for one in (self.default, *self.models.values()))
+
+    async def start(self) -> None:
+        """Threads begin when a long prompt comes."""
+
+    async def stop(self) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _packed(ids: Ids) -> bytes:
+    """Each in four bytes, the lowest first."""
+    found = array("I", ids)
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found.tobytes()
+
+
+def _flag(raw: Raw, default: bool) -> bool:
+    return {b"true": True, b"false": False}.get(bytes(raw), default)
+
+
+def _load(file: File, where: str) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise HeadwayError(
+            f"{where}: tokenizers need their package; install headway with the extra `tokens`."
+        ) from None
+    if not file.is_file():
+        raise HeadwayError(f"{where}: there is no tokenizer at {file}; give a model's folder or its tokenizer.json.")
+    try:
+        found = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no class of its own
+        raise HeadwayError(f"{where}: {file} is no tokenizer ({one_line(error)}).") from None
+    found.no_truncation()
+    found.no_padding()
+    return found

@@ -1,0 +1,141 @@
+"""A gateway of several processes. Each listens on the same port, among which the system shares out the connections, and
+they are peers of each other. This one starts them, replaces one that has died, and ends them all."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from headway.gateway.config import Config
+from headway.gateway.peers import PeerSettings
+from headway.gateway.serve import run
+from headway.types import HeadwayError
+
+PAUSE_S: Final = 1.0  # before one that has died is replaced
+context = multiprocessing.get_context("spawn")
+log = logging.getLogger("headway.gateway")
+
+
+class Worker:
+    def __init__(self, number: int, process: BaseProcess, link: Connection) -> None:
+        self.number, self.process, self.link = number, process, link
+        self.ready = False
+        self.told = False  # to end
+
+
+def peer_settings(folder: str, number: int, count: int, key: bytes) -> PeerSettings:
+    """Over sockets in a folder that only this user can open."""
+    where = [f"unix:{folder}/{one}.sock" for one in range(count)]
+    others = tuple(one for one in where if one != where[number])
+    return PeerSettings(where[number], others, key, f"worker-{number}", orders=True)
+
+
+def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: float, link: Connection) -> None:
+    """In the worker's process, whose log is its own to set up."""
+    logging.basicConfig(level=logging.INFO, format=f"headway: worker {number}: %(message)s", stream=sys.stderr)
+    try:
+        config = Config.load(source)
+        if config.peers is not None:
+            raise HeadwayError("peers: a gateway of several processes cannot be a peer of others; run it with one.")
+        journal = config.journal
+        if journal is not None and number:
+            journal = replace(journal, file=journal.file.with_name(f"{journal.file.name}.{number}"))
+        config = replace(config, port=port, peers=peers, journal=journal, worker=number)
+        run(config, lambda address: link.send(("ready", address)), drain_s)
+    except HeadwayError as error:
+        link.send(("wrong", str(error)))
+    except (BrokenPipeError, KeyboardInterrupt):
+        pass
+
+
+class Crew:
+    def __init__(self, source: Any, config: Config, count: int, drain_s: float) -> None:
+        self.source, self.config, self.count, self.drain_s = source, config, count, drain_s
+        self.folder = tempfile.TemporaryDirectory(prefix="headway-")
+        self.key = secrets.token_bytes(32)
+        # Bound and not listened on: it keeps the port for the workers.
+        self.keeper = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET)
+        self.keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            self.keeper.bind((config.host, config.port))
+        except OSError as error:
+            raise HeadwayError(
+                f"listen: {config.host}:{config.port} cannot be listened on: {error.strerror}."
+            ) from None
+        self.port: int = self.keeper.getsockname()[1]
+        self.workers: dict[int, Worker] = {}
+        self.ending = False
+        self.wrong = ""  # why it cannot serve
+
+    def start(self, number: int) -> None:
+        here, there = context.Pipe(duplex=False)
+        peers = peer_settings(self.folder.name, number, self.count, self.key)
+        arguments = (self.source, number, peers, self.port, self.drain_s, there)
+        process = context.Process(target=_work, args=arguments, name=f"headway-{number}")
+        process.start()
+        there.close()
+        self.workers[number] = Worker(number, process, here)
+
+    def run(self, started: Callable[[str], None]) -> None:
+        for ending in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(ending, self._end)
+        for number in range(self.count):
+            self.start(number)
+        told = False
+        while self.workers:
+            links = [worker.link for worker in self.workers.values()]
+            sentinels = [worker.process.sentinel for worker in self.workers.values()]
+            wait([*links, *sentinels], timeout=1.0)
+            for worker in list(self.workers.values()):
+                self._look(worker)
+                if self.ending and not worker.told:
+                    worker.told = True
+                    worker.process.terminate()
+            if not told and len(self.workers) == self.count and all(one.ready for one in self.workers.values()):
+                told = True
+                started(f"http://{self.config.host}:{self.port}")
+        self.folder.cleanup()
+        if self.wrong:
+            raise HeadwayError(self.wrong)
+
+    def _look(self, worker: Worker) -> None:
+        try:
+            while worker.link.poll():
+                kind, text = worker.link.recv()
+                if kind == "wrong":
+                    self.wrong = self.wrong or text
+                    self.ending = True
+                worker.ready = kind == "ready"
+        except EOFError:
+            pass
+        if worker.process.is_alive():
+            return
+        worker.process.join()
+        worker.link.close()
+        del self.workers[worker.number]
+        if not self.ending:
+            log.warning("worker %d has died (%s) and is replaced", worker.number, worker.process.exitcode)
+            time.sleep(PAUSE_S)
+        if not self.ending:
+            self.start(worker.number)
+
+    def _end(self, number: int = 0, frame: FrameType | None = None) -> None:
+        """They are told by the loop, which knows all of them."""
+        self.ending = True
+
+
+def serve_with(count: int, source: Any, started: Callable[[str], None], drain_s: float) -> None:
+    Crew(source, Config.load(source), count, drain_s).run(started)

@@ -1,0 +1,249 @@
+"""A workload specification of BLIS (version 2) as the workload of a scenario.
+
+A client there is a tenant here. What has no counterpart is refused where the requests would be others, and told in a
+sentence where they would not. The seeds mean different draws on both sides.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Final
+
+import msgspec
+import yaml
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from headway.interop.blis_keys import (
+    ARRIVALS,
+    CLASSES,
+    CLIENT_TIMEOUT_US,
+    OLD_CLASSES,
+    PREFIX_TOKENS,
+    Arrival,
+    Client,
+    MultiTurn,
+    Reasoning,
+    Spec,
+)
+from headway.interop.blis_lengths import Dist, ours, plain
+from headway.interop.noted import Notes
+from headway.section import read
+from headway.types import HeadwayError, Json
+from headway.units import duration_text
+from headway.wording import shown
+from headway.workload.spec import WorkloadSpec
+from headway.workload.tenants import DEFAULT
+
+PS_PER_US: Final = 1_000_000
+INSTEAD: Final = {
+    "cohorts": "write its members as clients",
+    "servegen_data": "`trace: {format: servegen, path: ...}` of a workload reads such data",
+    "inference_perf": "BLIS can convert it to clients",
+}
+UNLIKE: Final = {  # of clients
+    "lifecycle": "clients that come and go have no counterpart; a `profile` varies the rate of a tenant",
+    "multimodal": "requests have tokens of one kind here",
+}
+
+
+class Workload(Struct, frozen=True):
+    """The part of a scenario that a specification says."""
+
+    scenario: Json
+    notes: list[str]
+
+    @property
+    def text(self) -> str:
+        return str(yaml.safe_dump(self.scenario, sort_keys=False, allow_unicode=True))
+
+
+def import_workload(document: Any, where: str) -> Workload:
+    spec = read(Spec, document, where)
+    if str(spec.version) not in ("", "1", "2"):
+        raise HeadwayError(f"{where}.version: only versions 1 and 2 are read, got {shown(spec.version)}.")
+    for name, instead in INSTEAD.items():
+        if getattr(spec, name) is not None:
+            raise HeadwayError(f"{where}.{name}: has no counterpart; {instead}.")
+    if not spec.clients:
+        raise HeadwayError(f"{where}.clients: name at least one client.")
+    notes = Notes()
+    if spec.goodput_slo_targets is not None:
+        notes.add("goodput_slo_targets is left out; `slo` of a tenant says what it was promised.")
+    if spec.category not in ("", "language", "reasoning"):
+        raise HeadwayError(f"{where}.category: {shown(spec.category)} requests have no counterpart.")
+    clients = _merged([read(Client, one, f"{where}.clients[{at}]") for at, one in enumerate(spec.clients)])
+    names = _names(clients, where, notes)
+    tenants = {
+        name: _tenant(client, f"{where}.clients[{at}]", notes)
+        for at, (name, client) in enumerate(zip(names, clients, strict=True))
+    }
+    return Workload(_scenario(spec, tenants, where), notes.sentences)
+
+
+def _scenario(spec: Spec, tenants: Json, where: str) -> Json:
+    workload: Json = {}
+    if spec.num_requests > 0:
+        workload["requests"] = spec.num_requests
+    if spec.horizon > 0:
+        workload["duration"] = duration_text(spec.horizon * PS_PER_US)
+    if not workload:
+        raise HeadwayError(f"{where}: num_requests or horizon is missing; BLIS takes them from its command line then.")
+    if any("closed_loop" not in tenant for tenant in tenants.values()):
+        if spec.aggregate_rate <= 0:
+            raise HeadwayError(f"{where}.aggregate_rate: must be above 0 for clients with a rate_fraction.")
+        workload["rate"] = f"{plain(spec.aggregate_rate)}/s"
+    if list(tenants) == [DEFAULT]:
+        only = dict(tenants[DEFAULT])
+        only.pop("weight", None)
+        workload |= only
+    else:
+        workload["tenants"] = tenants
+    WorkloadSpec(**workload)  # what is wrong with it is told here
+    return ({"seed": {"workload": spec.seed}} if spec.seed else {}) | {"workload": workload}
+
+
+class _Source(Client):
+    """A client, or several of a tenant that differ in their prefix group alone: the groups and their shares."""
+
+    groups: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+def _merged(clients: list[Client]) -> list[_Source]:
+    """Poisson arrivals that are split by prefix group are one process with several groups."""
+    found: dict[Any, _Source] = {}
+    for at, client in enumerate(clients):
+        process = client.arrival.get("process") if isinstance(client.arrival, dict) else None
+        alike = client.tenant_id and client.prefix_group and process == "poisson" and not client.concurrency
+        bare = replace(client, id="", rate_fraction=0.0, prefix_group="")
+        key = msgspec.json.encode(bare) if alike else at
+        if key in found and client.prefix_group in found[key].groups:
+            key = at
+        source = found.setdefault(key, _Source(**asdict(client)))
+        source.groups = {**source.groups, client.prefix_group: client.rate_fraction}
+    for source in found.values():
+        if len(source.groups) > 1:
+            shares = [Fraction(str(share)) for share in source.groups.values()]
+            source.id, source.rate_fraction = source.tenant_id, float(sum(shares, Fraction(0)))
+    return list(found.values())
+
+
+def _names(clients: list[_Source], where: str, notes: Notes) -> list[str]:
+    """A tenant for each client: by its tenant, where that is nobody else's, or else by its own name."""
+    tenants = [client.tenant_id for client in clients]
+    found: list[str] = []
+    for at, client in enumerate(clients):
+        alone = client.tenant_id and tenants.count(client.tenant_id) == 1
+        name = client.tenant_id if alone else client.id or client.tenant_id or f"client-{at}"
+        if client.id and alone and client.id != client.tenant_id:
+            notes.add(f"clients[{at}]: the tenant is called {name}; the client's id {client.id} is left out.")
+        if client.tenant_id and not alone:
+            notes.add(f"clients[{at}]: several clients are of {client.tenant_id}; here each is a tenant of its own.")
+        if name in found:
+            raise HeadwayError(f"{where}.clients[{at}].id: {shown(name)} is another client's too; give it its own.")
+        found.append(name)
+    return found
+
+
+def _tenant(client: _Source, where: str, notes: Notes) -> Json:
+    for name, why in UNLIKE.items():
+        if getattr(client, name) is not None:
+            raise HeadwayError(f"{where}.{name}: {why}.")
+    prefix = 0
+    if client.prefix_group:
+        prefix = client.prefix_length or PREFIX_TOKENS
+    elif client.prefix_length:
+        raise HeadwayError(f"{where}.prefix_group: is missing; a shared prefix has a group.")
+    inputs = read(Dist, client.input_distribution, f"{where}.input_distribution")
+    found = _load(client, where)
+    found["prompt_tokens"] = ours(inputs, f"{where}.input_distribution", prefix)
+    outputs = read(Dist, client.output_distribution, f"{where}.output_distribution")
+    found["output_tokens"] = ours(outputs, f"{where}.output_distribution")
+    if prefix:
+        found["prefix"] = {"groups": _groups(client), "tokens": prefix}
+    turns = _turns(client, inputs, where, notes)
+    if turns is not None:
+        found["kind"] = turns
+    found |= _client_words(client, where, notes)
+    waits = client.concurrency or (turns is not None)
+    timeout = (CLIENT_TIMEOUT_US if waits else 0) if client.timeout is None else client.timeout
+    if timeout > 0:
+        found["timeout"] = duration_text(timeout * PS_PER_US)
+    return found
+
+
+def _groups(client: _Source) -> list[Json]:
+    if len(client.groups) < 2:
+        return [{"name": client.prefix_group}]
+    return [{"name": name, "popularity": plain(share)} for name, share in client.groups.items()]
+
+
+def _load(client: Client, where: str) -> Json:
+    """When its requests come."""
+    if client.concurrency:
+        if client.rate_fraction:
+            raise HeadwayError(f"{where}: concurrency and rate_fraction exclude each other; keep one of them.")
+        think = duration_text(client.think_time_us * PS_PER_US)
+        return {"closed_loop": {"concurrency": client.concurrency, "think_time": think}}
+    if client.rate_fraction <= 0:
+        raise HeadwayError(f"{where}.rate_fraction: must be above 0, got {client.rate_fraction:g}.")
+    arrival = read(Arrival, client.arrival, f"{where}.arrival")
+    if arrival.process not in ARRIVALS:
+        known = ", ".join(ARRIVALS)
+        raise HeadwayError(f"{where}.arrival.process: {shown(arrival.process)} is none. Known: {known}.")
+    if arrival.shape is not None or arrival.scale is not None:
+        raise HeadwayError(f"{where}.arrival: shape and scale have no counterpart; say the cv of the gaps.")
+    found: Json = {"weight": plain(client.rate_fraction)}
+    if arrival.process in ("gamma", "weibull"):
+        return found | {"arrival": {"process": arrival.process, "cv": plain(1.0 if arrival.cv is None else arrival.cv)}}
+    return found | {"arrival": arrival.process}
+
+
+def _turns(client: Client, inputs: Dist, where: str, notes: Notes) -> Json | None:
+    """A conversation, where its requests are turns of one."""
+    if client.reasoning is None:
+        return None
+    place = f"{where}.reasoning"
+    reasoning = read(Reasoning, client.reasoning, place)
+    ratio = reasoning.reason_ratio_distribution
+    if ratio is not None and any(read(Dist, ratio, f"{place}.reason_ratio_distribution").params.values()):
+        notes.add("reason_ratio_distribution is left out: which tokens of an output are reasoning changes no request.")
+    if reasoning.multi_turn is None:
+        return None
+    turns = read(MultiTurn, reasoning.multi_turn, f"{place}.multi_turn")
+    if turns.context_growth != "accumulate":
+        raise HeadwayError(f"{place}.multi_turn.context_growth: turns that forget have no counterpart.")
+    if turns.single_session:
+        raise HeadwayError(f"{place}.multi_turn.single_session: one session a client has no counterpart.")
+    if client.closed_loop is False:
+        raise HeadwayError(f"{where}.closed_loop: turns that do not wait for the one before have no counterpart.")
+    if client.concurrency:
+        raise HeadwayError(f"{where}: BLIS does not have concurrency and multi_turn together.")
+    return {
+        "kind": "chat",
+        "turns": turns.max_rounds,
+        "turn_tokens": ours(inputs, f"{where}.input_distribution"),
+        "think_time": duration_text(turns.think_time_us * PS_PER_US),
+    }
+
+
+def _client_words(client: Client, where: str, notes: Notes) -> Json:
+    """Its class, model and adapter, and what it was promised."""
+    found: Json = {}
+    slo_class = OLD_CLASSES.get(client.slo_class, client.slo_class)
+    if slo_class:
+        if slo_class not in CLASSES:
+            known = ", ".join(CLASSES)
+            raise HeadwayError(f"{where}.slo_class: {shown(slo_class)} is none. Known: {known}.")
+        found["priority"] = slo_class
+    if client.model:
+        found["models"] = {client.model: 1}
+    if client.adapter:
+        found["adapters"] = [client.adapter]
+    if client.slo_target_us:
+        found["slo"] = {"ttft": duration_text(client.slo_target_us * PS_PER_US)}
+    if client.network is not None:
+        notes.add("network is left out: a workload's clients are right beside the router.")
+    if not client.streaming:
+        notes.add("streaming: false is left out: every answer streams here, which changes no time that is measured.")
+    return found

@@ -1,0 +1,206 @@
+"""The workload of a scenario as a workload specification of BLIS (version 2)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Final
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from headway.interop.blis_keys import ARRIVALS, CLASSES
+from headway.interop.blis_lengths import plain, theirs
+from headway.interop.noted import Notes
+from headway.types import HeadwayError, Json
+from headway.units import duration_ps
+from headway.wording import shown
+from headway.workload import adapters, behaviour, durations, kinds, prefixes, profiles, shapes
+from headway.workload.correlations import Correlations
+from headway.workload.spec import WorkloadSpec
+from headway.workload.tenants import Tenant
+
+PS_PER_US: Final = 1_000_000
+MOST_GROUPS: Final = 1000
+
+
+class Specification(Struct, frozen=True):
+    document: Json
+    notes: list[str]
+
+    @property
+    def text(self) -> str:
+        return str(yaml.safe_dump(self.document, sort_keys=False, allow_unicode=True))
+
+
+class _Share(Struct, frozen=True):
+    """A part of a tenant: its name, its share of the tenant's sessions, and the prefix that they have in common."""
+
+    name: str
+    share: Fraction = Fraction(1)
+    group: str = ""
+    tokens: int = 0
+
+
+def export_workload(workload: WorkloadSpec, seed: int = 0) -> Specification:
+    if workload.trace is not None:
+        raise HeadwayError("workload.trace: is no specification; `headway export blis TRACE` writes it as a TraceV2.")
+    notes = Notes()
+    senders = workload.senders()
+    rates = [tenant.rate for tenant in senders if tenant.rate is not None]
+    total = sum(rates, Fraction(0))
+    clients = [client for tenant in senders for client in _clients(tenant, total, notes)]
+    if rates and any("concurrency" in client for client in clients):
+        notes.add("clients with a rate and clients of a closed loop share num_requests otherwise in BLIS.")
+    if any("concurrency" in one for one in clients) and any("reasoning" in one for one in clients):
+        raise HeadwayError("workload: BLIS does not have a closed loop and conversations in one specification.")
+    document: Json = {
+        "version": "2",
+        "seed": seed,
+        "category": "language",
+        "aggregate_rate": plain(float(total)),
+    }
+    if workload.requests is not None:
+        document["num_requests"] = workload.requests
+    if workload.duration is not None:
+        document["horizon"] = _us(duration_ps(workload.duration, "workload.duration"), "workload.duration")
+    document["clients"] = clients
+    return Specification(document, notes.sentences)
+
+
+def _us(ps: int, where: str) -> int:
+    if ps % PS_PER_US:
+        raise HeadwayError(f"{where}: BLIS counts in whole microseconds.")
+    return ps // PS_PER_US
+
+
+def _clients(tenant: Tenant, total: Fraction, notes: Notes) -> list[Json]:
+    _refuse(tenant, notes)
+    shares = _shares(tenant)
+    if len(shares) > 1:
+        if tenant.rate is None or tenant.arrival.process != "poisson":
+            raise HeadwayError(
+                f"{tenant.places['prefix']}: several groups are several clients in BLIS, which only Poisson arrivals "
+                "can be split into."
+            )
+        notes.add(f"{tenant.name}: its {len(shares)} prefix groups become {len(shares)} clients.")
+    return [_client(tenant, share, total, notes) for share in shares]
+
+
+def _refuse(tenant: Tenant, notes: Notes) -> None:
+    """What a client of BLIS cannot do."""
+    place = tenant.places
+    unlike = {
+        "profile": not isinstance(tenant.profile, profiles.Constant),
+        "behaviour": not isinstance(tenant.behaviour, behaviour.Normal),
+        "correlations": tenant.correlations != Correlations(),
+        "models": len(tenant.models) > 1 or tenant.models[0].own,
+        "kinds": len(tenant.kinds) > 1,
+        "adapters": len(tenant.adapters) > 1,
+        "arrival": tenant.rate is not None and tenant.arrival.process not in ARRIVALS,
+        "priority": tenant.priority not in CLASSES,
+    }
+    for name, there in unlike.items():
+        if there:
+            raise HeadwayError(f"{place[name]}: has no counterpart in a client of BLIS; leave it out or make it plain.")
+    if tenant.retry.max:
+        notes.add(f"{place['retry']}: clients of BLIS do not ask again.")
+    if tenant.max_tokens is not None:
+        notes.add(f"{place['max_tokens']}: what clients declare has no counterpart.")
+    for name in ("tpot", "e2e"):
+        if getattr(tenant.slo, name) is not None:
+            notes.add(f"{place['slo']}.{name}: a client of BLIS has a target for the first token alone.")
+
+
+def _shares(tenant: Tenant) -> list[_Share]:
+    prefix, name = tenant.prefix, tenant.name
+    if prefix is None:
+        return [_Share(name)]
+    where = tenant.places["prefix"]
+    listed = isinstance(prefix.groups, list)
+    count = len(prefix.groups) if listed else prefix.groups
+    if count > MOST_GROUPS:
+        raise HeadwayError(f"{where}.groups: {count:,} groups would be as many clients; {MOST_GROUPS:,} at most are.")
+    weights = _weights(prefix, count)
+    whole, rest = sum(weights, Fraction(0)), Fraction(0)
+    found = []
+    for at, weight in enumerate(weights):
+        group = prefix.groups[at] if listed else None
+        tokens = prefix.tokens if group is None or group.tokens is None else group.tokens
+        if not isinstance(tokens, int):
+            raise HeadwayError(f"{where}.tokens: a client of BLIS has a prefix of one length; say a number.")
+        belongs = Fraction(str(prefix.share)) * (Fraction(1) if group is None else Fraction(str(group.reuse)))
+        called = f"{name}-group-{at}" if group is None else group.name
+        rest += weight / whole * (1 - belongs)
+        if belongs:
+            part = name if count == 1 and belongs == 1 else f"{name}-{at}"
+            found.append(_Share(part, weight / whole * belongs, called, tokens))
+    return [*found, _Share(f"{name}-none", rest)] if rest else found
+
+
+def _weights(prefix: prefixes.Prefix, count: int) -> list[Fraction]:
+    if isinstance(prefix.groups, list):
+        return [Fraction(str(group.popularity)) for group in prefix.groups]
+    if isinstance(prefix.popularity, list):
+        return [Fraction(str(weight)) for weight in prefix.popularity]
+    if isinstance(prefix.popularity, dict):
+        return [Fraction(rank ** -prefix.popularity["s"]) for rank in range(1, count + 1)]
+    return [Fraction(1)] * count
+
+
+def _client(tenant: Tenant, share: _Share, total: Fraction, notes: Notes) -> Json:
+    place = tenant.places
+    found: Json = {"id": share.name, "tenant_id": tenant.name, "slo_class": tenant.priority}
+    if tenant.models[0].name:
+        found["model"] = tenant.models[0].name
+    if tenant.adapters != adapters.NONE and tenant.adapters[0].adapter is not None:
+        found["adapter"] = tenant.adapters[0].adapter
+    if tenant.closed_loop is not None:
+        think = _constant_us(tenant.closed_loop.think_time, f"{place['closed_loop']}.think_time")
+        found |= {"concurrency": tenant.closed_loop.concurrency, "think_time_us": think}
+        found["arrival"] = {"process": "constant"}  # which BLIS wants, and does not look at
+    else:
+        assert tenant.rate is not None
+        found["rate_fraction"] = plain(float(tenant.rate * share.share / total))
+        cv = {} if tenant.arrival.cv is None else {"cv": plain(tenant.arrival.cv)}
+        found["arrival"] = {"process": tenant.arrival.process, **cv}
+    kind = tenant.kinds[0]
+    prompt = tenant.prompt_tokens if kind.prompt_tokens is None else kind.prompt_tokens
+    output = tenant.output_tokens if kind.output_tokens is None else kind.output_tokens
+    found["input_distribution"] = theirs(prompt, place["prompt_tokens"], share.tokens, notes)
+    found["output_distribution"] = theirs(output, place["output_tokens"], 0, notes)
+    if share.group:
+        found |= {"prefix_group": share.group, "prefix_length": share.tokens}
+    found["streaming"] = True
+    if not isinstance(kind, kinds.Completion):
+        found["reasoning"] = _turns(kind, found["input_distribution"], place["kind"], notes)
+    found["timeout"] = 0 if tenant.timeout_ps is None else _us(tenant.timeout_ps, place["timeout"])
+    if tenant.slo.ttft is not None:
+        found["slo_target_us"] = _us(duration_ps(tenant.slo.ttft, place["slo"]), place["slo"])
+    return found
+
+
+def _turns(kind: kinds.AnyKind, inputs: Json, where: str, notes: Notes) -> Json:
+    if not isinstance(kind, kinds.Chat):
+        raise HeadwayError(f"{where}: {shown(msgspec.to_builtins(kind)['kind'])} requests have no counterpart in BLIS.")
+    if kind.growth != "linear":
+        raise HeadwayError(f"{where}.growth: contexts of BLIS keep all that came before; say linear.")
+    if shapes.parse(kind.turns, f"{where}.turns")[0] != "constant":
+        raise HeadwayError(f"{where}.turns: conversations of BLIS have one number of turns; say a number.")
+    rounds = theirs(kind.turns, f"{where}.turns", 0, notes)
+    if theirs(kind.turn_tokens, f"{where}.turn_tokens", 0, notes) != inputs:
+        raise HeadwayError(
+            f"{where}.turn_tokens: in BLIS every turn brings as much as the first prompt without its prefix."
+        )
+    turns = {"max_rounds": rounds["params"]["value"], "think_time_us": _constant_us(kind.think_time, where)}
+    return {
+        "reason_ratio_distribution": {"type": "constant", "params": {"value": 0}},
+        "multi_turn": {**turns, "context_growth": "accumulate"},
+    }
+
+
+def _constant_us(spec: Any, where: str) -> int:
+    found = durations.parse(spec, where)
+    if found["dist"] != "constant":
+        raise HeadwayError(f"{where}: BLIS has one think time for all; say a duration.")
+    return int(found["value"])

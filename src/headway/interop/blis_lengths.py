@@ -1,0 +1,198 @@
+"""Lengths of prompts and outputs, as BLIS writes them and as a workload does.
+
+BLIS counts a shared prefix beside the input, a workload within it; so a prompt's distribution is shifted by the
+prefix, which only some distributions can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp, isfinite, log, sqrt
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway.interop.noted import Notes
+from headway.types import HeadwayError, Json
+from headway.wording import shown
+from headway.workload import shapes
+from headway.workload.shapes import MAX_TOKENS
+
+MOST_VALUES: Final = 4096  # of a uniform distribution that is written out
+DIGITS: Final = 10  # to which a mean and a deviation come back from logarithms
+PARAMETERS: Final = {
+    "gaussian": ("mean", "std_dev", "min", "max"),
+    "exponential": ("mean",),
+    "lognormal": ("mu", "sigma"),
+    "pareto_lognormal": ("alpha", "xm", "mu", "sigma", "mix_weight"),
+    "constant": ("value",),
+}
+
+
+class Dist(Struct):
+    """A distribution of BLIS."""
+
+    type: str
+    params: dict[str | int, float] = {}
+    file: str = ""
+
+
+# --- theirs to ours ---------------------------------------------------------------------------------------------------
+
+
+def ours(dist: Dist, where: str, prefix: int = 0) -> Any:
+    """A distribution of a workload, of lengths `prefix` tokens longer."""
+    if dist.file:
+        raise HeadwayError(f"{where}.file: is not read; write the lengths and their weights as params.")
+    params = {str(name): value for name, value in dist.params.items()}
+    for name, value in params.items():
+        if not isfinite(value):
+            raise HeadwayError(f"{where}.params.{name}: expected a number, got {shown(value)}.")
+    if dist.type == "empirical":
+        return _empirical(params, where, prefix)
+    if dist.type not in PARAMETERS:
+        known = ", ".join((*PARAMETERS, "empirical"))
+        raise HeadwayError(f"{where}.type: no distribution is called {shown(dist.type)}. Known: {known}.")
+    bounds = ("min", "max") if dist.type == "lognormal" else ()
+    for name in params:
+        if name not in (*PARAMETERS[dist.type], *bounds):
+            raise HeadwayError(f"{where}.params.{name}: {dist.type} has no such parameter.")
+    for name in PARAMETERS[dist.type]:
+        if name not in params:
+            raise HeadwayError(f"{where}.params: {name!r} is missing.")
+    found = _FROM[dist.type](params, where, prefix)
+    shapes.parse(found, where)
+    return found
+
+
+def _constant(params: Json, where: str, prefix: int) -> Any:
+    return max(1, int(params["value"])) + prefix
+
+
+def _gaussian(params: Json, where: str, prefix: int) -> Any:
+    found: Json = {"dist": "normal", "mean": plain(params["mean"] + prefix), "std": plain(params["std_dev"])}
+    low, high = max(1, int(params["min"])) + prefix, max(1, int(params["max"])) + prefix
+    if low == high:
+        return low
+    if low > 1:
+        found["min"] = low
+    if high < MAX_TOKENS:
+        found["max"] = high
+    return found
+
+
+def _exponential(params: Json, where: str, prefix: int) -> Any:
+    _unshifted(prefix, where, "exponential")
+    return {"dist": "exponential", "mean": plain(params["mean"])}
+
+
+def _lognormal(params: Json, where: str, prefix: int) -> Any:
+    _unshifted(prefix, where, "lognormal")
+    mu, sigma = params["mu"], params["sigma"]
+    try:
+        mean = exp(mu + sigma * sigma / 2)
+        std = mean * sqrt(exp(sigma * sigma) - 1)
+    except OverflowError:
+        raise HeadwayError(f"{where}.params: mu and sigma give lengths beyond any number.") from None
+    found: Json = {"dist": "lognormal", "mean": _rounded(mean), "std": _rounded(std)}
+    return found | {name: int(params[name]) for name in ("min", "max") if name in params}
+
+
+def _pareto_lognormal(params: Json, where: str, prefix: int) -> Any:
+    if params["mix_weight"] != 0:
+        raise HeadwayError(f"{where}: a mix of Pareto and lognormal has no counterpart; mix_weight 0 is lognormal.")
+    return _lognormal({"mu": params["mu"], "sigma": params["sigma"]}, where, prefix)
+
+
+_FROM: Final[dict[str, Callable[[Json, str, int], Any]]] = {
+    "constant": _constant,
+    "gaussian": _gaussian,
+    "exponential": _exponential,
+    "lognormal": _lognormal,
+    "pareto_lognormal": _pareto_lognormal,
+}
+
+
+def _empirical(params: Json, where: str, prefix: int) -> Any:
+    pairs = []
+    for name, weight in params.items():
+        if not (name.isascii() and name.isdigit() and len(name) <= 10):
+            raise HeadwayError(f"{where}.params: {shown(name)} is no length; it is a whole number of tokens.")
+        if weight > 0:
+            pairs.append((int(name) + prefix, plain(weight)))
+    pairs.sort()
+    found = {
+        "dist": "empirical",
+        "values": [value for value, _ in pairs],
+        "weights": [weight for _, weight in pairs],
+    }
+    shapes.parse(found, where)
+    return found
+
+
+def _unshifted(prefix: int, where: str, kind: str) -> None:
+    if prefix:
+        raise HeadwayError(
+            f"{where}: an {kind} length behind a shared prefix has no counterpart; constant, gaussian and empirical do."
+        )
+
+
+def _rounded(value: float) -> int | float:
+    return plain(float(f"{value:.{DIGITS}g}"))
+
+
+def plain(value: float) -> int | float:
+    """A whole number without its point."""
+    return int(value) if float(value).is_integer() and abs(value) < 1e15 else value
+
+
+# --- ours to theirs ---------------------------------------------------------------------------------------------------
+
+
+def theirs(spec: Any, where: str, prefix: int, notes: Notes) -> Json:
+    """A distribution for BLIS, of lengths without their first `prefix` tokens."""
+    kind, shape = shapes.parse(spec, where)
+    low = 1 if shape.min is None else shape.min
+    high = MAX_TOKENS if shape.max is None else shape.max
+    if prefix and low <= prefix and kind not in ("constant", "empirical"):
+        raise HeadwayError(f"{where}: may be as short as its prefix of {prefix} tokens; give it a higher min.")
+    if isinstance(shape, shapes.Constant):
+        value = min(max(int(shape.value), low), high) - prefix
+        _longer(value, where, prefix)
+        return {"type": "constant", "params": {"value": value}}
+    if isinstance(shape, shapes.Empirical):
+        return _written(shape, where, prefix, low, high)
+    if isinstance(shape, shapes.Uniform):
+        if high - low >= MOST_VALUES:
+            raise HeadwayError(f"{where}: a uniform length of more than {MOST_VALUES:,} values has no counterpart.")
+        return {"type": "empirical", "params": {str(value - prefix): 1 for value in range(low, high + 1)}}
+    if kind == "normal" and isinstance(shape, shapes.Spread):
+        figures = {"mean": plain(shape.mean - prefix), "std_dev": plain(shape.std), "min": low - prefix}
+        return {"type": "gaussian", "params": {**figures, "max": high if high == MAX_TOKENS else high - prefix}}
+    if kind == "geometric" or prefix:
+        behind = " behind a prefix" if prefix else ""
+        raise HeadwayError(f"{where}: a {kind} length{behind} has no counterpart in BLIS.")
+    if (low, high) != (1, MAX_TOKENS):
+        notes.add(f"{where}: the bounds of {kind} lengths have no counterpart.")
+    if kind == "exponential":
+        return {"type": "exponential", "params": {"mean": plain(shape.mean)}}
+    assert isinstance(shape, shapes.Spread)
+    variance = log(1.0 + (shape.std / shape.mean) ** 2)
+    params = {"alpha": 1, "xm": 1, "mu": log(shape.mean) - variance / 2, "sigma": sqrt(variance), "mix_weight": 0}
+    return {"type": "pareto_lognormal", "params": params}
+
+
+def _written(shape: shapes.Empirical, where: str, prefix: int, low: int, high: int) -> Json:
+    if shape.values is None:
+        raise HeadwayError(f"{where}.path: lengths of a file have no counterpart; write them as values and weights.")
+    found: dict[str, int | float] = {}
+    for value, weight in zip(shape.values, shape.weights or [1.0] * len(shape.values), strict=True):
+        length = min(max(value, low), high) - prefix
+        _longer(length, where, prefix)
+        found[str(length)] = plain(found.get(str(length), 0) + weight)
+    return {"type": "empirical", "params": found}
+
+
+def _longer(length: int, where: str, prefix: int) -> None:
+    if length < 1:
+        raise HeadwayError(f"{where}: is no longer than the shared prefix of {prefix} tokens, as it has to be in BLIS.")

@@ -1,0 +1,152 @@
+"""An endpoint picker: the gateway's control plane behind Envoy's external processing, without a data plane of its own.
+An inference gateway asks it for each request, and lets the head and the answer of each pass by."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import grpc  # type: ignore[import-untyped, unused-ignore]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
+
+from headway.gateway.app import App
+from headway.gateway.config import Config
+from headway.gateway.exchange import Exchange
+from headway.gateway.local import Local
+from headway.gateway.wire import Client, Incoming
+from headway.interop.epp_stream import Pick, Stream
+from headway.interop.ext_proc import (
+    HEALTH,
+    NOT_SERVING,
+    SERVICE,
+    SERVING,
+    HealthCheckRequest,
+    HealthCheckResponse,
+    ProcessingRequest,
+    ProcessingResponse,
+)
+from headway.types import HeadwayError
+
+DRAIN_S: Final = 30.0
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),  # two pickers at one address would each know half
+)
+log = logging.getLogger("headway.epp")
+
+
+class Immediate(Local):
+    """What a picker answers by itself goes through the inference gateway."""
+
+    def send(
+        self, client: Client, incoming: Incoming, status: int, body: bytes, fields: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        call: Any = client
+        call.answer(status, body, fields)
+
+
+class Picker(App):
+    """The gateway's app, whose clients are calls of an inference gateway."""
+
+    exchange_type = Pick
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, config: Config) -> None:
+        for name, there in (("cascade", config.chains), ("disaggregation", config.disaggregation)):
+            if there:
+                raise HeadwayError(f"{name}: an endpoint picker sends no requests itself; leave it out.")
+        super().__init__(loop, config)
+        self.local = Immediate(self)
+        self.calls: dict[Stream, None] = {}
+
+    def split(self, exchange: Exchange) -> None:
+        """Two engines are to serve it: both are named, and what stands beside the engines hands the prompt over."""
+        assert exchange.backend is not None
+        exchange.send_to(exchange.backend)
+
+    async def process(self, messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """A call: of one HTTP request, from its head to the end of its answer, or to its client's going."""
+        call = Stream(self)
+        self.calls[call] = None
+        try:
+            async for message in messages:
+                for said in await call.hear(message):
+                    yield said
+                if call.over:
+                    break
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no message of external processing")
+        finally:
+            del self.calls[call]
+            call.closed()
+
+    async def check(self, asked: Any, context: Any) -> Any:
+        """gRPC's own health check, as a cluster asks it."""
+        return HealthCheckResponse(status=NOT_SERVING if self.draining else SERVING)
+
+    def handlers(self) -> tuple[Any, Any]:
+        process = grpc.stream_stream_rpc_method_handler(
+            self.process, ProcessingRequest.FromString, ProcessingResponse.SerializeToString
+        )
+        check = grpc.unary_unary_rpc_method_handler(
+            self.check, HealthCheckRequest.FromString, HealthCheckResponse.SerializeToString
+        )
+        return (
+            grpc.method_handlers_generic_handler(SERVICE, {"Process": process}),
+            grpc.method_handlers_generic_handler(HEALTH, {"Check": check}),
+        )
+
+
+async def listen(app: Picker, credentials: Any = None) -> tuple[Any, int]:
+    """A server that answers for the app, and its port."""
+    server = grpc.aio.server(options=OPTIONS)
+    server.add_generic_rpc_handlers(app.handlers())
+    host = f"[{app.config.host}]" if ":" in app.config.host else app.config.host
+    address = f"{host}:{app.config.port}"
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError:
+        port = 0
+    if not port:
+        more = "" if credentials is None else ", or the certificate and its key are none"
+        raise HeadwayError(f"listen: {address} cannot be listened on; another process may be there{more}.")
+    await app.run()
+    await server.start()
+    return server, port
+
+
+def serve(
+    source: Path,
+    started: Callable[[str], None],
+    certificate: Path | None = None,
+    key: Path | None = None,
+    drain_s: float = DRAIN_S,
+) -> None:
+    """Until SIGTERM or Ctrl-C; calls under way have `drain_s` to end."""
+    if (certificate is None) != (key is None):
+        raise HeadwayError("--tls-cert and --tls-key: TLS needs both, the certificate and its key.")
+    credentials = None
+    if certificate is not None and key is not None:
+        credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    asyncio.run(_serve(Config.load(source), started, credentials, drain_s))
+
+
+async def _serve(config: Config, started: Callable[[str], None], credentials: Any, drain_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    app = Picker(loop, config)
+    server, port = await listen(app, credentials)
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    started(f"{config.host}:{port}")
+    await ended.wait()
+    app.draining = True
+    await server.stop(drain_s)
+    await app.drain(0)

@@ -1,0 +1,288 @@
+"""One HTTP request as an inference gateway tells it: its head and body ask for an endpoint, its answer passes by.
+
+A gateway may send the body whole once the head is answered (BUFFERED), or in pieces that it does not keep, with the
+head held back until somebody answers (FULL_DUPLEX_STREAMED, which the endpoint picker protocol asks for); then every
+piece is sent back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from headway.gateway.answers import error_body
+from headway.gateway.exchange import Exchange
+from headway.gateway.wire import Fields, Incoming
+from headway.interop.ext_proc import BUFFERED, FULL_DUPLEX, OVERWRITE, ProcessingResponse
+
+if TYPE_CHECKING:
+    from headway.gateway.engines.backend import Backend
+    from headway.interop.epp import Picker
+
+TARGET: Final = "x-gateway-destination-endpoint"
+SUBSET: Final = "x-gateway-destination-endpoint-subset"
+PREFILLER: Final = "x-prefiller-host-port"
+NAMESPACE, SUBSETS = "envoy.lb", "envoy.lb.subset_hint"
+PIECE: Final = 60_000  # bytes of a body in one message; some gateways take no more than 64 KiB
+MODES: Final = (BUFFERED, FULL_DUPLEX)
+log = logging.getLogger("headway.epp")
+
+
+class Pick(Exchange):
+    """A request whose answer comes to its client by another way: the plane decides it, and hears how it went."""
+
+    __slots__ = ()
+
+    client: Any  # a `Stream`
+
+    def send_to(self, backend: Backend) -> None:
+        self.client.routed(self, backend)
+
+    def refuse(
+        self, status: int, why: str, outcome: str = "rejected", fields: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        self.status = status
+        self.end(outcome, why)
+        if status in (429, 503) and not fields:
+            fields = (("retry-after", "1"),)
+        self.client.answer(status, error_body(status, why), (*fields, ("x-headway-request", str(self.request.id))))
+
+    def fail(self) -> None:
+        if not self.over:
+            self.refuse(500, "the picker has failed at this request", outcome="failed")
+
+    def expire(self) -> None:
+        """Once it is sent its time is the gateway's to watch."""
+        if not self.over and self.flight is None:
+            self.refuse(504, "the deadline is over", outcome="timed_out")
+
+    def answer_headed(self, status: int) -> None:
+        """The head of the engine's answer has passed."""
+        assert self.backend is not None and self.flight is not None
+        self.status, self.sent = status, True
+        self.app.health.answered(self.backend, status)
+        if self.flight.prefill is not None:  # its prompt has been computed, or there would be no answer
+            self.app.plane.handed(self.app.now_ps(), self.request.id)
+
+    def passed(self, data: bytes) -> None:
+        """A piece of the answer's body has."""
+        if self.tally.seen(data) and self.status < 400:
+            self.began()
+
+    def answered(self) -> None:
+        if not self.over:
+            good = self.status < 400
+            self.end("completed" if good else "failed", "" if good else f"status {self.status}")
+
+
+class Stream:
+    """A gateway's call. What it hears is answered by a list of messages; `over` says that none will follow."""
+
+    paused = False  # as a client's connection can be; a gateway looks after its clients itself
+
+    def __init__(self, app: Picker) -> None:
+        self.app = app
+        self.exchange: Pick | None = None
+        self.over = False
+        self._method, self._path = b"", b""
+        self._fields: Fields = []
+        self._body: list[bytes] = []
+        self._size = 0
+        self._phase = "request_headers"
+        self._modes = (FULL_DUPLEX, FULL_DUPLEX)
+        self._allowed: frozenset[str] | None = None
+        self._said: asyncio.Future[list[Any]] = app.loop.create_future()
+        self._pick: Pick | None = None  # once it is sent
+
+    async def hear(self, message: Any) -> list[Any]:
+        if message.HasField("protocol_config"):
+            config = message.protocol_config
+            self._modes = (config.request_body_mode, config.response_body_mode)
+        kind = message.WhichOneof("one")
+        if kind is None:
+            return []
+        found = getattr(self, f"_{kind}")(getattr(message, kind), message)
+        return await found if asyncio.iscoroutine(found) else list(found)
+
+    def closed(self) -> None:
+        """The gateway has ended the call: all is well where the answer had ended, else nobody waits for it."""
+        pick = self.exchange
+        if pick is None or pick.over:
+            return
+        if pick.status and not self._modes[1]:  # it was not to be told of the answer's body
+            pick.answered()
+        else:
+            pick.client_gone()
+
+    # --- the request -------------------------------------------------------------------------------------------------
+
+    async def _request_headers(self, head: Any, message: Any) -> list[Any]:
+        for field in head.headers.headers:
+            value = field.raw_value or field.value.encode()
+            name = field.key.lower().encode()
+            if name == b":method":
+                self._method = value
+            elif name == b":path":
+                self._path = value
+            elif not name.startswith(b":"):
+                self._fields.append((name, value))
+        self._allowed = _subset(message)
+        if head.end_of_stream:
+            return await self._decide("request_headers", None)
+        if self._modes[0] not in MODES:
+            self.answer(500, error_body(500, "the gateway must send bodies BUFFERED or FULL_DUPLEX_STREAMED"))
+            return await self._said
+        return [_say("request_headers")] if self._modes[0] == BUFFERED else []
+
+    async def _request_body(self, piece: Any, message: Any) -> list[Any]:
+        self._body.append(piece.body)
+        self._size += len(piece.body)
+        if self._size > self.app.limits.body_bytes:
+            most = f"a body has at most {self.app.limits.body_bytes:,} bytes"
+            self.app.figures.refused(413)
+            self.answer(413, error_body(413, most))
+            return await self._said
+        if not piece.end_of_stream and self._modes[0] != BUFFERED:  # that comes whole, whether trailers follow or not
+            return []
+        return await self._decide("request_body" if self._modes[0] == BUFFERED else "request_headers", True)
+
+    async def _request_trailers(self, trailers: Any, message: Any) -> list[Any]:
+        if self._modes[0] == BUFFERED:
+            return [_say("request_trailers")]
+        said = await self._decide("request_headers", False)
+        return said if self.over else [*said, _say("request_trailers")]
+
+    async def _decide(self, phase: str, ends: bool | None) -> list[Any]:
+        """Ask the plane, and wait for what it says. It is said in answer to this phase; `ends`: whether the body that
+        is sent back is the end of the request, None where there is none."""
+        body = b"".join(self._body)
+        self._phase = phase
+        incoming = Incoming(self._method, self._path, self._fields, body, True, "2", dict(self._fields))
+        try:
+            self.app.begin(self, incoming)  # type: ignore[arg-type]  # it stands for a client's connection
+        except Exception:  # of a policy, say: this client is told, and the others are served
+            log.exception("a request could not be begun")
+            if self.exchange is not None and not self.exchange.over:
+                self.exchange.client_gone()
+            self.answer(500, error_body(500, "the endpoint picker has failed at this request"))
+        said = await self._said
+        if self.over or phase == "request_body" or ends is None:
+            return said
+        return [*said, *_pieces("request_body", body, ends)]
+
+    # --- what the exchange has to say --------------------------------------------------------------------------------
+
+    def answer(self, status: int, body: bytes, fields: tuple[tuple[str, str], ...] = ()) -> None:
+        """The gateway answers its client itself."""
+        self.over = True
+        said = ProcessingResponse()
+        now = said.immediate_response
+        now.status.code, now.body = status, body
+        for name, value in (("content-type", "application/json"), *fields):
+            _set(now.headers, name, value.encode("latin-1", "replace"))
+        if not self._said.done():
+            self._said.set_result([said])
+
+    def done(self, keep: bool) -> None:
+        """As a client's connection is told."""
+
+    def routed(self, pick: Pick, backend: Backend) -> None:
+        target = endpoint(backend)
+        if self._allowed is not None and target not in self._allowed:
+            why = f"the gateway does not let this request go to {backend.name}, which the policies chose"
+            pick.refuse(503, why, outcome="failed")
+            return
+        self._pick = pick
+        said = ProcessingResponse()
+        response = getattr(said, self._phase).response
+        heads = response.header_mutation
+        response.clear_route_cache = True
+        _set(heads, TARGET, target.encode())
+        flight, address = pick.flight, backend.address
+        if flight is not None and flight.prefill is not None:
+            prefill = self.app.fleet.backends[flight.prefill.index]
+            assert prefill is not None
+            _set(heads, PREFILLER, endpoint(prefill).encode())
+        if address.base:
+            _set(heads, ":path", address.base + self._path)
+        if backend.key is not None:
+            _set(heads, "authorization", b"Bearer " + backend.key)
+        elif pick.key is not None:  # a key of the picker's own is nobody else's to see
+            heads.remove_headers.append("authorization")
+        said.dynamic_metadata.get_or_create_struct(NAMESPACE)[TARGET] = target
+        self._said.set_result([said])
+
+    # --- the answer --------------------------------------------------------------------------------------------------
+
+    def _response_headers(self, head: Any, message: Any) -> list[Any]:
+        said = _say("response_headers")
+        pick = self._pick
+        if pick is None or pick.over:
+            return [said]
+        status = next((field.raw_value or field.value for field in head.headers.headers if field.key == ":status"), "0")
+        pick.answer_headed(int(status))
+        assert pick.backend is not None and pick.flight is not None
+        heads = said.response_headers.response.header_mutation
+        _set(heads, "x-headway-target", pick.backend.name.encode())
+        name, _, value = self.app.reasons.line(pick.flight.reason).partition(b": ")
+        _set(heads, name.decode(), value)
+        _set(heads, "x-headway-request", str(pick.request.id).encode())
+        if head.end_of_stream:
+            pick.answered()
+        return [said]
+
+    def _response_body(self, piece: Any, message: Any) -> list[Any]:
+        pick = self._pick
+        if pick is not None and not pick.over:
+            if piece.body:
+                pick.passed(piece.body)
+            if piece.end_of_stream:
+                pick.answered()
+        if self._modes[1] == FULL_DUPLEX:
+            return _pieces("response_body", piece.body, piece.end_of_stream)
+        return [_say("response_body")]
+
+    def _response_trailers(self, trailers: Any, message: Any) -> list[Any]:
+        if self._pick is not None:
+            self._pick.answered()
+        return [_say("response_trailers")]
+
+
+def _say(phase: str) -> Any:
+    """Go on, with nothing changed."""
+    said = ProcessingResponse()
+    getattr(said, phase).SetInParent()
+    return said
+
+
+def _set(heads: Any, name: str, value: bytes) -> None:
+    option = heads.set_headers.add(append_action=OVERWRITE)
+    option.header.key, option.header.raw_value = name, value
+
+
+def _pieces(phase: str, body: bytes, ends: bool) -> list[Any]:
+    """A body sent back, in messages. `ends`: whether the last of them is the end."""
+    found = []
+    for at in range(0, max(len(body), 1), PIECE):
+        said = ProcessingResponse()
+        streamed = getattr(said, phase).response.body_mutation.streamed_response
+        streamed.body = body[at : at + PIECE]
+        streamed.end_of_stream = ends and at + PIECE >= len(body)
+        found.append(said)
+    return found
+
+
+def endpoint(backend: Backend) -> str:
+    """Host and port, as a gateway knows it."""
+    return backend.address.host_line.decode().removeprefix("host: ")
+
+
+def _subset(message: Any) -> frozenset[str] | None:
+    """The endpoints that a gateway lets a request go to; None where it says nothing of them."""
+    for entry in message.metadata_context.filter_metadata:
+        if entry.key == SUBSETS and SUBSET in entry.value.fields:
+            listed = entry.value.fields[SUBSET]
+            texts = [one.string_value for one in listed.list_value.values] or listed.string_value.split(",")
+            return frozenset(text.strip() for text in texts)
+    return None

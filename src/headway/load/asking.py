@@ -1,0 +1,103 @@
+"""A planned request as the bytes that are sent."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from headway.gateway.engines.backend import Address
+from headway.load.conversations import Conversations
+from headway.load.text import Texts
+from headway.types import HeadwayError, Request
+from headway.workload.traffic import Planned
+
+Api = Literal["completions", "chat"]
+PATHS: Final = {"completions": b"/v1/completions", "chat": b"/v1/chat/completions"}
+ROLES: Final = ("user", "assistant")
+NAMES: Final = 200  # signs of a header's value
+
+
+class Ask(Struct, frozen=True):
+    """How an endpoint is asked."""
+
+    url: str
+    model: str | None = None  # what every request asks for; None: the model of the workload
+    api: Api = "completions"
+    truth: bool = False  # whether an emulator is told lengths and content as the workload has them
+    ignore_eos: bool = True  # engines generate as many tokens as the workload has
+    key: str | None = None  # bearer
+
+
+def address_of(url: str) -> Address:
+    if "?" in url or "#" in url:
+        raise HeadwayError(f"URL: {url!r} has more than a path; leave out what begins with ? or #.")
+    return Address(url.rstrip("/").removesuffix("/v1"), "URL")
+
+
+class Writer:
+    """Writes requests for one endpoint."""
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self.address = address_of(ask.url)
+        self.texts = Texts()
+        self.talks = None if ask.truth else Conversations(self.texts)  # by the truth an emulator knows what was said
+        lines = [
+            b"POST %b%b HTTP/1.1" % (self.address.base, PATHS[ask.api]),
+            self.address.host_line,
+            b"content-type: application/json",
+            b"accept: text/event-stream",
+        ]
+        if ask.key is not None:
+            lines.append(b"authorization: Bearer " + ask.key.encode())
+        self._head = b"\r\n".join(lines)
+
+    def request(self, planned: Planned) -> bytes:
+        body = msgspec.json.encode(self.body(planned))
+        request, lines = planned.request, [self._head]
+        for name, value in (
+            (b"session", request.session),
+            (b"tenant", None if request.tenant == "default" else request.tenant),
+            (b"class", None if request.slo_class == "standard" else request.slo_class),
+        ):
+            if value is not None:
+                lines.append(b"x-headway-%b: %b" % (name, _plain(value)))
+        lines.append(b"content-length: %d\r\n\r\n" % len(body))
+        return b"\r\n".join(lines) + body
+
+    def body(self, planned: Planned) -> dict[str, Any]:
+        ask, request = self.ask, planned.request
+        said = (self.texts.prompt(request),) if self.talks is None else self.talks.ask(request)
+        found: dict[str, Any] = {"model": request.model if ask.model is None else ask.model}
+        if ask.api == "chat":
+            found["messages"] = [{"role": ROLES[at % 2], "content": text} for at, text in enumerate(said)]
+        else:
+            found["prompt"] = "".join(said)
+        found |= {"stream": True, "stream_options": {"include_usage": True}}
+        if ask.truth:
+            if request.max_tokens is not None:
+                found["max_tokens"] = request.max_tokens
+            found["headway"] = truth(request, planned)
+        else:
+            found["max_tokens"] = planned.output_tokens
+            if ask.ignore_eos:
+                found["ignore_eos"] = True
+        return found
+
+
+def truth(request: Request, planned: Planned) -> dict[str, Any]:
+    """What an emulator may be told: see `emulator.asked`."""
+    found = {
+        "prompt_tokens": request.prompt_tokens,
+        "output_tokens": planned.output_tokens,
+        "output_key": planned.output_key,
+        "path": {"keys": request.path.keys, "ends": request.path.ends},
+    }
+    return found if request.adapter is None else {**found, "adapter": request.adapter}
+
+
+def _plain(text: str) -> bytes:
+    """As a header may have it."""
+    return "".join(sign if sign.isascii() and sign.isprintable() else "?" for sign in text)[:NAMES].encode()

@@ -1,0 +1,161 @@
+"""What came of the requests, as a run's result: `headway report` reads it like any other."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from headway.load.question import CACHED, NOT_YET, OUTPUT, PROMPT, Question
+from headway.results.percentiles import spread_of
+from headway.results.recorder import Recorder, RunFacts, Targets
+from headway.results.result import Result
+from headway.results.seen import seen_stats
+from headway.types import OUTCOMES, Json, Request
+from headway.workload.traffic import Traffic
+
+GRAIN_NS: Final = 1000  # gaps are kept to the microsecond
+PS_PER_NS: Final = 1000
+MOST_REASONS: Final = 10
+SENT: Final = ("admitted_ps", "routed_ps", "enqueued_ps", "started_ps")
+
+
+class Book:
+    """Rows are in the order in which requests were to be sent. A request counts as begun when it was really sent.
+    `clock` gives the workload's picoseconds for the wall's nanoseconds."""
+
+    def __init__(self, endpoint: str, speed: float, clock: Callable[[int], int]) -> None:
+        self.recorder = Recorder()
+        self.endpoint, self.speed, self.clock = endpoint, speed, clock  # the endpoint answers where nobody else says so
+        self.lag_ns = array("q")
+        self.ended_ps = 0
+        self.connections = 0
+        self._gaps: Counter[int] = Counter()
+        self._targets: dict[str, int] = {}
+        self._told = 0  # answers that say how much was cached
+
+    def arrived(self, request: Request) -> int:
+        self.recorder.arrived(request.arrival_ps, request)
+        return self.recorder.rows - 1
+
+    def gap(self, ns: int, count: int = 1) -> None:
+        """Between two tokens of one answer."""
+        self._gaps[ns // GRAIN_NS] += count
+
+    def ended(self, question: Question, outcome: str, why: str, at_ns: int) -> int:
+        """When it was, by the workload's clock."""
+        recorder, row = self.recorder, question.row
+        recorder.outcome[row] = OUTCOMES.index(outcome)
+        if why:
+            recorder.reasons[row] = why
+        self.sent(question)
+        at_ps = max(self.clock(at_ns), recorder.arrival_ps[row], recorder.first_token_ps[row], recorder.started_ps[row])
+        recorder.finished_ps[row] = at_ps
+        if outcome == "completed":
+            if recorder.first_token_ps[row] == NOT_YET:
+                recorder.first_token_ps[row] = at_ps
+            recorder.output_tokens[row] = max(1, question.told(OUTPUT) or question.count)
+            recorder.prompt_tokens[row] = question.told(PROMPT) or recorder.prompt_tokens[row]
+        cached = question.told(CACHED)
+        if cached is not None:
+            self._told += 1
+            recorder.cached_tokens[row] = min(cached, recorder.prompt_tokens[row])
+        self.ended_ps = max(self.ended_ps, at_ps)
+        return at_ps
+
+    def sent(self, question: Question) -> None:
+        """When it was, and what has come of it so far."""
+        recorder, row, line = self.recorder, question.row, question.line
+        recorder.output_tokens[row] = question.count
+        if question.sent_ns == NOT_YET:
+            return
+        self.lag_ns.append(max(0, question.sent_ns - question.due_ns))
+        if line is None or not line.status:  # nobody has answered
+            return
+        recorder.instance[row] = self._targets.setdefault(line.target or self.endpoint, len(self._targets))
+        sent = max(recorder.arrival_ps[row], self.clock(question.sent_ns))
+        for name in SENT:
+            getattr(recorder, name)[row] = sent
+        if question.first_ns != NOT_YET:
+            recorder.first_token_ps[row] = max(sent, self.clock(question.first_ns))
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def result(
+        self,
+        scenario: Json,
+        traffic: Traffic,
+        block_tokens: int = 16,
+        slo: Targets | None = None,
+        tenant_slos: dict[str, Targets] | None = None,
+    ) -> Result:
+        """`scenario` is what was to come; its name, workload, seeds and targets."""
+        recorder = self.recorder
+        recorder.retried, recorder.not_issued, recorder.abandoned = (
+            traffic.retried,
+            traffic.not_issued,
+            traffic.abandoned,
+        )
+        for gap, count in sorted(self._gaps.items()):
+            recorder.gaps.extend((round(gap * GRAIN_NS * PS_PER_NS * self.speed), 0, 1, count))
+        names = self._sorted_targets()
+        begun = recorder.arrival_ps[0] if len(recorder) else 0
+        times = (recorder.finished_ps, recorder.first_token_ps, recorder.started_ps, recorder.arrival_ps)
+        facts = RunFacts(
+            started_ps=begun,
+            ended_ps=max([begun, self.ended_ps, *(max(column) for column in times if column)]),
+            block_tokens=block_tokens,
+            warmup=scenario.get("warmup", 0),
+            policy_metrics={},
+            slo=slo or Targets(),
+            tenant_slos=tenant_slos or {},
+        )
+        stats = [seen_stats(recorder, index, name, ended_ps=facts.ended_ps) for index, name in enumerate(names)]
+        result = Result.of(described(scenario, names, recorder), recorder, stats, facts)
+        result.summary()["client"] = self.client()
+        return result
+
+    def _sorted_targets(self) -> list[str]:
+        """Instances by name, and not in the order in which they happened to answer."""
+        names = sorted(self._targets, key=natural)
+        places = {self._targets[name]: place for place, name in enumerate(names)}
+        self.recorder.instance = array("i", [places.get(one, -1) for one in self.recorder.instance])
+        return names
+
+    def client(self) -> Json:
+        """How well the load was sent: in milliseconds of the wall's clock."""
+        return {
+            "speed": self.speed,
+            "lag": spread_of([lag * PS_PER_NS for lag in self.lag_ns]),
+            "connections": self.connections,
+            "told_cached": self._told,
+            "reasons": dict(Counter(self.recorder.reasons.values()).most_common(MOST_REASONS)),
+        }
+
+
+def natural(name: str) -> tuple[Any, ...]:
+    """So that instance-10 comes after instance-9."""
+    head = name.rstrip("0123456789")
+    return head, len(name) - len(head), name
+
+
+def described(scenario: Json, targets: list[str], recorder: Recorder) -> Json:
+    """What it was, in a scenario's words; `live` says that it happened once."""
+    models = [model for model in recorder.names["model"] if model]
+    return {
+        "name": scenario.get("name", "load"),
+        "live": True,
+        "seed": scenario.get("seed", {"workload": 0, "simulation": 0}),
+        "workload": scenario.get("workload", {}),
+        "cluster": {
+            "instances": max(1, len(targets)),
+            "model": ", ".join(models) or "live engines",
+            "gpu": "engine",
+            "tp": 1,
+            "latency": {"model": "live"},
+        },
+        "policies": {"routing": {"name": "endpoint"}},
+        "slo": scenario.get("slo", {"ttft": None, "tpot": None, "e2e": None}),
+        "warmup": scenario.get("warmup", 0),
+    }

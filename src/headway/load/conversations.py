@@ -1,0 +1,70 @@
+"""What clients and engine have said to each other, so that the next turn of a session goes on with it word for word.
+
+A workload's path names an answer by its key. Where the answer has come, the prompt of a later turn is all that was said
+up to there, the answer itself, and then as many words as the plan's length leaves: so a turn is as long as planned even
+where an answer was shorter, or the engine's marks between messages made the last prompt longer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from headway.load.text import Texts
+from headway.types import Request
+from headway.workload.traffic import Planned
+
+KEPT: Final = 1 << 28  # characters of conversations; beyond them the oldest is forgotten, and its next turn made up
+
+
+class Talk(Struct, frozen=True):
+    """Client and engine in turns, the client first; and how many tokens that is."""
+
+    said: tuple[str, ...]
+    tokens: int
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.said))
+
+
+class Conversations:
+    def __init__(self, texts: Texts) -> None:
+        self.texts = texts
+        self._talks: dict[int, Talk] = {}  # by the key of the last answer
+        self._size = 0
+        self._asked: dict[int, tuple[str, ...]] = {}  # of sessions, by request: what was said with it
+
+    def ask(self, request: Request) -> tuple[str, ...]:
+        """All that stands before the answer, in turns; the first and the last word are the client's."""
+        talk = self._talk(request)
+        if talk is None:
+            said: tuple[str, ...] = (self.texts.prompt(request),)
+        else:
+            said = (*talk.said, self.texts.prompt(request, min(talk.tokens, request.prompt_tokens - 1)))
+        if request.session is not None:
+            self._asked[request.id] = said
+        return said
+
+    def _talk(self, request: Request) -> Talk | None:
+        for key in reversed(request.path.keys):
+            if (talk := self._talks.get(key)) is not None:
+                return talk
+        return None
+
+    def ended(self, planned: Planned, answer: str = "", tokens: int = 0) -> None:
+        """A request has ended, with this answer; with it the engine counts so many tokens, its prompt included."""
+        said = self._asked.pop(planned.request.id, None)
+        if said is None or not answer:
+            return
+        for key in planned.request.path.keys:  # the next turn goes on from here
+            self._drop(key)
+        talk = self._talks[planned.output_key] = Talk((*said, answer), tokens)
+        self._size += talk.size
+        while self._size > KEPT:
+            self._drop(next(iter(self._talks)))
+
+    def _drop(self, key: int) -> None:
+        if (talk := self._talks.pop(key, None)) is not None:
+            self._size -= talk.size

@@ -1,0 +1,202 @@
+"""Sends the requests of a workload, each at its time whatever became of those before it.
+
+The clock is that of the workload, and passes `speed` times as fast as the wall's. A request is late where this process
+was: that is its lag, and its latencies count from when it was to be sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from time import monotonic_ns
+from typing import Any, Final
+
+from headway.load.asking import Ask, Writer
+from headway.load.book import Book
+from headway.load.greeting import greet
+from headway.load.line import Endpoint
+from headway.load.question import Question
+from headway.types import PS_PER_SECOND
+from headway.workload.traffic import NEVER, Traffic
+
+LEAD_NS: Final = 200_000_000  # before the first request
+NEAR_S: Final = 0.001  # a timer is no better than that
+Progress = Callable[[int], None]  # requests that have ended
+
+
+class Driver:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        traffic: Traffic,
+        ask: Ask,
+        speed: float = 1.0,
+        horizon_ps: int | None = None,
+        progress: Progress | None = None,
+        tick_s: float | None = None,
+        lines: int = 0,
+    ) -> None:
+        """`tick_s`: it begins at a multiple of this, by this machine's clock, when so many `lines` are open."""
+        self.loop, self.traffic, self.speed, self.progress = loop, traffic, speed, progress
+        self.lines = lines
+        self.tick_ns = 1 if tick_s is None else round(tick_s * 1e9)
+        self.horizon_ps = NEVER if horizon_ps is None else horizon_ps
+        self.writer = Writer(ask)
+        self.endpoint = Endpoint(loop, self.writer.address)
+        self.book = Book(f"{self.writer.address.host}:{self.writer.address.port}", speed, self.ps)
+        self.open: dict[int, Question] = {}  # by row
+        self.origin_ns = 0
+        self.failure: Exception | None = None
+        self.over = asyncio.Event()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._timer_ps = -1
+
+    async def run(self) -> Book:
+        """Until the last request has ended, the horizon, or Ctrl-C."""
+        await greet(self.endpoint, self.lines)
+        self.origin_ns = -(-(monotonic_ns() + LEAD_NS) // self.tick_ns) * self.tick_ns
+        with suppress(NotImplementedError, ValueError, RuntimeError):  # only where this is the main thread
+            self.loop.add_signal_handler(signal.SIGINT, self.stop)
+        try:
+            self._arm()
+            await self.over.wait()
+        finally:
+            with suppress(NotImplementedError, ValueError, RuntimeError):
+                self.loop.remove_signal_handler(signal.SIGINT)
+            self._finish()
+        if self.failure is not None:
+            raise self.failure
+        return self.book
+
+    def stop(self) -> None:
+        self.over.set()
+
+    def _fail(self, error: Exception) -> None:
+        """Nothing more can be sent: clients that are turned away again and again, a line of a trace that is none."""
+        self.failure = self.failure or error
+        self.stop()
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.open:  # it was cut off
+            self.book.ended_ps = max(self.book.ended_ps, min(self.now_ps(), self.horizon_ps))
+        for question in list(self.open.values()):
+            question.drop()
+            self.book.sent(question)
+        self.traffic.stop()
+        self.book.connections = self.endpoint.most
+        self.endpoint.close()
+
+    def spawn(self, task: Coroutine[Any, Any, None]) -> None:
+        made = self.loop.create_task(task)
+        self.tasks.add(made)
+        made.add_done_callback(self.tasks.discard)
+
+    # --- the clock ---------------------------------------------------------------------------------------------------
+
+    def ps(self, at_ns: int) -> int:
+        """The workload's time."""
+        return max(0, int((at_ns - self.origin_ns) * self.speed * 1000))
+
+    def now_ps(self) -> int:
+        return self.ps(monotonic_ns())
+
+    def seconds(self, at_ps: int) -> float:
+        """From now until then, by the wall."""
+        return (self.origin_ns - monotonic_ns()) / 1e9 + at_ps / PS_PER_SECOND / self.speed
+
+    def _arm(self) -> None:
+        at_ps = min(self.traffic.next_ps, self.horizon_ps)
+        if at_ps == self._timer_ps:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_ps = at_ps
+        if at_ps == NEVER:
+            if not self.open:
+                self.over.set()
+            return
+        left = self.seconds(at_ps)
+        if left < NEAR_S:  # it is as good as there
+            self._timer = self.loop.call_soon(self._ring)
+        else:
+            self._timer = self.loop.call_later(left - NEAR_S / 2, self._ring)
+
+    def _ring(self) -> None:
+        self._timer, self._timer_ps = None, -1
+        traffic, now = self.traffic, self.now_ps()
+        try:
+            while traffic.next_ps <= now and traffic.next_ps < self.horizon_ps:
+                self._send()
+        except Exception as error:
+            self._fail(error)
+            return
+        if now >= self.horizon_ps:
+            self.stop()
+        else:
+            self._arm()
+
+    def _send(self) -> None:
+        planned = self.traffic.take()
+        request = planned.request
+        row = self.book.arrived(request)
+        due_ns = self.origin_ns + round(request.arrival_ps / self.speed / 1000)
+        question = Question(self, planned, row, due_ns, self.writer.request(planned))
+        self.open[row] = question
+        if self.writer.talks is not None and request.session is not None:
+            question.pieces = []
+        if request.deadline_ps is not None:
+            question.alarm = self.loop.call_later(max(0.0, self.seconds(request.deadline_ps)), question.expire)
+        question.begin()
+
+    # --- what came ---------------------------------------------------------------------------------------------------
+
+    def ended(self, question: Question, outcome: str, why: str, at_ns: int) -> None:
+        del self.open[question.row]
+        try:
+            at_ps = self.book.ended(question, outcome, why, at_ns)
+            self._heard(question, outcome == "completed")
+            self.traffic.ended(question.planned.request, at_ps, outcome == "completed")
+        except Exception as error:
+            self._fail(error)
+            return
+        if self.progress is not None:
+            self.progress(len(self.book.recorder) - len(self.open))
+        if not self.open and self.traffic.next_ps == NEVER:
+            self.over.set()
+        else:
+            self._arm()
+
+    def _heard(self, question: Question, completed: bool) -> None:
+        """The next turn of a session goes on with what was said."""
+        talks, recorder, row = self.writer.talks, self.book.recorder, question.row
+        if talks is not None:
+            shown = question.shown(recorder.output_tokens[row])
+            talks.ended(question.planned, question.text() if completed else "", recorder.prompt_tokens[row] + shown)
+
+
+def drive(
+    traffic: Traffic,
+    ask: Ask,
+    speed: float = 1.0,
+    horizon_ps: int | None = None,
+    progress: Progress | None = None,
+    tick_s: float | None = None,
+    lines: int = 0,
+) -> Book:
+    """Send all of a workload to an endpoint, in a loop of its own."""
+
+    async def run() -> Book:
+        loop = asyncio.get_running_loop()
+        return await Driver(loop, traffic, ask, speed, horizon_ps, progress, tick_s, lines).run()
+
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(run())
+    return uvloop.run(run())

@@ -1,0 +1,208 @@
+"""A client's connection to the endpoint: one request at a time, its answer read event by event."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections import deque
+from time import monotonic_ns
+from typing import Any, Final, Protocol
+
+import httptools
+
+from headway.gateway.engines.backend import Address
+from headway.gateway.upstream import MOST_FREE
+
+# To the end of its line: an event counts once, also where it says its content twice, by an old and a new name.
+CONTENT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)": ?"[^"][^\n]*')
+USAGE: Final = rb'"completion_tokens"'
+ERROR: Final = re.compile(rb'^data: ?\{"(?:error"|object": ?"error")', re.MULTILINE)
+DONE: Final = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
+STREAM: Final = b"text/event-stream"
+TARGETS: Final = (b"x-headway-target", b"x-engine")  # fields that say who has answered
+SAID: Final = 1000  # bytes of an answer that is an error
+LINE: Final = 4_000_000  # bytes of a line of an answer
+
+
+class Listener(Protocol):
+    """Who waits for an answer. Times are nanoseconds of the monotonic clock."""
+
+    def content(self, count: int, events: bytes, at_ns: int) -> None:
+        """So many events with content have come, among others."""
+
+    def answered(self, line: Line, at_ns: int) -> None:
+        """The answer is complete."""
+
+    def broken(self, line: Line, at_ns: int) -> None:
+        """The connection has gone before."""
+
+
+class Line(asyncio.Protocol):
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.transport: Any = None
+        self.listener: Listener | None = None
+        self.parser: Any = httptools.HttpResponseParser(self)
+        self.uses = 0
+        self.at_ns = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.status = 0
+        self.target: str | None = None
+        self.usage = b""  # the last events that have it
+        self.said = b""  # of an error
+        self.rest = b""  # the beginning of a line
+        self.heard = self.complete = self.keep = self.until_close = False
+        self.length_known = self.streams = self.done = False  # `done`: the stream says that it is whole
+
+    # --- the transport -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, listener: Listener, data: bytes) -> None:
+        self.listener = listener
+        self.uses += 1
+        self.transport.write(data)
+
+    def data_received(self, data: bytes) -> None:
+        self.at_ns = monotonic_ns()
+        listener = self.listener
+        if listener is None:  # nobody asked
+            self.transport.abort()
+            return
+        self.heard = True
+        try:
+            self.parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._nonsense("the answer is no HTTP/1.1")
+        if len(self.rest) > LINE:
+            self._nonsense(f"a line of the answer has more than {LINE:,} bytes")
+        if self.complete:
+            self._done(listener)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.endpoint.opened -= 1
+        listener = self.listener
+        if listener is None:
+            if self in self.endpoint.free:
+                self.endpoint.free.remove(self)
+            return
+        self.at_ns = monotonic_ns()
+        if self.until_close and error is None:
+            self._flush()
+            self.listener = None
+            listener.answered(self, self.at_ns)
+        else:
+            self._lose(listener)
+
+    def _nonsense(self, why: str) -> None:
+        self.said, self.complete, self.keep = why.encode(), True, False
+
+    def _lose(self, listener: Listener) -> None:
+        self.listener = None
+        self.transport.abort()
+        listener.broken(self, self.at_ns)
+
+    def _done(self, listener: Listener) -> None:
+        self.listener = None
+        listener.answered(self, self.at_ns)
+        if self.keep and len(self.endpoint.free) < MOST_FREE:
+            self._reset()
+            self.endpoint.free.append(self)
+        else:
+            self.transport.abort()
+
+    def let_go(self) -> None:
+        """Nobody waits for the answer any more."""
+        self.listener = None
+        self.transport.abort()
+
+    # --- the parser --------------------------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name in TARGETS and (self.target is None or name == TARGETS[0]):
+            self.target = value.decode("latin-1")
+        elif name in (b"content-length", b"transfer-encoding"):
+            self.length_known = True
+        elif name == b"content-type":
+            self.streams = value.startswith(STREAM)
+
+    def on_headers_complete(self) -> None:
+        self.status = self.parser.get_status_code()
+        self.until_close = not self.length_known and self.status >= 200
+
+    def on_body(self, data: bytes) -> None:
+        if self.status >= 300:
+            self.said += data[: SAID - len(self.said)]
+            return
+        if self.rest:
+            data = self.rest + data
+        whole = data.rfind(b"\n") + 1
+        self.rest = data[whole:]
+        if whole:
+            self._read(data[:whole] if self.rest else data)
+
+    def _read(self, data: bytes) -> None:
+        """Whole lines."""
+        count = len(CONTENT.findall(data))
+        if count and self.listener is not None:
+            self.listener.content(count, data, self.at_ns)
+        if USAGE in data:
+            self.usage = data
+        if b"data" in data:
+            self.done = self.done or DONE.search(data) is not None
+            if ERROR.search(data) is not None:
+                self.said = data[:SAID]
+
+    def _flush(self) -> None:
+        """The last line may have no end."""
+        if self.rest:
+            rest, self.rest = self.rest, b""
+            self._read(rest)
+
+    def on_message_complete(self) -> None:
+        if self.status >= 200:
+            self._flush()
+            self.complete = True
+            self.keep = self.parser.should_keep_alive()
+
+
+class Endpoint:
+    """The connections to it that are free."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
+        self.loop, self.address = loop, address
+        self.free: deque[Line] = deque()
+        self.opened = 0
+        self.most = 0
+
+    def at_hand(self) -> Line | None:
+        while self.free:
+            line = self.free.pop()
+            if not line.transport.is_closing():
+                return line
+        return None
+
+    async def new(self) -> Line:
+        address = self.address
+        self.opened += 1
+        self.most = max(self.most, self.opened)
+        try:
+            _, line = await self.loop.create_connection(
+                lambda: Line(self), address.host, address.port, ssl=True if address.tls else None
+            )
+        except BaseException:
+            self.opened -= 1
+            raise
+        return line
+
+    def close(self) -> None:
+        for line in list(self.free):
+            line.transport.abort()

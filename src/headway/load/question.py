@@ -1,0 +1,157 @@
+"""One request under way: sent at its time, and its answer timed as it comes."""
+
+from __future__ import annotations
+
+import re
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from headway.load.line import Line
+from headway.workload.traffic import Planned
+
+if TYPE_CHECKING:
+    from headway.load.driver import Driver
+
+NOT_YET: Final = -1
+REFUSED: Final = (429, 503)  # an endpoint has had enough
+OUTPUT: Final = re.compile(rb'"completion_tokens": ?(\d{1,9})(?!\d)')
+PROMPT: Final = re.compile(rb'"prompt_tokens": ?(\d{1,9})(?!\d)')
+CACHED: Final = re.compile(rb'"cached_tokens": ?(\d{1,9})(?!\d)')
+TEXT: Final = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.)+)"')
+MESSAGE: Final = re.compile(rb'"message": ?"((?:[^"\\]|\\.)*)"')
+LONGEST: Final = 160  # signs of a reason
+
+
+class Question:
+    __slots__ = (
+        "alarm",
+        "count",
+        "data",
+        "driver",
+        "due_ns",
+        "first_ns",
+        "last_ns",
+        "line",
+        "over",
+        "pieces",
+        "planned",
+        "row",
+        "sent_ns",
+    )
+
+    def __init__(self, driver: Driver, planned: Planned, row: int, due_ns: int, data: bytes) -> None:
+        self.driver, self.planned, self.row, self.data = driver, planned, row, data
+        self.due_ns = due_ns  # when it is to be sent
+        self.line: Line | None = None
+        self.sent_ns = self.first_ns = self.last_ns = NOT_YET
+        self.count = 0  # tokens, as events tell
+        self.pieces: list[bytes] | None = None  # of the answer's text as JSON has it, where somebody wants it
+        self.over = False
+        self.alarm: Any = None  # of its client's patience
+
+    def begin(self) -> None:
+        line = self.driver.endpoint.at_hand()
+        if line is not None:
+            self._send(line)
+        else:
+            self.driver.spawn(self._connect())
+
+    async def _connect(self) -> None:
+        try:
+            line = await self.driver.endpoint.new()
+        except Exception as error:  # of whatever kind: nobody else would tell of this request
+            why = getattr(error, "strerror", None) or error
+            self._end("failed", f"no connection: {why}", monotonic_ns())
+            return
+        if self.over:
+            self.driver.endpoint.free.append(line)
+        else:
+            self._send(line)
+
+    def _send(self, line: Line) -> None:
+        self.line = line
+        now = monotonic_ns()
+        if self.sent_ns == NOT_YET:
+            self.sent_ns = now
+        line.send(self, self.data)
+
+    # --- the answer --------------------------------------------------------------------------------------------------
+
+    def content(self, count: int, events: bytes, at_ns: int) -> None:
+        book = self.driver.book
+        if self.first_ns == NOT_YET:
+            self.first_ns = at_ns
+        else:
+            book.gap(at_ns - self.last_ns)
+        if count > 1:  # they came together
+            book.gap(0, count - 1)
+        self.count += count
+        self.last_ns = at_ns
+        if self.pieces is not None:
+            self.pieces += TEXT.findall(events)
+
+    def answered(self, line: Line, at_ns: int) -> None:
+        if line.status >= 300:
+            outcome = "rejected" if line.status in REFUSED else "failed"
+            self._end(outcome, f"status {line.status}: {_message(line.said)}".rstrip(": "), at_ns)
+        elif line.said:
+            self._end("failed", _message(line.said), at_ns)
+        elif line.streams and not line.done:
+            self._end("failed", "the stream ended without saying that it was whole", at_ns)
+        elif not line.streams and not self.count and not line.usage:
+            self._end("failed", "the answer has no tokens", at_ns)
+        else:
+            self._end("completed", "", at_ns)
+
+    def broken(self, line: Line, at_ns: int) -> None:
+        if line.uses > 1 and not line.heard:  # an old connection that the endpoint had given up
+            self.begin()
+            return
+        self._end("failed", "the connection was lost", at_ns)
+
+    def expire(self) -> None:
+        """Its client waits no longer."""
+        if self.line is not None:
+            self.line.let_go()
+        self._end("timed_out", "the client has waited long enough", monotonic_ns())
+
+    def drop(self) -> None:
+        """The run is over."""
+        self.over = True
+        if self.alarm is not None:
+            self.alarm.cancel()
+        if self.line is not None:
+            self.line.let_go()
+
+    def _end(self, outcome: str, why: str, at_ns: int) -> None:
+        if self.over:
+            return
+        self.over = True
+        if self.alarm is not None:
+            self.alarm.cancel()
+        self.driver.ended(self, outcome, why, at_ns)
+
+    # --- what the engine tells ---------------------------------------------------------------------------------------
+
+    def told(self, pattern: re.Pattern[bytes]) -> int | None:
+        """The last that it said; some count as they go."""
+        found = [] if self.line is None else pattern.findall(self.line.usage)
+        return int(found[-1]) if found else None
+
+    def text(self) -> str:
+        """What it has answered; nothing where that cannot be read."""
+        try:
+            return msgspec.json.decode(b'"%b"' % b"".join(self.pieces or ()), type=str)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return ""
+
+    def shown(self, tokens: int) -> int:
+        """How many of its tokens are that text: what a model thinks to itself is none of it."""
+        return tokens if not self.count else tokens * min(len(self.pieces or ()), self.count) // self.count
+
+
+def _message(said: bytes) -> str:
+    found = MESSAGE.search(said)
+    return (said if found is None else found[1]).decode(errors="replace")[:LONGEST].strip()

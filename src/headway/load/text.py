@@ -1,0 +1,67 @@
+"""Prompts as text: equal beginnings are equal bytes, and a token is a word of three letters behind a space.
+
+Such words are one token each in the tokenizers that one meets, and four bytes, which is a token of the emulator's. What
+stands at a place follows from the key of the run there and from the place, so that a prompt that goes on with another's
+content begins with its text.
+"""
+
+from __future__ import annotations
+
+from hashlib import shake_128
+from typing import Final
+
+from headway.hashing import stable
+from headway.types import Request
+
+STRETCH: Final = 256  # tokens that are made at once
+KEPT: Final = 4096  # stretches that are remembered, about 1 kB each
+LETTERS: Final = """
+the and for are but not you all any can had her was one our out day get has him his how man new now old
+see two way who boy did its let put say she too use dad mom act add age ago aid aim air arm art ask ate
+bad bag bar bat bed bee bet big bit box bus buy cab cap car cat cow cry cup cut die dig dog dry due ear
+eat egg end eye fan far fat fee few fit fix fly fun gap gas got guy hat hit hot ice ill ink inn jam jar
+jet job joy key kid lab lap law lay led leg lie lip log lot low mad map may men met mix mud net nor nut
+odd off oil own pad pan pay pen per pet pie pig pin pit pop pot pub ran raw red rid rob rod row run sad
+sat saw sea set sir sit six ski sky son sum sun tax tea ten tie tip toe ton top toy try van via war web
+wet why win won yes yet zip zoo ace bay bid bow cop dam dim dot fed fig fog fox gym hen hip hub hug jaw
+kit lid mob mug nap oak pal paw pea rat rib rim rug sew shy sin sip tab tag tan tap tin tub vet wax wed
+wig wit ant ape ash bug bun cod cue den elf elm fur gem gum hay hop ivy jog keg lag mat
+"""
+WORDS: Final = tuple(f" {word}".encode() for word in LETTERS.split())
+BYTES: Final = len(WORDS[0])
+
+
+class Texts:
+    """Of prompts, with what was made last at hand."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, int], bytes] = {}
+
+    def prompt(self, request: Request, start: int = 0) -> str:
+        """Its tokens from `start` on, as many as it has; those beyond its path are its own."""
+        parts: list[bytes] = []
+        begin, path = 0, request.path
+        for key, end in zip(path.keys, path.ends, strict=True):
+            self._run(parts, key, max(begin, start), min(end, request.prompt_tokens))
+            begin = end
+        if begin < request.prompt_tokens:
+            self._run(parts, stable("own", request.id), max(begin, start), request.prompt_tokens)
+        return b"".join(parts).decode()
+
+    def _run(self, parts: list[bytes], key: int, start: int, end: int) -> None:
+        for stretch in range(start // STRETCH, -(-end // STRETCH)):
+            first = stretch * STRETCH
+            made = self._stretch(key, stretch)
+            if start > first or end < first + STRETCH:
+                made = made[(max(start, first) - first) * BYTES : (end - first) * BYTES]
+            parts.append(made)
+
+    def _stretch(self, key: int, number: int) -> bytes:
+        found = self._made.get((key, number))
+        if found is None:
+            drawn = shake_128(f"{key}.{number}".encode()).digest(STRETCH)
+            found = b"".join([WORDS[byte] for byte in drawn])
+            if len(self._made) >= KEPT:
+                del self._made[next(iter(self._made))]
+            self._made[key, number] = found
+        return found

@@ -1,0 +1,150 @@
+"""`headway twin`: each policy simulated and live, side by side, and whether both rank them alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway.experiment.contenders import Contender, contenders
+from headway.experiment.run import simulate
+from headway.load.asking import Ask
+from headway.load.run import load
+from headway.results import store
+from headway.results.result import Result
+from headway.scenario import DEFAULT, Scenario, Source
+from headway.twin.cluster import STEP_MS, check, live_cluster, pace, tick_s
+from headway.twin.warming import LINES
+from headway.types import HeadwayError, Json
+
+USUAL: Final = ("round-robin", "least-loaded", "weighted", "lmetric")
+# What is asked of a twin, each the most that it may be off.
+TTFT, HITS, SPREAD = "mean TTFT", "hit ratio", "request distribution"
+LIMITS: Final = {TTFT: 0.10, HITS: 0.02, SPREAD: 0.05}
+Progress = Callable[[int, int], None]  # requests that have ended, and all of them
+
+
+class Pair(Struct, frozen=True):
+    """One policy."""
+
+    policy: str
+    simulated: Json  # summaries
+    live: Json
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """How far the live run is off: a share of the simulated TTFT, points of the hit ratio, and the share of the
+        requests that would have to go elsewhere for instances to have as many as in simulation."""
+        simulated, live = self.simulated, self.live
+        shares = [{one["id"]: one["share"] or 0.0 for one in each["instances"]} for each in (simulated, live)]
+        moved = [abs(shares[0].get(name, 0.0) - shares[1].get(name, 0.0)) for name in {**shares[0], **shares[1]}]
+        ttft = [each["latency"]["ttft"]["mean"] for each in (simulated, live)]
+        hits = [each["cache"]["token_hit_ratio"] or 0.0 for each in (simulated, live)]
+        return {
+            TTFT: math.inf if None in ttft else (ttft[1] - ttft[0]) / ttft[0],
+            HITS: hits[1] - hits[0],
+            SPREAD: math.fsum(moved) / 2,
+        }
+
+    @property
+    def missed(self) -> list[str]:
+        return [name for name, error in self.errors.items() if abs(error) > LIMITS[name]]
+
+
+class Twin(Struct, frozen=True):
+    name: str
+    speed: float
+    requests: int
+    pairs: list[Pair]
+
+    def order(self, side: str) -> list[str]:
+        """The policies by their mean TTFT, best first."""
+        return [
+            pair.policy
+            for pair in sorted(self.pairs, key=lambda pair: getattr(pair, side)["latency"]["ttft"]["mean"] or math.inf)
+        ]
+
+    @property
+    def same_order(self) -> bool:
+        return self.order("simulated") == self.order("live")
+
+    @property
+    def agrees(self) -> bool:
+        return self.same_order and not any(pair.missed for pair in self.pairs)
+
+    def summary(self) -> Json:
+        return {
+            "name": self.name,
+            "speed": self.speed,
+            "requests": self.requests,
+            "limits": dict(LIMITS),
+            "policies": {
+                pair.policy: {
+                    "errors": pair.errors,
+                    "missed": pair.missed,
+                    "simulated": pair.simulated,
+                    "live": pair.live,
+                }
+                for pair in self.pairs
+            },
+            "order": {side: self.order(side) for side in ("simulated", "live")},
+            "same_order": self.same_order,
+            "agrees": self.agrees,
+        }
+
+
+def twin(
+    scenario: Source = DEFAULT,
+    policies: Any = None,
+    *,
+    overrides: str | tuple[str, ...] = (),
+    speed: float | None = None,
+    step_ms: float = STEP_MS,
+    output: Path | None = None,
+    progress: Progress | None = None,
+) -> Twin:
+    """Routing policies given as to `compare`; four well-known ones if none are."""
+    loaded = Scenario.load(scenario, overrides)
+    check(loaded)
+    chosen = contenders(loaded, list(USUAL) if policies is None else policies)
+    given = [(one.spec, one.beside) for one in chosen]
+    for one in chosen:
+        if given.count((one.spec, one.beside)) > 1:
+            raise HeadwayError(f"policies: {one.name} is named twice; once is enough.")
+        if one.oracle:
+            raise HeadwayError(f"policies: {one.name} asks for the truth, which no live router has; leave it out.")
+    found = pace(loaded, step_ms) if speed is None else speed
+    folders = {one.name: None if output is None else output / one.name for one in chosen}
+    for folder in folders.values():
+        if folder is not None:
+            store.check(folder / "simulated")
+            store.check(folder / "live")
+    pairs: list[Pair] = []
+    count = 0
+    for one in chosen:
+        simulated = simulate(loaded, **one.policies)
+        whole = len(simulated.requests) * len(chosen)
+        done = count
+
+        def ended(requests: int, done: int = done, whole: int = whole) -> None:
+            if progress is not None:
+                progress(done + requests, whole)
+
+        live = run_live(loaded, one, found, ended)
+        count += len(live.requests)
+        for name, result in (("simulated", simulated), ("live", live)):
+            folder = folders[one.name]
+            if folder is not None:
+                result.save(folder / name)
+        pairs.append(Pair(one.name, simulated.summary(), live.summary()))
+    return Twin(loaded.name, found, pairs[0].simulated["requests"]["arrived"], pairs)
+
+
+def run_live(loaded: Scenario, one: Contender, speed: float, progress: Callable[[int], None] | None = None) -> Result:
+    """The scenario under a policy, with emulated engines behind the gateway."""
+    with live_cluster(loaded, one.policies, speed) as url:
+        ask, ticks = Ask(url, truth=True), tick_s(loaded, speed)
+        return load(ask, loaded, speed=speed, progress=progress, tick_s=ticks, lines=LINES)

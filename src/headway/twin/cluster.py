@@ -1,0 +1,107 @@
+"""A scenario's cluster, live: emulated engines and the gateway before them, as processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import msgspec
+
+from headway.experiment.engines import engines
+from headway.scenario import Scenario
+from headway.twin.processes import Process, emulated, serving, taken
+from headway.twin.warming import meanwhile, warm
+from headway.types import PS_PER_SECOND, HeadwayError, Json
+
+STEP_MS: Final = 20.0  # of the wall's clock, that a step lasts at least
+POLL_S: Final = 0.1  # of the wall's clock, where the scenario's router is told everything at once
+OFTEN_S: Final = 0.01  # how often pages are read at most
+DIGITS: Final = 6  # of a second, to which the ticks of three processes are the same
+LONG: Final = "30d"  # nothing is forgotten, as in simulation
+GATEWAY: Final = ("admission", "priority", "flow", "routing")  # the stages that a gateway has
+
+
+def check(scenario: Scenario) -> None:
+    """Raise where a twin would not be the same."""
+    wrong = {
+        "routers: a twin has one router; leave it out": scenario.routers.count > 1,
+        "scaling: a twin's engines stay; leave it out": scenario.scaling is not None,
+        "faults: a twin's engines do not fail; leave it out": bool(scenario.faults),
+        "cluster: a twin's engines each do it all; take prefill and decode together": scenario.cluster.disaggregated(),
+    }
+    for sentence, there in wrong.items():
+        if there:
+            raise HeadwayError(f"{sentence}.")
+    signals = scenario.signals
+    if signals.poll_delay_ps and signals.poll_delay_ps >= signals.poll_interval_ps:
+        raise HeadwayError("signals.poll_delay: a twin's router has a page before the next; make it shorter.")
+
+
+def pace(scenario: Scenario, step_ms: float = STEP_MS) -> float:
+    """Simulated seconds a second, so that the shortest step lasts as long as that; two digits, and at most 1."""
+    shortest: int = min(engine.latency.run(1, 1, ())[0] for engine in engines(scenario.cluster))
+    found = min(1.0, shortest / PS_PER_SECOND / (step_ms / 1000))
+    grain = 10.0 ** (1 - math.floor(math.log10(found)))
+    return math.floor(found * grain) / grain
+
+
+@contextmanager
+def live_cluster(scenario: Scenario, policies: Mapping[str, Any], speed: float) -> Iterator[str]:
+    """Its URL, until the block ends. `policies` stand instead of the scenario's own, by stage."""
+    with TemporaryDirectory(prefix="headway-twin-") as folder:
+        file = Path(folder, "scenario.yaml")
+        file.write_bytes(msgspec.json.encode(scenario.resolved()))
+        options = ("--listen", "127.0.0.1:0", "--speed", str(speed), "--tick", str(tick_s(scenario, speed)))
+        with Process("emulate", str(file), *options) as fleet:
+            gateway = Path(folder, "gateway.yaml")
+            wanted = gateway_file(scenario, policies, speed, emulated(fleet))
+            gateway.write_bytes(msgspec.json.encode({**wanted, "policies": meanwhile(wanted["policies"])}))
+            with Process("serve", str(gateway)) as router:
+                url = serving(router)
+                warm(url, scenario, len(wanted["backends"]), speed)
+                gateway.write_bytes(msgspec.json.encode(wanted))
+                taken(router)
+                yield url
+
+
+def tick_s(scenario: Scenario, speed: float) -> float:
+    """How far apart the instants are, by the wall's clock, at which the router learns what engines report."""
+    return max(OFTEN_S, round(scenario.signals.poll_interval_ps / PS_PER_SECOND / speed or POLL_S, DIGITS))
+
+
+def gateway_file(scenario: Scenario, policies: Mapping[str, Any], speed: float, urls: Mapping[str, str]) -> Json:
+    views = [engine.view for engine in engines(scenario.cluster)]
+    backends = {}
+    for view in views:
+        backends[view.id] = {
+            "url": urls[view.id],
+            "models": list(view.serves),
+            "pool": view.pool,
+            "engine": "vllm",
+            "kv_blocks": view.kv_blocks,
+            "max_batch_size": view.max_batch_size,
+            "max_batch_tokens": view.max_batch_tokens,
+            "max_queue": view.max_queue,
+            "capacity": view.capacity,
+        }
+    own = {**scenario.policies.resolved(), **policies}
+    interval, delay = tick_s(scenario, speed), round(scenario.signals.poll_delay_ps / PS_PER_SECOND / speed, DIGITS)
+    return {
+        "listen": "127.0.0.1:0",
+        "max_backends": len(views),
+        "backends": backends,
+        "policies": {stage: own[stage] for stage in GATEWAY if stage in own},
+        "tokens": {"block_tokens": scenario.cluster.kv.block_tokens},
+        "signals": {
+            "interval": f"{interval}s",
+            "ticks": f"{delay}s",
+            "stale": f"{max(5.0, 10 * interval)}s",
+            "timeout": "5s",
+        },
+        "events": {"ttl": LONG},
+        "timeouts": {"silence": "600s"},
+    }

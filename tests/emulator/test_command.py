@@ -1,0 +1,83 @@
+"""`headway emulate` as its own process."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
+
+from headway.experiment.emulate import engine_room
+
+
+def test_it_says_where_its_engines_are_and_ends_when_told(root: Path) -> None:
+    command = [sys.executable, "-m", "headway.cli", "emulate", "--replicas", "2", "--listen", "127.0.0.1:0"]
+    command += ["--events", "tcp://127.0.0.1:0", "--speed", "10", "--model", "mine"]
+    env = {**os.environ, "PYTHONPATH": str(root / "src")}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None and process.stdout is not None
+        lines = [process.stderr.readline() for _ in range(3)]
+        urls = [found[1] for line in lines if (found := re.search(r"at (http://\S+)/v1, KV events at tcp://", line))]
+        assert len(urls) == 2 and "emulating 2 engines" in lines[2]
+        for url in urls:
+            with urllib.request.urlopen(f"{url}/v1/models", timeout=30) as answer:
+                assert b'"mine"' in answer.read()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stdout.read() == "" and process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--speed", "0"], "--speed: is above 0"),
+        (["--listen", "here"], "--listen: expected an address"),
+        (["--events", "5557"], "--events: expected an address"),
+        (["--set", "cluster.gpu=abacus"], "cluster.gpu"),
+        (["--output-tokens", "0"], "--output-tokens"),
+        (["--listen", "127.0.0.1:65534", "--replicas", "3"], "--listen: from port 65534 on there is room for 2"),
+        (
+            ["--listen", "127.0.0.1:0", "--events", "tcp://127.0.0.1:65533", "--replicas", "2"],
+            "--events: from port 65533 on there is room for 1",
+        ),
+    ],
+)
+def test_what_cannot_be_emulated_is_told_in_a_sentence(headway, options: list[str], why: str) -> None:
+    done = headway("emulate", *options)
+    assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_address_of_many_colons_is_told_as_a_url(root: Path) -> None:
+    command = [sys.executable, "-m", "headway.cli", "emulate", "--replicas", "1", "--listen", "[::1]:0"]
+    env = {**os.environ, "PYTHONPATH": str(root / "src")}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        found = re.search(r"at (http://\[::1\]:\d+)/v1", process.stderr.readline())
+        assert found is not None
+        with urllib.request.urlopen(f"{found[1]}/health", timeout=30) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_too_few_open_files_are_told_in_a_sentence(root: Path) -> None:
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+    command = [sys.executable, "-m", "headway.cli", "emulate", "--replicas", "100", "--listen", "127.0.0.1:0"]
+    env = {**os.environ, "PYTHONPATH": str(root / "src")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, preexec_fn=few)
+    assert done.returncode == 2 and "Too many open files" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_file_with_a_cluster_alone_is_enough() -> None:
+    setup, _ = engine_room({"cluster": {"instances": 3, "latency": {"model": "fixed"}}})
+    assert len(setup.engines) == 3

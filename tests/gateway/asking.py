@@ -1,0 +1,58 @@
+"""Requests to a gateway and to its admin API, by the standard library alone."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+KEY = "the-admin-key"
+ADMIN = {"listen": "127.0.0.1:0", "key_env": "TEST_ADMIN_KEY"}
+
+
+class Answer:
+    def __init__(self, status: int, headers: Any, body: bytes) -> None:
+        self.status, self.headers, self.body = status, headers, body
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def said(self) -> str:
+        """The message of an error."""
+        return str(self.json()["error"]["message"])
+
+
+def fetch(url: str, body: bytes | None = None, method: str | None = None, **fields: str) -> Answer:
+    asked = urllib.request.Request(url, body, {name.replace("_", "-"): value for name, value in fields.items()})
+    asked.method = method or asked.get_method()
+    try:
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            return Answer(answer.status, answer.headers, answer.read())
+    except urllib.error.HTTPError as error:
+        return Answer(error.code, error.headers, error.read())
+
+
+def chat(live: Any, text: str = "hello there", stream: bool = False, model: str = "m", **fields: str) -> Answer:
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "stream": stream}
+    return fetch(f"{live.url}/chat/completions", json.dumps(body).encode(), **fields)
+
+
+def component(live: Any, name: str) -> Any:
+    return next(one for one in live.app.components if type(one).__name__ == name)
+
+
+def admin(
+    live: Any, path: str, method: str = "GET", body: object = None, key: str | None = KEY, **fields: str
+) -> Answer:
+    url = f"http://127.0.0.1:{component(live, 'Admin').port}{path}"
+    if key is not None:
+        fields.setdefault("Authorization", f"Bearer {key}")
+    return fetch(url, None if body is None else json.dumps(body).encode(), method, **fields)
+
+
+def ended(live: Any) -> int:
+    """How many requests are over, and counted."""
+    groups = list(live.app.figures.groups.values())
+    return sum(count for group in groups for count in list(group.ends.values()))

@@ -1,0 +1,521 @@
+"""The agent beside an engine: what it writes to a real etcd, and that it comes back after whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
+
+from aiohttp import web
+from etcd_server import EtcdServer, free_port, started
+
+from conftest import ROOT
+from headway.cli import status
+from headway.gateway.membership.agent import Agent, Registration, advertised
+from headway.gateway.membership.agent_engine import Engine
+from headway.gateway.membership.agent_readings import Meter, Nvml, ReadingsCommand, ReadingsFile
+from headway.gateway.membership.etcd import Etcd
+from headway.gateway.membership.etcd_settings import EtcdSettings
+from headway.types import HeadwayError
+
+KEY = "/headway/nodes/a"
+METRICS = """\
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{model_name="m"} 3.0
+vllm:num_requests_waiting{model_name="m"} 2.0
+vllm:kv_cache_usage_perc{model_name="m"} 0.25
+vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1.0
+vllm:prefix_cache_hits_total{model_name="m"} %d.0
+vllm:prefix_cache_queries_total{model_name="m"} %d.0
+"""
+
+
+class FakeEngine:
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.health, self.metrics = 200, METRICS % (0, 0)
+        self.models = ["m", "m-lora"]
+        self.runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        async def health(request: web.Request) -> web.Response:
+            return web.Response(status=self.health)
+
+        async def models(request: web.Request) -> web.Response:
+            return web.json_response({"object": "list", "data": [{"id": name} for name in self.models]})
+
+        async def metrics(request: web.Request) -> web.Response:
+            return web.Response(text=self.metrics)
+
+        app = web.Application()
+        app.add_routes([web.get("/health", health), web.get("/v1/models", models), web.get("/metrics", metrics)])
+        self.runner = web.AppRunner(app)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
+
+    async def stop(self) -> None:
+        if self.runner is not None:
+            await self.runner.cleanup()
+            self.runner = None
+
+
+class Scene:
+    def __init__(self, server: EtcdServer, etcd: Etcd, engine: FakeEngine) -> None:
+        self.server, self.etcd, self.engine = server, etcd, engine
+
+    def agent(self, heartbeat_s: float = 20.0, meter: Meter | None = None, **more: Any) -> Agent:
+        registration = Registration("a", self.engine.url, **more)
+        etcd = Etcd(EtcdSettings.read(self.server.url))
+        return Agent(registration, etcd, Engine(self.engine.url), meter, heartbeat_s)
+
+    async def node(self) -> dict[str, Any] | None:
+        found = await self.etcd.get(KEY)
+        return None if found is None else json.loads(found.value)
+
+
+def play(server: EtcdServer, act: Callable[[Scene], Awaitable[None]]) -> None:
+    async def go() -> None:
+        engine, etcd = FakeEngine(), Etcd(EtcdSettings.read(server.url))
+        await engine.start()
+        try:
+            await asyncio.wait_for(act(Scene(server, etcd, engine)), 120)
+        finally:
+            await engine.stop()
+            await etcd.delete(KEY)
+            await etcd.close()
+
+    asyncio.run(go())
+
+
+async def close(*agents: Agent) -> None:
+    for agent in agents:
+        await agent.engine.close()
+        await agent.etcd.close()
+
+
+shared = pytest.fixture(started, scope="module")
+server = pytest.fixture(started)
+
+
+def test_an_agent_registers_its_engine_with_a_lease_and_tells_its_load(shared: EtcdServer) -> None:
+    async def act(scene: Scene) -> None:
+        agent = scene.agent(more={"role": "decode", "max_batch_size": 64}, version="1.2.3")
+        await agent.beat()
+        scene.engine.metrics = METRICS % (30, 40)
+        await agent.beat()
+        found = await scene.node()
+        assert found is not None
+        assert (found["url"], found["models"], found["role"]) == (scene.engine.url, ["m", "m-lora"], "decode")
+        assert (found.get("ready", True), found["version"], found["max_batch_size"]) == (True, "1.2.3", 64)
+        assert found["signals"] == {
+            "running": 3,
+            "queued": 2,
+            "kv_used": 250,
+            "kv_blocks": 1000,
+            "hit_rate": 0.75,
+        }
+        item = await scene.etcd.get(KEY)
+        assert item is not None and item.lease == agent.lease != 0
+        await close(agent)
+
+    play(shared, act)
+
+
+def test_an_engine_that_is_not_there_yet_is_registered_as_not_ready_and_asked_again(shared: EtcdServer) -> None:
+    async def act(scene: Scene) -> None:
+        await scene.engine.stop()
+        agent = scene.agent()
+        await agent.beat()
+        found = await scene.node()
+        assert found is not None and not found["ready"] and "cannot be reached" in found["why"]
+        assert not found.get("models") and not found.get("signals")
+        await scene.engine.start()
+        scene.engine.health = 503
+        await agent.beat()
+        found = await scene.node()
+        assert found is not None and found["why"] == "the engine's /health answered 503"
+        scene.engine.health = 200
+        await agent.beat()
+        found = await scene.node()
+        assert found is not None and found.get("ready", True) and found["models"] == ["m", "m-lora"]
+        scene.engine.health = 500
+        await agent.beat()
+        scene.engine.health, scene.engine.models = 200, ["other"]  # it was started anew with another model
+        await agent.beat()
+        found = await scene.node()
+        assert found is not None and found["models"] == ["other"]
+        await close(agent)
+
+    play(shared, act)
+
+
+def test_models_that_are_named_are_not_asked_for(shared: EtcdServer) -> None:
+    async def act(scene: Scene) -> None:
+        agent = scene.agent(models=("mine",))
+        await agent.beat()
+        found = await scene.node()
+        assert found is not None and found["models"] == ["mine"]
+        await close(agent)
+
+    play(shared, act)
+
+
+def test_an_engine_without_health_or_figures_is_ready_when_it_lists_models(shared: EtcdServer) -> None:
+    async def act(scene: Scene) -> None:
+        scene.engine.health, scene.engine.metrics = 404, "nothing that is known\n"
+        agent = scene.agent()
+        await agent.beat()
+        found = await scene.node()
+        assert found is not None and found.get("ready", True) and not found.get("signals")
+        await close(agent)
+
+    play(shared, act)
+
+
+def test_a_lost_lease_is_replaced(shared: EtcdServer) -> None:
+    async def act(scene: Scene) -> None:
+        agent = scene.agent()
+        await agent.beat()
+        lease = agent.lease
+        await scene.etcd.revoke(lease)
+        assert await scene.node() is None
+        await agent.beat()
+        assert await scene.node() is not None and agent.lease != lease
+        await close(agent)
+
+    play(shared, act)
+
+
+def test_a_cordon_is_not_touched_by_heartbeats(shared: EtcdServer) -> None:
+    async def act(scene: Scene) -> None:
+        agent = scene.agent()
+        await agent.beat()
+        revision, _ = await scene.etcd.put("/headway/cordon/a", b"{}")
+        for _ in range(3):
+            await agent.beat()
+        await agent.leave(0)
+        item = await scene.etcd.get("/headway/cordon/a")
+        assert item is not None and item.revision == revision
+        await scene.etcd.delete("/headway/cordon/a")
+        await close(agent)
+
+    play(shared, act)
+
+
+def test_an_agent_that_is_started_anew_takes_over_and_outlives_the_first_ones_lease(shared: EtcdServer) -> None:
+    async def act(scene: Scene) -> None:
+        first, second = scene.agent(), scene.agent()
+        await first.beat()
+        await second.beat()
+        await scene.etcd.revoke(first.lease)  # as if it had expired
+        found = await scene.node()
+        assert found is not None and found["agent"] == second.me
+        await close(first, second)
+
+    play(shared, act)
+
+
+def test_two_agents_under_one_name_are_told(shared: EtcdServer, caplog: pytest.LogCaptureFixture) -> None:
+    async def act(scene: Scene) -> None:
+        first, second = scene.agent(), scene.agent()
+        for _ in range(3):
+            await first.beat()
+            await second.beat()
+        said = [one.getMessage() for one in caplog.records if "another agent" in one.getMessage()]
+        assert len(said) == 2  # one a side
+        await close(first, second)
+
+    play(shared, act)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["with its data", "with its data lost"])
+def test_an_agent_registers_again_when_etcd_was_killed_and_is_back(
+    server: EtcdServer, lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def act(scene: Scene) -> None:
+        agent = scene.agent(heartbeat_s=60.0)
+        await agent.beat()
+        scene.server.kill()
+        for _ in range(3):
+            await agent.beat()
+        assert agent.beats == 1
+        assert len([one for one in caplog.records if "no endpoint answers" in one.getMessage()]) == 1
+        if lost:
+            scene.server.lose_data()
+        await asyncio.to_thread(scene.server.start)
+        await agent.beat()
+        found = await scene.node()
+        assert agent.beats == 2 and found is not None and found["agent"] == agent.me
+        await close(agent)
+
+    play(server, act)
+
+
+def test_an_agent_that_ends_waits_for_its_engine_and_takes_the_node_away(shared: EtcdServer) -> None:
+    async def act(scene: Scene) -> None:
+        agent, ended = scene.agent(heartbeat_s=0.05), asyncio.Event()
+        running = asyncio.create_task(agent.run(ended, 3600.0))
+        while agent.beats < 3:
+            await asyncio.sleep(0.01)
+        ended.set()
+        while (found := await scene.node()) is None or found.get("ready", True):
+            await asyncio.sleep(0.01)
+        assert found["why"] == "its agent ends" and not running.done()  # three requests run, two wait
+        scene.engine.metrics = METRICS.replace(" 3.0", " 0.0").replace(" 2.0", " 0.0") % (0, 0)
+        await running
+        assert await scene.node() is None
+
+    play(shared, act)
+
+
+@pytest.mark.parametrize(
+    ("engine", "advertise", "endpoint", "url"),
+    [
+        ("http://10.0.0.7:8000/", None, "http://10.0.0.5:2379", "http://10.0.0.7:8000"),
+        ("http://127.0.0.1:8000", "http://10.0.0.7:8000", "http://10.0.0.5:2379", "http://10.0.0.7:8000"),
+        ("http://127.0.0.1:8000", None, "http://localhost:2379", "http://127.0.0.1:8000"),
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000", "http://10.0.0.5:2379", "http://127.0.0.1:8000"),
+        ("http://gpu-7:8000", None, "http://10.0.0.5:2379", "http://gpu-7:8000"),
+    ],
+)
+def test_the_address_that_gateways_get(engine: str, advertise: str | None, endpoint: str, url: str) -> None:
+    assert advertised(engine, advertise, (endpoint,)) == url
+
+
+@pytest.mark.parametrize(
+    ("engine", "advertise"),
+    [
+        ("http://0.0.0.0:8000", None),
+        ("http://127.0.0.1:8000", "http://0.0.0.0:8000"),
+        ("http://[::]:8000", None),
+        ("http://127.0.0.1:8000", None),
+        ("http://localhost:8000", None),
+    ],
+)
+def test_an_address_that_no_gateway_could_call_is_refused_and_a_right_one_said(
+    engine: str, advertise: str | None
+) -> None:
+    with pytest.raises(HeadwayError, match=r"--advertise .*as in http://\S+:8000\.$"):
+        advertised(engine, advertise, ("http://10.0.0.5:2379",))
+
+
+# --- utilisation and power -------------------------------------------------------------------------------------------
+
+
+class FakeNvml:
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, tells: bool = True) -> None:
+        self.tells = tells
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, card: int) -> int:
+        return card
+
+    def nvmlDeviceGetUtilizationRates(self, card: int) -> SimpleNamespace:
+        if not self.tells:
+            raise self.NVMLError
+        return SimpleNamespace(gpu=40 + 20 * card)
+
+    def nvmlDeviceGetPowerUsage(self, card: int) -> int:
+        return 300_000 + 100_000 * card
+
+
+def test_the_cards_of_an_engine_count_together() -> None:
+    assert Nvml(FakeNvml()).read() == {"busy": 0.5, "watts": 700.0}
+    assert Nvml(FakeNvml(), [1]).read() == {"busy": 0.6, "watts": 400.0}
+    assert Nvml(FakeNvml(tells=False), [0]).read() == {"watts": 300.0}
+    with pytest.raises(HeadwayError, match="there is no card 2; NVML has 2"):
+        Nvml(FakeNvml(), [2])
+
+
+def test_figures_come_from_a_file_or_a_command(tmp_path: Path) -> None:
+    file = tmp_path / "readings.json"
+    file.write_text('{"busy": 0.4, "watts": 310}')
+    assert ReadingsFile(file).read() == ReadingsCommand(f"cat {file}").read() == {"busy": 0.4, "watts": 310.0}
+    os.utime(file, (1, 1))
+    for gauge, said in (
+        (ReadingsFile(file), "was written more than 60 s ago"),
+        (ReadingsFile(tmp_path / "none"), "cannot be read"),
+        (ReadingsCommand("echo no >&2; exit 3"), "failed with status 3 .no."),
+        (ReadingsCommand("echo 12"), "expected JSON"),
+        (ReadingsCommand("""echo '{"busy": 40}'"""), "busy 40"),
+        (ReadingsCommand("""echo '{"volts": 40}'"""), "volts 40"),
+    ):
+        with pytest.raises(HeadwayError, match=said):
+            gauge.read()
+
+
+def test_a_meter_gives_means_of_the_last_seconds_and_forgets_older_ones() -> None:
+    class Gauge:
+        name, next = "a test", 0.0
+
+        def read(self) -> dict[str, float]:
+            if self.next < 0:
+                raise HeadwayError("it is broken")
+            return {"watts": self.next}
+
+    now, gauge = [0.0], Gauge()
+    meter = Meter(gauge, window_s=5.0, clock=lambda: now[0])
+
+    async def act() -> None:
+        assert meter.means() == {}
+        for at, watts in ((0.0, 1000.0), (4.0, 200.0), (6.0, 400.0), (7.0, -1.0)):
+            now[0], gauge.next = at, watts
+            await meter.sample()
+        assert meter.means() == {"watts": 300.0}
+        now[0] = 20.0
+        assert meter.means() == {}
+
+    asyncio.run(act())
+
+
+# --- the verbs -------------------------------------------------------------------------------------------------------
+
+
+class Answer(NamedTuple):
+    status: int
+    out: str
+    said: str
+
+
+Verb = Callable[..., Answer]
+
+
+@pytest.fixture
+def verb(capsys: pytest.CaptureFixture[str]) -> Verb:
+    """A verb of the command line in this process, which is quicker than one of its own."""
+
+    def run(*words: str) -> Answer:
+        capsys.readouterr()
+        return Answer(status(list(words)), *capsys.readouterr())
+
+    return run
+
+
+def test_the_verb_registers_an_engine_until_sigterm(shared: EtcdServer) -> None:
+    async def act(scene: Scene) -> None:
+        scene.engine.metrics = METRICS.replace(" 3.0", " 0.0").replace(" 2.0", " 0.0") % (0, 0)
+        command = [sys.executable, "-m", "headway.cli", "agent", "--engine", scene.engine.url, "--id", "a"]
+        command += ["--etcd", shared.url, "--heartbeat", "2s", "--pool", "large", "--set", "max_batch_size=64"]
+        command += ["--readings-command", """echo '{"busy": 0.4, "watts": 310}'"""]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            while (found := await scene.node()) is None or "watts" not in found["signals"]:
+                assert process.poll() is None, process.communicate()
+                await asyncio.sleep(0.05)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            out, said = await asyncio.to_thread(process.communicate)
+        assert (found["pool"], found["max_batch_size"], found["models"]) == ("large", 64, ["m", "m-lora"])
+        assert found["signals"]["watts"] == 310 and found["signals"]["busy"] == pytest.approx(0.4)
+        assert (process.returncode, out) == (0, ""), said
+        assert "utilisation and power come from the command" in said and "is registered" in said
+        assert await scene.node() is None
+
+    play(shared, act)
+
+
+def test_operators_list_cordon_and_drain_nodes(shared: EtcdServer, verb: Verb) -> None:
+    async def act(scene: Scene) -> None:
+        async def fleet(*words: str) -> Answer:
+            return await asyncio.to_thread(verb, "fleet", *words, "--etcd", shared.url)
+
+        agent, ended = scene.agent(heartbeat_s=1.0, more={"pool": "large"}), asyncio.Event()
+        running = asyncio.create_task(agent.run(ended, 0.0))
+        while not agent.beats:
+            await asyncio.sleep(0.01)
+        listed = json.loads((await fleet("list", "--json")).out)["nodes"]
+        assert [(one["name"], one["pool"], one["ready"], one["cordoned"]) for one in listed] == [
+            ("a", "large", True, False)
+        ]
+        assert (await fleet("cordon", "a", "--why", "repairs")).said == "headway: a is cordoned\n"
+        table = (await fleet("list")).out
+        assert "ready, cordoned" in table and "repairs" in table and "25.0 %" in table
+        assert (await fleet("uncordon", "a")).said == "headway: the cordon of a is lifted\n"
+        assert (await fleet("uncordon", "a")).said == "headway: a was not cordoned\n"
+        busy = await fleet("drain", "a", "--wait", "2s")
+        assert (busy.status, busy.out) == (1, "") and "a is cordoned, but" in busy.said
+        scene.engine.metrics = METRICS.replace(" 3.0", " 0.0").replace(" 2.0", " 0.0") % (0, 0)
+        assert await fleet("drain", "a") == (0, "", "headway: a is drained\n")
+        assert (await fleet("drain", "nobody")).said == (
+            "headway: nobody is cordoned, but no agent tells what it still has to do\n"
+        )
+        assert "cordoned, not registered" in (await fleet("list")).out
+        ended.set()
+        await running
+        for name in ("a", "nobody"):
+            assert await scene.etcd.delete(f"/headway/cordon/{name}")
+
+    play(shared, act)
+
+
+def test_operators_push_policies_and_hear_what_gateways_made_of_them(
+    shared: EtcdServer, verb: Verb, tmp_path: Path
+) -> None:
+    good, wrong, foreign = (tmp_path / name for name in ("good.yaml", "wrong.yaml", "foreign.yaml"))
+    good.write_text("policies: {routing: {name: kv-aware, kv: 0.7}}")
+    wrong.write_text("routing: {name: kv-aware, kvv: 0.7}")
+    foreign.write_text("routing: evil.py:Evil")
+    push = ("fleet", "policy", "--etcd", shared.url, "--wait", "100ms")
+
+    async def answer(**status: Any) -> None:
+        async with Etcd(EtcdSettings.read(shared.url)) as etcd:
+            document = {"revision": 10**9, **status}
+            await etcd.put("/headway/routing/policy-status/g:8000", json.dumps(document).encode())
+
+    assert verb(*push).out == "no policies stand in etcd\n"
+    pushed = verb(*push, str(good))
+    assert pushed.status == 0 and "kv: 0.7" in pushed.out and "no gateway has answered" in pushed.said
+    asyncio.run(answer(accepted=False, error="there is no such policy"))
+    assert verb(*push, str(good)).status == 1
+    asyncio.run(answer(accepted=True))
+    shown = verb(*push, str(good), "--json")
+    assert shown.status == 0 and json.loads(shown.out)["gateways"]["g:8000"]["accepted"]
+    assert json.loads(shown.out)["policies"] == {"routing": {"name": "kv-aware", "kv": 0.7}}
+    for file, why in ((wrong, "kvv"), (foreign, "evil.py")):
+        refused = verb(*push, str(file))
+        assert refused.status == 2 and file.name in refused.said and why in refused.said
+    assert json.loads(verb(*push, "--json").out)["policies"] == {"routing": {"name": "kv-aware", "kv": 0.7}}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--engine", "http://0.0.0.0:8000"), "--engine: 0.0.0.0 means every address of a machine"),
+        (("--engine", "http://10.0.0.7:8000", "--set", "max_batch=3"), "Did you mean 'max_batch_size'?"),
+        (("--engine", "http://10.0.0.7:8000", "--set", "max_batch_size=many"), "--set max_batch_size: Expected"),
+        (("--engine", "http://10.0.0.7:8000", "--id", "a/b"), "--id: a node's name has letters"),
+        (("--engine", "http://10.0.0.7:8000", "--gpus", "x"), "--gpus: expected numbers"),
+        (("--engine", "http://10.0.0.7:8000", "--heartbeat", "0s"), "--heartbeat: must be longer"),
+        (("--engine", "10.0.0.7:8000"), "--engine: expected a URL"),
+        (("--engine", "http://10.0.0.7:8000", "--engine-key-env", "NOT_SET_X"), "NOT_SET_X is not set"),
+    ],
+)
+def test_wrong_options_of_the_agent_are_told(words: tuple[str, ...], said: str, verb: Verb) -> None:
+    done = verb("agent", "--etcd", "127.0.0.1:1", *words)
+    assert done.status == 2 and said in done.said, done.said
+
+
+def test_a_fleet_without_its_etcd_is_told(verb: Verb) -> None:
+    done = verb("fleet", "list", "--etcd", f"127.0.0.1:{free_port()}")
+    assert done.status == 2 and "no endpoint answers" in done.said

@@ -1,0 +1,120 @@
+"""The last decisions with what they rested on, and the reason in an answer's header."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
+pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
+
+from asking import ADMIN, KEY, admin, chat
+
+from headway.gateway.config import Config
+from headway.gateway.observing.decisions import KEPT, LONGEST_REASON, Reasons
+from headway.types import HeadwayError
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("TEST_ADMIN_KEY", KEY)
+
+
+def test_the_last_decisions_have_their_scorecards_the_newest_first(live):
+    one = live(3, admin=ADMIN, policies={"routing": "kv-aware"})
+    targets = [chat(one, f"number {number % 3} " * 60).headers["x-headway-target"] for number in range(9)]
+    found = admin(one, "/debug/decisions?last=5").json()["decisions"]
+    assert [each["request"] for each in found] == [8, 7, 6, 5, 4]
+    assert [each["target"] for each in reversed(found)] == targets[4:]
+    for each in found:
+        card = each["scorecard"]
+        assert card["picked"] == each["target"] and len(card["totals"]) == 3
+        assert max(card["totals"]) == card["totals"][card["left"].index(each["target"])]
+        assert [view["id"] for view in each["candidates"]] == ["e0", "e1", "e2"]
+        assert each["believed_tokens"] > 0
+
+
+def test_only_so_many_are_explained_a_second_and_all_where_that_is_asked(live):
+    few = live(2, admin=ADMIN, policies={"routing": "kv-aware"}, explain={"per_second": 0.01})
+    for _ in range(6):
+        chat(few)
+    assert [each["request"] for each in admin(few, "/debug/decisions").json()["decisions"]] == [0]
+    every = admin(few, "/debug/decisions?every=true").json()["decisions"]
+    assert [each["request"] for each in every] == [5, 4, 3, 2, 1, 0]
+    assert [each["scorecard"] is None for each in every] == [True] * 5 + [False]
+    none = live(1, admin=ADMIN, policies={"routing": "kv-aware"}, explain=0)
+    chat(none)
+    assert admin(none, "/debug/decisions").json() == {"decisions": []}
+    everything = live(2, admin=ADMIN, policies={"routing": "kv-aware"}, explain="all")
+    for _ in range(30):
+        chat(everything)
+    assert len(admin(everything, "/debug/decisions?last=500").json()["decisions"]) == 30
+
+
+def test_what_is_explained_is_asked_for_again_after_a_while(live):
+    one = live(2, admin=ADMIN, policies={"routing": "kv-aware"}, explain=50)
+    for _ in range(60):  # more than are explained at first
+        chat(one)
+    one.until(lambda: chat(one).status == 200 and len(one.app.decisions.explained) > 50)
+
+
+def test_to_be_explained_changes_no_decision(live):
+    found = []
+    for explain in (0, "all"):
+        one = live(3, policies={"routing": "kv-aware"}, explain=explain)
+        found.append([chat(one, f"number {number % 5} " * 60).headers["x-headway-target"] for number in range(20)])
+        one.until(one.idle)
+    assert found[0] == found[1]
+
+
+def test_decisions_are_kept_when_the_policies_are_replaced(live):
+    one = live(2, admin=ADMIN, policies={"routing": "kv-aware"})
+    chat(one)
+    admin(one, "/policies", "PUT", {"routing": "weighted"})
+    chat(one)
+    found = admin(one, "/debug/decisions").json()["decisions"]
+    assert [each["request"] for each in found] == [1, 0] and all(each["scorecard"] for each in found)
+
+
+def test_who_was_turned_away_is_told_with_why(live):
+    one = live(1, admin=ADMIN, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
+    chat(one)
+    refused = chat(one)
+    latest = admin(one, "/debug/decisions?last=1").json()["decisions"][0]
+    assert latest["decision"] == "rejected" and latest["reason"] and refused.status in (429, 503)
+
+
+@pytest.mark.parametrize("query", ["last=0", "last=513", "last=x", "last=-1", "last=", "every=maybe", "last=%C2%B2"])
+def test_a_wrong_question_is_told(live, query):
+    assert admin(live(1, admin=ADMIN), f"/debug/decisions?{query}").status == 400
+
+
+def test_only_so_many_are_kept(live):
+    one = live(1, explain="all")
+    for _ in range(KEPT + 10):
+        chat(one)
+    assert len(one.app.decisions.every) == len(one.app.decisions.explained) == KEPT
+
+
+def test_the_header_has_the_policys_reason_or_its_name(live):
+    one = live(2, policies={"routing": "session-affinity"})
+    assert chat(one, x_headway_session="s").headers["x-headway-reason"] == "first sight"
+    assert chat(one, x_headway_session="s").headers["x-headway-reason"] == "bound"
+    assert chat(live(1, policies={"routing": "random"})).headers["x-headway-reason"] == "random"
+
+
+def test_a_reason_cannot_write_a_header_of_its_own():
+    class Policies:
+        version, policies = 0, {"routing": {"name": "mine"}}
+
+    reasons = Reasons(Policies())
+    assert reasons.line("a\r\nset-cookie: x\x00\x7f") == b"x-headway-reason: a  set-cookie: x  "
+    assert reasons.line("café") == b"x-headway-reason: caf?"
+    assert len(reasons.line("x" * 5000)) == len(b"x-headway-reason: ") + LONGEST_REASON
+    assert reasons.line("") == b"x-headway-reason: mine"
+
+
+def test_a_wrong_setting_is_told_with_its_place():
+    with pytest.raises(HeadwayError, match=r"explain\.per_second: must be 0 to"):
+        Config.load({"backends": {"a": "http://x"}, "explain": -1})
+    with pytest.raises(HeadwayError, match=r"explain\.per_secnd: there is no such key"):
+        Config.load({"backends": {"a": "http://x"}, "explain": {"per_secnd": 1}})

@@ -1,0 +1,264 @@
+"""From a bundle to a live gateway in one command: through its file, its admin API, or etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
+pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
+
+from asking import ADMIN, KEY, chat, component
+from etcd_server import free_port, started
+from live_gateway import Live
+
+from headway.cli import status
+from headway.experiment.gateway_file import GatewayFile
+from headway.gateway.app import App
+from headway.gateway.config import Config
+from headway.types import HeadwayError
+
+CODE = """\
+def score(request, instance, cluster):
+    '''Warm first, then idle.'''
+    return cached_tokens(instance) - 100 * instance.inflight
+"""
+BUNDLE = f"""\
+format: 1
+name: warm first
+policies:
+  routing:
+    type: code
+    source: |
+{"".join(f"      {line}" for line in CODE.splitlines(keepends=True))}
+"""
+FILE = """\
+# What stands before our engines.
+listen: 127.0.0.1:0
+backends:
+  e0: {url: "http://127.0.0.1:@engine"}   # the first
+
+policies:
+  routing: least-loaded     # for a start
+  admission: {name: max-concurrency, max_queue: 77}
+
+# Who may look.
+admin: {listen: "127.0.0.1:@admin", key_env: TEST_ADMIN_KEY}
+"""
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("TEST_ADMIN_KEY", KEY)
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    file = tmp_path / "warm.yaml"
+    file.write_text(BUNDLE)
+    return file
+
+
+class FromFile(Live):
+    """A gateway with a file of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "gateway.yaml"
+        super().__init__(1)
+
+    async def _start(self) -> None:
+        await self.engines[0].start()
+        self.file.write_text(FILE.replace("@engine", str(self.engines[0].port)).replace("@admin", str(free_port())))
+        self.app = App(asyncio.get_running_loop(), Config.load(self.file))
+        self.server = await self.app.start()
+        self.port = self.server.sockets[0].getsockname()[1]
+
+
+@pytest.fixture
+def gateway(tmp_path):
+    one = FromFile(tmp_path)
+    yield one
+    one.stop()
+
+
+def test_a_bundle_is_written_to_the_file_and_is_in_force(gateway, bundle, capsys):
+    before = gateway.file.read_text()
+    assert status(["deploy", str(bundle), "--to", str(gateway.file), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "-  routing: least-loaded     # for a start" in shown
+        and "+      def score(request, instance, cluster):" in shown
+    )
+    assert gateway.file.read_text() == before
+    assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 0
+    shown = capsys.readouterr().out
+    assert "version 1 is in force at http://127.0.0.1:" in shown
+    assert gateway.app.policies["routing"] == {"name": "code", "source": CODE}
+    assert gateway.app.policies["admission"] == {"name": "max-concurrency", "max_queue": 77}  # of which it says nothing
+    assert chat(gateway).headers["x-headway-reason"] == "code"
+    text = gateway.file.read_text()
+    for kept in ("# What stands before our engines.\n", "# the first\n\npolicies:\n", "\n\n# Who may look.\nadmin: {"):
+        assert kept in text
+    assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 0
+    assert "nothing changes" in capsys.readouterr().out
+
+
+def test_a_canary_is_written_beside_them_and_goes_with_the_next(gateway, bundle, capsys):
+    assert status(["deploy", str(bundle), "--to", str(gateway.file), "--canary", "100%", "--yes", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["deployed"] and "version 1 is in force" in told["said"] and "+canary:" in told["diff"]
+    assert gateway.app.policies["routing"] == "least-loaded"
+    assert chat(gateway).headers["x-headway-reason"] == "canary"
+    assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 0
+    assert "canary" not in gateway.app.policies and "canary" not in gateway.file.read_text()
+    assert chat(gateway).headers["x-headway-reason"] == "code"
+
+
+def test_it_goes_to_an_admin_api_without_a_file(live, bundle, capsys):
+    one = live(2, admin=ADMIN, policies={"routing": "least-loaded"})
+    url = f"http://127.0.0.1:{component(one, 'Admin').port}"
+    given = ["deploy", str(bundle), "--admin", url, "--key-env", "TEST_ADMIN_KEY", "--yes"]
+    assert status([*given, "--canary", "0.5"]) == 0
+    assert one.app.policies["canary"]["share"] == 0.5
+    assert status(given) == 0
+    assert "version 2 is in force" in capsys.readouterr().out
+    assert one.app.policies["routing"]["name"] == "code" and "canary" not in one.app.policies
+    assert status(["deploy", str(bundle), "--admin", url, "--key-env", "NOT_SET", "--yes"]) == 2
+    assert "NOT_SET is not set" in capsys.readouterr().err
+
+
+server = pytest.fixture(started)
+
+
+def test_it_goes_to_every_gateway_through_etcd(server, live, bundle, capsys):
+    one = live(1, policies={"routing": "least-loaded"}, etcd=server.url)
+    given = ["deploy", str(bundle), "--etcd", server.url, "--yes"]
+    assert status(given) == 0
+    shown = capsys.readouterr().out
+    assert "is in force at" in shown and "+  name: code" in shown
+    assert one.app.policies["routing"]["name"] == "code"
+    assert status([*given, "--canary", "10%"]) == 0
+    one.until(lambda: one.app.policies.get("canary", {}).get("share") == 0.1)
+
+
+def test_a_source_in_the_language_is_enough(live, tmp_path, capsys):
+    source = tmp_path / "rule.py"
+    source.write_text(CODE)
+    one = live(2, admin=ADMIN, policies={"routing": "least-loaded"})
+    url = f"http://127.0.0.1:{component(one, 'Admin').port}"
+    assert status(["deploy", str(source), "--admin", url, "--key-env", "TEST_ADMIN_KEY", "--yes"]) == 0
+    assert one.app.policies["routing"]["source"] == CODE
+
+
+@pytest.mark.parametrize(
+    ("policies", "said"),
+    [
+        (
+            {
+                "routing": {
+                    "type": "code",
+                    "source": "import os\ndef score(request, instance, cluster):\n    return 1\n",
+                }
+            },
+            "nothing can be imported",
+        ),
+        ({"routing": {"name": "weighted", "scorers": {"oracle-prefix": 1}}}, "asks for the truth"),
+        ({"routing": "lmetrik"}, "no routing policy is called 'lmetrik'"),
+    ],
+)
+def test_what_may_not_run_live_is_refused_before_anything_changes(gateway, tmp_path, policies, said, capsys):
+    file, before = tmp_path / "bundle.yaml", gateway.file.read_text()
+    file.write_text(json.dumps({"format": 1, "policies": policies}))
+    assert status(["deploy", str(file), "--to", str(gateway.file), "--yes"]) == 2
+    assert said in capsys.readouterr().err
+    assert gateway.file.read_text() == before and gateway.app.plane.version == 0
+
+
+def test_where_the_gateway_cannot_be_asked_its_file_stays(gateway, bundle, capsys, monkeypatch):
+    before = gateway.file.read_text()
+    monkeypatch.setenv("TEST_ADMIN_KEY", "another")
+    assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 2
+    told = capsys.readouterr().err
+    assert "the admin API's key is missing or not the right one" in told and "stays as it is" in told
+    assert gateway.file.read_text() == before
+    monkeypatch.setenv("TEST_ADMIN_KEY", KEY)
+    gateway.file.write_text(before.replace("admin: {listen: ", "admin: {listen: '127.0.0.1:9', x: "))
+    before = gateway.file.read_text()
+    assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 2
+    assert "Connection refused" in capsys.readouterr().err and gateway.file.read_text() == before
+
+
+def test_a_bundle_is_not_written_over(bundle, capsys):
+    before = bundle.read_text()
+    assert status(["deploy", str(bundle), "--to", str(bundle), "--yes"]) == 2
+    assert "is no gateway's file" in capsys.readouterr().err and bundle.read_text() == before
+
+
+def test_nobody_is_asked_where_nobody_can_answer(gateway, bundle, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    assert status(["deploy", str(bundle), "--to", str(gateway.file)]) == 2
+    assert "--yes" in capsys.readouterr().err and gateway.app.plane.version == 0
+    for wrong in (["--canary", "0"], ["--canary", "much"], ["--etcd", "x:1"]):
+        assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes", *wrong]) == 2
+    assert status(["deploy", str(bundle)]) == 2
+
+
+@pytest.mark.parametrize(("said", "deployed"), [("y\n", True), ("no\n", False), ("", False)])
+def test_who_deploys_is_asked_beside_the_one_document(gateway, bundle, capsys, monkeypatch, said, deployed):
+    terminal = io.StringIO(said)
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert status(["deploy", str(bundle), "--to", str(gateway.file), "--json"]) == 0
+    found = capsys.readouterr()
+    assert json.loads(found.out)["deployed"] is deployed and "Deploy this?" in found.err
+
+
+def written(tmp_path: Path, text: str, **blocks: Any) -> str:
+    file = tmp_path / "g.yaml"
+    file.write_text(text)
+    return GatewayFile(file).with_blocks(blocks)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a: 1\npolicies: {routing: x}  # why\nb: 2\n", "a: 1\npolicies:  # why\n  routing: y\nb: 2\n"),
+        ("policies: bundle.yaml\n\n# of b\nb: 2\n", "policies:\n  routing: y\n\n# of b\nb: 2\n"),
+        ("policies:\n  routing: x\n  # within\n\n# of b\nb: 2\n", "policies:\n  routing: y\n\n# of b\nb: 2\n"),
+        ("b: 2", "b: 2\npolicies:\n  routing: y\n"),
+        ("policies:\n  routing: {name: code, source: |\n    x\n    }", None),
+        ("b: |\n  policies: {}\npolicies: {}", "b: |\n  policies: {}\npolicies:\n  routing: y\n"),
+        ("policies:\nb: 2\n", "policies:\n  routing: y\nb: 2\n"),
+    ],
+)
+def test_only_the_block_is_written_anew(tmp_path, before, after):
+    if after is None:
+        with pytest.raises(HeadwayError, match="not YAML"):
+            written(tmp_path, before, policies={"routing": "y"})
+    else:
+        assert written(tmp_path, before, policies={"routing": "y"}) == after
+
+
+def test_a_block_goes_and_what_cannot_be_edited_is_told(tmp_path):
+    text = "a: 1\ncanary:\n  share: 0.1\n\n# of b\nb: 2\n"
+    assert written(tmp_path, text, canary=None) == "a: 1\n\n# of b\nb: 2\n"
+    with pytest.raises(HeadwayError, match="written in braces"):
+        written(tmp_path, "{a: 1, policies: {}}", policies={"routing": "y"})
+    with pytest.raises(HeadwayError, match="edit it by hand"):
+        written(tmp_path, "policies: &p {routing: x}\nb: *p\n", policies={"routing": "y"})
+
+
+def test_the_file_is_replaced_at_once_and_keeps_its_mode_and_its_link(tmp_path):
+    real, link = tmp_path / "real.yaml", tmp_path / "link.yaml"
+    real.write_text("a: 1\n")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    file = GatewayFile(link)
+    file.write(file.with_blocks({"b": 2}))
+    assert real.read_text() == "a: 1\nb: 2\n" and link.is_symlink() and real.stat().st_mode & 0o777 == 0o640
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []

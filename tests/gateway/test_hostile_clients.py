@@ -1,0 +1,427 @@
+"""Clients that mean no good, or do not know better: each gets an answer, nobody else feels it, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import time
+
+import pytest
+
+uvloop = pytest.importorskip("uvloop", reason="the extra `gateway` is not installed")
+
+from rough import ANSWER, BODY, RoughEngine, asked, connect, read_all, reset, says, send  # noqa: E402
+
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+DATA = json.dumps(BODY).encode()
+SIZE = b"content-length: %d\r\n" % len(DATA)
+CHUNKED = b"transfer-encoding: chunked\r\n"
+CHUNK = b"%x\r\n%b\r\n0\r\n\r\n" % (len(DATA), DATA)
+SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def hostile(live, request):
+    """A gateway on either loop."""
+    made = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}[request.param]
+    return lambda engines=1, **more: live(engines, new_loop=made, **more)
+
+
+def statuses(answers: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answers)]
+
+
+def closing(data: bytes) -> bytes:
+    return data.replace(b"host: x", b"host: x\r\nconnection: close", 1)
+
+
+SHAPES = {
+    "a length and chunks": POST + SIZE + CHUNKED + b"\r\n" + CHUNK,
+    "chunks and a length": POST + CHUNKED + SIZE + b"\r\n" + CHUNK,
+    "two lengths": POST + SIZE + b"content-length: 3\r\n\r\n" + DATA,
+    "the same length twice": POST + SIZE + SIZE + b"\r\n" + DATA,
+    "two lengths in one field": POST + b"content-length: 3, 3\r\n\r\nabc",
+    "a length with a sign": POST + b"content-length: +%d\r\n\r\n" % len(DATA) + DATA,
+    "a length below nothing": POST + b"content-length: -1\r\n\r\n" + DATA,
+    "a length in hex": POST + b"content-length: 0x10\r\n\r\n" + DATA,
+    "a length of a thousand digits": POST + b"content-length: " + b"9" * 1000 + b"\r\n\r\n" + DATA,
+    "an encoding nobody knows": POST + b"transfer-encoding: gzip\r\n\r\n" + CHUNK,
+    "chunks that are not the last encoding": POST + b"transfer-encoding: chunked, gzip\r\n\r\n" + CHUNK,
+    "chunks by half a name": POST + b"transfer-encoding: xchunked\r\n\r\n" + CHUNK,
+    "a space before the colon": POST + b"transfer-encoding : chunked\r\n\r\n" + CHUNK,
+    "a folded field": POST + b"x-a: b\r\n content-length: 5\r\n" + b"\r\n" + DATA,
+    "a bare line feed": (POST + SIZE + b"\r\n").replace(b"\r\n", b"\n") + DATA,
+    "a bare carriage return": POST + b"x-a: b\rcontent-length: 3\r\n\r\nabc",
+    "a zero byte in a value": POST + b"x-a: b\0c\r\n" + SIZE + b"\r\n" + DATA,
+    "a field without a colon": POST + b"nothing\r\n" + SIZE + b"\r\n" + DATA,
+    "a chunk size that is none": POST + CHUNKED + b"\r\nzz\r\nabc\r\n0\r\n\r\n",
+    "a chunk size below nothing": POST + CHUNKED + b"\r\n-5\r\nabcde\r\n0\r\n\r\n",
+    "a chunk size beyond all": POST + CHUNKED + b"\r\nfffffffffffffffff\r\nabc\r\n0\r\n\r\n",
+    "a chunk longer than it says": POST + CHUNKED + b"\r\n3\r\nabcdef\r\n0\r\n\r\n",
+    "no version": b"POST /v1/chat/completions\r\n\r\n",
+    "another protocol": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 200,
+    "HTTP/2 by force": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "spaces in the target": b"POST /v1/chat/completions /x HTTP/1.1\r\nhost: x\r\n" + SIZE + b"\r\n" + DATA,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_two_could_read_in_two_ways_is_refused_whole(hostile, shape):
+    one = hostile()
+    answers = send(one, SHAPES[shape] + SMUGGLED)
+    assert statuses(answers) == [400], answers
+    assert one.engines[0].bodies == []
+    one.until(lambda: not one.app.clients)
+
+
+def test_a_body_in_chunks_goes_to_the_engine_with_its_length(hostile):
+    one = hostile()
+    data = b"".join(b"1;x=y\r\n%c\r\n" % byte for byte in DATA) + b"0\r\nx-sneaked: in\r\nhost: evil\r\n\r\n"
+    assert statuses(send(one, closing(POST + CHUNKED + b"\r\n" + data))) == [200]
+    assert one.engines[0].bodies == [DATA]
+    fields = one.engines[0].fields[0]
+    assert fields[b"content-length"] == b"%d" % len(DATA)
+    assert not {b"x-sneaked", b"transfer-encoding"} & set(fields)
+    assert fields[b"host"] == b"127.0.0.1:%d" % one.engines[0].port
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (POST + CHUNKED + b"\r\n1;" + b"a" * 500_000, 431),
+        (POST + CHUNKED + b"\r\n1\r\na\r\n0\r\nx: " + b"a" * 500_000, 431),
+        (POST + b"x: " + b"a" * 500_000, 431),
+        (POST + b"a: b\r\n" * 5_000, 431),
+        (POST.replace(b" HTTP", b"?" + b"a" * 500_000 + b" HTTP"), 431),
+        (POST + b"content-length: 2000000\r\n\r\n", 413),
+        (POST + CHUNKED + b"\r\n" + b"40000\r\n%b\r\n" % (b"a" * 0x40000) * 8, 413),
+    ],
+)
+def test_what_is_too_large_is_refused_before_it_is_held(hostile, data, status):
+    one = hostile(limits={"body_bytes": 1_000_000})
+    with connect(one) as sock:
+        try:
+            for start in range(0, len(data), 16384):
+                sock.sendall(data[start : start + 16384])
+        except ConnectionError:
+            pass
+        assert statuses(read_all(sock)) in ([status], [])  # a connection that is closed while one sends may lose it
+    one.until(lambda: not one.app.clients)
+    assert one.app.figures.refusals == {status: 1}
+    assert one.engines[0].bodies == []
+
+
+@pytest.mark.parametrize("begin", [b"", POST + SIZE + b"\r\n", POST + CHUNKED + b"\r\n"])
+def test_who_sends_a_byte_now_and_then_is_not_waited_for(hostile, begin):
+    one = hostile(limits={"head": "400ms", "body": "400ms"})
+    with connect(one) as sock:
+        sock.sendall(begin)
+        rest = iter(POST if not begin else b"1\r\na\r\n" * 1000)
+        try:
+            while one.app.clients or not one.app.figures.refusals:
+                sock.sendall(bytes([next(rest)]))
+                time.sleep(0.02)
+        except ConnectionError:
+            pass
+        assert statuses(read_all(sock)) in ([408], [])
+    assert one.app.figures.refusals == {408: 1}
+    assert one.engines[0].bodies == []
+
+
+def test_who_says_nothing_is_sent_away(hostile):
+    one = hostile(limits={"head": "300ms", "idle": "300ms"})
+    with connect(one) as silent, connect(one) as idle:
+        idle.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert statuses(read_all(idle)) == [200]
+        assert statuses(read_all(silent)) == [408]
+    one.until(lambda: not one.app.clients)
+
+
+# --- several requests on one connection ------------------------------------------------------------------------------
+
+
+def test_answers_come_in_the_order_of_their_requests(hostile):
+    one = hostile()
+    one.engines[0].pause = 0.01
+    stream = asked({**BODY, "stream": True})
+    health = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+    wrong = asked(b"{nope")
+    answers = send(one, health + stream + health + wrong + stream + closing(asked()))
+    assert statuses(answers) == [200, 200, 200, 400, 200, 200]
+    assert answers.count(b"[DONE]") == 2
+    one.until(one.idle)
+
+
+@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/nowhere"])
+def test_hundreds_that_are_all_turned_away_are_all_answered(hostile, path):
+    one = hostile(policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
+    request = asked(b'{"messages":[]}', path=path)
+    answers = send(one, request * 1500 + closing(request))
+    assert len(statuses(answers)) == 1501
+    assert set(statuses(answers)[1:]) <= {404, 429, 503}
+    one.until(one.idle)
+
+
+def test_what_is_no_request_does_not_take_the_one_before_it_along(hostile):
+    one = hostile()
+    one.engines[0].pause = 0.02
+    answers = send(one, asked({**BODY, "stream": True}) + b"GARBAGE\r\n\r\n")
+    assert statuses(answers) == [200, 400]
+    assert answers.count(b"data: {") == 5 and answers.count(b"[DONE]") == 1
+    one.until(one.idle)
+
+
+def test_who_asks_on_and_on_and_reads_nothing_fills_no_memory(hostile):
+    one = hostile()
+    request = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n"
+    with connect(one) as sock:
+        sock.setblocking(False)
+
+        def full() -> bool:
+            """It takes no more, and the gateway knows that nothing is read."""
+            try:
+                sock.send(request * 100)
+            except BlockingIOError:
+                return any(client.paused for client in list(one.app.clients))
+            return False
+
+        one.until(full)
+        (client,) = one.app.clients
+        assert client.transport.get_write_buffer_size() < 1_000_000
+        assert len(client.waiting) < 10_000  # of what was read at once
+        assert statuses(send(one, closing(asked()))) == [200]  # others are served
+        sock.setblocking(True)
+        assert set(statuses(sock.recv(1_000_000))) == {200}
+        reset(sock)
+    one.until(lambda: not one.app.clients)
+
+
+def test_who_sends_no_more_has_gone(hostile):
+    one = hostile()
+    one.engines[0].mode = "hang"
+    with connect(one) as sock:
+        sock.sendall(asked())
+        one.until(lambda: one.engines[0].under_way == 1)
+        sock.shutdown(socket.SHUT_WR)
+        assert read_all(sock) == b""
+    one.until(lambda: one.engines[0].cancelled == 1)
+    one.until(one.idle)
+    one.until(lambda: not one.app.clients)
+
+
+def test_clients_that_vanish_at_any_moment_leave_nothing(hostile):
+    one = hostile(2)
+    for engine in one.engines:
+        engine.pause = 0.003
+    request = asked({**BODY, "stream": True})
+    for number in range(60):
+        sock = connect(one)
+        sock.sendall(request[: len(request) * (number % 6 + 1) // 6])
+        time.sleep(0.0005 * (number % 9))
+        reset(sock)
+    one.until(one.idle)
+    one.until(lambda: not one.app.clients)
+    one.until(lambda: sum(engine.under_way for engine in one.engines) == 0)
+    assert statuses(send(one, closing(asked()))) == [200]
+
+
+# --- those who do not read -------------------------------------------------------------------------------------------
+
+
+def test_many_who_do_not_read_hold_little_and_hinder_nobody(hostile):
+    one = hostile(2)
+    for engine in one.engines:
+        engine.tokens = 100_000
+    socks = [connect(one) for _ in range(20)]
+    for sock in socks:
+        sock.sendall(asked({**BODY, "stream": True}))
+    one.until(lambda: sum(client.paused for client in list(one.app.clients)) == 20)
+    held = [client.transport.get_write_buffer_size() for client in list(one.app.clients)]
+    assert max(held) < 1_000_000
+    assert statuses(send(one, closing(asked()))) == [200]
+    for sock in socks:
+        reset(sock)
+    one.until(one.idle)
+
+
+def test_who_takes_nothing_for_too_long_is_cut_off(hostile):
+    one = hostile(limits={"unread": "300ms"})
+    one.engines[0].tokens = 100_000
+    with connect(one) as sock:
+        sock.sendall(asked({**BODY, "stream": True}))
+        one.until(lambda: one.engines[0].cancelled == 1)
+        one.until(one.idle)
+        one.until(lambda: not one.app.clients)
+    assert [end for group in one.app.figures.groups.values() for end in group.ends] == [("failed", 200)]
+
+
+def test_a_slow_client_gets_all_of_it(hostile):
+    one = hostile(limits={"unread": "1s"})
+    one.engines[0].tokens = 30_000
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        sock.settimeout(30)
+        sock.connect(("127.0.0.1", one.port))
+        sock.sendall(closing(asked({**BODY, "stream": True})))
+        found = b""
+        while piece := sock.recv(200_000):
+            found += piece
+            time.sleep(0.01)
+    assert found.count(b"data: {") == 30_000
+    assert found.endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
+    one.until(one.idle)
+
+
+def test_more_connections_than_there_may_be_are_told_so(hostile):
+    one = hostile(limits={"connections": 2})
+    first, second = connect(one), connect(one)
+    one.until(lambda: len(one.app.clients) == 2)
+    assert statuses(send(one, b"")) == [503]
+    first.close()
+    one.until(lambda: len(one.app.clients) == 1)
+    assert statuses(send(one, closing(asked()))) == [200]
+    second.close()
+
+
+def test_all_clients_together_make_it_hold_only_so_many_bytes(hostile):
+    one = hostile(limits={"held_bytes": 100_000})
+    head = POST + b"content-length: 90000\r\n\r\n"
+    with connect(one) as first:
+        first.sendall(head + b" " * 80_000)
+        one.until(lambda: one.app.held_bytes == 80_000)
+        answer = send(one, head + b" " * 80_000)
+        assert statuses(answer) == [503] and b"retry-after: 1" in answer
+        one.until(lambda: one.app.held_bytes == 80_000)
+        assert statuses(send(one, closing(asked()))) == [200]  # there is room for a small one
+        assert one.app.held_bytes == 80_000
+    one.until(lambda: one.app.held_bytes == 0 and not one.app.clients)
+
+
+def test_what_is_answered_is_held_no_longer_also_where_several_come_at_once(hostile):
+    one = hostile()
+    with connect(one) as sock:
+        sock.sendall(asked() * 3 + SMUGGLED + POST + SIZE.replace(b"content", b"x") + b"\r\n")
+        one.until(lambda: len(one.engines[0].bodies) == 3)
+        one.until(one.idle)
+        one.until(lambda: one.app.held_bytes == 0)
+    assert one.app.held_bytes == 0
+
+
+# --- where a request goes is not the request's to say ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"POST http://127.0.0.1:%d/v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n",
+        b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n",
+        b"POST //127.0.0.1:%d/v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n",
+        b"POST /v1/chat/completions/../../@127.0.0.1:%d HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n",
+    ],
+)
+def test_a_target_elsewhere_is_not_gone_to(hostile, start):
+    one, elsewhere = hostile(), RoughEngine(says(ANSWER))
+    port = int(elsewhere.url.rpartition(":")[2])
+    answers = send(one, start % (port, port) + b"connection: close\r\n" + SIZE + b"\r\n" + DATA)
+    assert len(statuses(answers)) == 1 and 400 <= statuses(answers)[0] < 500
+    assert elsewhere.connections == 0 and one.engines[0].bodies == []
+    elsewhere.close()
+
+
+def test_no_field_says_where_a_request_goes(hostile):
+    one, elsewhere = hostile(), RoughEngine(says(ANSWER))
+    place = elsewhere.url.removeprefix("http://")
+    names = ("host", "x-forwarded-host", "x-forwarded-for", "forwarded", "x-original-url", "x-rewrite-url", "via")
+    fields = "".join(f"{name}: {place}\r\n" for name in names).encode() + b"x-headway-target: elsewhere\r\n"
+    keys = ("url", "base_url", "api_base", "endpoint", "target", "backend", "host", "proxy")
+    body = {**BODY, "model": elsewhere.url, **dict.fromkeys(keys, elsewhere.url)}
+    head = b"POST /v1/chat/completions?url=%b HTTP/1.1\r\nconnection: close\r\n%b" % (elsewhere.url.encode(), fields)
+    data = json.dumps(body).encode()
+    answers = send(one, head + b"content-length: %d\r\n\r\n" % len(data) + data)
+    assert statuses(answers) == [200] and b"x-headway-target: e0" in answers
+    assert elsewhere.connections == 0
+    assert one.engines[0].fields[0][b"host"] == b"127.0.0.1:%d" % one.engines[0].port
+    elsewhere.close()
+
+
+# --- bodies ----------------------------------------------------------------------------------------------------------
+
+DEEP = 200_000
+BODIES = {
+    "nothing": b"",
+    "no object": b"[]",
+    "a number": b"1",
+    "null": b"null",
+    "half a document": DATA[:-3],
+    "two documents": DATA + DATA,
+    "bytes that are no UTF-8": b'{"model":"\xff\xfe","messages":[]}',
+    "bytes that are no UTF-8 in the prompt": b'{"model":"m","messages":[{"role":"user","content":"\xff\xfe"}]}',
+    "half a surrogate pair": b'{"model":"\\ud800","messages":[{"role":"user","content":"\\udfff"}],"user":"\\ud801"}',
+    "brackets without end": b'{"model":"m","messages":' + b"[" * DEEP,
+    "brackets in brackets": b'{"model":"m","messages":' + b"[" * DEEP + b"]" * DEEP + b"}",
+    "objects in objects": b'{"model":"m","x":' + b'{"a":' * DEEP + b"1" + b"}" * DEEP + b',"prompt":"x"}',
+    "a number beyond all": b'{"model":"m","prompt":"x","max_tokens":' + b"9" * 5000 + b"}",
+    "a number below nothing": b'{"model":"m","prompt":"x","max_tokens":-9223372036854775808}',
+    "a large number": b'{"model":"m","prompt":"x","max_tokens":9223372036854775807}',
+    "not a number": b'{"model":"m","prompt":"x","max_tokens":NaN}',
+    "a model that is a list": b'{"model":["m"],"messages":[]}',
+    "a model of a megabyte": b'{"model":"' + b"m" * 1_000_000 + b'","messages":[]}',
+    "messages that are none": b'{"model":"m","messages":"\\u0000\\u0001"}',
+    "messages that are null": b'{"model":"m","messages":null}',
+    "a stream that is a text": b'{"model":"m","messages":[],"stream":"yes"}',
+    "a user that is a number": b'{"model":"m","messages":[],"user":7}',
+    "keys twice": b'{"model":"m","model":"n","messages":[],"messages":[]}',
+    "a name that ends lines": b'{"model":"m\\r\\nx-injected: 1","messages":[]}',
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"])
+def test_whatever_a_body_is_there_is_an_answer(live, body, path):
+    one = live(1, policies={"routing": "kv-aware"})
+    one.engines[0].mode = "busy"  # which reads no body
+    answers = send(one, closing(asked(BODIES[body], path=path)))
+    assert statuses(answers)[0] in (400, 503), answers[:500]
+    assert b"x-injected" not in answers.partition(b"\r\n\r\n")[0]
+    one.until(one.idle)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "1e400", "1e400s", "-0", "inf", "9" * 5000, "9" * 5000 + "s", "1.2.3", "1e-400s", "\xb2", "0x10", "١s"],
+)
+def test_whatever_a_deadline_is_there_is_an_answer(live, text):
+    one = live(1)
+    answers = send(one, closing(asked(fields=b"x-headway-deadline: " + text.encode("utf-8") + b"\r\n")))
+    assert statuses(answers)[0] in (200, 400, 504), answers
+    one.until(one.idle)
+
+
+@pytest.mark.parametrize("method", [b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"TRACE", b"PROPFIND"])
+@pytest.mark.parametrize("path", [b"/health", b"/v1/models", b"/v1/chat/completions", b"/", b"*", b"/%00"])
+def test_other_methods_are_answered_and_the_next_request_too(live, method, path):
+    one = live(1)
+    answers = send(one, method + b" " + path + b" HTTP/1.1\r\nhost: x\r\n\r\n" + closing(asked()))
+    if method == b"HEAD":  # whose answer has no body, whatever its length says
+        rest = answers.partition(b"\r\n\r\n")[2]
+        assert rest.startswith(b"HTTP/1.1 200"), answers
+    found = statuses(answers)
+    assert len(found) == (1 if found == [400] else 2), answers
+    assert 400 <= found[0] < 500
+
+
+@pytest.mark.parametrize("place", ["intake", "plane"])
+def test_a_fault_of_the_gateways_own_is_told_and_leaves_nothing(live, monkeypatch, place):
+    one = live(1)
+
+    def fail(*anything):
+        raise RuntimeError("what nobody has thought of")
+
+    monkeypatch.setattr(getattr(one.app, place), {"intake": "request", "plane": "arrive"}[place], fail)
+    answers = send(one, asked())
+    assert statuses(answers) == [500] and b"nobody has thought" not in answers
+    monkeypatch.undo()
+    assert statuses(send(one, closing(asked()))) == [200]
+    one.until(one.idle)

@@ -1,0 +1,457 @@
+"""The daemon over its Unix socket: what it does, and what it does not let be done to it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("xxhash", reason="the extra `kvd` is not installed")
+
+from kvd_nodes import HANGS_S, block, daemon, key, run, served, until
+
+from headway.gateway.kvd import frames
+from headway.gateway.kvd.client import KvdClient
+from headway.gateway.kvd.daemon import Daemon
+from headway.gateway.kvd.errors import KvdError
+from headway.gateway.kvd.settings import Settings
+from headway.gateway.kvd.transports import register, transport
+from headway.gateway.kvd.unix import UnixTransport
+from headway.types import HeadwayError
+
+MIB = 2**20
+
+
+def test_blocks_are_put_found_and_deleted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as (_, client):
+            chain = [key(number) for number in range(10)]
+            assert await client.put({one: block(at) for at, one in enumerate(chain)}) == 10
+            assert await client.lookup(chain) == 10
+            assert await client.lookup([*chain[:4], key(99), *chain[4:]]) == 4
+            assert await client.lookup([]) == 0 and await client.get([]) == [] and await client.put({}) == 0
+            assert await client.get([chain[3], key(99), chain[0]]) == [block(3), None, block(0)]
+            assert await client.delete([chain[2], key(99)]) == 1
+            assert await client.lookup(chain) == 2
+            figures = await client.stats()
+            assert figures["blocks"]["puts"] == 10 and figures["blocks"]["misses"] == 1
+            assert figures["connections"]["open"] == 1
+
+    run(main())
+
+
+def test_it_works_the_same_on_uvloop(tmp_path: Path) -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def main() -> None:
+        async with served(tmp_path, disk={"folder": str(tmp_path / "d"), "limit": "64MiB"}) as (_, client):
+            blocks = {key(number): block(number, 3 * MIB) for number in range(6)}
+            assert await client.put(blocks) == 6
+            assert await client.get([*blocks]) == [*blocks.values()]
+            assert (await client.overlap([*blocks])).disk > 0
+
+    uvloop.run(asyncio.wait_for(main(), HANGS_S))
+
+
+def test_memory_spills_to_disk_and_a_get_brings_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, disk={"folder": str(tmp_path / "d"), "limit": "64MiB"}) as (made, client):
+            chain = [key(number) for number in range(20)]
+            for at, one in enumerate(chain):
+                await client.put({one: block(at, MIB)})
+            found = await client.overlap(chain)
+            assert found.leading == 20 and found.disk == 13 and found.ram == 7
+            assert made.store.ram_used <= 8 * MIB
+            assert await client.get(chain[:1]) == [block(0, MIB)]
+            assert (await client.overlap(chain[:1])).ram == 1
+            assert [bytes(data or b"") for data in await client.get(chain)] == [block(at, MIB) for at in range(20)]
+
+    run(main())
+
+
+def test_an_answer_longer_than_a_frame_comes_in_several(tmp_path: Path) -> None:
+    limits = {"frame": "1MiB", "in_flight": "32MiB"}
+
+    async def main() -> None:
+        async with served(tmp_path, limits=limits) as (_, client):
+            blocks = {key(number): block(number, 400_000) for number in range(9)}
+            for one, data in blocks.items():
+                await client.put({one: data})
+            assert await client.get([*blocks]) == [*blocks.values()]
+            for size in (MIB + 1, 4 * MIB - 1000):
+                with pytest.raises(KvdError, match="may carry 1,048,576 bytes") as caught:
+                    await client.put({key(1): block(1, size)})
+                assert caught.value.code == "wrong"
+            with pytest.raises(KvdError):
+                await client.put({key(1): block(1, 8 * MIB)})
+            assert await client.get([key(1)]) == [blocks[key(1)]]
+
+    run(main())
+
+
+def test_a_hand_over_that_cannot_be_held_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, held="2MiB") as (_, client):
+            assert await client.put({key(1): block(1, MIB)}, ttl_s=60) == 1
+            assert await client.put({key(2): block(2, MIB)}, ttl_s=60) == 0
+            for number in range(10, 30):
+                await client.put({key(number): block(number, MIB)})
+            assert await client.get([key(1)]) == [block(1, MIB)]
+
+    run(main())
+
+
+def test_the_socket_is_for_its_user_alone_and_a_stale_one_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "kvd.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+
+    async def main() -> None:
+        async with served(tmp_path) as (_, client):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            await client.ping()
+            with pytest.raises(HeadwayError, match="another daemon listens there"):
+                await Daemon(Settings.load({"listen": f"unix:{path}"})).start()
+            await client.ping()
+        assert not path.exists()
+        path.write_text("precious")
+        with pytest.raises(HeadwayError, match="is no socket"):
+            await Daemon(Settings.load({"listen": f"unix:{path}"})).start()
+        assert path.read_text() == "precious"
+
+    run(main())
+
+
+async def _spoken(path: Path, data: bytes) -> bytes:
+    """What comes back until the daemon ends the connection."""
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(data)
+    found = b""
+    try:
+        while more := await reader.read(1000):
+            found += more
+    except ConnectionResetError:  # it left bytes unread
+        pass
+    writer.close()
+    return found
+
+
+def test_a_malformed_frame_ends_its_own_connection_only(tmp_path: Path) -> None:
+    head = frames.frame(frames.Ping())[frames.PREFIX.size :]
+    wrong = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        frames.PREFIX.pack(b"HK", 1, len(head), 5) + head,  # blocks that no ping has
+        frames.PREFIX.pack(b"HK", 1, 2**31, 0),
+        frames.PREFIX.pack(b"HK", 1, 4, 2**32 - 1),
+        frames.PREFIX.pack(b"HK", 1, 4, 0) + b"\xff\xff\xff\xff",
+    ]
+
+    async def main() -> None:
+        async with served(tmp_path) as (made, client):
+            await client.put({key(1): block(1)})
+            for data in wrong:
+                answer = await _spoken(tmp_path / "kvd.sock", data)
+                told = frames.reply(answer[frames.PREFIX.size :], 0)
+                assert isinstance(told, frames.Failure) and told.code == "wrong"
+                assert await client.lookup([key(1)]) == 1
+            assert made.malformed == len(wrong) and made.faults == 0
+            await until(lambda: made.figures()["connections"]["open"] == 1)
+            assert made.budget.used == 0
+
+    run(main())
+
+
+def test_more_connections_than_the_limit_are_turned_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, limits={"connections": 3}) as (made, client):
+            await client.ping()
+            others = [await asyncio.open_unix_connection(str(tmp_path / "kvd.sock")) for _ in range(2)]
+            await until(lambda: made.figures()["connections"]["open"] == 3)
+            async with KvdClient(client.address) as late:
+                with pytest.raises(KvdError) as caught:
+                    await late.ping()
+                assert caught.value.code in ("busy", "unreachable")
+            assert made.turned_away == 1
+            await client.ping()
+            for _, writer in others:
+                writer.close()
+            await until(lambda: made.figures()["connections"]["open"] == 1)
+            async with KvdClient(client.address) as late:
+                await late.ping()
+
+    run(main())
+
+
+def test_slow_clients_are_given_up_and_hold_up_nobody(tmp_path: Path) -> None:
+    limits = {"stall": "200ms", "frame": "4MiB", "in_flight": "32MiB"}
+
+    async def main() -> None:
+        async with served(tmp_path, limits=limits) as (made, client):
+            await client.put({key(1): block(1, 4 * MIB)})
+            half = frames.frame(frames.Put([key(2)], [4 * MIB]), 4 * MIB) + b"x" * 1000
+            deaf = frames.frame(frames.Get([key(1)]))  # and nobody reads the answer
+            slow = []
+            for data in [half, deaf] * 6:
+                reader, writer = await asyncio.open_unix_connection(str(tmp_path / "kvd.sock"), limit=1)
+                writer.write(data)
+                slow.append((reader, writer))
+            for _ in range(20):
+                assert await client.lookup([key(1)]) == 1
+                assert made.budget.used <= 32 * MIB
+            assert await client.get([key(1)]) == [block(1, 4 * MIB)]
+            await until(lambda: made.figures()["connections"]["open"] == 1)
+            assert made.stalled == 12 and made.budget.used == 0
+            for _, writer in slow:
+                writer.transport.abort()
+
+    run(main())
+
+
+def test_a_request_may_take_long_as_long_as_it_moves(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, limits={"stall": "150ms"}) as (made, client):
+            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "kvd.sock"))
+            data = block(5, 70_000 * 10)
+            writer.write(frames.frame(frames.Put([key(5)], [len(data)]), len(data)))
+            for at in range(0, len(data), 70_000):
+                writer.write(data[at : at + 70_000])
+                await asyncio.sleep(0.05)
+            head, _ = frames.lengths(await reader.readexactly(frames.PREFIX.size), 0)
+            assert frames.reply(await reader.readexactly(head), 0) == frames.Count(1)
+            assert made.stalled == 0 and await client.get([key(5)]) == [data]
+            writer.close()
+
+    run(main())
+
+
+def test_an_idle_connection_is_closed_and_its_client_does_not_notice(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, limits={"idle": "100ms", "stall": "50ms"}) as (made, client):
+            await client.put({key(1): block(1)})
+            await until(lambda: made.figures()["connections"]["open"] == 0)
+            assert await client.lookup([key(1)]) == 1
+
+    run(main())
+
+
+def test_many_calls_at_once_share_the_channels(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with daemon(tmp_path) as (made, (address,)), KvdClient(address, channels=4, timeout_s=HANGS_S) as client:
+
+            async def one(number: int) -> None:
+                await client.put({key(number): block(number)})
+                assert await client.get([key(number)]) == [block(number)]
+
+            await asyncio.gather(*(one(number) for number in range(200)))
+            assert made.figures()["connections"]["open"] <= 4
+            assert await client.lookup([key(number) for number in range(200)]) == 200
+
+    run(main())
+
+
+def test_a_call_that_is_given_up_spoils_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as (made, client):
+            await client.put({key(1): block(1, MIB)})
+            for turns in range(12):
+                call = asyncio.create_task(client.get([key(1)] * 5))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                call.cancel()
+                await asyncio.wait([call])
+                assert await client.get([key(1)]) == [block(1, MIB)]
+            await until(lambda: made.figures()["connections"]["open"] == 1)
+            assert made.budget.used == 0
+
+    run(main())
+
+
+def test_a_daemon_that_went_and_came_back_is_found_again(tmp_path: Path) -> None:
+    disk = {"folder": str(tmp_path / "d"), "limit": "64MiB"}
+
+    async def main() -> None:
+        async with KvdClient(f"unix:{tmp_path}/kvd.sock") as client:
+            async with daemon(tmp_path, disk=disk):
+                await client.put({key(1): block(1)})
+            with pytest.raises(KvdError) as caught:
+                await client.lookup([key(1)])
+            assert caught.value.code == "unreachable"
+            with pytest.raises(KvdError, match="tried again in a moment"):
+                await client.lookup([key(1)])
+            async with daemon(tmp_path, disk=disk):
+                while True:
+                    try:
+                        assert await client.overlap([key(1)]) == (1, 0, 1), "what was in memory is on disk"
+                        break
+                    except KvdError:
+                        await asyncio.sleep(0.05)
+                assert await client.get([key(1)]) == [block(1)]
+
+    run(main())
+
+
+def test_a_daemon_that_does_not_answer_is_given_up_in_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        async def deaf(reader: Any, writer: Any) -> None:
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_unix_server(deaf, str(tmp_path / "deaf.sock"))
+        async with KvdClient(f"unix:{tmp_path}/deaf.sock", timeout_s=0.1) as client:
+            with pytest.raises(KvdError) as caught:
+                await client.lookup([key(1)])
+        assert caught.value.code == "timeout" and "no answer within 0.1 s" in str(caught.value)
+        server.close()
+
+    run(main())
+
+
+def test_what_does_not_answer_as_a_daemon_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async def other(reader: Any, writer: Any) -> None:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_unix_server(other, str(tmp_path / "other.sock"))
+        async with KvdClient(f"unix:{tmp_path}/other.sock") as client:
+            with pytest.raises(KvdError, match="does not answer as a daemon would"):
+                await client.ping()
+        server.close()
+
+    run(main())
+
+
+def test_stopping_lets_what_is_under_way_end(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with daemon(tmp_path) as (made, _):
+            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "kvd.sock"))
+            data = block(1, MIB)
+            writer.write(frames.frame(frames.Put([key(1)], [MIB]), MIB) + data[: MIB // 2])
+            await until(lambda: made.budget.used > 0)
+            stopping = asyncio.create_task(made.stop(HANGS_S))
+            await asyncio.sleep(0.05)
+            with pytest.raises(OSError):
+                await asyncio.open_unix_connection(str(tmp_path / "kvd.sock"))
+            writer.write(data[MIB // 2 :])
+            answer = await reader.read()
+            assert frames.reply(answer[frames.PREFIX.size :], 0) == frames.Count(1)
+            await stopping
+            writer.close()
+
+    run(main())
+
+
+def test_blocks_are_fetched_from_another_daemon(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    source = f"unix:{tmp_path}/a/kvd.sock"
+
+    async def main() -> None:
+        async with served(tmp_path / "a") as (first, prefill), served(tmp_path / "b", peers=[source]) as (made, decode):
+            chain = [key(number) for number in range(12)]
+            await prefill.put({one: block(at, 100_000) for at, one in enumerate(chain[:10])}, ttl_s=60)
+            await decode.put({chain[0]: block(0, 100_000)})
+            assert await decode.fetch(chain, source, ttl_s=60) == 10
+            assert await decode.lookup(chain) == 10 and made.sources.fetched == 9
+            assert await decode.get(chain[:10]) == [block(at, 100_000) for at in range(10)]
+            assert first.figures()["ram"]["held_blocks"] == 1, "those that were fetched have been read"
+            assert await decode.fetch(chain[:10], source) == 10 and made.sources.fetched == 9
+            with pytest.raises(KvdError, match="may not come from 'unix:/etc/other'") as caught:
+                await decode.fetch(chain, "unix:/etc/other")
+            assert caught.value.code == "refused"
+
+    run(main())
+
+
+def test_a_source_that_is_lost_is_told_and_what_came_stays(tmp_path: Path) -> None:
+    source = f"unix:{tmp_path}/nobody.sock"
+
+    async def main() -> None:
+        async with served(tmp_path, peers=[source]) as (_, client):
+            await client.put({key(1): block(1)})
+            with pytest.raises(KvdError, match="no daemon answers") as caught:
+                await client.fetch([key(1), key(2)], source)
+            assert caught.value.code == "failed"
+            assert await client.fetch([key(1)], source) == 1, "nothing is missing, so nobody is asked"
+
+    run(main())
+
+
+def test_a_block_longer_than_a_frame_may_be_now_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    disk = {"folder": str(tmp_path / "d"), "limit": "64MiB"}
+
+    async def main() -> None:
+        async with served(tmp_path, disk=disk) as (_, client):
+            await client.put({key(1): block(1, 3 * MIB), key(2): block(2)})
+        async with served(tmp_path, disk=disk, limits={"frame": "1MiB"}) as (made, client):
+            assert await client.get([key(1), key(2)]) == [None, block(2)]
+            assert made.faults == 0
+
+    run(main())
+
+
+def test_an_rdma_address_is_refused_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.gateway.kvd.rdma.find_library", lambda name: None)
+    with pytest.raises(HeadwayError, match="libibverbs is not on this machine"):
+        KvdClient("rdma://10.0.0.8:7072")
+    monkeypatch.setattr("headway.gateway.kvd.rdma.find_library", lambda name: "libibverbs.so.1")
+    with pytest.raises(HeadwayError, match="brings no RDMA transport of its own"):
+        KvdClient("rdma://10.0.0.8:7072")
+    with pytest.raises(HeadwayError, match="expected an address such as unix:/run"):
+        KvdClient("tcp://10.0.0.8:7072")
+
+
+def test_another_transport_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Renamed(UnixTransport):
+        async def listen(self, address: str, *rest: Any) -> Any:
+            return await super().listen(address.replace("pipe:", "unix:"), *rest)
+
+        def dialler(self, address: str, tls: Any) -> Any:
+            return super().dialler(address.replace("pipe:", "unix:"), tls)
+
+    monkeypatch.setattr("headway.gateway.kvd.transports._MADE", {})
+    register("pipe", Renamed)
+
+    async def main() -> None:
+        async with (
+            daemon(tmp_path, listen=f"pipe:{tmp_path}/p.sock"),
+            KvdClient(f"pipe:{tmp_path}/p.sock") as client,
+        ):
+            await client.ping()
+
+    run(main())
+    assert isinstance(transport("pipe:x", "listen"), Renamed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"lisen": "unix:a"}, "lisen: there is no such key"),
+        ({"listen": []}, "listen: expected an address"),
+        ({"listen": "http://x"}, "listen: expected an address such as unix:"),
+        ({"listen": "quic://127.0.0.1:0"}, "QUIC wants 'tls'"),
+        ({"listen": f"unix:/{'x' * 200}"}, "of at most 107 bytes"),
+        ({"listen": "unix:/no/such/folder/kvd.sock"}, "cannot be listened on"),
+        ({"ram": "12"}, "ram: '12' is not a size"),
+        ({"ram": "1kB"}, "ram: must be at least 1,048,576 bytes"),
+        ({"ram": "2MiB", "held": "3MiB"}, "held: is a part of 'ram'"),
+        ({"disk": {"folder": "x"}}, "disk: 'limit' is missing"),
+        ({"tls": {"ca": "a", "certificate": "b"}}, "tls: 'key' is missing"),
+        ({"limits": {"in_flight": "100MiB"}}, "limits.in_flight: must be at least 4 times 'frame'"),
+        ({"limits": {"frame": "8GiB", "in_flight": "64GiB"}}, "limits.frame: must be below 4GiB"),
+        ({"limits": {"stall": "0s"}}, "limits.stall: must be longer than nothing"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_told_with_its_place(changes: dict[str, Any], said: str) -> None:
+    async def main() -> None:
+        made = Daemon(Settings.load({"listen": "unix:/tmp/never-there.sock", **changes}))
+        await made.start()
+        await made.stop()
+
+    with pytest.raises(HeadwayError) as caught:
+        run(main())
+    assert said in str(caught.value)

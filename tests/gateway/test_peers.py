@@ -1,0 +1,191 @@
+"""Gateways that tell each other what they have under way."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
+
+from msgspec.structs import replace
+
+from headway.gateway.config import Config
+from headway.gateway.peers import PeerSettings
+from headway.types import HeadwayError
+
+openai = pytest.importorskip("openai", reason="the openai package is not installed")
+KEY = "a key that all of them know"
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+@pytest.fixture
+def pair(live, monkeypatch):
+    """Two gateways before the same two engines."""
+    monkeypatch.setenv("PEERS", KEY)
+    monkeypatch.setenv("WRONG", KEY + "!")
+    first = live(2)
+    ports = [free_port(), free_port()]
+    backends = {engine.name: f"http://127.0.0.1:{engine.port}" for engine in first.engines}
+
+    def start(keys=("PEERS", "PEERS"), **more):
+        found = []
+        for own, other, key in zip(ports, reversed(ports), keys, strict=True):
+            peers = {"listen": f"127.0.0.1:{own}", "to": [f"127.0.0.1:{other}"], "key_env": key, "interval": "10ms"}
+            found.append(live(0, backends=backends, peers={**peers, "name": f"g{own}"}, **more))
+        return first.engines, *found
+
+    return start
+
+
+def stream(one):
+    client = openai.OpenAI(base_url=one.url, api_key="sk", max_retries=0, timeout=30)
+    messages = [{"role": "user", "content": "hello " * 1000}]
+    return list(client.chat.completions.create(model="m", messages=messages, stream=True))
+
+
+def test_each_counts_what_the_other_has_under_way(pair):
+    engines, one, two = pair(policies={"routing": "least-loaded"})
+    for engine in engines:
+        engine.pause, engine.tokens = 0.05, 20
+    one.until(lambda: one.app.peers.connected and two.app.peers.connected)
+    threads = [threading.Thread(target=stream, args=(one,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    two.until(lambda: sum(view.inflight for view in two.app.plane.views) == 3)
+    assert [two.app.plane.own(place) for place in (0, 1)] == [(0, 0, 0, 0)] * 2
+    two.app.plane.control.check([counts[0] for counts in two_counts(two)])
+    stream(two)
+    for thread in threads:
+        thread.join()
+    one.until(one.idle)
+    two.until(two.idle)
+
+
+def two_counts(two):
+    (peer,) = two.app.plane.peers.values()
+    return [peer.get(place, (0, 0, 0, 0)) for place in range(len(two.app.plane.views))]
+
+
+def test_each_learns_where_the_other_has_sent_prompts(pair):
+    _, one, two = pair(policies={"routing": "lmetric"})
+    one.until(lambda: one.app.peers.connected and two.app.peers.connected)
+    stream(one)
+    two.until(lambda: any(two.app.plane.control.indexes[0].size(place) for place in (0, 1)))
+
+
+def broken_stream(one):
+    with pytest.raises(openai.APIError):
+        stream(one)
+
+
+def test_what_a_lost_peer_had_under_way_is_forgotten(pair):
+    engines, one, two = pair()
+    for engine in engines:
+        engine.pause, engine.tokens = 0.05, 200
+    one.until(lambda: one.app.peers.connected and two.app.peers.connected)
+    thread = threading.Thread(target=broken_stream, args=(one,))
+    thread.start()
+    two.until(lambda: sum(view.inflight for view in two.app.plane.views) == 1)
+    one.call(one.app.peers.stop())
+    two.until(two.idle)
+    one.call(one.app.drain(0))
+    thread.join()
+
+
+def test_a_peer_that_comes_again_before_its_loss_is_noticed_is_counted_once(pair):
+    _, one, two = pair()
+    one.until(lambda: one.app.peers.connected and two.app.peers.connected)
+    name = two.app.config.peers.name
+    one.until(lambda: name in one.app.peers._heard)
+    plane = one.app.plane
+
+    async def as_if_it_had_something():
+        plane.heard(one.app.now_ps(), name, {0: (5, 500, 50, 0)}, [])
+
+    one.call(as_if_it_had_something())
+    former = one.app.peers._heard[name]
+    two.call(again(two))
+    one.until(lambda: one.app.peers._heard.get(name) not in (None, former))
+    one.until(one.idle)
+    stream(two)
+    one.until(one.idle)
+
+
+async def again(two):
+    """Its end of the connection stays open, as of a machine that has lost its network for a while."""
+    (where,) = two.app.config.peers.to
+    two.app.loop.create_task(two.app.peers._tell(where))
+
+
+def test_who_leaves_does_not_stand_for_the_next_of_its_name(live):
+    one = live(2)
+    (first, second) = one.app.fleet.members
+
+    async def change():
+        first.view.inflight += 1  # so that it cannot go yet
+        members = dict(one.app.fleet.sources["file"])
+        members["e0"] = replace(members["e0"], url=members["e1"].url)
+        one.app.fleet.offer("file", members)
+        found = one.app.fleet.called
+        first.view.inflight -= 1
+        return found
+
+    found = one.call(change())
+    assert list(found) == ["e0", "e1"]
+    assert found["e0"] is one.app.fleet.names["e0"] is not first
+    assert found["e1"] is second
+
+
+def test_who_does_not_know_the_key_is_turned_away(pair):
+    engines, one, two = pair(keys=("PEERS", "WRONG"))
+    for engine in engines:
+        engine.pause, engine.tokens = 0.02, 20
+    stream(one)
+    stream(two)
+    assert not one.app.plane.peers
+    assert not two.app.plane.peers
+
+
+def test_what_is_no_message_ends_that_connection_alone(pair):
+    _, one, two = pair()
+    one.until(lambda: one.app.peers.connected and two.app.peers.connected)
+    host, port = one.app.config.peers.listen.split(":")
+    for junk in (b"", b"\x00" * 10, b"\xff" * 5000):
+        with socket.create_connection((host, int(port)), timeout=30) as sock:
+            sock.sendall(junk)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(4096):
+                pass
+    stream(one)
+    two.until(two.idle)
+
+
+def test_an_order_goes_for_all_processes(live, tmp_path):
+    where = [f"unix:{tmp_path}/{number}" for number in range(2)]
+    first = live(2)
+    backends = {engine.name: f"http://127.0.0.1:{engine.port}" for engine in first.engines}
+    both = []
+    for number in range(2):
+        settings = PeerSettings(where[number], (where[1 - number],), KEY.encode(), f"w{number}", 0.01, True)
+        both.append(live(0, backends=backends, with_peers=settings))
+    one, two = both
+    one.until(lambda: one.app.peers.connected and two.app.peers.connected)
+    one.loop.call_soon_threadsafe(one.app.orders.give, "cordon", "e1")
+    one.loop.call_soon_threadsafe(one.app.orders.give, "swap", {"routing": "round-robin"})
+    two.until(lambda: two.app.plane.views[1].state == "draining" and two.app.policies["routing"] == "round-robin")
+    one.loop.call_soon_threadsafe(one.app.orders.give, "uncordon", "e1")
+    two.until(lambda: two.app.plane.views[1].state == "ready")
+
+
+def test_a_key_that_is_too_short_is_refused(monkeypatch):
+    monkeypatch.setenv("PEERS", "short")
+    peers = {"listen": "127.0.0.1:1", "to": [], "key_env": "PEERS"}
+    with pytest.raises(HeadwayError, match="16 signs at least"):
+        Config.load({"backends": {"a": "http://x:1"}, "peers": peers})

@@ -1,0 +1,200 @@
+"""Live traffic as run folders that the other commands read."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
+
+import fake_engine
+from asking import chat, fetch
+
+from headway.experiment.explain import explain
+from headway.gateway.config import Config
+from headway.report.page import report
+from headway.results.result import Result
+from headway.types import HeadwayError
+
+
+def written(live, folder: Path) -> list[Result]:
+    """All that was written of a gateway, which ends."""
+    records = live.app.records
+    live.call(records.stop())
+    return [Result.load(place) for place in sorted(folder.glob("*/*"))]
+
+
+def test_a_folder_tells_what_became_of_each_request(live, tmp_path):
+    one = live(3, records=str(tmp_path / "traffic"), policies={"routing": "kv-aware"}, explain="all")
+    targets = []
+    for number in range(20):
+        answer = chat(one, f"number {number % 4} " * 60, stream=number % 2 == 0, x_headway_tenant=f"t{number % 2}")
+        targets.append(answer.headers["x-headway-target"])
+    one.engines[0].mode = one.engines[1].mode = one.engines[2].mode = "error"
+    assert chat(one).status == 500
+    one.until(one.idle)
+    (result,) = written(one, tmp_path / "traffic")
+    names, requests = result.instance_ids(), result.requests
+    assert [names[index] for index in requests["instance"][:20]] == targets
+    assert requests["outcome"] == ["completed"] * 20 + ["failed"]
+    assert requests["reason"][20] == "status 500" and requests["tenant"][:2] == ["t0", "t1"]
+    assert requests["output_tokens"][:4] == [5, 7, 5, 7]
+    for arrival, sent, first, finished in zip(
+        *(requests[name][:20] for name in ("arrival_ps", "routed_ps", "first_token_ps", "finished_ps")), strict=True
+    ):
+        assert arrival <= sent <= first <= finished
+    assert result.summary()["requests"]["completed"] == 20
+    assert sum(each["requests"] for each in result.summary()["instances"]) == 21
+    assert [tenant["id"] for tenant in result.summary()["tenants"]] == ["default", "t0", "t1"]
+    assert result.decisions is not None and len(result.decisions) >= 21
+    first = result.decisions[0]
+    assert (first.request, len(first.candidates), len(first.totals)) == (0, 3, 3)
+    assert names[first.target] == targets[0]
+
+
+def test_report_and_explain_work_on_it(live, tmp_path, headway):
+    one = live(2, records=str(tmp_path / "traffic"), policies={"routing": "kv-aware"})
+    for number in range(12):
+        chat(one, f"number {number % 3} " * 60, stream=True)
+    one.until(one.idle)
+    written(one, tmp_path / "traffic")
+    (folder,) = (tmp_path / "traffic").glob("*/*")
+    page = report(folder, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "live traffic" in page and "To run it again" not in page and "kv-aware" in page
+    told = explain(folder, 4)
+    assert told["decision"]["target"] in ("e0", "e1") and told["decision"]["live"]
+    assert told["request"]["believed_tokens"] > 0 and told["request"]["cached_tokens"] is None
+    done = headway("explain", str(folder), "4")
+    assert done.returncode == 0 and "it was live, and cannot be simulated again" in " ".join(done.stdout.split())
+    for verb in ("summarize", "timeline"):
+        assert headway(verb, str(folder), cwd=tmp_path).returncode == 0
+
+
+def test_what_engines_tell_of_their_cache_is_what_counts(live, tmp_path, monkeypatch):
+    usage = {"prompt_tokens": 200, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 96}}
+    said = fake_engine.Connection.say
+    monkeypatch.setattr(
+        fake_engine.Connection, "say", lambda self, status, body: said(self, status, {**body, "usage": usage})
+    )
+    one = live(1, records=str(tmp_path), policies={"routing": "kv-aware"})
+    for _ in range(3):
+        chat(one, "the same again " * 60)
+    one.until(one.idle)
+    (result,) = written(one, tmp_path)
+    assert result.requests["prompt_tokens"] == [200] * 3 and result.requests["cached_tokens"] == [96] * 3
+    assert result.requests["predicted_tokens"][0] == 0 < result.requests["predicted_tokens"][1]
+    assert result.summary()["shadow"]["unexpected_hits"] == 1
+
+
+def test_a_folder_holds_so_many_requests_and_is_called_after_its_first(live, tmp_path):
+    one = live(2, records={"folder": str(tmp_path), "requests": 5})
+    for _ in range(12):
+        chat(one)
+        one.until(lambda: one.app.records.writing == 0)
+    one.until(one.idle)
+    found = written(one, tmp_path)
+    assert [len(result.requests) for result in found] == [5, 5, 2]
+    assert [place.name for place in sorted(tmp_path.glob("0001/*"))] == ["000000000", "000000005", "000000010"]
+
+
+def test_other_policies_begin_another_folder(live, tmp_path):
+    one = live(2, records=str(tmp_path), policies={"routing": "round-robin"})
+    chat(one)
+    one.until(one.idle)
+    one.loop.call_soon_threadsafe(one.app.swap, {"routing": "kv-aware"}, "test")
+    one.until(lambda: one.app.plane.version == 1)
+    chat(one)
+    one.until(one.idle)
+    found = written(one, tmp_path)
+    assert [result.scenario["policies"]["routing"] for result in found] == ["round-robin", "kv-aware"]
+    assert [len(result.requests) for result in found] == [1, 1]
+
+
+def test_an_engine_that_takes_anothers_place_begins_another_folder(live, tmp_path):
+    one, other = live(1, records=str(tmp_path), max_backends=1), live(1)
+    chat(one)
+    one.until(one.idle)
+
+    async def replaced() -> None:
+        spec = Config.load({"backends": {"new": f"http://127.0.0.1:{other.engines[0].port}"}}).backends
+        one.app.fleet.offer("file", {})
+        one.app.fleet.sweep()
+        one.app.fleet.offer("file", spec)
+
+    one.call(replaced())
+    assert chat(one).headers["x-headway-target"] == "new"
+    one.until(one.idle)
+    found = written(one, tmp_path)
+    assert [list(result.instance_ids().values()) for result in found] == [["e0"], ["new"]]
+
+
+def test_who_is_under_way_at_the_end_is_in_flight(live, tmp_path):
+    one = live(1, records=str(tmp_path))
+    one.engines[0].mode = "hang"
+    asking = threading.Thread(target=lambda: _lost(one), daemon=True)
+    asking.start()
+    one.until(lambda: one.engines[0].under_way == 1)
+    (result,) = written(one, tmp_path)
+    assert result.requests["outcome"] == ["in_flight"] and result.requests["finished_ps"] == [-1]
+
+
+def test_all_stretches_that_are_open_at_the_end_are_written(live, tmp_path):
+    """Each has one that never ends; more of them than are written at a time."""
+    one = live(1, records={"folder": str(tmp_path), "requests": 1})
+    for number in range(4):
+        one.engines[0].mode = "hang"
+        threading.Thread(target=lambda: _lost(one), daemon=True).start()
+        one.until(lambda wanted=number + 1: one.engines[0].under_way == wanted)
+        one.engines[0].mode = "ok"
+        chat(one)
+    one.until(lambda: len(one.app.records.pending) == 4)
+    one.call(one.app.drain(0))
+    found = [Result.load(place) for place in sorted(tmp_path.glob("*/*"))]
+    assert [result.requests["outcome"] for result in found] == [["failed", "completed"]] * 4
+    assert one.app.records.lost == 0
+
+
+def _lost(one):
+    with suppress(OSError):  # the gateway ends first
+        chat(one)
+
+
+def test_each_process_has_a_folder_of_its_own(live, tmp_path):
+    first, second = live(1, records=str(tmp_path)), live(1, records=str(tmp_path))
+    assert [one.app.records.place.name for one in (first, second)] == ["0001", "0002"]
+    for one in (first, second):
+        chat(one)
+        one.until(one.idle)
+        written(one, tmp_path)
+    assert len(list(tmp_path.glob("*/000000000/manifest.json"))) == 2
+
+
+def test_no_decisions_are_kept_where_they_are_not_wanted(live, tmp_path):
+    one = live(1, records={"folder": str(tmp_path), "decisions": False})
+    chat(one)
+    one.until(one.idle)
+    (result,) = written(one, tmp_path)
+    assert result.decisions is None and len(result.requests) == 1
+
+
+def test_an_embedding_and_a_refusal_are_written_too(live, tmp_path):
+    one = live(1, records=str(tmp_path), policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
+    fetch(f"{one.url}/embeddings", json.dumps({"model": "m", "input": ["a"]}).encode())
+    assert chat(one).status in (429, 503)
+    one.until(one.idle)
+    (result,) = written(one, tmp_path)
+    assert result.requests["kind"] == ["embedding", "chat"]
+    assert result.requests["outcome"] == ["completed", "rejected"] and result.requests["instance"] == [0, -1]
+    assert result.decisions is not None and [one.verdict for one in result.decisions.verdicts] == ["rejected"]
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path, live):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HeadwayError, match=r"records: .* cannot be written"):
+        live(1, records=str(tmp_path / "file"))
+    with pytest.raises(HeadwayError, match=r"records\.roll: must be longer than nothing"):
+        Config.load({"backends": {"a": "http://x"}, "records": {"folder": "x", "roll": "0s"}})

@@ -1,0 +1,357 @@
+"""What engines report of themselves, and what holds when they do not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
+pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
+pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
+
+from headway.gateway.app import App
+from headway.gateway.config import Config
+from headway.gateway.signals.reading import Hits, Mean, Reading, cleaned
+from headway.gateway.signals.signals import Signals, SignalSettings
+from headway.types import PS_PER_SECOND, HeadwayError, Path, Request
+
+PAGE = """\
+vllm:num_requests_running{{engine="0",model_name="m"}} {running}.0
+vllm:num_requests_waiting{{engine="0",model_name="m"}} {queued}.0
+vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {usage}
+vllm:prefix_cache_hits_total{{engine="0",model_name="m"}} {hits}.0
+vllm:prefix_cache_queries_total{{engine="0",model_name="m"}} {queries}.0
+vllm:cache_config_info{{block_size="32",engine="0",num_gpu_blocks="1000"}} 1.0
+DCGM_FI_DEV_POWER_USAGE{{gpu="0"}} {watts}
+DCGM_FI_PROF_SM_ACTIVE{{gpu="0"}} {busy}
+"""
+
+
+def page(running=3, queued=2, usage=0.25, hits=0, queries=0, watts=300, busy=0.5):
+    return PAGE.format(running=running, queued=queued, usage=usage, hits=hits, queries=queries, watts=watts, busy=busy)
+
+
+class Bench:
+    """A gateway that is not started, whose clock the test moves."""
+
+    def __init__(self, engines=3, **settings):
+        self.now = PS_PER_SECOND
+        backends = {f"e{number}": f"http://127.0.0.1:{9000 + number}" for number in range(engines)}
+        self.app = App(asyncio.new_event_loop(), Config.load({"backends": backends}))
+        self.app.now_ps = lambda: self.now
+        self.signals = Signals(self.app, SignalSettings(**settings))
+        self.backends = self.app.fleet.members
+        self.views = [backend.view for backend in self.backends]
+        for backend in self.backends:
+            self.signals.readings[backend] = Reading()
+        self.requests = 0
+
+    def pass_time(self, seconds):
+        self.now += round(seconds * PS_PER_SECOND)
+        for backend in self.backends:
+            self.signals.check(backend)
+
+    def send(self, tokens=160):
+        """One request; the view of whom it went to."""
+        self.requests += 1
+        answer = self.app.plane.arrive(self.now, Request(self.requests, self.now, tokens, Path((), ())))
+        return answer.view
+
+
+@pytest.fixture
+def bench():
+    made = []
+
+    def start(*given, **more):
+        made.append(Bench(*given, **more))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.app.loop.close()
+
+
+def test_a_page_becomes_what_policies_see(bench):
+    one = bench()
+    one.signals.heard(one.backends[0], page(hits=50, queries=200))
+    view = one.views[0]
+    assert (view.queued, view.running, view.observed_at) == (2, 3, one.now)
+    assert (view.kv_blocks, view.kv_used) == (2000, 500)  # 1,000 blocks of 32 tokens are 2,000 of 16
+    assert (view.hit_rate, view.busy, view.watts) == (0.25, 0.5, 300)
+    assert one.signals.ages(one.backends[0])["queued"] == 0
+    one.now += 2 * PS_PER_SECOND
+    assert one.signals.ages(one.backends[0])["queued"] == 2
+
+
+def test_when_reports_cease_the_gateways_own_counts_stand_for_them(bench):
+    one = bench(1)
+    one.signals.heard(one.backends[0], page(running=100, queued=50, usage=0.9))
+    view = one.views[0]
+    for _ in range(4):
+        assert one.send() is view
+    assert (view.effective_load, view.routed_since_report) == (154, 4)
+    one.pass_time(4.9)
+    assert (view.queued, view.running) == (50, 100)
+    one.pass_time(0.2)
+    assert (view.queued, view.running, view.routed_since_report, view.observed_at) == (0, 4, 0, None)
+    assert view.kv_used == 4 * 160 // 16
+    assert one.send() is view  # it serves on, and counts on
+    assert (view.running, view.effective_load) == (5, 5)
+    one.app.plane.finished(one.now, 1, "completed", 7)
+    assert view.running == 4
+    one.signals.heard(one.backends[0], page(running=9, queued=0))
+    assert (view.queued, view.running, view.effective_load) == (0, 9, 9)
+
+
+def test_what_is_not_known_is_taken_as_the_mean_of_the_others(bench):
+    one = bench(3)
+    first, second, third = one.backends
+    one.signals.heard(first, page(watts=200, busy=0.2))
+    one.signals.heard(second, page(watts=400, busy=0.8))
+    one.signals.heard(third, page(watts=900, busy=1.0))
+    one.now += 4 * PS_PER_SECOND
+    one.signals.heard(first, page(watts=200, busy=0.2))
+    one.signals.heard(second, page(watts=400, busy=0.8))
+    one.pass_time(2)
+    view = one.views[2]
+    assert (view.watts, view.busy, view.observed_at) == (pytest.approx(300), pytest.approx(0.5), None)
+    assert (one.views[0].watts, one.views[0].observed_at) == (200, one.now - 2 * PS_PER_SECOND)
+
+
+def test_when_all_reports_cease_the_gateway_serves_on(bench):
+    one = bench(2)
+    for backend in one.backends:
+        one.signals.heard(backend, page(watts=700))
+    one.pass_time(60)
+    assert [(view.queued, view.running, view.watts, view.observed_at) for view in one.views] == [(0, 0, 0, None)] * 2
+    went = {one.send().id for _ in range(8)}
+    assert went == {"e0", "e1"}
+    assert sorted(view.running for view in one.views) == [4, 4]
+
+
+def test_an_engine_that_never_reports_is_neither_drawn_to_nor_kept_from(bench):
+    one = bench(2)
+    for _ in range(12):
+        one.signals.heard(one.backends[0], page(watts=400, busy=0.6))
+        one.pass_time(0.5)
+    assert (one.views[1].watts, one.views[1].busy, one.views[1].observed_at) == (400, pytest.approx(0.6), None)
+
+
+def test_power_is_a_mean_of_thirty_seconds(bench):
+    one = bench(1)
+    for second in range(100):
+        one.signals.heard(one.backends[0], page(watts=100 if second < 85 else 400))
+        one.now += PS_PER_SECOND
+    assert one.views[0].watts == pytest.approx(250)  # 15 s of each
+
+
+def test_an_agent_is_heard_and_its_word_lasts_longer(bench):
+    one = bench(2, on=False)
+    one.signals.told("e0", {"queued": 1, "running": 2.0, "kv_used": 30, "kv_blocks": 100, "busy": 0.75, "watts": 500})
+    one.signals.told("nobody", {"queued": 1})
+    view = one.views[0]
+    assert (view.queued, view.running, view.kv_used, view.kv_blocks) == (1, 2, 30, 100)
+    assert (view.busy, view.watts) == (0.75, 500)
+    one.pass_time(14)
+    assert (view.running, view.busy) == (2, 0.75)
+    one.pass_time(2)
+    assert (view.running, view.busy, view.watts, view.observed_at) == (0, 0, 0, None)
+
+
+def test_an_agents_old_word_is_as_old_as_it_says(bench):
+    one = bench(1)
+    one.signals.told("e0", {"queued": 4, "running": 2}, age_s=10)
+    assert one.signals.ages(one.backends[0])["queued"] == 10
+    one.pass_time(6)
+    assert one.views[0].observed_at is None
+
+
+def test_what_the_gateway_has_seen_itself_comes_before_what_an_agent_says(bench):
+    one = bench(1)
+    one.signals.heard(one.backends[0], "vllm:num_requests_running 7\nvllm:num_requests_waiting 1\n")
+    one.signals.told("e0", {"queued": 40, "running": 20, "busy": 0.5, "watts": 350})
+    view = one.views[0]
+    assert (view.queued, view.running, view.busy, view.watts) == (1, 7, 0.5, 350)
+    one.pass_time(6)  # the page is old by now, the agent's power is not
+    one.signals.told("e0", {"queued": 40, "running": 20})
+    assert (view.queued, view.running, view.busy, view.watts) == (40, 20, 0.5, 350)
+
+
+def test_figures_that_a_page_lacks_are_counted_here(bench):
+    one = bench(1)
+    for _ in range(3):
+        one.send(1600)
+    view = one.views[0]
+    one.signals.heard(one.backends[0], "llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\n")
+    assert (view.queued, view.running, view.kv_used) == (2, 1, 300)
+    one.signals.heard(one.backends[0], "llamacpp:requests_deferred 2\n")
+    assert (view.queued, view.running) == (2, 1)
+    one.signals.heard(one.backends[0], "llamacpp:requests_processing 3\nllamacpp:kv_cache_tokens 4800\n")
+    assert (view.queued, view.running, view.kv_used) == (0, 3, 300)
+
+
+def test_a_page_without_load_leaves_the_gateways_own_counts(bench):
+    one = bench(1)
+    one.signals.heard(one.backends[0], "DCGM_FI_DEV_POWER_USAGE 210\nsomething_else 3\n")
+    one.send()
+    assert (one.views[0].running, one.views[0].watts) == (1, 210)
+    one.pass_time(6)
+    assert (one.views[0].running, one.views[0].watts) == (1, 0)
+
+
+def test_the_hit_rate_is_of_recent_prompts_and_survives_a_restart():
+    hits = Hits(60)
+    assert hits.add(0, 0, 0) is None
+    assert hits.add(10, 50, 100) == 0.5
+    assert hits.add(20, 140, 200) == pytest.approx(0.7)
+    assert hits.add(75, 150, 300) == 0.5  # since 10
+    assert hits.add(80, 10, 20) == 0.5  # the engine has begun anew
+    assert hits.add(90, 10, 30) == 0.0
+
+
+def test_a_mean_weighs_by_time():
+    mean = Mean(100)
+    assert mean.add(0, 5) == 5
+    assert mean.add(10, 7) == 7
+    assert mean.add(40, 15) == pytest.approx((7 * 10 + 15 * 30) / 40)
+    assert mean.add(40, 7) == 7
+    assert mean.add(1000, 3) == 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 1000)), min_size=1, max_size=40))
+def test_a_mean_lies_between_its_samples(samples):
+    mean, at = Mean(100), 0
+    for wait, value in samples:
+        at += wait
+        found = mean.add(at, value)
+        kept = [sample for _, sample in mean.samples]
+        assert min(kept) - 1e-9 <= found <= max(kept) + 1e-9
+        assert len(mean.samples) <= 102
+
+
+@given(
+    st.dictionaries(st.sampled_from(["queued", "busy", "watts", "kv_blocks", "x"]), st.none() | st.floats() | st.text())
+)
+def test_what_an_agent_says_is_taken_as_far_as_it_can_be_true(said):
+    found = cleaned(said)
+    assert all(value >= 0 for value in found.values())
+    assert "x" not in found
+    assert found.get("busy", 0) <= 1
+    assert found.get("kv_blocks", 1) > 0
+    assert all(isinstance(found[name], int) for name in ("queued", "kv_blocks") if name in found)
+
+
+def quiet(one):
+    """Its own part for signals ends, so that the test's is the only one."""
+    for part in one.app.components:
+        if isinstance(part, Signals):
+            one.call(part.stop())
+    return one
+
+
+def test_pages_are_read_over_real_sockets_and_a_loss_is_noticed(live):
+    one = quiet(live(2, policies={"routing": "least-outstanding"}))
+    one.engines[0].page = page(running=40, queued=9)
+    one.engines[1].page = page(running=1, queued=0)
+    app = one.app
+    signals = Signals(app, SignalSettings(interval_s=0.01, timeout_s=1.0, stale_s=0.3))
+    one.call(signals.start())
+    try:
+        views = app.plane.views
+        one.until(lambda: (views[0].running, views[1].running) == (40, 1))
+        one.engines[0].page = None
+        one.until(lambda: views[0].observed_at is None)
+        assert (views[0].running, views[0].queued) == (0, 0)
+        assert views[1].observed_at is not None
+        assert b"/metrics" in {target for target, _ in one.engines[0].looked}
+        one.engines[0].page = page(running=5, queued=5)
+        one.until(lambda: views[0].running == 5)
+        one.loop.call_soon_threadsafe(app.fleet.offer, "file", {"e1": app.fleet.backend("e1").spec})
+        one.until(lambda: len(signals.readings) == 1)
+    finally:
+        one.call(signals.stop())
+    assert app.fleet.on_change.count(signals._changed) == 0
+
+
+def test_a_page_without_an_end_and_one_that_never_comes_do_no_harm(live):
+    one = quiet(live(2))
+    one.engines[0].page = page() + "# filler\n" * 2000
+    one.engines[1].page = page(running=8)
+    signals = Signals(one.app, SignalSettings(interval_s=0.01, timeout_s=0.5, stale_s=1.0, page_bytes=4096))
+    one.call(signals.start())
+    try:
+        one.until(lambda: one.app.plane.views[1].running == 8 and signals.misses > 0)
+        assert one.app.plane.views[0].observed_at is None
+    finally:
+        one.call(signals.stop())
+
+
+def test_what_was_sent_since_a_page_was_made_waits_there(bench):
+    one = bench(1)
+    backend, view = one.backends[0], one.views[0]
+    one.send()
+    made = view.routed
+    one.send()
+    one.send()
+    one.signals.heard(backend, page(running=1, queued=0), made)
+    assert (view.running, view.queued, view.effective_load) == (1, 2, 3)
+    one.send()
+    assert view.effective_load == 4
+    one.signals.heard(backend, page(running=1, queued=0))
+    assert view.effective_load == 1  # a page that says nothing of its time is as of now
+
+
+class Ticking(Signals):
+    """By a clock that only waiting moves."""
+
+    def __init__(self, app, settings, rounds):
+        super().__init__(app, settings)
+        self.clock, self.rounds = 7.03, rounds
+        self.asked, self.counted = [], []
+        app.seconds = lambda: self.clock
+        self._poller.text = self.text
+
+    async def _until(self, at):
+        self.clock = max(self.clock, at)
+
+    async def text(self, backend, path):
+        self.asked.append(self.clock)
+        self.clock += self.rounds.pop(0)
+        return page(running=len(self.asked))
+
+    def heard(self, backend, page, routed=None):
+        self.counted.append((self.clock, routed))
+        if not self.rounds:
+            raise asyncio.CancelledError
+        return super().heard(backend, page, routed)
+
+
+def test_pages_that_are_as_of_ticks_are_asked_for_behind_each_and_count_when_they_are_due(bench):
+    one = bench(1)
+    signals = Ticking(one.app, SignalSettings(interval_s=0.5, ticks_s=0.02), [0.001, 0.01, 0.7, 0.001])
+    signals.readings[one.backends[0]] = Reading()
+    with pytest.raises(asyncio.CancelledError):
+        one.app.loop.run_until_complete(signals._follow_ticks(one.backends[0]))
+    assert signals.asked == pytest.approx([7.502, 8.002, 8.502, 9.502])  # the third took until after the next
+    assert signals.counted == [(pytest.approx(at), 0) for at in (7.52, 8.02, 9.202, 9.52)]
+
+
+def test_the_section_is_read_strictly():
+    assert SignalSettings.read(None) == SignalSettings()
+    assert not SignalSettings.read(False).on
+    found = SignalSettings.read({"interval": "250ms", "stale": "2s", "watts": "gpu_watts"})
+    assert (found.interval_s, found.stale_s, found.watts, found.ticks_s) == (0.25, 2.0, "gpu_watts", None)
+    assert SignalSettings.read({"ticks": "0ms"}).ticks_s == 0.0
+    for wrong, said in (
+        ({"interval": "6s"}, r"signals\.stale: must be longer than the interval"),
+        ({"interval": "0s"}, r"signals\.interval: must be longer than nothing"),
+        ({"intervall": "1s"}, r"signals\.intervall: there is no such key"),
+        ({"page_bytes": 3}, r"signals\.page_bytes: expected a whole number"),
+        ({"ticks": "now"}, r"signals\.ticks"),
+        ({"ticks": "500ms"}, r"signals\.ticks: must be shorter than the interval"),
+    ):
+        with pytest.raises(HeadwayError, match=said):
+            SignalSettings.read(wrong)

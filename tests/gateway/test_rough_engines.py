@@ -1,0 +1,343 @@
+"""Engines that answer what no engine should: clients get what is true, or an error, and nothing is left behind."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+
+import pytest
+
+uvloop = pytest.importorskip("uvloop", reason="the extra `gateway` is not installed")
+
+from rough import (  # noqa: E402
+    ANSWER,
+    BODY,
+    STREAM,
+    WHOLE_STREAM,
+    RoughEngine,
+    asked,
+    connect,
+    read_all,
+    reset,
+    says,
+    send,
+)
+
+
+@pytest.fixture
+def before(live):
+    """A gateway before one rough engine."""
+    made = []
+
+    def start(act, **more):
+        made.append(RoughEngine(act))
+        more = {"retries": 0, "health": {"failures": 1000}, **more}
+        return live(0, backends={"r": made[-1].url}, new_loop=uvloop.new_event_loop, **more), made[-1]
+
+    yield start
+    for engine in made:
+        engine.close()
+
+
+def ask(one, stream=False, timeout=30):
+    """By a client that checks the framing: the status and the body, or None where it broke."""
+    connection = http.client.HTTPConnection("127.0.0.1", one.port, timeout=timeout)
+    try:
+        connection.request("POST", "/v1/chat/completions", json.dumps({**BODY, "stream": stream}))
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except (http.client.HTTPException, ConnectionError):
+        return None
+    finally:
+        connection.close()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+WRONG = {
+    "no HTTP": b"+PONG\r\n\r\n",
+    "HTTP/0.9": b'{"choices": []}',
+    "a status that is none": b"HTTP/1.1 abc OK\r\ncontent-length: 0\r\n\r\n",
+    "a field without a colon": HEAD + b"nothing\r\ncontent-length: 2\r\n\r\n{}",
+    "a length and chunks": HEAD + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    "two lengths": HEAD + b"content-length: 2\r\ncontent-length: 20\r\n\r\n{}",
+    "a length that is none": HEAD + b"content-length: many\r\n\r\n{}",
+    "a zero byte in a value": HEAD + b"x: a\0b\r\ncontent-length: 2\r\n\r\n{}",
+    "a head without end": b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000,
+    "one field without end": b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000,
+    "only heads of what is to come": b"HTTP/1.1 100 Continue\r\n\r\n" * 5_000,
+    "another protocol from here on": b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+    "an answer more than was asked": ANSWER + ANSWER,
+    "more than its length": ANSWER + b"and so on",
+    "a wrong chunk from the beginning": HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_an_answer_that_is_none_is_a_bad_gateway(before, wrong):
+    one, _ = before(says(WRONG[wrong]))
+    status, body = ask(one)
+    assert status == 502, body
+    assert json.loads(body)["error"]["message"].startswith("r: ")
+    one.until(one.idle)
+    assert not one.app.fleet.backends[0].free  # nobody gets that connection
+
+
+@pytest.mark.parametrize("storm", [1, 3, 200])
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_heads_of_what_is_to_come_are_not_the_answer(before, storm, pieces):
+    data = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" * storm + ANSWER
+
+    def act(sock, request):
+        size = len(data) // pieces + 1
+        for start in range(0, len(data), size):
+            sock.sendall(data[start : start + size])
+            time.sleep(0.002)
+
+    one, _ = before(act)
+    assert ask(one) == (200, b'{"choices": null}')
+    one.until(one.idle)
+
+
+@pytest.mark.parametrize("then", ["reset", "close"])
+def test_an_answer_cut_off_at_any_byte_is_never_taken_for_a_whole_one(before, then):
+    cut = [0]
+    one, _ = before(lambda sock, request: says(ANSWER[: cut[0]], then)(sock, request))
+    head = ANSWER.index(b"\r\n\r\n") + 4
+    for at in range(0, len(ANSWER), 3):
+        cut[0] = at
+        found = ask(one)
+        if at < head:
+            assert found is not None and found[0] == 502, (at, found)
+        else:
+            assert found is None, (at, found)
+    cut[0] = len(ANSWER)
+    assert ask(one) == (200, b'{"choices": null}')
+    one.until(one.idle)
+
+
+@pytest.mark.parametrize("then", ["reset", "close"])
+def test_a_stream_cut_off_at_any_byte_says_so_or_breaks(before, then):
+    cut = [0]
+    one, _ = before(lambda sock, request: says(WHOLE_STREAM[: cut[0]], then)(sock, request))
+    head = STREAM.index(b"\r\n\r\n") + 4
+    told = 0
+    for at in [*range(0, head, 9), *range(head, len(WHOLE_STREAM))]:
+        cut[0] = at
+        found = ask(one, stream=True)
+        if found is None:
+            assert at >= head
+            continue
+        status, body = found
+        if at < head:
+            assert status == 502, (at, body)
+            continue
+        if body.endswith(b"data: [DONE]\n\n"):  # all but the last signs of the framing, without which a client may do
+            assert at >= len(WHOLE_STREAM) - 4
+            continue
+        told += 1
+        events = [line for line in body.split(b"\n\n") if line]
+        assert json.loads(events[-1].removeprefix(b"data: "))["error"]["code"] == "upstream_lost", (at, body)
+        for event in events[:-1]:
+            assert event == b"data: [DONE]" or json.loads(event.removeprefix(b"data: "))["choices"]
+    assert told >= 4  # wherever a chunk ends, and after the head
+    cut[0] = len(WHOLE_STREAM)
+    found = ask(one, stream=True)
+    assert found is not None and found[1].endswith(b"data: [DONE]\n\n")
+    one.until(one.idle)
+
+
+def test_a_stream_of_a_known_length_that_breaks_is_not_made_longer(before):
+    data = b'data: {"choices":[]}\n\n'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 500\r\n\r\n"
+    one, _ = before(says(head + data, "close"))
+    answers = send(one, asked({**BODY, "stream": True}))
+    assert answers.endswith(data)
+    one.until(one.idle)
+
+
+def test_an_answer_without_a_length_ends_with_its_connection(before):
+    one, engine = before(says(b'HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{"choices": []}', "close"))
+    assert ask(one) == (200, b'{"choices": []}')
+    assert ask(one) == (200, b'{"choices": []}')
+    assert engine.connections == 2
+    one.until(one.idle)
+
+
+def test_a_wrong_chunk_amid_a_stream_breaks_it(before):
+    def act(sock, request):
+        sock.sendall(STREAM)
+        time.sleep(0.1)
+        sock.sendall(b"zz\r\nxx\r\n")
+
+    one, _ = before(act)
+    found = ask(one, stream=True)
+    assert found is not None and found[1].count(b'"delta"') == 3 and b"no HTTP" in found[1]
+    one.until(one.idle)
+
+
+@pytest.mark.parametrize("data", [b"", b"HTTP/1.1 200", STREAM, STREAM + b"ffff\r\nda"])
+def test_an_engine_that_stops_amid_its_answer_is_given_up(before, data):
+    one, _ = before(says(data), timeouts={"first_byte": "300ms", "silence": "300ms"})
+    found = ask(one, stream=True)
+    if not data.startswith(STREAM):
+        assert found is not None and found[0] == 502
+    else:
+        assert found is None or b"silent for too long" in found[1]
+    one.until(one.idle)
+    one.until(lambda: one.app.fleet.backends[0].opened == 0)
+
+
+def test_a_chunk_without_end_is_passed_on_until_the_deadline(before):
+    def act(sock, request):
+        sock.sendall(STREAM + b"fffffff\r\n")
+        while True:
+            sock.sendall(b"x" * 1000)
+            time.sleep(0.005)
+
+    one, _ = before(act)
+    with connect(one) as sock:
+        sock.sendall(asked({**BODY, "stream": True}, b"x-headway-deadline: 500ms\r\n"))
+        found = read_all(sock)
+    assert found.startswith(b"HTTP/1.1 200") and found.endswith(b"x" * 1000)
+    one.until(one.idle)
+    one.until(lambda: one.app.fleet.backends[0].opened == 0)
+
+
+def test_an_engine_that_is_slow_to_read_holds_up_nobody_else(live):
+    let_go = threading.Event()
+
+    def wait(sock, head):
+        let_go.wait(60)
+
+    slow = RoughEngine(says(ANSWER), wait)
+    one = live(1, new_loop=uvloop.new_event_loop, policies={"routing": "round-robin"})
+    quick = {"url": f"http://127.0.0.1:{one.engines[0].port}"}
+    both = live(0, backends={"a": slow.url, "b": quick}, policies={"routing": "round-robin"})
+    large = asked({**BODY, "x": "y" * 3_000_000}, b"connection: close\r\n")
+    with connect(both) as sock:
+        sock.sendall(large)
+        both.until(lambda: both.app.plane.views[0].inflight == 1)
+        for _ in range(5):
+            found = send(both, asked(fields=b"connection: close\r\nx-headway-deadline: 20s\r\n"))
+            if b"x-headway-target: b" in found:
+                break
+        assert b"x-headway-target: b" in found
+        let_go.set()
+        assert read_all(sock).endswith(b'{"choices": null}')
+    both.until(both.idle)
+    slow.close()
+
+
+def test_connections_to_an_engine_are_used_again(before):
+    one, engine = before(says(ANSWER))
+    for _ in range(20):
+        assert ask(one) == (200, b'{"choices": null}')
+    assert engine.connections == 1
+    one.until(lambda: len(one.app.fleet.backends[0].free) == 1)
+
+
+def test_connections_after_streams_are_used_again(before):
+    one, engine = before(says(WHOLE_STREAM))
+    for _ in range(5):
+        found = ask(one, stream=True)
+        assert found is not None and found[1].endswith(b"[DONE]\n\n")
+    assert engine.connections == 1
+
+
+def test_what_an_engine_says_unasked_ends_its_connection(before):
+    one, engine = before(says(ANSWER))
+    ask(one)
+    backend = one.app.fleet.backends[0]
+    one.until(lambda: len(backend.free) == 1)
+    engine.act = says(ANSWER)
+    sock_count = engine.connections
+
+    def act(sock, request):
+        sock.sendall(ANSWER)
+        time.sleep(0.1)
+        sock.sendall(ANSWER)  # nobody has asked for this one
+
+    engine.act = act
+    assert ask(one) == (200, b'{"choices": null}')
+    one.until(lambda: not backend.free and backend.opened == 0)
+    engine.act = says(ANSWER)
+    assert ask(one) == (200, b'{"choices": null}')
+    assert engine.connections == sock_count + 1
+
+
+def test_an_engine_that_says_it_is_well_and_is_not_is_left_out(live):
+    one = live(
+        2,
+        new_loop=uvloop.new_event_loop,
+        policies={"routing": "round-robin"},
+        health={"failures": 2, "eject": "10m"},
+    )
+    one.engines[0].mode = "reset"  # and /health says 200
+    for _ in range(10):
+        status, _ = ask(one)
+        assert status == 200
+    assert len(one.engines[0].bodies) == 2
+    one.until(one.idle)
+
+
+def test_in_a_storm_of_faults_every_request_has_an_answer(live):
+    one = live(
+        4,
+        new_loop=uvloop.new_event_loop,
+        policies={"routing": "round-robin"},
+        health={"failures": 3, "eject": "50ms"},
+        timeouts={"first_byte": "500ms", "silence": "500ms"},
+        patience="1s",
+    )
+    modes = ["ok", "error", "busy", "reset", "die", "garbage", "hang"]
+    answers: list[object] = []
+    over = threading.Event()
+
+    def weather():
+        turn = 0
+        while not over.is_set():
+            turn += 1
+            for place, engine in enumerate(one.engines):
+                engine.mode = modes[(turn + place * 2) % len(modes)] if place else "ok"
+            time.sleep(0.02)
+
+    def client(number):
+        for turn in range(15):
+            answers.append(ask(one, stream=(number + turn) % 2 == 0, timeout=60))
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(12)]
+    changing = threading.Thread(target=weather)
+    changing.start()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    over.set()
+    changing.join()
+    assert len(answers) == 12 * 15
+    good = sum(answer is not None and answer[0] == 200 for answer in answers)
+    assert good > 60
+    for engine in one.engines:
+        engine.mode = "ok"
+    one.until(one.idle)
+    one.until(lambda: not one.app.clients)
+
+
+def test_an_engine_killed_amid_many_streams_ends_them_all(live):
+    one = live(1, new_loop=uvloop.new_event_loop, retries=0)
+    one.engines[0].tokens, one.engines[0].pause = 1000, 0.01
+    socks = [connect(one) for _ in range(30)]
+    for sock in socks:
+        sock.sendall(asked({**BODY, "stream": True}))
+    for sock in socks:
+        assert sock.recv(1000).startswith(b"HTTP/1.1 200")
+    one.engines[0].mode = "die"
+    one.engines[0].tokens = 0  # all that go on end now
+
+    ends = [read_all(sock) for sock in socks]
+    assert all(end for end in ends)
+    for sock in socks:
+        reset(sock)
+    one.until(one.idle)

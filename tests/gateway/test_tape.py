@@ -1,0 +1,136 @@
+"""The journal of a gateway: fed to its policies again, it decides the same."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
+
+from headway.cli import status
+from headway.gateway.engines.member import BackendSpec
+from headway.gateway.tape import Tape, records, replay
+from headway.types import HeadwayError
+
+openai = pytest.importorskip("openai", reason="the openai package is not installed")
+
+
+def ask(one, number, stream=False):
+    client = openai.OpenAI(base_url=one.url, api_key="sk", max_retries=0, timeout=30)
+    messages = [{"role": "user", "content": f"{number % 5} " * 300 + str(number)}]
+    try:
+        found = client.chat.completions.create(model="m", messages=messages, stream=stream, user=f"u{number % 7}")
+        if stream:
+            list(found)
+    except openai.APIError:
+        pass
+
+
+def traffic(one, count):
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda number: ask(one, number, number % 3 == 0), range(count)))
+
+
+@pytest.mark.parametrize("routing", ["lmetric", "power-of-two", "kv-aware", "session-affinity", "weighted"])
+def test_a_journal_decides_the_same_again(live, tmp_path, routing):
+    file = tmp_path / "journal"
+    one = live(3, policies={"routing": routing}, journal=str(file))
+    app = one.app
+    traffic(one, 30)
+    one.engines[0].mode = "reset"
+    traffic(one, 20)
+    one.engines[0].mode = "ok"
+    one.loop.call_soon_threadsafe(app.fleet.cordon, "e0")
+    traffic(one, 10)
+    one.loop.call_soon_threadsafe(app.fleet.uncordon, "e0")
+    one.loop.call_soon_threadsafe(app.swap, {"routing": "least-loaded", "flow": {"name": "bands"}}, "test")
+    one.loop.call_soon_threadsafe(app.plane.report, app.now_ps(), 2, {"queued": 3, "running": 9})
+    traffic(one, 20)
+    added = {"e9": BackendSpec.read("e9", f"http://127.0.0.1:{one.engines[0].port}", "x")}
+    one.loop.call_soon_threadsafe(app.fleet.offer, "admin", added)
+    traffic(one, 20)
+    one.loop.call_soon_threadsafe(app.fleet.offer, "admin", {})
+    traffic(one, 10)
+    one.until(one.idle)
+    one.loop.call_soon_threadsafe(app.tape.flush)
+    one.until(lambda: not app.tape._buffer)
+    found = replay(file)
+    assert found.decisions >= 110
+    assert found.different == 0, found.differences
+    kinds = {record[1] for record in records(file) if isinstance(record, list)}
+    assert {"arrive", "finished", "first_token", "resend", "changed", "swap", "join", "leave", "report"} <= kinds
+
+
+def test_another_decision_is_told(live, tmp_path, capsys):
+    file, other = tmp_path / "journal", tmp_path / "other"
+    one = live(2, policies={"routing": "round-robin"}, journal=str(file))
+    traffic(one, 6)
+    one.until(one.idle)
+    one.loop.call_soon_threadsafe(one.app.tape.flush)
+    one.until(lambda: not one.app.tape._buffer)
+    assert status(["replay", str(file)]) == 0
+    assert "6 decisions, all the same again" in capsys.readouterr().out
+    head, *rest = records(file)
+    changed = [[at, kind, [p[0], "e7"]] if kind == "decided" and p[0] == 3 else [at, kind, p] for at, kind, p in rest]
+    with other.open("wb") as out:
+        for record in [head, *changed]:
+            data = msgspec.msgpack.encode(record)
+            out.write(len(data).to_bytes(4, "big") + data)
+    assert status(["replay", "--json", str(other)]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["different"], document["differences"][0]["then"]) == (1, "e7")
+
+
+def test_a_journal_that_is_cut_short_is_read_as_far_as_it_goes(live, tmp_path):
+    file = tmp_path / "journal"
+    one = live(2, journal=str(file))
+    traffic(one, 12)
+    one.until(one.idle)
+    one.loop.call_soon_threadsafe(one.app.tape.flush)
+    one.until(lambda: not one.app.tape._buffer)
+    whole = file.read_bytes()
+    cut = tmp_path / "cut"
+    cut.write_bytes(whole[: len(whole) * 2 // 3])
+    found = replay(cut)
+    assert 0 < found.decisions < 12
+    assert found.different == 0
+
+
+def test_a_journal_has_a_limit(tmp_path):
+    file = tmp_path / "journal"
+    tape = Tape(file, {"places": 1}, 1000)
+    for number in range(1000):
+        tape(number, "give_up", (number,))
+    tape.flush()
+    tape.close()
+    assert file.stat().st_size <= 1000
+
+
+def test_a_second_gateway_does_not_empty_the_journal_of_the_first(tmp_path):
+    file = tmp_path / "journal"
+    tape = Tape(file, {"places": 1}, 1000)
+    tape(0, "give_up", (0,))
+    tape.flush()
+    with pytest.raises(HeadwayError, match="is being written by another gateway"):
+        Tape(file, {"places": 1}, 1000)
+    assert len(list(records(file))) == 2
+    tape.close()
+    for number in (1, 2):  # what was written stays, under another name
+        Tape(file, {"places": number}, 1000).close()
+        assert len(list(records(file))) == 1
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["journal", "journal.1.old", "journal.2.old"]
+    assert len(list(records(tmp_path / "journal.1.old"))) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"not a journal at all", b"\x00\x00\x00\x01\xc1"])
+def test_another_file_is_told(tmp_path, content):
+    file = tmp_path / "x"
+    file.write_bytes(content)
+    with pytest.raises(HeadwayError, match="is not the journal of a gateway"):
+        replay(file)
+    with pytest.raises(HeadwayError, match="cannot be read"):
+        replay(Path(tmp_path / "none"))

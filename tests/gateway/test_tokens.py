@@ -1,0 +1,301 @@
+"""Prompts as chains of block keys."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("xxhash", reason="the extras `gateway` and `tokens` are not installed")
+pytest.importorskip("tokenizers", reason="the extras `gateway` and `tokens` are not installed")
+pytest.importorskip("jinja2", reason="the extras `gateway` and `tokens` are not installed")
+pytest.importorskip("blake3", reason="the extras `gateway` and `tokens` are not installed")
+
+from blake3 import blake3
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from headway.gateway import tokens as module
+from headway.gateway.chat_template import ChatTemplate
+from headway.gateway.prompt import read_body
+from headway.gateway.tokens import Hasher, Tokens, TokenSettings
+from headway.types import HeadwayError, Path
+
+TEMPLATE = """\
+{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>
+{% for call in message.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}
+{{ message['content'] }}{{ eos_token }}{% endfor %}
+{% if tools %}[{{ tools | tojson }}]{% endif %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+CORPUS = [
+    "the quick brown fox jumps over the lazy dog and says: hello world, how are you today? 0123456789 {}[]\"'"
+] * 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model's folder with a tokenizer trained on the spot, and a chat template."""
+    path = tmp_path_factory.mktemp("model")
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    special = ["<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(CORPUS, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", made.token_to_id("<s>"))]
+    )
+    made.save(str(path / "tokenizer.json"))
+    config = {"bos_token": {"content": "<s>"}, "eos_token": "</s>", "chat_template": TEMPLATE}
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.fixture(scope="module")
+def exact(folder):
+    return Tokens(TokenSettings.read({"path": str(folder)})).of("m")
+
+
+def body(**fields):
+    return read_body(json.dumps({"model": "m", **fields}).encode())
+
+
+def chat(*contents, **more):
+    roles = ("system", "user", "assistant")
+    messages = [{"role": roles[number % 3], "content": content} for number, content in enumerate(contents)]
+    return body(messages=messages, **more)
+
+
+def chained(hasher, ids, model="m"):
+    """The keys as they follow from an engine's own tokens."""
+    key, keys, size = hasher.root(model), [], hasher.block_tokens
+    for at in range(0, len(ids) // size * size, size):
+        key = hasher.chain(key, ids[at : at + size])
+        keys.append(key)
+    return keys
+
+
+def test_a_chat_has_the_keys_of_the_tokens_that_the_engine_makes_of_it(folder, exact):
+    path, count = exact.path(chat("be brief", "hello world, how are you today? " * 10))
+    text = "<s><|system|>\nbe brief</s><|user|>\n" + "hello world, how are you today? " * 10 + "</s><|assistant|>"
+    ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+    assert count == len(ids)
+    assert list(path.keys) == chained(exact, ids)
+    assert path.ends == tuple(range(16, len(ids) // 16 * 16 + 1, 16))
+    assert exact.unread == 0
+    assert exact.exact
+
+
+def test_a_longer_conversation_begins_with_the_keys_of_the_shorter(exact):
+    shorter, _ = exact.path(chat("be brief", "hello " * 60, add_generation_prompt=False))
+    longer, _ = exact.path(chat("be brief", "hello " * 60, "the dog " * 60, "and then?"))
+    assert len(shorter.keys) > 3
+    assert longer.keys[: len(shorter.keys) - 1] == shorter.keys[:-1]
+
+
+def test_tools_and_what_they_were_called_with_reach_the_template(exact):
+    plain, _ = exact.path(chat("x", "hello " * 40))
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert exact.path(chat("x", "hello " * 40, tools=tools))[1] > exact.path(chat("x", "hello " * 40))[1]
+    call = {"id": "1", "function": {"name": "f", "arguments": '{"a": "é"}'}}
+    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "user", "content": "go on"}]
+    assert exact.template.render(messages) == '<s><|assistant|>\n{"a": "é"}</s><|user|>\ngo on</s><|assistant|>'
+    assert exact.path(body(messages=messages))[1] > 0
+    assert exact.unread == 0
+    assert plain.keys
+
+
+def test_a_prompt_is_text_or_tokens_or_several_of_them(folder, exact):
+    text = "the quick brown fox " * 30
+    ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids  # with the token that begins a text
+    wanted = chained(exact, ids)
+    for prompt, count in (
+        (text, len(ids)),
+        (ids, len(ids)),
+        ([text, text], 2 * len(ids)),
+        ([ids, [1, 2]], len(ids) + 2),
+    ):
+        path, found = exact.path(body(prompt=prompt))
+        assert (list(path.keys), found) == (wanted, count)
+    assert list(exact.path(body(input=text))[0].keys) == wanted
+    assert list(exact.path(body(prompt=text, add_special_tokens=False))[0].keys) == chained(exact, ids[1:])
+
+
+def test_of_several_parts_the_texts_count(exact):
+    parts = [{"type": "text", "text": "hello " * 30}, {"type": "image_url", "image_url": {"url": "data:x"}}]
+    first, _ = exact.path(body(messages=[{"role": "user", "content": parts}]))
+    second, _ = exact.path(body(messages=[{"role": "user", "content": "hello " * 30}]))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": 3},
+        {"messages": [3]},
+        {"messages": "text"},
+        {"prompt": [-1, 2]},
+        {"prompt": [2**40]},
+        {"prompt": {"a": 1}},
+        {"messages": [{"role": "user", "content": "x"}], "tools": "none", "chat_template_kwargs": 7},
+    ],
+)
+def test_what_cannot_be_read_goes_by_its_bytes(folder, fields):
+    hasher = Tokens(TokenSettings.read({"path": str(folder)})).of("m")
+    one = body(**fields)
+    path, count = hasher.path(one)
+    assert (path, count) == Hasher(TokenSettings()).path(one)
+    assert hasher.unread == 1
+
+
+def test_an_empty_prompt_has_no_keys(exact):
+    assert exact.path(body(prompt=[])) == (Path((), ()), 1)
+    assert exact.path(body(messages=[]))[0] == Path((), ())
+
+
+def test_only_so_many_tokens_have_keys(folder):
+    hasher = Tokens(TokenSettings.read({"path": str(folder), "limit": 100})).of("m")
+    path, count = hasher.path(body(prompt=list(range(1000))))
+    assert (path.ends, count) == ((16, 32, 48, 64, 80, 96), 1000)
+
+
+@pytest.mark.parametrize("name", ["xxh3", "blake3"])
+def test_models_and_hashes_do_not_share_keys(folder, name):
+    hasher = Tokens(TokenSettings.read({"path": str(folder), "hash": name})).of("m")
+    other = Tokens(TokenSettings.read({"path": str(folder), "hash": "blake3" if name == "xxh3" else "xxh3"})).of("m")
+    ids = list(range(64))
+    assert not set(chained(hasher, ids)) & set(chained(hasher, ids, "other"))
+    assert not set(chained(hasher, ids)) & set(chained(other, ids))
+    assert all(0 <= key < 2**64 for key in chained(hasher, ids))
+    assert hasher.root("m") == other.root("m") != hasher.root("n")
+
+
+def test_a_key_by_blake3_is_the_beginning_of_its_digest(folder):
+    hasher = Hasher(TokenSettings.read({"hash": "blake3"}))
+    packed = b"".join(number.to_bytes(4, "little") for number in (1, 2, 70_000))
+    digest = blake3(hasher.root("m").to_bytes(8, "little") + packed).digest()
+    assert hasher.chain(hasher.root("m"), [1, 2, 70_000]) == int.from_bytes(digest[:8], "little")
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=200), st.integers(0, 199))
+def test_keys_tell_apart_where_tokens_differ(exact, ids, place):
+    other = list(ids)
+    other[place % len(ids)] ^= 1
+    first, second = chained(exact, ids), chained(exact, other)
+    same = place % len(ids) // 16
+    assert first[:same] == second[:same]
+    assert not set(first[same:]) & set(second[same:])
+
+
+def test_a_prompt_by_bytes_needs_no_tokenizer():
+    made = Tokens(TokenSettings())
+    hasher = made.of("any")
+    assert not hasher.exact
+    one = chat("x", "hello " * 5000)
+    assert not hasher.long(one)
+    path, count = hasher.path(one)
+    assert count == len(one.text) // 4
+    assert path.ends[:3] == (64, 128, 192)
+    assert asyncio.run(hasher.path_later(one)) == (path, count)
+    assert path != Hasher(TokenSettings(hash="blake3")).path(one)[0]
+
+
+def test_models_have_tokenizers_of_their_own(folder, tmp_path):
+    (tmp_path / "other.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
+    (tmp_path / "tokenizer.json").write_text((folder / "tokenizer.json").read_text())
+    given = {"models": {"a": str(folder), "b": {"path": str(tmp_path), "chat_template": "other.jinja"}}}
+    made = Tokens(TokenSettings.read(given))
+    assert made.of("a").exact and made.of("b").exact and not made.of("c").exact
+    assert made.of("b").template.render([{"role": "user", "content": "just this"}]) == "just this"
+
+
+def test_a_long_prompt_is_read_in_a_thread_and_alike(folder):
+    async def both():
+        made = Tokens(TokenSettings.read({"path": str(folder)}))
+        hasher = made.of("m")
+        one = chat("be brief", "hello world, how are you today? " * 4000)
+        assert hasher.long(one) and not hasher.long(chat("x", "short"))
+        later = await hasher.path_later(one)
+        assert later == hasher.path(one)
+        assert hasher.waiting == 0
+        await made.stop()
+
+    asyncio.run(both())
+
+
+def test_while_a_long_prompt_is_tokenized_others_run(folder, monkeypatch):
+    """The tokenizer lets go of the interpreter: one that held on to it would allow no more than a tick or two."""
+    hasher = Tokens(TokenSettings.read({"path": str(folder)})).of("m")
+    monkeypatch.setattr(hasher, "_keys", lambda model, ids, breathe: Path((), ()))
+    one = chat("be brief", "hello world, how are you today? " * 20_000)
+    thread = threading.Thread(target=hasher.path, args=(one, True))
+    thread.start()
+    ticks = 0
+    while thread.is_alive():
+        ticks += 1
+        time.sleep(0.001)
+    assert hasher.unread == 0
+    assert ticks > 20
+
+
+def test_when_too_many_wait_bytes_must_do(folder, monkeypatch):
+    monkeypatch.setattr(module, "WAITING", 0)
+    hasher = Tokens(TokenSettings.read({"path": str(folder)})).of("m")
+    one = chat("x", "hello " * 1000)
+    assert asyncio.run(hasher.path_later(one)) == Hasher(TokenSettings()).path(one)
+    assert hasher.unread == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"hash": "md5"}, r"tokens\.hash: expected 'xxh3' or 'blake3'"),
+        ({"block_tokens": 0}, r"tokens\.block_tokens: expected a whole number"),
+        ({"chat_template": "x"}, r"tokens\.chat_template: needs the tokenizer's `path`"),
+        ({"models": ["m"]}, r"tokens\.models: expected names of models"),
+        ({"models": {"m": {"pth": "x"}}}, r"tokens\.models\.m\.pth: there is no such key"),
+    ],
+)
+def test_a_mistake_in_the_section_is_told(given, said):
+    with pytest.raises(HeadwayError, match=said):
+        TokenSettings.read(given)
+
+
+def test_a_file_that_is_none_is_told(tmp_path, folder):
+    with pytest.raises(HeadwayError, match=r"tokens\.path: there is no tokenizer at"):
+        Tokens(TokenSettings.read({"path": str(tmp_path)}))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(HeadwayError, match=r"tokens\.models\.m\.path: .* is no tokenizer"):
+        Tokens(TokenSettings.read({"models": {"m": str(tmp_path)}}))
+    (tmp_path / "tokenizer.json").write_text((folder / "tokenizer.json").read_text())
+    (tmp_path / "chat_template.jinja").write_text("{% for %}")
+    with pytest.raises(HeadwayError, match="the chat template cannot be read"):
+        Tokens(TokenSettings.read({"path": str(tmp_path)}))
+
+
+def test_a_template_reaches_nothing_but_its_values():
+    def rendered(source):
+        return ChatTemplate(source, {}, "x").render([{"role": "user", "content": "hi"}])
+
+    with pytest.raises(Exception, match="unsafe"):
+        rendered("{{ messages.__class__.__mro__ }}")
+    with pytest.raises(ValueError, match="no such role"):
+        rendered("{{ raise_exception('no such role') }}")
+    marked = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% break %}{% endfor %}"
+    assert rendered(marked) == "hi"
+
+
+def test_a_model_may_have_a_template_of_its_own_for_tools(tmp_path):
+    config = {"chat_template": [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    found = ChatTemplate.find(tmp_path)
+    assert (found.render([]), found.render([], [{"type": "function"}])) == ("plain", "tools")

@@ -1,0 +1,203 @@
+"""An inference gateway for tests: speaks external processing to an endpoint picker in a thread of its own, the way that
+Envoy does, and plays both the engine's answer and the client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from headway.gateway.config import Config
+from headway.interop.epp import Picker, listen
+from headway.interop.ext_proc import BUFFERED, FULL_DUPLEX, HEALTH, SERVICE
+from headway.interop.ext_proc import HealthCheckRequest as Asked
+from headway.interop.ext_proc import HealthCheckResponse as Checked
+from headway.interop.ext_proc import ProcessingRequest as Message
+from headway.interop.ext_proc import ProcessingResponse as Said
+
+TARGET = "x-gateway-destination-endpoint"
+EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"hello"}}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":7,"total_tokens":16}}\n\ndata: [DONE]\n\n'
+
+
+def chat(text: str = "hello there", **more: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": text}], **more}).encode()
+
+
+class Epp:
+    """A picker under way on loopback, before engines that need not be there."""
+
+    def __init__(self, backends: dict[str, Any], **more: Any) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        quiet = {"health": {"path": None}, "signals": False}  # nobody is there to be asked
+        self.config = {"listen": "127.0.0.1:0", "backends": backends, **quiet, **more}
+        self.call(self._start())
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
+
+    async def _start(self) -> None:
+        self.app = Picker(asyncio.get_running_loop(), Config.load(self.config))
+        self.server, self.port = await listen(self.app)
+
+    def call(self, task: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(task, self.loop).result(60)
+
+    def stop(self) -> None:
+        async def end() -> None:
+            await self.server.stop(0)
+            await self.app.drain(0)
+
+        self.channel.close()
+        self.call(end())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(10)
+
+    def until(self, holds: Callable[[], bool], seconds: float = 30.0) -> None:
+        end = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < end, "it did not happen"
+            time.sleep(0.005)
+
+    def inflight(self) -> dict[str, int]:
+        return {view.id: view.inflight for view in self.app.plane.views if view.id}
+
+    def idle(self) -> bool:
+        """Nothing in flight, nothing that waits, and no counter that says otherwise."""
+        counts = {
+            (view.inflight, view.inflight_tokens, view.pending_prefill_tokens, view.decode_tokens)
+            for view in self.app.plane.views
+        }
+        return not self.app.plane.control.flights and not self.app.waiting and counts == {(0, 0, 0, 0)}
+
+    def ends(self) -> dict[tuple[str, int], int]:
+        """How many requests ended in which way, by outcome and status."""
+        found: dict[tuple[str, int], int] = {}
+        for group in list(self.app.figures.groups.values()):
+            for end, count in list(group.ends.items()):
+                found[end] = found.get(end, 0) + count
+        return found
+
+    def healthy(self) -> int:
+        check = self.channel.unary_unary(f"/{HEALTH}/Check", Asked.SerializeToString, Checked.FromString)
+        return int(check(Asked(), timeout=30).status)
+
+
+class Call:
+    """One HTTP request, in the gateway's words. Messages go out as they are said; `said` waits for the next answer."""
+
+    def __init__(self, epp: Epp, mode: int = FULL_DUPLEX, answers: int | None = None, configured: bool = True) -> None:
+        self.mode, self.answers = mode, mode if answers is None else answers
+        self.configured = configured  # whether the first message tells the modes
+        self._outbox: list[Any] = []
+        self._more = threading.Condition()
+        self._closed = False
+        process = epp.channel.stream_stream(f"/{SERVICE}/Process", Message.SerializeToString, Said.FromString)
+        self.stream = process(self._messages(), timeout=60)
+
+    def _messages(self) -> Any:
+        while True:
+            with self._more:
+                while not self._outbox and not self._closed:
+                    self._more.wait()
+                if not self._outbox:
+                    return
+                message = self._outbox.pop(0)
+            yield message
+
+    def say(self, message: Any) -> None:
+        if self.configured:
+            message.protocol_config.request_body_mode = self.mode
+            message.protocol_config.response_body_mode = self.answers
+            self.configured = False
+        with self._more:
+            self._outbox.append(message)
+            self._more.notify()
+
+    def said(self) -> Any:
+        return next(self.stream)
+
+    def close(self) -> None:
+        """All has been said."""
+        with self._more:
+            self._closed = True
+            self._more.notify()
+
+    def rest(self) -> list[Any]:
+        self.close()
+        return list(self.stream)
+
+    # --- the request -------------------------------------------------------------------------------------------------
+
+    def head(self, path: str = "/v1/chat/completions", method: str = "POST", end: bool = False, **fields: str) -> None:
+        message = Message()
+        pairs = [(":method", method), (":path", path), (":authority", "x"), *fields.items()]
+        for name, value in pairs:
+            message.request_headers.headers.headers.add(key=name.replace("_", "-"), raw_value=value.encode())
+        message.request_headers.end_of_stream = end
+        self.say(message)
+
+    def body(self, data: bytes, end: bool = True) -> None:
+        message = Message()
+        message.request_body.body, message.request_body.end_of_stream = data, end
+        self.say(message)
+
+    def request_trailers(self) -> None:
+        message = Message()
+        message.request_trailers.SetInParent()
+        self.say(message)
+
+    def ask(self, body: bytes | None = None, **fields: str) -> Any:
+        """The whole request; the answer that says where it goes, or that it goes nowhere."""
+        self.head(**fields)
+        if self.mode == BUFFERED:
+            assert self.said().WhichOneof("one") == "request_headers"
+        self.body(chat() if body is None else body)
+        first = self.said()
+        if self.mode == FULL_DUPLEX and not first.HasField("immediate_response"):
+            self.echoed = b""
+            ended = False
+            while not ended:
+                piece = self.said().request_body.response.body_mutation.streamed_response
+                self.echoed += piece.body
+                ended = piece.end_of_stream
+        return first
+
+    # --- the answer --------------------------------------------------------------------------------------------------
+
+    def answer_head(self, status: int = 200, end: bool = False) -> Any:
+        message = Message()
+        message.response_headers.headers.headers.add(key=":status", raw_value=str(status).encode())
+        message.response_headers.end_of_stream = end
+        self.say(message)
+        return self.said()
+
+    def answer_body(self, data: bytes, end: bool = False) -> Any:
+        message = Message()
+        message.response_body.body, message.response_body.end_of_stream = data, end
+        self.say(message)
+        return self.said()
+
+    def answer_trailers(self) -> Any:
+        message = Message()
+        message.response_trailers.SetInParent()
+        self.say(message)
+        return self.said()
+
+
+def mutated(said: Any, phase: str = "request_headers") -> dict[str, str]:
+    """The fields of the head that an answer sets."""
+    heads = getattr(said, phase).response.header_mutation.set_headers
+    return {one.header.key: one.header.raw_value.decode() for one in heads}
+
+
+def target(said: Any, phase: str = "request_headers") -> str:
+    """Where a request goes: told twice, and alike."""
+    found = mutated(said, phase)[TARGET]
+    assert said.dynamic_metadata["envoy.lb"][TARGET] == found
+    return found

@@ -1,0 +1,262 @@
+"""Workload specifications of BLIS as workloads, and back; and its traces by the same verbs."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import Run
+from headway.interop.blis import import_workload
+from headway.interop.blis_export import export_workload
+from headway.types import HeadwayError
+from headway.workload.spec import WorkloadSpec
+from headway.workload.traces import open_trace
+
+GAUSS = {"type": "gaussian", "params": {"mean": 256, "std_dev": 128, "min": 2, "max": 4096}}
+CHAT = {
+    "reason_ratio_distribution": {"type": "constant", "params": {"value": 0}},
+    "multi_turn": {"max_rounds": 5, "think_time_us": 500_000, "context_growth": "accumulate"},
+}
+
+
+def client(**more: Any) -> dict[str, Any]:
+    """With all that an export writes."""
+    name = more.pop("name", "a")
+    found = {
+        "id": name,
+        "tenant_id": name,
+        "slo_class": "standard",
+        "rate_fraction": 1,
+        "arrival": {"process": "poisson"},
+        "input_distribution": GAUSS,
+        "output_distribution": {"type": "exponential", "params": {"mean": 128}},
+        "streaming": True,
+        "timeout": 0,
+    }
+    return {**found, **more}
+
+
+def spec(*clients: dict[str, Any], **more: Any) -> dict[str, Any]:
+    found = {"version": "2", "seed": 42, "category": "language", "aggregate_rate": 10, "num_requests": 100}
+    return deepcopy({**found, **more, "clients": list(clients)})
+
+
+def there_and_back(document: dict[str, Any]) -> Any:
+    found = import_workload(document, "x")
+    workload = WorkloadSpec(**found.scenario["workload"])
+    return export_workload(workload, found.scenario.get("seed", {}).get("workload", 0)).document
+
+
+SPECS = [
+    spec(client()),
+    spec(client(name="default")),
+    spec(client(prefix_group="chat", prefix_length=512)),
+    spec(client(rate_fraction=0.75), client(name="b", rate_fraction=0.25, arrival={"process": "gamma", "cv": 2})),
+    spec(client(arrival={"process": "weibull", "cv": 0.5}, slo_class="batch", model="m", adapter="legal")),
+    spec(client(reasoning=CHAT, timeout=300_000_000)),
+    spec(client(reasoning=CHAT, prefix_group="g", prefix_length=100)),
+    spec(client(input_distribution={"type": "constant", "params": {"value": 7}}, slo_target_us=250_000), horizon=10**6),
+    spec(
+        client(
+            input_distribution={"type": "empirical", "params": {"5": 1, "9": 0.5}}, prefix_group="g", prefix_length=3
+        )
+    ),
+    spec(
+        *[
+            client(id=f"a-{at}", rate_fraction=0.25, prefix_group=f"g{at}", prefix_length=64, tenant_id="a")
+            for at in range(4)
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize("document", SPECS)
+def test_a_specification_that_comes_in_and_goes_out_is_the_same(document: dict[str, Any]) -> None:
+    found = there_and_back(document)
+    assert sorted(found) == sorted(document)
+    ours, wanted = found.pop("clients"), document["clients"]
+    assert found == {name: value for name, value in document.items() if name != "clients"}
+    assert ours == wanted
+
+
+@given(
+    mean=st.integers(1, 100_000),
+    std=st.floats(0, 1e5, allow_nan=False),
+    low=st.integers(1, 1000),
+    more=st.integers(1, 10**6),
+    prefix=st.integers(0, 5000),
+)
+def test_bounded_lengths_are_shifted_by_their_prefix_exactly(
+    mean: int, std: float, low: int, more: int, prefix: int
+) -> None:
+    params = {"mean": mean, "std_dev": std, "min": low, "max": low + more}
+    lengths = {"type": "gaussian", "params": params}
+    document = spec(client(input_distribution=lengths, prefix_group="g" if prefix else "", prefix_length=prefix))
+    found = import_workload(document, "x").scenario["workload"]["tenants"]["a"]
+    assert found["prompt_tokens"]["mean"] == mean + prefix
+    assert there_and_back(document)["clients"][0]["input_distribution"] == lengths
+
+
+def test_logarithms_come_back_to_ten_digits() -> None:
+    lengths = {"dist": "lognormal", "mean": 4096, "std": 3000.5}
+    workload = WorkloadSpec(requests=10, rate="1/s", prompt_tokens=lengths)
+    document = export_workload(workload).document
+    assert document["clients"][0]["input_distribution"]["type"] == "pareto_lognormal"
+    assert import_workload(document, "x").scenario["workload"]["prompt_tokens"] == lengths
+
+
+def test_prefix_groups_become_clients_and_one_tenant_again() -> None:
+    prefix = {"groups": 4, "tokens": 256, "popularity": {"dist": "zipf", "s": 1.0}}
+    lengths = {"dist": "normal", "mean": 512, "std": 100, "min": 300, "max": 900}
+    workload = WorkloadSpec(requests=10, rate="8/s", prompt_tokens=lengths, prefix=prefix)
+    out = export_workload(workload)
+    assert out.notes == ["default: its 4 prefix groups become 4 clients."]
+    shares = [one["rate_fraction"] for one in out.document["clients"]]
+    assert shares == pytest.approx([0.48, 0.24, 0.16, 0.12])
+    back = WorkloadSpec(**import_workload(out.document, "x").scenario["workload"])
+    (tenant,) = back.senders()
+    assert tenant.name == "default"
+    assert tenant.prompt_tokens == lengths
+    assert [one.popularity for one in tenant.prefix.groups] == shares
+    assert export_workload(back).document["clients"][0]["input_distribution"]["params"]["mean"] == 256
+
+
+def test_some_sessions_without_the_prefix_are_a_client_of_their_own() -> None:
+    prefix = {"groups": [{"name": "tutor", "tokens": 100, "reuse": 0.75}]}
+    out = export_workload(WorkloadSpec(requests=10, rate="8/s", prompt_tokens=512, prefix=prefix)).document
+    told = [(one["rate_fraction"], one.get("prefix_group"), one["input_distribution"]) for one in out["clients"]]
+    assert told == [
+        (0.75, "tutor", {"type": "constant", "params": {"value": 412}}),
+        (0.25, None, {"type": "constant", "params": {"value": 512}}),
+    ]
+
+
+def test_a_closed_loop_has_users_and_not_a_rate() -> None:
+    loop = client(name="default", concurrency=8, think_time_us=2_000_000, timeout=300_000_000)
+    del loop["rate_fraction"], loop["timeout"]
+    found = import_workload(spec(loop, aggregate_rate=0), "x").scenario["workload"]
+    assert found["closed_loop"] == {"concurrency": 8, "think_time": "2s"}
+    assert found["timeout"] == "300s"  # of BLIS's clients that wait for their answers, unless they say otherwise
+    assert "rate" not in found
+    out = export_workload(WorkloadSpec(**found)).document
+    assert (out["aggregate_rate"], out["clients"][0]["concurrency"]) == (0, 8)
+    assert "rate_fraction" not in out["clients"][0]
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ({"lifecycle": {"windows": []}}, "clients that come and go have no counterpart"),
+        ({"multimodal": {}}, "tokens of one kind"),
+        ({"arrival": {"process": "gamma", "shape": 0.5, "scale": 2}}, "shape and scale have no counterpart"),
+        ({"arrival": {"process": "bursty"}}, "'bursty' is none"),
+        ({"slo_class": "gold"}, "'gold' is none"),
+        ({"rate_fraction": 0}, "rate_fraction: must be above 0"),
+        ({"concurrency": 3}, "exclude each other"),
+        ({"prefix_length": 5}, "prefix_group: is missing"),
+        ({"input_distribution": {"type": "gaussian", "params": {"mean": 3}}}, "'std_dev' is missing"),
+        ({"input_distribution": {"type": "zipf"}}, "no distribution is called 'zipf'"),
+        ({"input_distribution": {"type": "constant", "params": {"value": float("inf")}}}, "value: expected a number"),
+        (
+            {"input_distribution": {"type": "exponential", "params": {"mean": 9}}, "prefix_group": "g"},
+            "behind a shared",
+        ),
+        ({"output_distribution": {"type": "constant", "params": {"value": 3}, "file": "x"}}, "is not read"),
+        ({"reasoning": {"multi_turn": {"max_rounds": 2}}}, "turns that forget"),
+        ({"reasoning": CHAT, "closed_loop": False}, "do not wait for the one before"),
+        ({"prefix": "x"}, "there is no such key"),
+        (
+            {
+                "output_distribution": {
+                    "type": "pareto_lognormal",
+                    "params": {"alpha": 1, "xm": 1, "mu": 1, "sigma": 1, "mix_weight": 0.5},
+                }
+            },
+            "mix of Pareto and lognormal",
+        ),
+    ],
+)
+def test_what_a_workload_cannot_say_is_refused_at_its_place(more: dict[str, Any], word: str) -> None:
+    with pytest.raises(HeadwayError, match=word) as refused:
+        import_workload(spec(client(**more)), "x")
+    assert str(refused.value).startswith("x.clients[0]")
+
+
+@pytest.mark.parametrize("name", ["cohorts", "servegen_data", "inference_perf"])
+def test_other_sources_of_requests_are_refused(name: str) -> None:
+    with pytest.raises(HeadwayError, match=f"x.{name}: has no counterpart"):
+        import_workload(spec(client(), **{name: {}}), "x")
+
+
+def test_what_changes_no_request_is_told() -> None:
+    ratio = {"type": "constant", "params": {"value": 50}}
+    odd = client(id="b", network={"rtt_ms": 5}, streaming=False, reasoning={"reason_ratio_distribution": ratio})
+    found = import_workload(spec(odd, goodput_slo_targets={"standard": {"ttft": 3}}), "x")
+    notes = " ".join(found.notes)
+    for word in ("network", "streaming", "reason_ratio", "goodput_slo_targets", "the client's id b is left out"):
+        assert word in notes
+
+
+def test_an_old_specification_has_its_classes_renamed() -> None:
+    found = import_workload(spec(client(slo_class="realtime"), version="1"), "x")
+    assert found.scenario["workload"]["tenants"]["a"]["priority"] == "critical"
+    with pytest.raises(HeadwayError, match="only versions 1 and 2"):
+        import_workload(spec(client(), version="3"), "x")
+
+
+@pytest.mark.parametrize(
+    ("workload", "word"),
+    [
+        ({"profile": {"type": "spike", "at": "1m", "multiplier": 5, "duration": "30s"}}, "workload.profile"),
+        ({"arrival": "bursty"}, "workload.arrival"),
+        ({"kind": "agentic"}, "'agentic' requests have no counterpart"),
+        ({"kind": "chat"}, "one number of turns"),
+        ({"priority": "gold"}, "workload.priority"),
+        ({"prompt_tokens": {"dist": "geometric", "mean": 9}}, "a geometric length has no counterpart"),
+        ({"prefix": {"groups": 3, "tokens": 600}}, "may be as short as its prefix"),
+        ({"arrival": "constant", "prompt_tokens": 700, "prefix": {"groups": 3, "tokens": 600}}, "Poisson"),
+        ({"correlations": {"prefix": 0.5}}, "workload.correlations"),
+    ],
+)
+def test_what_a_client_of_blis_cannot_do_is_refused(workload: dict[str, Any], word: str) -> None:
+    with pytest.raises(HeadwayError, match=word):
+        export_workload(WorkloadSpec(requests=10, rate="1/s", **workload))
+
+
+def test_the_command_line_takes_workloads_and_traces(headway: Run, tmp_path: Path, root: Path) -> None:
+    file, scenario = tmp_path / "spec.yaml", tmp_path / "scenario.yaml"
+    file.write_text(yaml.safe_dump(spec(client(name="default", prefix_group="g", prefix_length=64))))
+    done = headway("import", "blis", str(file), "-o", str(scenario))
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(headway("export", "blis", str(scenario)).stdout) == yaml.safe_load(file.read_text())
+    assert headway("run", str(scenario), "--json").returncode == 0
+    trace = tmp_path / "trace"
+    done = headway("export", "blis", str(root / "examples/05_trace.jsonl"), "-o", str(trace))
+    assert "cannot express the blocks of prompts" in done.stderr
+    assert "wrote 120 requests" in done.stdout
+    back = tmp_path / "back.jsonl"
+    assert headway("import", "blis", str(trace.with_suffix(".yaml")), "-o", str(back)).returncode == 0
+    assert len(back.read_text().splitlines()) >= 120
+    assert headway("export", "blis", str(root / "examples/05_trace.jsonl")).returncode == 2
+
+
+def test_a_recorded_trace_goes_out_as_tracev2_and_comes_back_with_its_times(
+    headway: Run, tmp_path: Path, traces: Path
+) -> None:
+    source = traces / "mooncake" / "arxiv_mooncake_trace_first1000.jsonl"
+    if not source.is_file():
+        pytest.skip("the trace is not there")
+    assert headway("export", "blis", str(source), "-o", str(tmp_path / "t")).returncode == 0
+    assert headway("import", "blis", str(tmp_path / "t.csv"), "-o", str(tmp_path / "t.jsonl")).returncode == 0
+    told = [
+        [(one.at_ps, one.prompt_tokens, one.output_tokens) for one in open_trace(file).records]
+        for file in (source, tmp_path / "t.jsonl")
+    ]
+    assert len(told[0]) == 1000
+    assert told[0] == told[1]

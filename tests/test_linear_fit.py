@@ -1,0 +1,87 @@
+"""The durations of the latency model `linear`, fitted to the recorded run of an engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import headway as package
+from conftest import Run
+from headway.experiment.linear_fit import LinearFit
+from headway.types import HeadwayError
+
+TRUE = {"step": "12ms", "prefill_token": "150us", "prefill_pair": "15ns", "sequence": "800us", "chunk": "20ms"}
+GUESS = {"step": "8ms", "prefill_token": "300us", "prefill_pair": "15ns", "sequence": "500us", "chunk": "5ms"}
+
+
+def scenario(latency: dict[str, str], routing: str = "round-robin", rate: str = "6/s", seed: int = 1) -> dict[str, Any]:
+    workload = {
+        "requests": 100,
+        "rate": rate,
+        "prompt_tokens": {"dist": "uniform", "min": 400, "max": 1200},
+        "output_tokens": {"dist": "uniform", "min": 8, "max": 30},
+        "prefix": {"groups": 8, "tokens": 320},
+    }
+    cluster = {"instances": 2, "latency": {"model": "linear", "context_token": "0s", **latency}}
+    return {"seed": seed, "workload": workload, "cluster": cluster, "policies": {"routing": routing}}
+
+
+def run(folder: Path, what: dict[str, Any]) -> Path:
+    """What an engine of these durations did."""
+    package.simulate(what).save(folder)
+    return folder
+
+
+def fitted(folder: Path, what: dict[str, Any], output: Path | None = None) -> LinearFit:
+    found = package.calibrate_run(folder, what, output)
+    assert isinstance(found, LinearFit)
+    return found
+
+
+def test_what_was_fitted_to_one_run_predicts_another_rate_and_policy(tmp_path: Path) -> None:
+    found = fitted(run(tmp_path / "run", scenario(TRUE)), scenario(GUESS), tmp_path / "mine.yaml")
+    assert found.before.worst is not None and abs(found.before.worst[2]) > 0.2
+    assert found.after.worst is not None and abs(found.after.worst[2]) < 0.15
+    other = {"routing": "lmetric", "rate": "9/s", "seed": 2}
+    predicted = package.simulate(scenario(found.latency, **other))
+    errors = package.validate(predicted, run(tmp_path / "other", scenario(TRUE, **other)))
+    assert abs(errors.latency["ttft"]["mean"]["error"]) < 0.1 and abs(errors.latency["tpot"]["mean"]["error"]) < 0.1
+
+
+def test_the_file_is_a_scenarios_section_and_says_how_far_off_it_is(tmp_path: Path) -> None:
+    found = fitted(run(tmp_path / "run", scenario(TRUE)), scenario(GUESS), tmp_path / "mine.yaml")
+    text = (tmp_path / "mine.yaml").read_text()
+    assert text == found.document and "# TTFT of requests that were held out: mean " in text
+    section = yaml.safe_load(text)["cluster"]["latency"]
+    assert section == found.latency and section["context_token"] == "0s"  # which was none, and stays so
+    package.simulate(scenario({key: value for key, value in section.items() if key != "model"}))
+
+
+def test_requests_go_where_they_went_whatever_the_scenarios_policy(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", scenario(TRUE, routing="random"))
+    found = fitted(folder, scenario(TRUE, routing="round-robin"))
+    assert found.before.worst is not None and abs(found.before.worst[2]) < 1e-9
+    assert found.latency == {"model": "linear", "context_token": "0s", **TRUE}
+
+
+def test_several_kinds_of_instances_and_other_requests_get_a_sentence(tmp_path: Path) -> None:
+    folder, what = run(tmp_path / "run", scenario(TRUE)), scenario(GUESS)
+    with pytest.raises(HeadwayError, match="its 100 requests are not the 100 of the scenario"):
+        package.calibrate_run(folder, {**what, "seed": 5})
+    cluster = {**what["cluster"], "deployments": {"a": {"instances": 2}}}
+    with pytest.raises(HeadwayError, match=r"cluster\.latency: is fitted for one kind of instance"):
+        package.calibrate_run(folder, {**what, "cluster": cluster})
+
+
+def test_the_command_prints_the_durations(tmp_path: Path, headway: Run) -> None:
+    run(tmp_path / "run", scenario(TRUE))
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(scenario(TRUE)))
+    line = ("calibrate", "run", "--scenario", "s.yaml", "-o", "mine.yaml")
+    done = headway(*line, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "step 12ms" in done.stdout and "chunk 20ms" in done.stdout and "Furthest off" in done.stdout
+    assert json.loads(headway(*line, "--json", cwd=tmp_path).stdout)["latency"]["prefill_token"] == "150us"

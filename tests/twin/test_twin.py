@@ -1,0 +1,161 @@
+"""A scenario simulated and live, side by side."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
+pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
+pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
+
+from conftest import ROOT
+from headway.gateway.live_policies import read_policies
+from headway.results.result import Result
+from headway.scenario import Scenario
+from headway.twin.check import HITS, SPREAD, TTFT, Pair, Twin, twin
+from headway.twin.cluster import check, gateway_file, pace, tick_s
+from headway.twin.processes import taken
+from headway.twin.warming import meanwhile
+from headway.types import PS_PER_SECOND, HeadwayError
+
+WORKLOAD = {
+    "requests": 60,
+    "rate": "60/s",
+    "prompt_tokens": {"dist": "uniform", "min": 2100, "max": 3000},
+    "output_tokens": 4,
+    "prefix": {"groups": 6, "tokens": 2048},
+}
+SCENARIO: dict[str, Any] = {
+    "name": "small",
+    "seed": 2,
+    "workload": WORKLOAD,
+    "cluster": {"instances": 4, "model": "llama-3.1-8b", "gpu": "h200"},
+    "signals": {"poll_interval": "100ms", "poll_delay": "5ms"},
+}
+
+
+def test_round_robin_is_the_same_in_both_worlds(tmp_path: Path) -> None:
+    """It looks at nothing, so that what goes where, and what is found cached there, is the same to the last token."""
+    found = twin(SCENARIO, "round-robin", output=tmp_path)
+    (pair,) = found.pairs
+    assert pair.live["requests"]["completed"] == 60
+    assert abs(pair.errors[HITS]) < 0.01 and pair.errors[SPREAD] == 0.0
+    assert [one["requests"] for one in pair.live["instances"]] == [15] * 4
+    kept = [Result.load(tmp_path / "round-robin" / side) for side in ("simulated", "live")]
+    assert kept[0].requests.column("arrival_ps") == kept[1].requests.column("arrival_ps")
+    assert kept[0].requests.column("prompt_tokens") == kept[1].requests.column("prompt_tokens")
+    assert kept[0].requests.column("output_tokens") == kept[1].requests.column("output_tokens")
+
+
+def test_the_plain_set_up_agrees_also_where_a_policy_goes_by_what_replicas_report(tmp_path: Path) -> None:
+    """The beginning of the example, whose eight replicas are equal and whose policies are the default ones."""
+    loaded = Scenario.load(ROOT / "examples" / "20_twin.yaml", "workload.requests=130")
+    found = twin(loaded, "round-robin,weighted", step_ms=30, output=tmp_path)
+    assert found.same_order and found.order("live") == ["weighted", "round-robin"]
+    assert [pair.missed for pair in found.pairs] == [[], []], [pair.errors for pair in found.pairs]
+    kept = [Result.load(tmp_path / "weighted" / side).requests for side in ("simulated", "live")]
+    # Until the first report the router goes by what it counts itself: only who overtakes whom is left to chance.
+    due_ps = loaded.signals.poll_interval_ps + loaded.signals.poll_delay_ps
+    before = len([one for one in kept[0].column("arrival_ps") if one < due_ps])
+    went = [one.column("instance")[:before] for one in kept]
+    assert before > 40 and sum(map(int.__ne__, *went)) <= before / 10
+
+
+def test_a_step_lasts_so_long_by_the_wall_at_least() -> None:
+    loaded = Scenario.load(SCENARIO)
+    from headway.experiment.engines import engines
+
+    shortest_ps = engines(loaded.cluster)[0].latency.run(1, 1, ())[0]
+    speed = pace(loaded)
+    assert shortest_ps / 1e9 / speed >= 20.0 > 0.9 * shortest_ps / 1e9 / speed
+    assert pace(loaded, 0.001) == 1.0
+
+
+def test_the_gateway_polls_as_the_scenarios_router_does_in_simulated_time() -> None:
+    loaded = Scenario.load(SCENARIO)
+    urls = {f"instance-{number}": f"http://127.0.0.1:{9000 + number}" for number in range(4)}
+    file = gateway_file(loaded, {"routing": "lmetric"}, 0.25, urls)
+    assert file["signals"]["interval"] == "0.4s" and file["policies"]["routing"] == "lmetric"
+    assert file["signals"]["ticks"] == "0.02s" and tick_s(loaded, 0.25) == 0.4
+    assert tick_s(loaded, 0.26) * 0.26 * PS_PER_SECOND == pytest.approx(loaded.signals.poll_interval_ps, rel=1e-5)
+    assert list(file["backends"]) == list(urls) and file["tokens"]["block_tokens"] == 16
+
+
+def test_policies_that_the_gateway_refuses_are_told(tmp_path: Path) -> None:
+    class Router:
+        def wait_for(self, pattern: str) -> str:
+            said = "headway: serving at x\nheadway: f.yaml: is refused, what was in force stays: policies: are odd.\n"
+            assert re.search(pattern, said)
+            return said
+
+    with pytest.raises(HeadwayError, match=r"^policies: are odd\.$"):
+        taken(Router())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("routing", ["least-loaded", "round-robin", {"name": "least-loaded"}, {"name": "weighted"}])
+def test_other_policies_decide_while_a_twin_gets_warm_so_that_its_own_begin_anew(routing: Any) -> None:
+    own = {"routing": routing}
+    assert read_policies(meanwhile(own)) != read_policies(own)
+
+
+def summary(ttft: float, hits: float, shares: list[float]) -> dict[str, Any]:
+    return {
+        "latency": {"ttft": {"mean": ttft}},
+        "cache": {"token_hit_ratio": hits},
+        "instances": [{"id": f"i{number}", "share": share} for number, share in enumerate(shares)],
+    }
+
+
+def test_what_is_off_by_too_much_is_told() -> None:
+    base = summary(100.0, 0.5, [0.5, 0.5])
+    good = Pair("a", base, summary(109.0, 0.515, [0.54, 0.46]))
+    assert good.errors == pytest.approx({TTFT: 0.09, HITS: 0.015, SPREAD: 0.04}) and not good.missed
+    assert Pair("b", base, summary(111.0, 0.5, [0.5, 0.5])).missed == [TTFT]
+    assert Pair("c", base, summary(100.0, 0.47, [0.5, 0.5])).missed == [HITS]
+    assert Pair("d", base, summary(100.0, 0.5, [0.6, 0.4])).missed == [SPREAD]
+
+
+def test_another_order_of_the_policies_is_told() -> None:
+    a = Pair("a", summary(100.0, 0.5, [1.0]), summary(105.0, 0.5, [1.0]))
+    b = Pair("b", summary(104.0, 0.5, [1.0]), summary(103.0, 0.5, [1.0]))
+    found = Twin("x", 1.0, 1, [a, b])
+    assert not found.same_order and not found.agrees and found.order("live") == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"routers": 2}, "routers: a twin has one router"),
+        ({"faults": [{"instance": "instance-0", "at": "1s", "kind": "crash"}]}, "faults: a twin"),
+        ({"signals": {"poll_interval": "50ms", "poll_delay": "50ms"}}, "signals.poll_delay: a twin"),
+        (
+            {"cluster": {"architecture": "disaggregated", "prefill": {"instances": 1}, "decode": {"instances": 1}}},
+            "cluster: a twin's engines each do it all",
+        ),
+    ],
+)
+def test_what_has_no_twin_is_told(more: dict[str, Any], why: str) -> None:
+    with pytest.raises(HeadwayError, match=why):
+        check(Scenario.load({**SCENARIO, **more}))
+
+
+def test_a_policy_has_one_twin() -> None:
+    with pytest.raises(HeadwayError, match="policies: round-robin is named twice"):
+        twin(SCENARIO, "round-robin,round-robin")
+
+
+def test_the_command_tells_what_is_wrong_in_a_sentence(headway: Any, tmp_path: Path) -> None:
+    file = tmp_path / "s.json"
+    file.write_text(json.dumps(SCENARIO))
+    for options, why in (
+        (["--policies", "oracle-prefix"], "policies"),
+        (["--speed", "0"], "--speed: is above 0"),
+        (["--step", "0"], "--step: is a number"),
+    ):
+        done = headway("twin", str(file), *options)
+        assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr
