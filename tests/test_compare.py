@@ -255,7 +255,7 @@ def test_a_script_with_threads_and_without_a_guard_runs_once(how: str, tmp_path:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     given = script if how == "stdin" else None
     done = subprocess.run(
-        command, input=given, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, input=given, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.stdout, done.stderr) == ("once\n2\n", "")
 

@@ -73,5 +73,5 @@ def test_the_vocabulary_imports_nothing_else_of_ours(root: Path) -> None:
 
 def test_importing_headway_is_light() -> None:
     script = "import sys, headway; assert not {'rich', 'cyclopts', 'yaml', 'msgspec'} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -51,7 +51,7 @@ class Emulated:
 
         return self.call(run())
 
-    def until(self, holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    def until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:
         end = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < end, "it did not happen"
@@ -61,12 +61,12 @@ class Emulated:
         return f"http://127.0.0.1:{self.host.replicas[replica].port}"
 
     def get(self, path: str, replica: int = 0) -> str:
-        with urllib.request.urlopen(self.url(replica) + path, timeout=30) as answer:
+        with urllib.request.urlopen(self.url(replica) + path, timeout=300) as answer:
             return str(answer.read().decode())
 
     def post(self, path: str, document: Any, replica: int = 0, **fields: str) -> Any:
         request = urllib.request.Request(self.url(replica) + path, json.dumps(document).encode(), fields)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return json.loads(answer.read() or b"null")
 
     def fault(self, mode: str, replica: int = 0, through: int | None = None, **more: Any) -> None:

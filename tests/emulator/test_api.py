@@ -28,13 +28,13 @@ def engine() -> Iterator[Emulated]:
 
 
 def client(engine: Emulated, replica: int = 0) -> Any:
-    return openai.OpenAI(base_url=f"{engine.url(replica)}/v1", api_key="none", max_retries=0, timeout=30)
+    return openai.OpenAI(base_url=f"{engine.url(replica)}/v1", api_key="none", max_retries=0, timeout=300)
 
 
 def raw(engine: Emulated, body: dict[str, Any], path: str = "/v1/chat/completions") -> bytes:
     """The answer's bytes as they come."""
     data = json.dumps(body).encode()
-    with socket.create_connection(("127.0.0.1", engine.host.replicas[0].port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", engine.host.replicas[0].port), timeout=300) as sock:
         head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(data)}\r\n\r\n"
         sock.sendall(head.encode() + data)
         found = b""
@@ -245,7 +245,7 @@ def test_a_body_that_is_nested_too_deeply_is_refused(engine: Emulated) -> None:
     data = b'{"messages": [{"role": "user", "content": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]}"
     request = urllib.request.Request(f"{engine.url()}/v1/chat/completions", data)
     with pytest.raises(urllib.error.HTTPError) as told:
-        urllib.request.urlopen(request, timeout=30)
+        urllib.request.urlopen(request, timeout=300)
     assert told.value.code == 400
 
 

@@ -15,7 +15,7 @@ def test_prompts_go_where_their_beginnings_are_cached(live) -> None:
     try:
         backends = {replica.name: {"url": engines.url(replica.index)} for replica in engines.host.replicas}
         gateway = live(0, backends=backends, policies={"routing": "prefix-overlap"})
-        asking = openai.OpenAI(base_url=gateway.url, api_key="none", max_retries=0, timeout=30)
+        asking = openai.OpenAI(base_url=gateway.url, api_key="none", max_retries=0, timeout=300)
         texts = [f"{number} and so on " * 200 for number in range(6)]
         cached = []
         for _ in range(2):

@@ -28,7 +28,7 @@ def test_it_says_where_its_engines_are_and_ends_when_told(root: Path) -> None:
         urls = [found[1] for line in lines if (found := re.search(r"at (http://\S+)/v1, KV events at tcp://", line))]
         assert len(urls) == 2 and "emulating 2 engines" in lines[2]
         for url in urls:
-            with urllib.request.urlopen(f"{url}/v1/models", timeout=30) as answer:
+            with urllib.request.urlopen(f"{url}/v1/models", timeout=300) as answer:
                 assert b'"mine"' in answer.read()
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
@@ -62,7 +62,7 @@ def test_an_address_of_many_colons_is_told_as_a_url(root: Path) -> None:
         assert process.stderr is not None
         found = re.search(r"at (http://\[::1\]:\d+)/v1", process.stderr.readline())
         assert found is not None
-        with urllib.request.urlopen(f"{found[1]}/health", timeout=30) as answer:
+        with urllib.request.urlopen(f"{found[1]}/health", timeout=300) as answer:
             assert answer.status == 200
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
@@ -74,7 +74,7 @@ def test_too_few_open_files_are_told_in_a_sentence(root: Path) -> None:
 
     command = [sys.executable, "-m", "headway.cli", "emulate", "--replicas", "100", "--listen", "127.0.0.1:0"]
     env = {**os.environ, "PYTHONPATH": str(root / "src")}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, preexec_fn=few)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, preexec_fn=few)
     assert done.returncode == 2 and "Too many open files" in done.stderr and "Traceback" not in done.stderr
 
 

@@ -29,7 +29,7 @@ class Heard:
         self.socket.subscribe(b"")
         self.batches: list[tuple[bytes, int, Any]] = []
 
-    def take(self, least: int, seconds: float = 20.0) -> list[dict[str, Any]]:
+    def take(self, least: int, seconds: float = 120.0) -> list[dict[str, Any]]:
         """All events so far, of so many batches at least."""
         end = time.monotonic() + seconds
         while len(self.batches) < least:

@@ -347,7 +347,7 @@ def test_zygotes_and_their_children_end_with_the_program(number: signal.Signals)
     while not (started := children.read_text().split()):
         time.sleep(0.05)
     os.killpg(program.pid, number)
-    _, said = program.communicate(timeout=60)
+    _, said = program.communicate(timeout=300)
     assert program.returncode != 0
     assert ("KeyboardInterrupt" in said) == (number == signal.SIGINT)
     assert gone(zygote, *map(int, started))

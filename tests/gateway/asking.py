@@ -28,7 +28,7 @@ def fetch(url: str, body: bytes | None = None, method: str | None = None, **fiel
     asked = urllib.request.Request(url, body, {name.replace("_", "-"): value for name, value in fields.items()})
     asked.method = method or asked.get_method()
     try:
-        with urllib.request.urlopen(asked, timeout=30) as answer:
+        with urllib.request.urlopen(asked, timeout=300) as answer:
             return Answer(answer.status, answer.headers, answer.read())
     except urllib.error.HTTPError as error:
         return Answer(error.code, error.headers, error.read())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def etcd_program() -> str:

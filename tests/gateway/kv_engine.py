@@ -152,12 +152,12 @@ class Publisher:
             self.thread = threading.Thread(target=self._serve, daemon=True)
             self.thread.start()
 
-    def joined(self, seconds: float = 20.0) -> None:
+    def joined(self, seconds: float = 120.0) -> None:
         """Wait for a subscriber."""
         assert self.pub.poll(int(seconds * 1000)), "nobody subscribed"
         assert self.pub.recv()[:1] == b"\x01"
 
-    def parted(self, seconds: float = 20.0) -> None:
+    def parted(self, seconds: float = 120.0) -> None:
         """Wait until the last subscriber has gone."""
         assert self.pub.poll(int(seconds * 1000)), "nobody went"
         assert self.pub.recv()[:1] == b"\x00"
@@ -193,7 +193,7 @@ class Publisher:
         self.context.term()
 
 
-def until(holds, seconds: float = 30.0) -> None:
+def until(holds, seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it did not happen"

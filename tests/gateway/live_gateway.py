@@ -44,7 +44,7 @@ class Live:
     def call(self, task: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(task, self.loop).result(60)
 
-    def until(self, holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    def until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:
         """Wait for something that is about to happen."""
         end = time.monotonic() + seconds
         while not holds():

@@ -25,7 +25,7 @@ def asked(body: object = BODY, fields: bytes = b"", path: bytes = b"/v1/chat/com
 
 
 def connect(live: Any) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", live.port), timeout=30)
+    return socket.create_connection(("127.0.0.1", live.port), timeout=300)
 
 
 def read_all(sock: socket.socket) -> bytes:

@@ -159,12 +159,12 @@ def test_no_file_of_the_machine_is_read_or_run(live, policies):
 
 def test_what_is_no_json_and_what_is_too_long_is_told(live):
     one = live(1, admin=ADMIN)
-    with socket.create_connection(("127.0.0.1", component(one, "Admin").port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", component(one, "Admin").port), timeout=300) as sock:
         head = f"PUT /policies HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n"
         sock.sendall(f"{head}content-length: 5\r\n\r\n{{nope".encode())
         assert b" 400 " in sock.recv(65536).partition(b"\r\n")[0]
     for body in (b'{"routing": "\xff"}', b"[" * 5000):
-        with socket.create_connection(("127.0.0.1", component(one, "Admin").port), timeout=30) as sock:
+        with socket.create_connection(("127.0.0.1", component(one, "Admin").port), timeout=300) as sock:
             sock.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
             assert b" 400 " in sock.recv(65536).partition(b"\r\n")[0]
     assert admin(one, f"/debug/decisions?last=000000001{'9' * 4400}").status == 400
@@ -177,7 +177,7 @@ def test_events_tell_how_it_stands_again_and_again(live):
     one = live(2, admin=ADMIN)
     url = f"http://127.0.0.1:{component(one, 'Admin').port}/events"
     asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {KEY}"})
-    with urllib.request.urlopen(asked, timeout=30) as stream:
+    with urllib.request.urlopen(asked, timeout=300) as stream:
         first = json.loads(_event(stream))
         chat(one)
         while not (latest := json.loads(_event(stream)))["requests"]:
@@ -197,11 +197,11 @@ def test_the_documents_of_both_addresses_have_every_path(live):
     told = admin(one, "/openapi.json").json()
     there = {(method.lower(), path) for method, path, _ in component(one, "Admin").routes()}
     assert there == {(method, path) for path, methods in told["paths"].items() for method in methods}
-    with urllib.request.urlopen(f"http://127.0.0.1:{one.port}/openapi.json", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{one.port}/openapi.json", timeout=300) as answer:
         data = json.load(answer)
     assert data["openapi"].startswith("3.1") and "/v1/chat/completions" in data["paths"]
     for path in ("/v1/models", "/health"):
-        with urllib.request.urlopen(f"http://127.0.0.1:{one.port}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{one.port}{path}", timeout=300) as answer:
             assert answer.status == 200 and "get" in data["paths"][path]
 
 

@@ -19,7 +19,7 @@ SURE, UNSURE = -0.1, -3.0
 
 
 def client(one, **more):
-    return openai.OpenAI(base_url=one.url, api_key="sk-test", max_retries=0, timeout=30, **more)
+    return openai.OpenAI(base_url=one.url, api_key="sk-test", max_retries=0, timeout=300, **more)
 
 
 def chain(live, *logprobs, confident_tokens=3, threshold=-1.5, **more):
@@ -120,7 +120,7 @@ def test_who_asked_for_log_probabilities_gets_them_and_nobody_else(live):
 
 def test_a_completion_is_asked_in_its_own_form(live):
     one = chain(live, SURE, SURE)
-    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
         body = json.dumps({"model": "answer", "prompt": "once upon"}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         sock.sendall(head.encode() + body)
@@ -133,7 +133,7 @@ def test_a_completion_is_asked_in_its_own_form(live):
 def test_all_else_of_the_body_stays_as_it_was_written(live):
     one = chain(live, UNSURE, SURE)
     body = b'{"x":1.10, "messages":[{"role":"user","content":"\\u00e9"}],"model":"answer","n_":12345678901234567890123}'
-    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         sock.sendall(head.encode() + body)
         assert sock.recv(65536).startswith(b"HTTP/1.1 200")
@@ -292,7 +292,7 @@ def test_a_client_that_goes_ends_the_step_it_is_at(live, step):
     one = chain(live, UNSURE, UNSURE, SURE)
     one.engines[step].mode = "hang"
     body = json.dumps({"model": "answer", "messages": MESSAGES}).encode()
-    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         sock.sendall(head.encode() + body)
         one.until(lambda: one.engines[step].under_way == 1)
@@ -308,7 +308,7 @@ def test_a_key_counts_all_steps_as_one_request(live, tmp_path):
     file = tmp_path / "keys.yaml"
     file.write_text(f"me: {{sha256: {digest}, concurrency: 1}}\n")
     one = chain(live, UNSURE, UNSURE, SURE, keys=str(file))
-    user = openai.OpenAI(base_url=one.url, api_key=key, max_retries=0, timeout=30)
+    user = openai.OpenAI(base_url=one.url, api_key=key, max_retries=0, timeout=300)
     for _ in range(3):
         user.chat.completions.create(model="answer", messages=MESSAGES)
     (owner,) = one.app.keyring.keys.values()
@@ -333,7 +333,7 @@ def test_a_chain_is_listed_as_a_model(live):
 
 def test_embeddings_know_no_chains(live):
     one = chain(live, SURE, SURE)
-    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
         body = json.dumps({"model": "e0", "input": "hello"}).encode()
         head = f"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         sock.sendall(head.encode() + body)

@@ -38,7 +38,7 @@ def asked(engine):
 
 def ask(one):
     """The engine that answered, by the answer's head."""
-    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(BODY)}\r\n\r\n"
         )

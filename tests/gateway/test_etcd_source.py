@@ -444,7 +444,7 @@ def test_requests_go_to_an_engine_of_etcd_and_none_to_a_cordoned_one(clean: Etcd
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
     request = Request(f"{gateway.url}/chat/completions", body, {"content-type": "application/json"})
     for _ in range(5):
-        with urlopen(request, timeout=60) as answer:
+        with urlopen(request, timeout=300) as answer:
             assert answer.headers["x-headway-target"] == "n1"
     assert len(engine.bodies) == 5 and not gateway.engines[0].bodies
     gateway.call(source.stop())

@@ -15,13 +15,13 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}
 
 
 def client(live, **more):
-    return openai.OpenAI(base_url=live.url, api_key="sk-test", max_retries=0, timeout=30, **more)
+    return openai.OpenAI(base_url=live.url, api_key="sk-test", max_retries=0, timeout=300, **more)
 
 
 def post(live, body, path="/v1/chat/completions", fields=""):
     """By hand, for what no client would send; the answer up to the end of the connection."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    with socket.create_connection(("127.0.0.1", live.port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", live.port), timeout=300) as sock:
         head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(data)}\r\n{fields}\r\n"
         sock.sendall(head.encode() + data)
         return read_all(sock)
@@ -94,7 +94,7 @@ def test_a_name_that_no_model_has_is_not_kept(live):
     for name, status in (("m" * 1024, 200), ("m" * 1025, 400), ("m" * 5_000_000, 400)):
         body = json.dumps({"model": name, "messages": [{"role": "user", "content": "x"}]}).encode()
         head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-        with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+        with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
             sock.sendall(head % len(body) + body)
             answer = sock.recv(65536)
         assert answer[9:12] == b"%d" % status and (status == 200 or len(answer) < 1000)
@@ -208,7 +208,7 @@ def test_a_prompt_goes_where_its_beginning_went(live):
 )
 def test_what_is_no_request_is_told_so(live, data, status):
     one = live(1)
-    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
         sock.sendall(data)
         answer = sock.recv(65536)
     assert answer.startswith(b"HTTP/1.1 %d" % status), answer
@@ -218,7 +218,7 @@ def test_what_is_no_request_is_told_so(live, data, status):
 
 def test_a_head_that_never_ends_is_not_waited_for(live):
     one = live(1, limits={"head": "300ms"})
-    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
         sock.sendall(b"POST /v1/chat")
         assert read_all(sock).startswith(b"HTTP/1.1 408")
     one.until(lambda: not one.app.clients)
@@ -229,7 +229,7 @@ def test_requests_on_one_connection_are_answered_in_order(live):
     body = json.dumps(BODY).encode()
     request = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
     last = request.replace(b"host: x", b"host: x\r\nconnection: close")
-    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
         sock.sendall(request * 9 + last)
         found = read_all(sock)
     numbers = [int(line.partition(b": ")[2]) for line in found.split(b"\r\n") if line.startswith(b"x-headway-request")]
@@ -240,7 +240,7 @@ def test_a_slow_client_does_not_fill_the_memory(live):
     one = live(1)
     one.engines[0].tokens = 100_000
     body = json.dumps({**BODY, "stream": True}).encode()
-    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
         sock.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
         )

@@ -20,7 +20,7 @@ TURNS = {"routing": "round-robin"}
 
 
 def client(one):
-    return openai.OpenAI(base_url=one.url, api_key="sk", max_retries=0, timeout=30)
+    return openai.OpenAI(base_url=one.url, api_key="sk", max_retries=0, timeout=300)
 
 
 def ask(one, model="m", **more):

@@ -22,7 +22,7 @@ OPEN = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id"
 
 
 def client(one):
-    return openai.OpenAI(base_url=one.url, api_key="sk-test", max_retries=0, timeout=30)
+    return openai.OpenAI(base_url=one.url, api_key="sk-test", max_retries=0, timeout=300)
 
 
 def two(live, protocol, *more_engines, kvd=(None, None), **more):
@@ -52,7 +52,7 @@ def ask(one, messages=LONG, **more):
 def gone(one, number, **more):
     """A client that leaves while an engine is at it."""
     body = json.dumps({"model": "m", "messages": LONG, **more}).encode()
-    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         sock.sendall(head.encode() + body)
         one.until(lambda: one.engines[number].under_way == 1)

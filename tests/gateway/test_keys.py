@@ -27,7 +27,7 @@ def ring(tmp_path, **limits):
 
 
 def ask(one, key, **more):
-    client = openai.OpenAI(base_url=one.url, api_key=key, max_retries=0, timeout=30)
+    client = openai.OpenAI(base_url=one.url, api_key=key, max_retries=0, timeout=300)
     return client.chat.completions.create(model="m", messages=MESSAGES, **more)
 
 
@@ -39,8 +39,8 @@ def test_only_who_has_a_key_is_served(live, tmp_path):
         with pytest.raises(openai.AuthenticationError):
             ask(one, wrong)
         with pytest.raises(openai.AuthenticationError):
-            openai.OpenAI(base_url=one.url, api_key=wrong, max_retries=0, timeout=30).models.list()
-    assert openai.OpenAI(base_url=one.url, api_key=keys["ann"], max_retries=0, timeout=30).models.list().data == []
+            openai.OpenAI(base_url=one.url, api_key=wrong, max_retries=0, timeout=300).models.list()
+    assert openai.OpenAI(base_url=one.url, api_key=keys["ann"], max_retries=0, timeout=300).models.list().data == []
     one.until(one.idle)
 
 
@@ -50,7 +50,7 @@ def test_the_long_body_of_a_stranger_is_not_held(live, tmp_path, framing):
     one = live(1, keys=file)
     piece = b"10000\r\n" + b"a" * 65536 + b"\r\n" if "chunked" in framing else b"a" * 65536
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{framing}\r\n"
-    with socket.create_connection(("127.0.0.1", one.port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
         sock.sendall(f"{head}authorization: Bearer sk-wrong\r\n\r\n".encode() + piece)
         try:
             sock.sendall(piece)
@@ -59,7 +59,7 @@ def test_the_long_body_of_a_stranger_is_not_held(live, tmp_path, framing):
             pass
     one.until(lambda: one.app.figures.refusals == {401: 1})
     long = [{"role": "user", "content": "a" * 200_000}]
-    client = openai.OpenAI(base_url=one.url, api_key=keys["ann"], max_retries=0, timeout=30)
+    client = openai.OpenAI(base_url=one.url, api_key=keys["ann"], max_retries=0, timeout=300)
     assert client.chat.completions.create(model="m", messages=long).choices[0].message.content == "hello"
 
 

@@ -45,7 +45,7 @@ def pair(live, monkeypatch):
 
 
 def stream(one):
-    client = openai.OpenAI(base_url=one.url, api_key="sk", max_retries=0, timeout=30)
+    client = openai.OpenAI(base_url=one.url, api_key="sk", max_retries=0, timeout=300)
     messages = [{"role": "user", "content": "hello " * 1000}]
     return list(client.chat.completions.create(model="m", messages=messages, stream=True))
 
@@ -158,7 +158,7 @@ def test_what_is_no_message_ends_that_connection_alone(pair):
     one.until(lambda: one.app.peers.connected and two.app.peers.connected)
     host, port = one.app.config.peers.listen.split(":")
     for junk in (b"", b"\x00" * 10, b"\xff" * 5000):
-        with socket.create_connection((host, int(port)), timeout=30) as sock:
+        with socket.create_connection((host, int(port)), timeout=300) as sock:
             sock.sendall(junk)
             sock.shutdown(socket.SHUT_WR)
             while sock.recv(4096):

@@ -41,7 +41,7 @@ def before(live):
         engine.close()
 
 
-def ask(one, stream=False, timeout=30):
+def ask(one, stream=False, timeout=300):
     """By a client that checks the framing: the status and the body, or None where it broke."""
     connection = http.client.HTTPConnection("127.0.0.1", one.port, timeout=timeout)
     try:
@@ -305,7 +305,7 @@ def test_in_a_storm_of_faults_every_request_has_an_answer(live):
 
     def client(number):
         for turn in range(15):
-            answers.append(ask(one, stream=(number + turn) % 2 == 0, timeout=60))
+            answers.append(ask(one, stream=(number + turn) % 2 == 0, timeout=300))
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(12)]
     changing = threading.Thread(target=weather)

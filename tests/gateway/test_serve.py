@@ -41,7 +41,7 @@ def test_it_serves_until_it_is_told_to_end(live, tmp_path: Path) -> None:
         line = next(line for line in process.stderr if "until Ctrl-C or SIGTERM" in line)
         url = next(word for word in line.split() if word.startswith("http://"))
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
-        with urllib.request.urlopen(f"{url}/v1/chat/completions", body, timeout=60) as answer:
+        with urllib.request.urlopen(f"{url}/v1/chat/completions", body, timeout=300) as answer:
             assert json.load(answer)["choices"][0]["message"]["content"] == "hello"
             assert answer.headers["x-headway-target"] == "a"
         process.send_signal(signal.SIGTERM)
@@ -113,7 +113,7 @@ def ask(url: str) -> None:
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
     for attempt in range(20):  # a connection that went to the one that died is tried again
         try:
-            with urllib.request.urlopen(f"{url}/v1/chat/completions", body, timeout=60) as answer:
+            with urllib.request.urlopen(f"{url}/v1/chat/completions", body, timeout=300) as answer:
                 assert json.load(answer)["choices"][0]["message"]["content"] == "hello"
                 return
         except OSError:

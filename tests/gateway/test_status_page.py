@@ -61,7 +61,7 @@ class Opened:
         return [[cell.inner_text() for cell in row.locator("td").all()] for row in found]
 
     def until(self, holds: str, argument: object = None) -> None:
-        self.page.wait_for_function(holds, arg=argument, timeout=30_000)
+        self.page.wait_for_function(holds, arg=argument, timeout=120_000)
 
 
 SHOWS = "text => document.body.innerText.includes(text)"

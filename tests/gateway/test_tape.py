@@ -20,7 +20,7 @@ openai = pytest.importorskip("openai", reason="the openai package is not install
 
 
 def ask(one, number, stream=False):
-    client = openai.OpenAI(base_url=one.url, api_key="sk", max_retries=0, timeout=30)
+    client = openai.OpenAI(base_url=one.url, api_key="sk", max_retries=0, timeout=300)
     messages = [{"role": "user", "content": f"{number % 5} " * 300 + str(number)}]
     try:
         found = client.chat.completions.create(model="m", messages=messages, stream=stream, user=f"u{number % 7}")

@@ -58,7 +58,7 @@ class Epp:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(10)
 
-    def until(self, holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    def until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:
         end = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < end, "it did not happen"
@@ -85,7 +85,7 @@ class Epp:
 
     def healthy(self) -> int:
         check = self.channel.unary_unary(f"/{HEALTH}/Check", Asked.SerializeToString, Checked.FromString)
-        return int(check(Asked(), timeout=30).status)
+        return int(check(Asked(), timeout=300).status)
 
 
 class Call:
@@ -98,7 +98,7 @@ class Call:
         self._more = threading.Condition()
         self._closed = False
         process = epp.channel.stream_stream(f"/{SERVICE}/Process", Message.SerializeToString, Said.FromString)
-        self.stream = process(self._messages(), timeout=60)
+        self.stream = process(self._messages(), timeout=300)
 
     def _messages(self) -> Any:
         while True:

@@ -136,7 +136,7 @@ class Behind:
         return True
 
     def ask(self, **body: Any) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         given = {"model": "m", "messages": [{"role": "user", "content": "hello there"}], **body}
         connection.request("POST", "/v1/chat/completions", json.dumps(given), {"content-type": "application/json"})
         answer = connection.getresponse()
@@ -224,7 +224,7 @@ def test_what_the_picker_rejects_envoy_answers(behind: Callable[..., Behind]) ->
     gateway = behind(policies={"admission": {"name": "max-concurrency", "max_queue": 1}, "routing": "least-loaded"})
     for engine in gateway.engines:
         engine.mode = "hang"
-    held = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
+    held = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=300)
     held.request("POST", "/v1/chat/completions", json.dumps({"prompt": "x", "model": "m"}))
     gateway.epp.until(lambda: sum(gateway.epp.inflight().values()) == 1)
     refused = gateway.ask()

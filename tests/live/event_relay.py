@@ -37,7 +37,7 @@ class EventRelay:
     def events(self) -> list[dict[str, Any]]:
         return [event for _, _, (_, events, *_) in list(self.batches) for event in events]
 
-    def until(self, holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    def until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:
         end = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < end, f"the event did not come; there were {len(self.batches)} batches"

@@ -116,10 +116,10 @@ class Vllm:
 
     def forget(self) -> None:
         """Empties its prefix cache, which it tells as an event."""
-        urllib.request.urlopen(f"{self.url}/reset_prefix_cache", b"", timeout=60).close()
+        urllib.request.urlopen(f"{self.url}/reset_prefix_cache", b"", timeout=300).close()
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as page:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=300) as page:
             return str(page.read().decode())
 
     def counter(self, name: str) -> float:
