@@ -53,8 +53,8 @@ def test_round_robin_is_the_same_in_both_worlds(tmp_path: Path) -> None:
 
 
 def test_the_plain_set_up_agrees_also_where_a_policy_goes_by_what_replicas_report(tmp_path: Path) -> None:
-    """The beginning of the example, whose eight replicas are equal and whose policies are the default ones. Where others
-    hold the machine up the twin is off by their time, so it is slowed then: the same delay is a smaller share."""
+    """The beginning of the example, whose eight replicas are equal and whose policies are the default ones. Where
+    others hold the machine up the twin is off by their time, and is slowed: the same delay is a smaller share then."""
     loaded = Scenario.load(ROOT / "examples" / "20_twin.yaml", "workload.requests=130")
     seen = []
     for step_ms in (30, 60, 120):
