@@ -14,10 +14,10 @@ demo: $(VENV)/.installed  ## which routing policy serves the embedded workload b
 	$(BIN)/headway compare
 
 test: lint browser etcd  ## lint, strict types, layers, and all tests but the long and the live ones
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not long and not live"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long and not live"
 
 test-long: $(VENV)/.installed-dev browser etcd  ## every test but the live ones, the whole property suite included
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not live"
+	HYPOTHESIS_PROFILE=anew $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not live"
 
 test-live: $(VENV)/.installed-dev live  ## the gateway before real engines: two replicas of vLLM on the CPU
 	$(BIN)/python -m pytest -m live tests/live

@@ -57,8 +57,9 @@ def test_what_is_touched_is_the_most_recent_and_came_when_it_came(ranked: bool, 
         plain += [(block, at) for block in reversed(range(start, min(start + 3, 20)))]
     for start, length in touched * (1 + width // 10):
         end = min(start + length, 20)
-        store.touch([(3, start, end, 0.0)], False)
+        young = store.touch([(3, start, end, 0.0)], False, 3)
         found = [one for one in plain if start <= one[0] < end]
+        assert young == sum(1 for _, at in found if at > 3)
         plain = [one for one in plain if one not in found] + sorted(found, reverse=True)
         assert store.younger([(3, 0, 20, 0.0)], 3) == sum(1 for _, at in plain if at > 3)
     store.check()

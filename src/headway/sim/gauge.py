@@ -30,6 +30,7 @@ class Gauge(History):
             self.polled.record(instance, to)
             self.polled_tick = instance.tick
         moment = Moment(instance, to, True)
-        while (at := self.samples.next_ps()) <= to:
-            self.samples.add(moment.kv_used(at))
-        instance.tick = min(self.polled_tick, self.samples.next_ps())
+        samples = self.samples
+        while (at := samples.next_ps()) <= to:
+            samples.add(moment.kv_used(at))
+        instance.tick = at if at < self.polled_tick else self.polled_tick

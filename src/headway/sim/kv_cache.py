@@ -179,27 +179,31 @@ class KvCache:
         """The blocks that are next become empty."""
         self.idle -= count
         self.evicted += count
-        lru = self.lru
+        lru, spilt = self.lru, self.spilt
         while count > 0:
             piece = self.next_out()
+            key = piece.key
             size = piece.end - piece.start
             if size > count:
                 piece.end -= count
                 if self.log is not None:
-                    self.log.append((self.now, piece.key, piece.end))
-                if self.spilt is not None:
-                    follow(self.spilt, (piece.key, piece.end, piece.end + count, piece.level))
+                    self.log.append((self.now, key, piece.end))
+                if spilt is not None:
+                    follow(spilt, (key, piece.end, piece.end + count, piece.level))
                 return
             count -= size
             del lru[piece]
             if self.log is not None:
-                self.log.append((self.now, piece.key, piece.start))
-            if self.spilt is not None:
-                follow(self.spilt, (piece.key, piece.start, piece.end, piece.level))
-            if piece.next is None and self.pieces[piece.key] is piece:
-                del self.pieces[piece.key]
+                self.log.append((self.now, key, piece.start))
+            if spilt is not None:
+                if spilt and spilt[-1][0] == key:
+                    follow(spilt, (key, piece.start, piece.end, piece.level))
+                else:
+                    spilt.append((key, piece.start, piece.end, piece.level))
+            if piece.next is None and self.pieces[key] is piece:
+                del self.pieces[key]
             else:
-                self._store(piece.key, [other for other in self._chain(piece.key) if other is not piece])
+                self._store(key, [other for other in self._chain(key) if other is not piece])
 
     def next_out(self) -> Piece:
         """What is evicted next, from its tail on."""

@@ -7,6 +7,7 @@ to itself since the beginning, in fine units, so that who is further by its own 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from heapq import heappop, heappush
 from typing import Final
@@ -41,7 +42,7 @@ class Link:
     def __init__(self, bandwidth: int, latency_ps: int) -> None:
         self.bandwidth = bandwidth  # bytes a second
         self.latency_ps = latency_ps
-        self.leaving: list[Mark] = []  # heap
+        self.leaving: list[Mark] = []  # in order
         self.awaited: list[tuple[int, int, Load]] = []  # heap of those marks that somebody waits for
         self.under_way: deque[tuple[int, Load]] = deque()  # when they arrive
         self.progress = 0
@@ -52,14 +53,14 @@ class Link:
         self.busy_ps = 0  # with bytes on it
         self.moved_bytes = 0
 
-    def start(self, now: int, amount: int, load: Load | None, after: Mark) -> Mark:
+    def start(self, now: int, amount: int, load: Load | None = None, after: Mark = START) -> Mark:
         """A transfer of so many bytes begins; it takes at least a picosecond. Somebody may wait for it, if not for an
         earlier one that leaves `after` it; nobody does for what is stored away."""
         self.settle(now)
         alone_ps = max(1, -(-amount * PS_PER_SECOND // self.bandwidth))
         self.numbered += 1
         mark = (self.progress + (alone_ps << FINE), self.numbered)
-        heappush(self.leaving, mark)
+        insort(self.leaving, mark)
         if load is not None:
             goal, number = max(mark, after)
             heappush(self.awaited, (goal, number, load))
@@ -79,20 +80,25 @@ class Link:
 
     def settle(self, now: int) -> None:
         """Let everything leave whose last byte has left by now."""
-        leaving, awaited, at = self.leaving, self.awaited, self.since
-        while leaving:
-            goal, number = leaving[0]
-            leaves = at - ((self.progress - goal) * len(leaving) + LOST >> FINE)
-            if leaves > now:
-                self.progress += ((now - at) << FINE) // len(leaving)
-                at = now
-                break
-            heappop(leaving)
-            at = leaves
-            self.progress = goal
-            if awaited and awaited[0][1] == number:
-                self.under_way.append((at + self.latency_ps, heappop(awaited)[2]))
-        self.busy_ps += at - self.since
+        leaving = self.leaving
+        if leaving:
+            awaited, at, progress = self.awaited, self.since, self.progress
+            left = count = len(leaving)
+            for goal, number in leaving:
+                leaves = at - ((progress - goal) * left + LOST >> FINE)
+                if leaves > now:
+                    progress += ((now - at) << FINE) // left
+                    at = now
+                    break
+                left -= 1
+                at = leaves
+                progress = goal
+                if awaited and awaited[0][1] == number:
+                    self.under_way.append((at + self.latency_ps, heappop(awaited)[2]))
+            if left < count:
+                del leaving[: count - left]
+            self.progress = progress
+            self.busy_ps += at - self.since
         self.since = now
 
     def set_next(self) -> None:
@@ -109,13 +115,13 @@ class Link:
 
     def leaves(self, last: int) -> int:
         """When a last byte leaves whose transfer has such a goal, if nothing is added: stage by stage, as `settle`."""
-        at, progress, count = self.since, self.progress, len(self.leaving)
-        if self.leaving[0][0] == last:
-            return at - ((progress - last) * count + LOST >> FINE)
-        for goal in sorted([goal for goal, _ in self.leaving if goal <= last]):
-            at -= (progress - goal) * count + LOST >> FINE
+        at, progress, left = self.since, self.progress, len(self.leaving)
+        for goal, _ in self.leaving:
+            if goal > last:
+                break
+            at -= (progress - goal) * left + LOST >> FINE
             progress = goal
-            count -= 1
+            left -= 1
         return at
 
 

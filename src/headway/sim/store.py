@@ -3,25 +3,27 @@ there last; beyond its capacity the oldest goes first, and of what came together
 has a level (see `ranked_cache`), what has the lowest goes first, of equals the oldest.
 
 Content is named as in the cache: by (key, block). Blocks of one key that came together have a number in common; they
-are one span, or several where some of them came again later or were taken out.
+are one span, or several where some of them came again later or were taken out. Who goes next is read from what came,
+in order: what has come again since, or was taken out, is passed over when its turn is there.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from heapq import heapify, heappop, heappush
 
 from headway.sim.kv_cache import Stretch, follow
 from headway.sim.leap import NEVER
 from headway.types import InvariantError
 
-SPARE = 64  # entries of no use that the heap may have, beside three for each that is of use
+SPARE = 64  # entries of no use that the order may have, beside three for each that is of use
 
-Span = tuple[int, int, int, int, float]  # first block, end block, number, when it came, level
+Span = tuple[int, int, int, int, float, int]  # first block, end block, number, when it came, level, key
 
 
 class Store:
-    __slots__ = ("blocks", "came", "levels", "oldest", "ranked", "spans", "split", "together", "used")
+    __slots__ = ("blocks", "came", "levels", "most", "order", "ranked", "spans", "used")
 
     def __init__(self, blocks: int, ranked: bool = False) -> None:
         self.blocks = blocks
@@ -29,10 +31,9 @@ class Store:
         self.came = 0  # the last number
         self.spans: dict[int, list[Span]] = {}  # by key, in order
         self.ranked = ranked  # whether levels count
-        self.together: dict[int, Stretch] = {}  # what came together, by number, as long as some of it is here
-        self.split: dict[int, int] = {}  # how many spans more than one there are of it, where there are
-        self.oldest = 0  # no number is less
-        self.levels: list[tuple[float, int]] = []  # heap of the numbers where levels count, and of some that are gone
+        self.order: deque[Span] = deque()  # as they came, and some that are gone
+        self.levels: list[tuple[float, int, Span]] = []  # heap of the same instead, where levels count
+        self.most = SPARE  # entries of either before those that are gone are dropped
 
     # --- what is here ----------------------------------------------------------------------------------------
 
@@ -41,7 +42,7 @@ class Store:
         spans = self.spans.get(key)
         if spans is None:
             return at
-        for first, last, _, _, _ in spans if len(spans) == 1 else spans[_place(spans, at) :]:
+        for first, last, *_ in spans if len(spans) == 1 else spans[_place(spans, at) :]:
             if first > at:
                 break
             if last > at:
@@ -72,14 +73,17 @@ class Store:
         """How many of the blocks came after `at`."""
         count = 0
         for key, start, end, _ in content:
-            for first, last, _, came, _ in self.within(key, start, end):
+            spans = self.spans.get(key)
+            if spans is None or (len(spans) == 1 and spans[0][3] <= at):
+                continue
+            for first, last, _, came, _, _ in self.within(key, start, end):
                 if came > at:
                     count += last - first
         return count
 
     def parts_of(self, key: int, start: int, end: int) -> list[Stretch]:
         """What is here of these blocks, by level, in order."""
-        return [(key, first, last, level) for first, last, _, _, level in self.within(key, start, end)]
+        return [(key, first, last, level) for first, last, _, _, level, _ in self.within(key, start, end)]
 
     # --- what comes ------------------------------------------------------------------------------------------
 
@@ -87,59 +91,78 @@ class Store:
         """The blocks become the most recent ones, each stretch more recent than the one before. How many of them were
         not here."""
         fresh = 0
-        known, together, number = self.spans, self.together, self.came
-        for stretch in content:
-            key, start, end, level = stretch
+        known, order, number = self.spans, self.order, self.came
+        for key, start, end, level in content:
             number += 1
-            together[number] = stretch
+            span = (start, end, number, at, level, key)
+            order.append(span)
             spans = known.get(key)
             if spans is None:
-                known[key] = [(start, end, number, at, level)]
+                known[key] = [span]
                 fresh += end - start
                 continue
-            first, last, old, _, _ = spans[0]
-            if end <= first:  # what is evicted goes from the tail on
-                spans.insert(0, (start, end, number, at, level))
+            first = spans[0]
+            if end <= first[0]:  # what is evicted goes from the tail on
+                spans.insert(0, span)
                 fresh += end - start
-            elif first == start and last == end:  # it is here as it comes
-                spans[0] = (start, end, number, at, level)
-                self._forget(old)
+            elif first[0] == start and first[1] == end:  # it is here as it comes
+                spans[0] = span
+            elif first[0] < start and first[1] == end:  # of what is here the tail comes first
+                spans[0:1] = [(first[0], start, *first[2:]), span]
             else:
-                fresh += end - start - self._replace(spans, start, end, [(start, end, number, at, level)])
+                fresh += end - start - _replace(spans, start, end, [span])
         self.used += fresh
-        if self.ranked:
-            self._rank(content)
         self.came = number
+        if self.ranked:
+            self._rank()
+        elif len(order) > self.most:
+            self._tidy()
         return fresh
 
-    def _rank(self, content: list[Stretch]) -> None:
-        levels = self.levels
-        for number, stretch in enumerate(content, self.came + 1):
-            heappush(levels, (stretch[3], number))
-        if len(levels) > 4 * len(self.together) + SPARE:
-            levels[:] = [(stretch[3], number) for number, stretch in self.together.items()]
-            heapify(levels)
-
-    def touch(self, content: list[Stretch], counts: bool) -> None:
+    def touch(self, content: list[Stretch], counts: bool, since: int) -> int:
         """The blocks, all of which are here, become the most recent ones, but came when they came. Where uses count
-        they have been used once more, else they have the new level."""
+        they have been used once more, else they have the new level. How many came after `since`."""
+        order, ranked = self.order, self.ranked
+        young = 0
         for key, start, end, level in content:
             spans = self.spans[key]
-            place = _end(spans, end)
+            place = len(spans) if spans[-1][0] < end else _end(spans, end)
             while place:  # the head is the most recent
                 place -= 1
-                first, last, old, at, uses = spans[place]
+                first, last, _, at, uses, _ = spans[place]
                 if last <= start:
                     break
                 if counts:
                     level = uses + 1
-                if first >= start and last <= end and not self.ranked:
-                    self.came += 1
-                    spans[place] = (first, last, self.came, at, level)
-                    self.together[self.came] = (key, first, last, level)
-                    self._forget(old)
+                if ranked or first < start or last > end:
+                    first, last = max(first, start), min(last, end)
+                    self.put([(key, first, last, level)], at)
                 else:
-                    self.put([(key, max(first, start), min(last, end), level)], at)
+                    self.came += 1
+                    spans[place] = span = (first, last, self.came, at, level, key)
+                    order.append(span)
+                if at > since:
+                    young += last - first
+        if len(order) > self.most:
+            self._tidy()
+        return young
+
+    def _rank(self) -> None:
+        """What has come goes by its level."""
+        levels = self.levels
+        for span in self.order:
+            heappush(levels, (span[4], span[2], span))
+        self.order.clear()
+        if len(levels) > self.most:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Nothing is kept in order that is gone."""
+        here = {span[2] for spans in self.spans.values() for span in spans}
+        self.order = deque([span for span in self.order if span[2] in here])
+        self.levels = [entry for entry in self.levels if entry[1] in here]
+        heapify(self.levels)
+        self.most = 4 * len(here) + SPARE
 
     # --- what goes -------------------------------------------------------------------------------------------
 
@@ -148,14 +171,17 @@ class Store:
         spans = self.spans.get(key)
         if spans is None:
             return
-        self.used -= self._replace(spans, start, end, [])
+        if len(spans) == 1 and start <= spans[0][0] and spans[0][1] <= end:
+            self.used -= spans[0][1] - spans[0][0]
+            del self.spans[key]
+            return
+        self.used -= _replace(spans, start, end, [])
         if not spans:
             del self.spans[key]
 
     def clear(self) -> None:
         self.spans.clear()
-        self.together.clear()
-        self.split.clear()
+        self.order.clear()
         self.levels.clear()
         self.used = 0
 
@@ -166,82 +192,53 @@ class Store:
         if over <= 0:
             return gone
         self.used = self.blocks
-        known, together, number = self.spans, self.together, self.oldest
+        known, order = self.spans, self.order
+        before = -1  # the key of what went last
         while over > 0:
-            if self.ranked:
-                number = self._lowest()
-            else:
-                while number not in together:
-                    number += 1
-            key, _, end, level = together[number]
-            spans = known[key]
-            place = -1 if spans[-1][2] == number else _last(spans, number, end)
-            start, end, _, at, _ = spans[place]
-            if end - start > over:
-                spans[place] = (start, end - over, number, at, level)
-                start = end - over
+            span = order.popleft() if order else heappop(self.levels)[2]
+            start, end, number, at, level, key = span
+            spans = known.get(key)
+            if spans is None:
+                continue
+            place = -1
+            if spans[-1] is not span:
+                if (len(spans) == 1 and spans[0][2] != number) or (place := _last(spans, span)) < 0:
+                    continue
+                order.appendleft(span)  # there may be more of it
+                start, end = spans[place][:2]
+            over -= end - start
+            if over < 0:  # the head stays
+                left = spans[place] = (start, start - over, number, at, level, key)
+                start -= over
+                if place < 0:
+                    order.appendleft(left)
+            elif len(spans) == 1:
+                del known[key]
             else:
                 del spans[place]
-                if not spans:
-                    del known[key]
-                self._forget(number)
-            over -= end - start
-            follow(gone, (key, start, end, level))
-        self.oldest = number
+            if key == before:
+                follow(gone, (key, start, end, level))
+            else:
+                gone.append((key, start, end, level))
+                before = key
+        if self.ranked:
+            self._rank()
         return gone
-
-    def _lowest(self) -> int:
-        """Of what has the lowest level the oldest."""
-        while self.levels[0][1] not in self.together:
-            heappop(self.levels)
-        return self.levels[0][1]
-
-    def _replace(self, spans: list[Span], start: int, end: int, new: list[Span]) -> int:
-        """Put what is new in the place of the blocks from `start` to `end`. How many of those were here."""
-        low, high = _place(spans, start), _end(spans, end)
-        gone = 0
-        if low < high:
-            head, tail = spans[low], spans[high - 1]
-            if head[0] < start:
-                gone -= start - head[0]
-                new = [(head[0], start, *head[2:]), *new]
-                self.split[head[2]] = self.split.get(head[2], 0) + 1
-            if tail[1] > end:
-                gone -= tail[1] - end
-                new = [*new, (end, tail[1], *tail[2:])]
-                self.split[tail[2]] = self.split.get(tail[2], 0) + 1
-            for first, last, number, _, _ in spans[low:high]:
-                gone += last - first
-                self._forget(number)
-        spans[low:high] = new
-        return gone
-
-    def _forget(self, number: int) -> None:
-        """A span of what came together is none any more."""
-        more = self.split.pop(number, 0)
-        if not more:
-            del self.together[number]
-        elif more > 1:
-            self.split[number] = more - 1
 
     def check(self) -> None:
         """What the spans say is what is used, no block twice, each will go some time, and no more than there is room
         for."""
         used = 0
-        count = 0
-        ranked = {number for _, number in self.levels}
+        entries = {span[2]: span for span in [*self.order, *[entry[2] for entry in self.levels]]}
         for key, spans in self.spans.items():
             at = -1
-            for start, end, number, _, _ in spans:
-                came = self.together.get(number, (key, end, start, 0.0))
-                inside = came[0] == key and came[1] <= start and end <= came[2]
-                if start < at or end <= start or not inside or (self.ranked and number not in ranked):
+            for start, end, number, *_ in spans:
+                first, last, *_, whose = entries.get(number, (end, start, key))
+                if start < at or end <= start or whose != key or not first <= start < end <= last:
                     raise InvariantError(f"A store's blocks {key}:{start}-{end} are out of order.")
                 at = end
                 used += end - start
-            count += len(spans)
-        whole = count == len(self.together) + sum(self.split.values())
-        if used != self.used or used > self.blocks or not whole:
+        if used != self.used or used > self.blocks:
             raise InvariantError(
                 f"A store's blocks do not add up: {self.used} used of {self.blocks}, spans say {used}."
             )
@@ -249,18 +246,41 @@ class Store:
 
 def _place(spans: list[Span], at: int) -> int:
     """The first that ends after `at`."""
-    place = bisect_right(spans, (at, NEVER, 0, 0, 0.0))
+    place = bisect_right(spans, (at, NEVER))
     return place - 1 if place and spans[place - 1][1] > at else place
 
 
 def _end(spans: list[Span], end: int) -> int:
     """The first that begins at `end` or after it."""
-    return len(spans) if not spans or spans[-1][0] < end else bisect_left(spans, (end, 0, 0, 0, 0.0))
+    return len(spans) if not spans or spans[-1][0] < end else bisect_left(spans, (end,))
 
 
-def _last(spans: list[Span], number: int, end: int) -> int:
-    """The place of the last span of a number, all of whose blocks come before `end`."""
-    place = _end(spans, end) - 1
-    while spans[place][2] != number:
-        place -= 1
+def _last(spans: list[Span], came: Span) -> int:
+    """The place of the last span that is left of what came, or -1."""
+    place = _end(spans, came[1]) - 1
+    while place >= 0 and spans[place][2] != came[2]:
+        place = place - 1 if spans[place][0] > came[0] else -1
     return place
+
+
+def _replace(spans: list[Span], start: int, end: int, new: list[Span]) -> int:
+    """Put what is new in the place of the blocks from `start` to `end`. How many of those were here."""
+    low, high = _place(spans, start), _end(spans, end)
+    gone = _size(spans[low:high])
+    if low < high:
+        head, tail = spans[low], spans[high - 1]
+        if head[0] < start:
+            gone -= start - head[0]
+            new = [(head[0], start, *head[2:]), *new]
+        if tail[1] > end:
+            gone -= tail[1] - end
+            new = [*new, (end, *tail[1:])]
+    spans[low:high] = new
+    return gone
+
+
+def _size(spans: list[Span]) -> int:
+    count = 0
+    for span in spans:
+        count += span[1] - span[0]
+    return count

@@ -71,7 +71,8 @@ class Tier:
 
     def note(self, now: int) -> None:
         """The store may have changed; one that is full stays so, whatever comes and goes."""
-        used = self.used()
+        used = self.store.used - self.lent
+        used = used + self.swapped if used > 0 else self.swapped
         if used != self.noted:
             self.settle(now)
             self.noted = used
@@ -88,8 +89,9 @@ class Tier:
         self.since = now
 
     def tell(self, now: int, content: list[Stretch], came: bool) -> None:
-        if self.log is not None:
-            self.log.extend((now, key, start, end, came) for key, start, end, _ in content)
+        """Whoever wants to know."""
+        assert self.log is not None
+        self.log.extend((now, key, start, end, came) for key, start, end, _ in content)
 
     def stats(self, owner: str, link: Link, block_tokens: int, now: int) -> TierStats:
         """At the end of a run."""

@@ -95,31 +95,37 @@ class Tiers:
         """Where the blocks from `start` on lie without a gap, at most up to `limit`."""
         found: list[Place] = []
         last: Tier | None = None
-        at = start
+        at = since = start
         for key, end in runs:
+            if end <= at:
+                continue
             if end > limit:
                 end = limit
             while at < end:
                 tier, to = self.place(key, at, end)
-                if tier is None:
+                if tier is not last:
+                    if last is not None:
+                        found.append((last, since, at))
+                    if tier is None:
+                        return found
+                    last, since = tier, at
+                elif tier is None:
                     return found
-                if tier is last:
-                    found[-1] = (tier, found[-1][1], to)
-                else:
-                    found.append((tier, at, to))
-                last, at = tier, to
+                at = to
             if at >= limit:
                 break
+        if last is not None:
+            found.append((last, since, at))
         return found
 
     def place(self, key: int, at: int, end: int) -> tuple[Tier | None, int]:
         """The fastest store that has a block, if any, and where the blocks end of which the same is true."""
         for tier in self.tiers:
             store = tier.store
-            if key in store.spans:
-                covered = store.covered(key, at)
+            if (spans := store.spans.get(key)) is not None:
+                covered = spans[0][1] if len(spans) == 1 and spans[0][0] <= at else store.covered(key, at)
                 if covered > at:
-                    return tier, min(covered, end)
+                    return tier, covered if covered < end else end
                 end = store.first_in(key, at, end)
         return None, end
 
@@ -135,34 +141,39 @@ class Tiers:
             if not job.started:
                 tier.hits += last - first
                 self.recorder.loaded_from[job.row] = max(tier.level, self.recorder.loaded_from[job.row])
-            if thrashed := tier.store.younger(content, now - THRASH_PS):
-                tier.thrashed += thrashed
-                self.recorder.thrashed.append(Thrash(now, self.index, job.row, tier.name, thrashed))
-            self.tell_move(now, "reload", tier, last - first, job.row)
+            if self.recorder.events is not None:
+                self.tell_move(now, "reload", tier, last - first, job.row)
             if self.eager or tier.shared:  # it was used
-                tier.store.touch(content, self.counts)
+                thrashed = tier.store.touch(content, self.counts, now - THRASH_PS)
             else:  # it moves
+                thrashed = tier.store.younger(content, now - THRASH_PS)
                 tier.lent += last - first
                 tier.store.blocks += last - first
                 tier.note(now)
                 self.lent.setdefault(job, []).append((tier, last - first))
+            if thrashed:
+                tier.thrashed += thrashed
+                self.recorder.thrashed.append(Thrash(now, self.index, job.row, tier.name, thrashed))
             load.left += 1
             self.links.start(now, tier.link, (last - first) * self.block_bytes, load)
 
     def loaded(self, now: int, job: Job, start: int, end: int) -> None:
         """They have arrived: where stores add to each other, each block lies in one of them."""
         self.waits.append(now - self.began.pop(job))
-        content = stretches(job.runs, start, end)
-        if self.log is not None:
-            self.log.extend((now, key, last, GONE, GPU) for key, _, last, _ in content)
-        if self.counts:
-            self.count_on(content)
+        if self.log is not None or self.counts:
+            content = stretches(job.runs, start, end)
+            if self.log is not None:
+                self.log.extend((now, key, last, GONE, GPU) for key, _, last, _ in content)
+            if self.counts:
+                self.count_on(content)
         if self.eager:
             return
         for tier in self.tiers:
             if not tier.shared:
-                for key, first, last, _ in content:
-                    tier.store.discard(key, first, last)
+                store = tier.store
+                for key, last in job.runs:
+                    if key in store.spans:
+                        store.discard(key, start, end if end < last else last)
                 tier.note(now)
         self.take_back(now, job)
 
@@ -177,7 +188,8 @@ class Tiers:
         """What a store has no room for any more goes into the next."""
         content = tier.store.overflow()
         tier.note(now)
-        self.tell_lost(now, tier, content)
+        if self.log is not None:
+            self.tell_lost(now, tier, content)
         self.put(self.tiers[self.tiers.index(tier) + 1 :], now, content)
 
     def count_on(self, content: list[Stretch]) -> None:
@@ -199,18 +211,20 @@ class Tiers:
             return False
         tier.store.blocks -= job.blocks
         tier.swapped += job.blocks
-        self.tell_move(now, "swap_out", tier, job.blocks, job.row)
+        if self.recorder.events is not None:
+            self.tell_move(now, "swap_out", tier, job.blocks, job.row)
         if self.down is not None:
             self.down.add(now, job.blocks)
         self.spill(now, tier)
-        self.links.start(now, tier.link, job.blocks * self.block_bytes, None)
+        self.links.links[tier.link].start(now, job.blocks * self.block_bytes)
         return True
 
     def swap_in(self, now: int, load: Load) -> None:
         """They begin to move up again."""
         job = load.job
         load.left = 1
-        self.tell_move(now, "swap_in", self.tiers[0], job.swapped, job.row)
+        if self.recorder.events is not None:
+            self.tell_move(now, "swap_in", self.tiers[0], job.swapped, job.row)
         self.began[job] = now
         if self.up is not None:
             self.up.add(now, job.swapped)
@@ -241,9 +255,10 @@ class Tiers:
                 cache.spilt.clear()
             return
         assert cache.spilt is not None
-        over = min(cache.held + cache.idle - self.level, cache.idle)
-        if over > 0:
-            cache.evict(over)
+        if self.level < cache.total:
+            over = min(cache.held + cache.idle - self.level, cache.idle)
+            if over > 0:
+                cache.evict(over)
         if cache.spilt:
             if self.log is not None:
                 level = self.tiers[0].level
@@ -265,16 +280,19 @@ class Tiers:
                 break
             store = tier.store
             fresh = store.put(content, now)
-            tier.tell(now, content, True)
+            if tier.log is not None:
+                tier.tell(now, content, True)
             content = []
             if store.used > store.blocks:
                 content = store.overflow()
-                self.tell_lost(now, tier, content)
+                if self.log is not None:
+                    self.tell_lost(now, tier, content)
             if fresh:
                 tier.note(now)
                 tier.stored += fresh
-                self.tell_move(now, "offload", tier, fresh, -1)
-                self.links.start(now, tier.link, fresh * self.block_bytes, None)
+                if self.recorder.events is not None:
+                    self.tell_move(now, "offload", tier, fresh, -1)
+                self.links.links[tier.link].start(now, fresh * self.block_bytes)
 
     def clear(self, now: int) -> None:
         """The instance's own stores lose all they have; those that others read too keep it."""
@@ -293,8 +311,9 @@ class Tiers:
     # --- what is told of it ------------------------------------------------------------------------------------
 
     def tell_move(self, now: int, kind: str, tier: Tier, blocks: int, row: int) -> None:
-        if self.recorder.events is not None:
-            self.recorder.events.append(KvMove(now, self.index, kind, tier.name, blocks, row))
+        """Where events are written down."""
+        assert self.recorder.events is not None
+        self.recorder.events.append(KvMove(now, self.index, kind, tier.name, blocks, row))
 
     def tell_places(self, now: int, content: list[Stretch]) -> None:
         """Copies of what the GPU has let go lie where they lie, if there are any."""
@@ -313,7 +332,8 @@ class Tiers:
 
     def tell_lost(self, now: int, tier: Tier, content: list[Stretch]) -> None:
         """A store loses content to the next one, or for good; that concerns all who use it."""
-        tier.tell(now, content, False)
+        if tier.log is not None:
+            tier.tell(now, content, False)
         for one in tier.users if content else ():
             if one.log is None:
                 continue
