@@ -20,6 +20,7 @@ pytest.importorskip("httptools", reason="the extra `epp` is not installed")
 import grpc
 from inference_gateway import EVENT, USAGE, Call, Epp, chat, mutated, target
 
+from headway.gateway.tape import replay
 from headway.interop.ext_proc import BUFFERED, FULL_DUPLEX, SERVICE, ProcessingRequest
 from headway.types import HeadwayError
 
@@ -301,23 +302,51 @@ def test_models_are_told_by_the_picker(epp: Callable[..., Epp]) -> None:
     assert call.said().immediate_response.status.code == 404
 
 
-def test_an_endpoint_that_the_gateway_does_not_allow_is_not_given(epp: Callable[..., Epp]) -> None:
-    picker = epp(policies={"routing": "least-loaded"})
-    statuses = []
-    for allowed in (A, B):
-        call = Call(picker)
-        message = ProcessingRequest()
-        for name, value in ((":method", "POST"), (":path", "/v1/chat/completions")):
-            message.request_headers.headers.headers.add(key=name, raw_value=value.encode())
-        entry = message.metadata_context.filter_metadata.add(key="envoy.lb.subset_hint")
-        entry.value["x-gateway-destination-endpoint-subset"] = [allowed]
-        call.say(message)
-        call.body(chat())
-        said = call.said()
-        statuses.append(said.immediate_response.status.code or target(said))
+def ask_within(picker: Epp, *allowed: str, model: str = "m") -> Call:
+    """A gateway that lets its request go to these endpoints alone."""
+    call = Call(picker)
+    message = ProcessingRequest()
+    for name, value in ((":method", "POST"), (":path", "/v1/chat/completions")):
+        message.request_headers.headers.headers.add(key=name, raw_value=value.encode())
+    entry = message.metadata_context.filter_metadata.add(key="envoy.lb.subset_hint")
+    entry.value["x-gateway-destination-endpoint-subset"] = list(allowed)
+    call.say(message)
+    call.body(chat(model=model))
+    return call
+
+
+def test_policies_choose_among_the_endpoints_that_the_gateway_allows(epp: Callable[..., Epp], tmp_path: Path) -> None:
+    picker = epp(policies={"routing": "least-loaded"}, journal={"file": str(tmp_path / "j")})
+    found = []
+    for allowed in ((A,), (B,), (A, B), ("127.0.0.9:8000", B)):
+        call = ask_within(picker, *allowed)
+        found.append(target(call.said()))
         call.stream.cancel()
         picker.until(picker.idle)
-    assert statuses == [A, 503]
+    assert found == [A, B, A, B]
+    call = ask_within(picker, "127.0.0.9:8000")
+    said = call.said().immediate_response
+    assert said.status.code == 503 and b"no engine that the gateway lets this request go to" in said.body
+    assert {view.state for view in picker.app.plane.views if view.id} == {"ready"}
+    picker.app.plane.tape.flush()
+    replayed = replay(tmp_path / "j")
+    assert replayed.decisions >= 5 and not replayed.differences
+
+
+def test_who_waits_in_the_queue_is_sent_to_an_endpoint_that_the_gateway_allows(epp: Callable[..., Epp]) -> None:
+    flow = {"name": "bands", "saturation": "concurrency", "max_inflight": 1}
+    picker = epp(policies={"routing": "least-loaded", "flow": flow})
+    before = []
+    for _ in BACKENDS:
+        before.append(Call(picker))
+        before[-1].ask()
+    call = ask_within(picker, B)
+    picker.until(lambda: len(picker.app.waiting) == 1)
+    before[0].stream.cancel()  # at A, which the queue would send it to
+    assert target(call.said()) == B
+    for one in (*before, call):
+        one.stream.cancel()
+    picker.until(picker.idle)
 
 
 def test_a_gateway_that_sends_no_bodies_is_told_so(epp: Callable[..., Epp]) -> None:

@@ -8,13 +8,15 @@ one that has left gives it back; a free place has no id and takes no requests.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from headway.gateway.deciding.policy_plane import Answer as Answer
 from headway.gateway.deciding.policy_plane import Counts as Counts
 from headway.gateway.deciding.policy_plane import Decided as Decided
 from headway.gateway.deciding.policy_plane import PolicyPlane, Tape
+from headway.model_groups import reachable
 from headway.types import SERVING, InstanceView, Json, Path, Priority, Reject, Request
 
 COUNTED: Final = ("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens")
@@ -175,6 +177,26 @@ class Plane(PolicyPlane):
         if self.tape is not None:
             self.tape(now_ps, "changed", (place, state))
         self._reach(now_ps, self.views[place], state)
+
+    @contextmanager
+    def confined(self, now_ps: int, request: Request, places: Collection[int]) -> Iterator[bool]:
+        """What is decided on a request meanwhile is decided among these places, if they can serve it: whether they can.
+        Where prompts are computed apart, who computes them is not what the request is sent to."""
+        control = self.control
+        group = control.groups[0] if control.by_model is None else control.by_model.get(request.model)
+        members = () if group is None else group.instances
+        away = [(view, view.state) for view in members if view.index not in places and view.role != "prefill"]
+        hidden = [view for view, _ in away]
+        enough = bool(reachable([view for view in members if view not in hidden]))
+        if not enough:
+            away.clear()
+        for view, _ in away:
+            self.changed(now_ps, view.index, "unreachable")
+        try:
+            yield enough
+        finally:
+            for view, state in away:
+                self.changed(now_ps, view.index, state)
 
     def _reach(self, now_ps: int, view: InstanceView, state: str) -> None:
         self.control.instance_changed(now_ps, view.index, state)

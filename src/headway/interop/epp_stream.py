@@ -36,8 +36,24 @@ class Pick(Exchange):
 
     client: Any  # a `Stream`
 
+    def begin(self, now_ps: int) -> None:
+        places = self.client.places()
+        if places is None:
+            super().begin(now_ps)
+            return
+        with self.app.plane.confined(now_ps, self.request, places):
+            super().begin(now_ps)
+
     def send_to(self, backend: Backend) -> None:
-        self.client.routed(self, backend)
+        places = self.client.places()
+        if places is None or backend.place in places:
+            self.client.routed(self, backend)
+            return
+        with self.app.plane.confined(self.app.now_ps(), self.request, places) as enough:
+            if enough:  # it was decided when it had waited, among all
+                self._retry("not allowed")
+                return
+        self.refuse(503, "no engine that the gateway lets this request go to can serve it", outcome="failed")
 
     def refuse(
         self, status: int, why: str, outcome: str = "rejected", fields: tuple[tuple[str, str], ...] = ()
@@ -187,12 +203,15 @@ class Stream:
     def done(self, keep: bool) -> None:
         """As a client's connection is told."""
 
+    def places(self) -> frozenset[int] | None:
+        """Of the engines that the gateway lets this request go to; None where it says nothing of them."""
+        if self._allowed is None:
+            return None
+        backends = [one for one in self.app.fleet.backends if one is not None]
+        return frozenset(one.place for one in backends if endpoint(one) in self._allowed)
+
     def routed(self, pick: Pick, backend: Backend) -> None:
         target = endpoint(backend)
-        if self._allowed is not None and target not in self._allowed:
-            why = f"the gateway does not let this request go to {backend.name}, which the policies chose"
-            pick.refuse(503, why, outcome="failed")
-            return
         self._pick = pick
         said = ProcessingResponse()
         response = getattr(said, self._phase).response
