@@ -49,6 +49,14 @@ def test_a_stream_that_ends_without_its_mark_is_no_answer(seen: See) -> None:
     assert outcome == "failed" and "without saying that it was whole" in why
 
 
+def test_gaps_count_of_whole_answers_alone() -> None:
+    for mark, there in ((DONE, True), (b"", False)):
+        one = Canned(stream(event(content="a"), event(content="b") + mark))
+        result = load(Ask(one.url, api="chat"), SCENARIO)
+        one.stop()
+        assert (result.summary()["latency"]["itl"]["mean"] is not None) is there
+
+
 def test_a_stream_that_ends_with_an_error_is_no_answer(seen: See) -> None:
     for error in (b'data: {"error": {"message": "it broke"}}\n\n', b'data:{"error":{"message":"it broke"}}\n\n'):
         assert seen(stream(event(content="a"), error, DONE))[::4] == ("failed", "it broke")

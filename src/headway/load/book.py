@@ -39,10 +39,6 @@ class Book:
         self.recorder.arrived(request.arrival_ps, request)
         return self.recorder.rows - 1
 
-    def gap(self, ns: int, count: int = 1) -> None:
-        """Between two tokens of one answer."""
-        self._gaps[ns // GRAIN_NS] += count
-
     def ended(self, question: Question, outcome: str, why: str, at_ns: int) -> int:
         """When it was, by the workload's clock."""
         recorder, row = self.recorder, question.row
@@ -52,7 +48,8 @@ class Book:
         self.sent(question)
         at_ps = max(self.clock(at_ns), recorder.arrival_ps[row], recorder.first_token_ps[row], recorder.started_ps[row])
         recorder.finished_ps[row] = at_ps
-        if outcome == "completed":
+        if outcome == "completed":  # of others no gaps are left, as in a simulation
+            self._gaps.update([gap // GRAIN_NS for gap in question.gaps_ns])
             if recorder.first_token_ps[row] == NOT_YET:
                 recorder.first_token_ps[row] = at_ps
             recorder.output_tokens[row] = max(1, question.told(OUTPUT) or question.count)

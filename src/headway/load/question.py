@@ -32,6 +32,7 @@ class Question:
         "driver",
         "due_ns",
         "first_ns",
+        "gaps_ns",
         "last_ns",
         "line",
         "over",
@@ -47,6 +48,7 @@ class Question:
         self.line: Line | None = None
         self.sent_ns = self.first_ns = self.last_ns = NOT_YET
         self.count = 0  # tokens, as events tell
+        self.gaps_ns: list[int] = []  # between them
         self.pieces: list[bytes] | None = None  # of the answer's text as JSON has it, where somebody wants it
         self.over = False
         self.alarm: Any = None  # of its client's patience
@@ -80,13 +82,12 @@ class Question:
     # --- the answer --------------------------------------------------------------------------------------------------
 
     def content(self, count: int, events: bytes, at_ns: int) -> None:
-        book = self.driver.book
         if self.first_ns == NOT_YET:
             self.first_ns = at_ns
         else:
-            book.gap(at_ns - self.last_ns)
+            self.gaps_ns.append(at_ns - self.last_ns)
         if count > 1:  # they came together
-            book.gap(0, count - 1)
+            self.gaps_ns += [0] * (count - 1)
         self.count += count
         self.last_ns = at_ns
         if self.pieces is not None:
