@@ -180,9 +180,9 @@ class Connection(asyncio.Protocol):
         engine = self.engine
         if self.transport.is_closing():
             return
-        if engine.mode == "die" and count == 2:
+        if engine.mode == "die" and count >= 2:
             self.transport.abort()
-        elif count == engine.tokens:
+        elif count >= engine.tokens:
             self.transport.write(chunk(DONE) + b"0\r\n\r\n")
             self.done()
         else:

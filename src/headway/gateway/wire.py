@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Fields = list[tuple[bytes, bytes]]
 PIPELINED: Final = 4  # requests that may wait on one connection; then it is not read
 STRANGERS: Final = 64 * 1024  # bytes of a body that are taken before its key is looked up
+LINGER_S: Final = 5.0  # that a client may go on sending what nobody takes, so that it comes to read why
 MANY_FIELDS: Final = "the request has too many header fields"
 log = logging.getLogger("headway.gateway")
 
@@ -151,7 +152,7 @@ class Client(asyncio.Protocol):
         full = len(self.app.clients) >= self.app.limits.connections
         self.app.clients[self] = None
         if full:
-            self.refuse(503, "the gateway has too many connections")
+            self.refuse(503, "the gateway has too many connections", linger=False)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.app.clients.pop(self, None)
@@ -204,8 +205,9 @@ class Client(asyncio.Protocol):
         elif self.waiting:
             self._next()
 
-    def refuse(self, status: int, why: str) -> None:
-        """The connection ends with this answer, which comes after those that are due."""
+    def refuse(self, status: int, why: str, linger: bool = True) -> None:
+        """The connection ends with this answer, which comes after those that are due. Closed at once, it would be reset
+        by what the client still sends, maybe before it has read the answer."""
         if self.closing:
             return
         if self.exchange is not None or self.waiting:
@@ -216,7 +218,11 @@ class Client(asyncio.Protocol):
         fields = (("retry-after", "1"),) if status == 503 else ()
         self.transport.writelines([head_of(status, len(body), fields, close=True), body])
         self.app.figures.refused(status)
-        self.transport.close()
+        if linger and self.stage != "idle" and self.transport.can_write_eof():
+            self.transport.write_eof()
+            asyncio.get_running_loop().call_later(LINGER_S, self.transport.close)
+        else:
+            self.transport.close()
 
     # --- the parser --------------------------------------------------------------------------------------------------
 
@@ -349,7 +355,7 @@ class Client(asyncio.Protocol):
                 self.closing = True
                 self.transport.close()
         elif now - self.since > (limits.head_s if self.stage == "head" else limits.body_s):
-            self.refuse(408, "the request took too long to come")
+            self.refuse(408, "the request took too long to come", linger=False)
 
     def _stalls(self, now: float) -> bool:
         """Whether it has taken nothing of what waits for it for too long."""
