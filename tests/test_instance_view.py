@@ -228,6 +228,6 @@ def test_room_is_what_the_reported_use_leaves() -> None:
     assert (view.free_blocks, view.free_sequences) == (3, 1)
     view.running = 5
     assert view.free_sequences == 0
-    del view.kv_used
+    view.hide("kv_used")
     with pytest.raises(UndeclaredSignal, match="the signal 'kv_used' was read"):
         _ = view.free_blocks

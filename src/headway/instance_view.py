@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from functools import cache
+from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 from headway.errors import HeadwayError, UndeclaredSignal
 
@@ -30,34 +31,15 @@ class Recent(Protocol):
         """Output tokens of the requests that ended, a second."""
 
 
-# What is kept true only for the policies that say that they read it, by the view's attribute: where and as what they
-# say so.
-ON_DEMAND: Final = {
-    "kv_used": ("reported", "kv_used"),
-    "kv_utilization": ("reported", "kv_used"),
-    "free_blocks": ("reported", "kv_used"),
-    "busy": ("reported", "busy"),
-    "watts": ("reported", "watts"),
-    "hit_rate": ("reported", "hit_rate"),
-    "tier_used": ("reported", "tier_used"),
-    "offload_rate": ("reported", "offload_rate"),
-    "reload_rate": ("reported", "reload_rate"),
-    "_recent": ("exact", "recent"),
-    "recent_ttft": ("exact", "recent"),
-    "recent_tpot": ("exact", "recent"),
-    "tokens_per_second": ("exact", "recent"),
-}
-
-
 NO_TIERS: Final[Mapping[str, int]] = {}
 
 
 class InstanceView:
     """One instance as the router sees it. Long-lived and plain: whoever owns the truth writes the values before a
     policy looks, so a view leads nowhere but to itself, to an estimator of step times and to the router's own past. A
-    signal on demand that no policy of the run declares is deleted from the views (`del view.kv_used`), so that a value
-    nobody keeps true is told and never served."""
+    signal that no policy of the run declares is hidden, so that a value nobody keeps true is told and never served."""
 
+    hidden: ClassVar[tuple[str, ...]] = ()
     __slots__ = (
         "_estimator",
         "_recent",
@@ -128,7 +110,7 @@ class InstanceView:
         self.routed = 0  # requests that ever were
         self.completed = 0  # those of them that got all their tokens
         self.output_tokens = 0  # of all that have ended
-        self._recent: Recent
+        self._recent: Recent | None = None  # where somebody keeps it
         # reported by the instance, all at once
         self.observed_at: int | None = None  # when it said so, in ps; None where the signals are as of now
         self.queued = 0
@@ -177,17 +159,22 @@ class InstanceView:
     @property
     def recent_ttft(self) -> float | None:
         """Mean seconds, of the requests whose first token came in the last 10 s; None where none did."""
-        return self._recent.ttft
+        return self._past().ttft
 
     @property
     def recent_tpot(self) -> float | None:
         """Mean seconds, of the requests of two tokens and more that completed in the last 10 s; None where none did."""
-        return self._recent.tpot
+        return self._past().tpot
 
     @property
     def tokens_per_second(self) -> float:
         """Output tokens of the requests that ended in the last 10 s, a second."""
-        return self._recent.tokens_per_second
+        return self._past().tokens_per_second
+
+    def _past(self) -> Recent:
+        if self._recent is None:
+            raise undeclared("recent", "exact")
+        return self._recent
 
     @property
     def estimated_wait(self) -> float:
@@ -213,18 +200,44 @@ class InstanceView:
         seconds = step_seconds(self, rest, decodes, context) if rest else 0.0
         return seconds + steps * step_seconds(self, chunk, decodes, context) if steps else seconds
 
-    if not TYPE_CHECKING:  # which would take any name for an attribute
+    def hide(self, *signals: str) -> None:
+        """Nobody keeps these true in this run: to read one is told."""
+        self.__class__ = _without(tuple(sorted({*self.hidden, *signals})))
 
-        def __getattr__(self, name: str) -> NoReturn:
-            """Called only for what is not there."""
-            if name not in ON_DEMAND:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            kind, signal = ON_DEMAND[name]
-            otherwise = ', or leave "reported" out there' if kind == "reported" else ""
-            raise UndeclaredSignal(
-                f"policies: the signal {signal!r} was read, and no policy of this run declares it; write "
-                f'{kind}=("{signal}",) in the @policy line of the one that reads it{otherwise}.'
-            )
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The class of views that hide something has no name of its own, by which a copy could be made."""
+        values = {name: getattr(self, name) for name in InstanceView.__slots__ if name not in self.hidden}
+        return _made, (self.hidden,), (None, values)
 
     def __repr__(self) -> str:
         return f"InstanceView({self.id}, inflight={self.inflight}, queued={self.queued}, running={self.running})"
+
+
+def undeclared(signal: str, kind: str) -> UndeclaredSignal:
+    otherwise = ', or leave "reported" out there' if kind == "reported" else ""
+    return UndeclaredSignal(
+        f"policies: the signal {signal!r} was read, and no policy of this run declares it; write "
+        f'{kind}=("{signal}",) in the @policy line of the one that reads it{otherwise}.'
+    )
+
+
+@cache
+def _without(signals: tuple[str, ...]) -> type[InstanceView]:
+    """A view on which these cannot be read. `__getattr__` would tell the same, but a class that has it makes every read
+    of any attribute several times as slow."""
+    return type(
+        "InstanceView",
+        (InstanceView,),
+        {"__slots__": (), "hidden": signals} | {signal: property(_refusal(signal)) for signal in signals},
+    )
+
+
+def _refusal(signal: str) -> Any:
+    def refuse(view: InstanceView) -> NoReturn:
+        raise undeclared(signal, "reported")
+
+    return refuse
+
+
+def _made(hidden: tuple[str, ...]) -> InstanceView:
+    return InstanceView.__new__(_without(hidden) if hidden else InstanceView)

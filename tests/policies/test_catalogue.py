@@ -111,7 +111,7 @@ def test_a_routing_policy_reads_the_signals_it_declares_and_no_others(entry):
 def test_a_view_tells_what_was_not_declared_and_can_still_be_copied():
     view = views(1)[0]
     for signal in ("kv_used", "busy", "watts", "hit_rate"):
-        delattr(view, signal)
+        view.hide(signal)
         with pytest.raises(HeadwayError, match=rf"^policies: the signal '{signal}' was read, and no policy .*"):
             getattr(view, signal)
         assert not hasattr(view, signal)

@@ -201,8 +201,8 @@ class App:
     def begin(self, client: Client, incoming: Incoming) -> None:
         """A request that is routed has an exchange from now on; anything else is answered at once."""
         path = incoming.target
-        if b"?" in path:
-            path = path.partition(b"?")[0]
+        if (query := path.find(b"?")) >= 0:
+            path = path[:query]
         kind = ROUTED.get(path)
         if kind is None or incoming.method != b"POST":
             self.local.answer(client, incoming, path)

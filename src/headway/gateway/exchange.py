@@ -259,8 +259,7 @@ class Exchange:
         """The end of an answer of which some has reached the client; a stream says so in a word."""
         self.end(outcome, why)
         # Between two chunks: what has come ends with one, and no part of the next has.
-        between = upstream is not None and upstream.between and self.tally.tail[-1:] in (b"", b"\n")
-        if self.tally.stream and self.chunked and between:
+        if self.tally.stream and self.chunked and upstream is not None and upstream.between:
             self.client.transport.write(error_event(word))
             self.client.done(False)
         else:

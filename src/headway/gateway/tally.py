@@ -31,7 +31,7 @@ class Tally(Struct, eq=False, gc=False):
         nobody sees a first token."""
         if self.stream:
             self.events += data.count(EVENT)
-            if TOLD in data:  # which need not be the last piece
+            if data.find(TOLD) >= 0:  # which need not be the last piece; `in` would first try it as a number, and raise
                 self.tail = data
             if self.first or CONTENT.search(data) is None:
                 return False

@@ -10,7 +10,9 @@ begins, by instance. Every reader at t sees the steps ended at or before t.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from heapq import heappop, heappush
 
 from headway.results.recorder import Recorder
@@ -28,10 +30,28 @@ TOO_LONG = (
 )
 
 
+COLLECT_AFTER = 50_000  # objects more; a run makes many that live long, and hardly ever a circle of them
+
+
+@contextmanager
+def collecting_seldom() -> Iterator[None]:
+    before = gc.get_threshold()
+    if 0 < before[0] < COLLECT_AFTER:
+        gc.set_threshold(COLLECT_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 class Simulation(Cluster):
     """One run. `run` may be called once."""
 
     def run(self, traffic: Traffic, progress: Callable[[int, int], None] | None = None) -> Recorder:
+        with collecting_seldom():
+            return self._run(traffic, progress)
+
+    def _run(self, traffic: Traffic, progress: Callable[[int, int], None] | None) -> Recorder:
         ends, begins, done, first_tokens = self.ends, self.begins, self.done, self.first_tokens
         instances, first_token, routers = self.instances, self.control.first_token, self.routers
         mask = (1 << INDEX_BITS) - 1

@@ -62,14 +62,8 @@ class Signals:
             self.strip(instance.view)
 
     def strip(self, view: InstanceView) -> None:
-        if not self.kv:
-            del view.kv_used
-        if not self.power:
-            del view.busy, view.watts
-        if not self.hits:
-            del view.hit_rate
-        for name in self.unwanted:
-            delattr(view, name)
+        kept = {"kv_used": self.kv, "busy": self.power, "watts": self.power, "hit_rate": self.hits}
+        view.hide(*(name for name, wanted in kept.items() if not wanted), *self.unwanted)
 
     def hear(self, kv_events: KvEvents) -> None:
         self.kv_events = kv_events
