@@ -47,7 +47,7 @@ def measure(policy: str, engines: int, size: int, count: int) -> dict[str, Any]:
     bodies = prompts(size, count)
     all_of_it, chosen, under_way = [], [], []
     for data in bodies:
-        incoming = Incoming(b"POST", b"/v1/chat/completions", [], data, True, "1.1")
+        incoming = Incoming(b"POST", b"/v1/chat/completions", [], data, True, "1.1", {})
         began = time.thread_time()
         request = app.intake.request("chat", incoming, read_body(data), None)
         read = time.thread_time()

@@ -1,9 +1,10 @@
 """What a router costs: all of them before the same two engines, by turns, in one run.
 
-python compare.py [--rounds 3] [--seconds 3] [--only headway,smg] [--cases 200] [--json]
+python compare.py [--rounds 7] [--seconds 2] [--only headway,smg] [--cases 200] [--json]
 
-The router has one core, engines and clients the other. Each cell is the median of the rounds. CPU is the router's own,
-user and system, by /proc, divided by the requests it answered."""
+The router has one core, engines and clients the other. Each cell is the median of the rounds, and what is printed below
+the table is worked out from its cells. CPU is the router's own, user and system, by /proc, divided by the requests it
+answered."""
 
 from __future__ import annotations
 
@@ -78,21 +79,17 @@ def medians(cells: dict[tuple[str, str], list[Cell]]) -> dict[str, dict[str, Cel
     return found
 
 
-def bounds(
-    started: list[Started], cells: dict[tuple[str, str], list[Cell]], found: dict[str, dict[str, Cell]]
-) -> list[dict[str, Any]]:
-    """What is asked of ours, and what it is; ratios are taken within a round."""
+def bounds(started: list[Started], found: dict[str, dict[str, Cell]]) -> list[dict[str, Any]]:
+    """What is asked of ours, and what it is."""
     rust = [one.router.name for one in started if one.router.kind == "rust"]
     told: list[dict[str, Any]] = []
     for name in (one.router.name for one in started if one.router.kind == "ours"):
         for case, most in (("200 B, c=32", 1.3), ("64 chunks, c=64", 1.0), ("16 kB, c=32", None)):
             if rust and case in found[name]:
-                ratios = []
-                for number, cell in enumerate(cells[name, case]):
-                    mean = sum(cells[other, case][number]["cpu_us"] for other in rust) / len(rust)
-                    ratios.append(cell["cpu_us"] / mean)
+                mean = sum(found[other][case]["cpu_us"] for other in rust) / len(rust)
+                ratio = found[name][case]["cpu_us"] / mean
                 what = f"CPU against the mean of Rust, {case}"
-                told.append({"router": name, "what": what, "is": median(ratios), "most": most})
+                told.append({"router": name, "what": what, "is": ratio, "most": most})
         case = "64 chunks, c=1"
         if case not in found[name]:
             continue
@@ -120,8 +117,8 @@ def table(found: dict[str, dict[str, Cell]], told: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--only", default="", help="beginnings of routers' names, with commas between")
     parser.add_argument("--cases", default="", help="beginnings of cases' names, with commas between")
     parser.add_argument("--json", action="store_true")
@@ -148,7 +145,7 @@ def main() -> None:
                 one.wait()
             cells = rounds(started, engines, cases, given.rounds, given.seconds)
             found = medians(cells)
-            told = bounds(started, cells, found)
+            told = bounds(started, found)
         finally:
             for one in started:
                 one.stop()

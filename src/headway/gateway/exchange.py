@@ -53,6 +53,7 @@ class Exchange:
         "first_ps",
         "flight",
         "handing",
+        "heard",
         "incoming",
         "key",
         "marks",
@@ -83,6 +84,7 @@ class Exchange:
         self.upstream: Upstream | None = None
         self.attempts = self.status = 0
         self.sent = self.over = self.until_close = self.again = False
+        self.heard = False  # whether something came from the engine since it was last looked whether it is silent
         self.chunked = False  # the answer, as the client gets it
         self.opening = b""  # the head of the answer, where it goes with the first piece
         self.sent_ps = self.first_ps = -1
@@ -209,7 +211,7 @@ class Exchange:
             self.client.transport.write(data)
         if self.tally.seen(data) and self.status < 400:
             self.began()
-        self.since = self.app.seconds()
+        self.heard = True
 
     def began(self) -> None:
         """The first content of a stream has come."""
@@ -258,8 +260,7 @@ class Exchange:
     def cut(self, upstream: Upstream | None, outcome: str, why: str, word: str) -> None:
         """The end of an answer of which some has reached the client; a stream says so in a word."""
         self.end(outcome, why)
-        # Between two chunks: what has come ends with one, and no part of the next has.
-        if self.tally.stream and self.chunked and upstream is not None and upstream.between:
+        if self.tally.stream and self.chunked and upstream is not None and upstream.between_chunks():
             self.client.transport.write(error_event(word))
             self.client.done(False)
         else:
@@ -267,7 +268,9 @@ class Exchange:
 
     def overdue(self, now: float) -> None:
         """Called now and then: an engine may be silent only for so long."""
-        if self.upstream is not None and now - self.since > self.patience and not self.client.paused:
+        if self.heard:
+            self.heard, self.since = False, now
+        elif self.upstream is not None and now - self.since > self.patience and not self.client.paused:
             upstream = self._let_go()
             self.broken(upstream, "silent for too long" if self.sent else "no answer in time")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
 
 LONGEST_HEAD: Final = 64 * 1024
 MOST_FREE: Final = 256  # connections kept open to one engine
-CHUNK: Final = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{0,6})\r\n")  # how one begins that is not the last
-CRLF: Final = b"\r\n"
+LAST: Final = b"0\r\n\r\n"  # chunk
 
 
 class Asker(Protocol):
@@ -38,8 +36,6 @@ class Upstream(asyncio.Protocol):
 
     __slots__ = (
         "backend",
-        "between",
-        "chunked",
         "complete",
         "exchange",
         "fields",
@@ -48,7 +44,6 @@ class Upstream(asyncio.Protocol):
         "keep",
         "more",
         "parser",
-        "plain",
         "transport",
     )
 
@@ -64,9 +59,6 @@ class Upstream(asyncio.Protocol):
         self.head = b""  # as far as it has come
         self.headed = self.complete = self.keep = False
         self.more = False  # whether something of the body came with the head
-        self.between = True  # what came ends with the head or with a chunk, so that something may follow
-        self.chunked = False  # whether there was a chunk
-        self.plain = False  # whether the parser can do without a chunk that comes whole
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
@@ -85,20 +77,12 @@ class Upstream(asyncio.Protocol):
         if exchange is None:  # nobody asked
             self.close()
             return
-        if self.plain and is_chunk(data):  # as most of a stream; to the parser it would be as if nothing had come
-            exchange.relayed(data)
-            return
         headed = self.headed
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             self._break(exchange, "an answer that is no HTTP")
             return
-        if self.between and self.headed:  # by the last chunk that ended; some of the next one's head may have come
-            self.between = data.endswith(CRLF)
-            self.plain = self.between and self.chunked
-        else:
-            self.plain = False
         if not headed:
             data = self.head + data if self.head else data
             if not self.headed:
@@ -133,20 +117,28 @@ class Upstream(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.backend.opened -= 1
-        self.parser = None  # which knows this object
         if self in self.backend.free:
             self.backend.free.remove(self)
         exchange, self.exchange = self.exchange, None
-        if exchange is None:
-            return
-        if self.headed and exchange.until_close and error is None:
-            exchange.answered()
-        else:
-            exchange.broken(self, "the connection was lost")
+        if exchange is not None:
+            if self.headed and exchange.until_close and error is None:
+                exchange.answered()
+            else:
+                exchange.broken(self, "the connection was lost")
+        self.parser = None  # which knows this object
 
     def close(self) -> None:
         if self.transport is not None:
             self.transport.abort()
+
+    def between_chunks(self) -> bool:
+        """Whether a chunk may follow what has come, of an answer that will not end: if so, the last chunk would end it.
+        That leaves the parser of no use, and costs nothing while answers come."""
+        try:
+            self.parser.feed_data(LAST)
+        except httptools.HttpParserError:
+            return False
+        return self.complete
 
     def pause_writing(self) -> None:  # a prompt is in memory already, wherever it waits
         pass
@@ -168,22 +160,10 @@ class Upstream(asyncio.Protocol):
         if self.parser.get_status_code() >= 200:
             self.headed = True
 
-    def on_chunk_header(self) -> None:
-        self.between, self.chunked = False, True
-
-    def on_chunk_complete(self) -> None:
-        self.between = True
-
     def on_message_complete(self) -> None:
         if self.headed:
             self.complete = True
             self.keep = self.parser.should_keep_alive()  # the parser knows it here alone
-
-
-def is_chunk(data: bytes) -> bool:
-    """Whether it is one whole chunk that is not the last."""
-    head = CHUNK.match(data)
-    return head is not None and head.end() + int(head[1], 16) + 2 == len(data) and data.endswith(CRLF)
 
 
 def end_of_head(data: bytes) -> int:
