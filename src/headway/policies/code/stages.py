@@ -155,7 +155,7 @@ class CodedRouting(Coded):
     def _chosen(self, value: Any, instances: tuple[InstanceView, ...], request: Request) -> InstanceView:
         if type(value) is int and 0 <= value < len(instances):
             return instances[value]
-        if type(value) is InstanceView and any(view is value for view in instances):
+        if isinstance(value, InstanceView) and any(view is value for view in instances):
             return value
         raise self.wrong(value, request)
 
