@@ -38,13 +38,12 @@ class Path(Struct, eq=False, gc=False):
     def blocks(self, size: int) -> tuple[tuple[int, int], ...]:
         """The full blocks of `size` tokens as (key, end block) runs; a block belongs to the run of its last token."""
         if size != self._size:
-            runs = []
-            last = 0
-            for key, end in zip(self.keys, self.ends):  # noqa: B905 (as long as each other; to check takes longer)
-                stop = end // size
-                if stop > last:
-                    runs.append((key, stop))
-                    last = stop
+            keys = self.keys  # as many as there are ends; to check takes longer
+            stops = [end // size for end in self.ends]
+            runs = list(zip(keys, stops))  # noqa: B905
+            if stops and (not stops[0] or len(set(stops)) < len(stops)):  # some runs have no block of their own
+                before = [0, *stops]
+                runs = [run for run, last in zip(runs, before) if run[1] > last]  # noqa: B905
             self._blocks = tuple(runs)
             self._size = size
         return self._blocks

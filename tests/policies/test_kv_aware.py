@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from states import bound, choice, choose, prompt, states, views
 
 from headway import hashing
+from headway.policies import kv_aware
 from headway.types import ClusterView, HeadwayError, Path, Request
 
 WEIGHTS = (0.55, 0.25, 0.10, 0.10)
@@ -35,8 +37,10 @@ def scores(instances, request, hits, weights=WEIGHTS, prefix_tokens=64, max_conc
     st.sampled_from([None, 16, 32, 64]),
     st.sampled_from([None, 2, 100]),
     st.sampled_from([WEIGHTS, (0.0, 1.0, 0.0, 0.0), (1.0, 0.5, 0.25, 0.0)]),
+    st.sampled_from([0, 8]),
 )
-def test_kv_aware_is_the_highest_hash_within_epsilon_of_the_best(state, prefix_tokens, max_concurrent, weights):
+def test_kv_aware_is_the_highest_hash_within_epsilon_of_the_best(state, prefix_tokens, max_concurrent, weights, few):
+    """Also where those who have nothing of the prompt are not scored unless they can win."""
     instances, request, hits = state
     made = scores(instances, request, hits, weights, prefix_tokens, max_concurrent)
     band = [view for view, score in zip(instances, made, strict=True) if score >= max(made) - 0.01 - 1e-12]
@@ -44,13 +48,28 @@ def test_kv_aware_is_the_highest_hash_within_epsilon_of_the_best(state, prefix_t
     kv, load, power, capacity = weights
     given_ = {"kv": kv, "load": load, "power": power, "capacity": capacity}
     limits = {"prefix_tokens": prefix_tokens, "max_concurrent": max_concurrent}
-    assert choose("kv-aware", instances, request, hits, **given_, **limits) == expected.index
+    with patch.object(kv_aware, "FEW", few):
+        assert choose("kv-aware", instances, request, hits, **given_, **limits) == expected.index
+
+
+def test_of_many_instances_only_those_who_can_win_are_scored():
+    instances = views(12)
+    policy = bound("kv-aware", instances, [0, 4, 4] + [0] * 9)
+    asked = []
+    plain = policy.scores
+    policy.scores = lambda among, *given: asked.append(len(among)) or plain(among, *given)
+    assert choice(policy, instances, prompt(64)) in (1, 2) and asked == [2]
+    instances[1].inflight = instances[2].inflight = 256
+    asked.clear()
+    assert choice(policy, instances, prompt(64)) in (1, 2) and asked == [2]  # 0.75 is more than 0.45
+    few = bound("kv-aware", instances, [0, 1, 1] + [0] * 9)
+    assert choice(few, instances, prompt(64)) not in (1, 2)  # 0.3375 is less
 
 
 def test_kv_aware_by_hand():
     instances = views(3, inflight=[0, 64, 0], busy=[0.0, 0.0, 0.9], watts=[350.0, 700.0, 0.0], capacity=[0.5, 1.0, 1.0])
     policy = bound("kv-aware", instances)
-    assert policy.scores(instances, [0, 3, 2], 4) == pytest.approx(
+    assert policy.scores(instances, [0, 3, 2], 4, 700.0) == pytest.approx(
         [
             0.25 + 0.10 * 0.5 + 0.10 * 0.5,
             0.55 * 0.75 + 0.25 * 0.75 + 0.10,
@@ -69,10 +88,10 @@ def test_only_the_first_64_tokens_count_unless_the_whole_prompt_is_asked_for():
 def test_utilisation_is_the_larger_of_in_flight_share_and_busy_share_and_at_most_one():
     instances = views(2, inflight=[300, 256], busy=[0.0, 0.0])
     policy = bound("kv-aware", instances)
-    first, second = policy.scores(instances, [0, 0], 0)
+    first, second = policy.scores(instances, [0, 0], 0, 1.0)
     assert first == second == pytest.approx(0.10 + 0.10)
     instances[1].inflight, instances[1].busy = 0, 1.0
-    assert policy.scores(instances, [0, 0], 0)[1] == first
+    assert policy.scores(instances, [0, 0], 0, 1.0)[1] == first
 
 
 def test_a_difference_of_exactly_epsilon_is_inside_the_band():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Annotated, Any, Final, cast
+from operator import attrgetter
+from typing import Annotated, Any, Final
 
 from headway.hashing import ROOT
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
@@ -18,6 +19,8 @@ Weight = Annotated[float, Bounds(0, 1000)]
 # Scores are sums of four products; what their rounding can do must not move an instance across the band's edge.
 ROUNDING = 1e-9
 REMEMBERED: Final = 1024  # prefixes whose bids are
+FEW: Final = 8  # instances that are scored without asking first who can win
+_watts: Final = attrgetter("watts")
 
 
 @policy("routing", "kv-aware", exact=["inflight", "prefix_index"], reported=["busy", "watts"])
@@ -61,6 +64,7 @@ class KvAware(Believer):
 
     def bind(self, context: Context) -> None:
         super().bind(context)
+        self.without = self.load + self.power + self.capacity  # the most that who has nothing of a prompt can score
         self.hashers: dict[str, Any] = {}
         self.bids: dict[int, dict[str, bytes]] = {}  # by prefix and instance, of those asked for lately
 
@@ -72,21 +76,26 @@ class KvAware(Believer):
         if self.prefix_tokens is not None and wanted > self.prefix_tokens // size:
             wanted = self.prefix_tokens // size
         hits = self.matches(path)
-        scores = self.scores(instances, hits, wanted)
-        best = max(scores)
-        floor = best - self.epsilon - ROUNDING
-        if len([score for score in scores if score >= floor]) == 1:
-            view = instances[scores.index(best)]
+        peak = max(map(_watts, instances)) or 1.0
+        among = instances if cluster.explain else holders(instances, hits)
+        scores = self.scores(among, hits, wanted, peak)
+        floor = max(scores) - self.epsilon - ROUNDING
+        if among is not instances and floor <= self.without:
+            among = instances
+            scores = self.scores(among, hits, wanted, peak)
+            floor = max(scores) - self.epsilon - ROUNDING
+        *others, best = sorted(scores)
+        if not others or others[-1] < floor:
+            view = among[scores.index(best)]
         else:
-            band = [view for view, score in zip(instances, scores, strict=True) if score >= floor]
+            band = [view for view, score in zip(among, scores, strict=True) if score >= floor]
             view = self.pick(band, prefix_key(path, runs, wanted))
         card = scored(instances, scores, view) if cluster.explain else None
         return Route(view.id, "", hits[view.index] * size, None, card)
 
-    def scores(self, instances: Sequence[InstanceView], hits: list[int], wanted: int) -> list[float]:
+    def scores(self, instances: Sequence[InstanceView], hits: list[int], wanted: int, peak: float) -> list[float]:
         kv, load, power, capacity = self.kv, self.load, self.power, self.capacity
         limit = self.max_concurrent
-        peak = max([view.watts for view in instances]) or 1.0
         scores = []
         for view in instances:
             util = view.inflight / (limit or view.max_batch_size)
@@ -108,18 +117,27 @@ class KvAware(Believer):
             if len(self.bids) >= REMEMBERED:
                 self.bids.clear()
             known = self.bids[key] = {}
-        bids = [known.get(view.id) or self.bid(known, view.id, key) for view in band]
+        names = [view.id for view in band]
+        if not known.keys() >= set(names):
+            self.bid(known, names, key)
+        bids = [known[name] for name in names]
         return band[bids.index(max(bids))]
 
-    def bid(self, known: dict[str, bytes], name: str, key: int) -> bytes:
-        hasher = self.hashers.get(name)
-        if hasher is None:
-            # The id's part of the hash is the same every time; going on from a copy costs a seventh of `stable`.
-            hasher = self.hashers[name] = blake2b(f"{name}\x1f".encode(), digest_size=8)
-        hasher = hasher.copy()
-        hasher.update(str(key).encode())
-        known[name] = found = hasher.digest()[::-1]
-        return cast(bytes, found)
+    def bid(self, known: dict[str, bytes], names: list[str], key: int) -> None:
+        text, hashers = str(key).encode(), self.hashers
+        for name in names:
+            if name not in hashers:
+                hashers[name] = blake2b(f"{name}\x1f".encode(), digest_size=8)
+            hasher = hashers[name].copy()  # the id's part is the same every time
+            hasher.update(text)
+            known[name] = hasher.digest()[::-1]
+
+
+def holders(instances: Sequence[InstanceView], hits: list[int]) -> Sequence[InstanceView]:
+    """Those who have some of the prompt; all, where nobody has or they are few."""
+    if len(instances) <= FEW or not any(hits):
+        return instances
+    return [view for view in instances if hits[view.index]] or instances
 
 
 def prefix_key(path: Path, runs: tuple[tuple[int, int], ...], wanted: int) -> int:

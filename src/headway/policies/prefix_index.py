@@ -111,19 +111,14 @@ class PrefixIndex:
         return found
 
     def _deepest(self, runs: tuple[tuple[int, int], ...]) -> list[int]:
-        """As `matches`, of a prompt of many runs, from behind. If anybody holds a run, somebody holds all before it, so
-        the last that is held is found by halves; and on the way back only a run that more instances hold has news."""
-        table = self._holders
-        low, high = 0, len(runs)  # all below low are held, and none from high on
-        while low < high:
-            middle = (low + high) // 2
-            if runs[middle][0] in table:
-                low = middle + 1
-            else:
-                high = middle
+        """As `matches`, of a prompt of many runs, from behind: only a run that more instances hold than those behind it
+        has news."""
+        table, low = self._holders, self._held_by_any(runs)
         found = self._none[:]
-        known = 0
-        while low:
+        if not low:
+            return found
+        known, most = 0, len(table[runs[0][0]])  # who holds any of them holds the first
+        while known < most:
             low -= 1
             key, end = runs[low]
             holders = table[key]
@@ -133,6 +128,19 @@ class PrefixIndex:
                     if not found[instance]:
                         found[instance] = held if held < end else end
         return found
+
+    def _held_by_any(self, runs: tuple[tuple[int, int], ...]) -> int:
+        """How many of the first runs anybody holds. If anybody holds one, somebody holds all before it, so the last is
+        found by halves."""
+        table = self._holders
+        low, high = 0, len(runs)  # all below low are held, and none from high on
+        while low < high:
+            middle = (low + high) // 2
+            if runs[middle][0] in table:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def _joined(self, path: Path) -> list[int]:
         """As `matches`, where a run may be held without those before it."""
@@ -317,6 +325,9 @@ class PrefixIndex:
         fronts = self._fronts[instance]
         size = self._sizes[instance]
         at = len(runs)
+        if at > MANY and not self._holes and runs[-1][0] not in table:
+            at = self._held_by_any(runs)
+            size += self._begin(instance, runs, at)
         while at:
             at -= 1
             key, end = runs[at]
@@ -344,6 +355,15 @@ class PrefixIndex:
         self._sizes[instance] = size
         if self._moved[instance]:
             self._bring_up(instance, runs)
+
+    def _begin(self, instance: int, runs: tuple[tuple[int, int], ...], at: int) -> int:
+        """The runs from `at` on, which nobody holds yet, all at once; how many blocks they are."""
+        new = runs[at:]
+        first = runs[at - 1][1] if at else 0
+        self._holders.update([(key, {instance: end}) for key, end in new])
+        starts = [first, *[end for _, end in new[:-1]]]
+        self._pieces[instance].update([(run[0], start) for run, start in zip(new, starts, strict=True)][::-1])
+        return new[-1][1] - first
 
     def _touch_pieces(self, instance: int, key: int, start: int, end: int) -> None:
         """Touch blocks `start` to `end` of a run that is in several pieces, or will be."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL
@@ -31,6 +32,7 @@ SPECULATIVE_PS: Final = 30 * PS_PER_SECOND
 UNTOLD: Final = 131_072  # keys of an instance that were sent and not told; beyond them the oldest are given up
 SLICE: Final = 4096  # stretches that go in one call
 
+_key: Final = itemgetter(0)  # of a run
 Dates = tuple[dict[int, int], dict[int, int]]  # key -> when it was last sent: lately, and before that
 
 
@@ -94,8 +96,7 @@ class Beliefs:
             return
         for index, dates in zip(self.indexes, self._dates, strict=True):
             lately, before = dates[instance]
-            for key, _ in path.blocks(index.block_tokens):
-                lately[key] = now_ps
+            lately.update(dict.fromkeys(map(_key, path.blocks(index.block_tokens)), now_ps))
             if len(lately) > index.capacity:
                 # Each has a block at least, so the index has let go of all others.
                 before.clear()
