@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from headway.sim.kv_cache import Stretch, follow
 from headway.sim.leap import NEVER
@@ -19,7 +20,9 @@ from headway.types import InvariantError
 
 SPARE = 64  # entries of no use that the order may have, beside three for each that is of use
 
-Span = tuple[int, int, int, int, float, int]  # first block, end block, number, when it came, level, key
+# First block, end block, number, when it came, level, key. Not declared so: compiled, a tuple of known length is a value
+# and made anew wherever it is read, and this is to be the same one.
+Span = tuple[Any, ...]
 
 
 class Store:
