@@ -20,8 +20,8 @@ from headway.types import InvariantError
 
 SPARE = 64  # entries of no use that the order may have, beside three for each that is of use
 
-# First block, end block, number, when it came, level, key. Not declared so: compiled, a tuple of known length is a value
-# and made anew wherever it is read, and this is to be the same one.
+# First block, end block, number, when it came, level, key. Not declared so: compiled, a tuple of known length is a
+# value and made anew wherever it is read, and this is to be the same one.
 Span = tuple[Any, ...]
 
 
