@@ -93,8 +93,7 @@ def test_without_events_a_block_is_believed_for_a_while_after_it_was_last_sent(h
         assert index.size(0) == len(plain.held)
         for path in paths:
             assert index.matches(path) == [plain.match(path)]
-    lately, before = beliefs._dates[0][0]
-    assert len(lately) <= capacity + 7 and len(before) <= capacity + 7
+    assert len(beliefs._dates[0][0].ends) <= capacity
     assert not index._holes
 
 
@@ -107,6 +106,18 @@ def test_what_is_sent_again_in_time_stays_and_its_tail_goes():
     assert not beliefs.expire(100) and index.matches(long) == [1]
     assert not beliefs.expire(160) and index.matches(long) == [0]
     assert index.size(0) == 0
+
+
+def test_what_is_left_of_a_prompt_keeps_its_date_when_an_older_one_was_continued():
+    index, beliefs = made(ttl=100, capacity=6)
+    other = path_of([9] * 12)
+    sent(index, beliefs, 0, path_of(range(4)))
+    sent(index, beliefs, 50, other)
+    sent(index, beliefs, 60, path_of(range(8)))
+    sent(index, beliefs, 70, path_of([7] * 8))  # for which the end of the second has to go
+    assert not beliefs.expire(149) and index.matches(other) == [2]
+    assert not beliefs.expire(150) and index.matches(other) == [0]
+    assert index.size(0) == 4
 
 
 def test_much_that_is_too_old_goes_in_slices():

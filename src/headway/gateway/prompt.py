@@ -10,8 +10,7 @@ from msgspec import Meta, Raw, Struct
 
 from headway.types import Path
 
-FIRST: Final = 256  # bytes of a block at the beginning of a prompt
-NEAR: Final = 64 * FIRST  # up to where blocks are that short; then each next one is longer by a sixteenth of its place
+FIRST: Final = 256  # bytes of a block at the beginning of a prompt; further on it is a sixteenth of its place
 LEAST: Final = 64  # a shorter prompt has no block
 ENDS: Final = b']"'
 LONGEST_MODEL: Final = 1024  # signs of a model's name, which records, decisions and policies keep
@@ -75,11 +74,11 @@ def read_body(data: bytes) -> Body:
 
 def boundaries(size: int) -> list[int]:
     """Where the blocks of a prompt end, by their place alone, so that equal beginnings have equal blocks. Those far
-    from the beginning are longer: a prompt of 400 kB has 230 blocks, not 1,600."""
+    from the beginning are longer: a prompt of 400 kB has 99 blocks, not 1,600."""
     found: list[int] = []
     at = 0
     while True:
-        at += FIRST if at < NEAR else max(FIRST, at // 16 // FIRST * FIRST)
+        at += max(FIRST, at // 16 // FIRST * FIRST)
         if at > size:
             return found
         found.append(at)

@@ -17,9 +17,8 @@ the key of that one of them in which its last token lies, as `Path.blocks` says,
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL
@@ -32,8 +31,29 @@ SPECULATIVE_PS: Final = 30 * PS_PER_SECOND
 UNTOLD: Final = 131_072  # keys of an instance that were sent and not told; beyond them the oldest are given up
 SLICE: Final = 4096  # stretches that go in one call
 
-_key: Final = itemgetter(0)  # of a run
-Dates = tuple[dict[int, int], dict[int, int]]  # key -> when it was last sent: lately, and before that
+
+class Dates:
+    """When what an instance is believed to hold was last sent to it. In the order in which the index lets go, what was
+    last sent with one prompt lies together, its end first; so one date a prompt is enough, by the key of its end."""
+
+    __slots__ = ("ends", "rest_ps")
+
+    def __init__(self) -> None:
+        self.ends: OrderedDict[int, int] = OrderedDict()  # the oldest first; none that a later prompt went through
+        self.rest_ps = 0  # when that prompt was sent whose end went last: of what is left of it
+
+    def sent(self, now_ps: int, path: Path, end: int) -> None:
+        ends = self.ends
+        if not ends.keys().isdisjoint(path.keys):
+            for key in path.keys:
+                ends.pop(key, None)
+        ends[end] = now_ps
+
+    def forget(self, index: PrefixIndex, instance: int) -> None:
+        """The index has let go of some."""
+        ends = self.ends
+        while ends and not index.holds(instance, next(iter(ends))):
+            self.rest_ps = ends.popitem(last=False)[1]
 
 
 class Sent(NamedTuple):
@@ -73,7 +93,7 @@ class Beliefs:
         dates = []
         for index in indexes:
             old = [at for at, known in enumerate(self.indexes) if known is index]
-            dates.append(self._dates[old[0]] if old else [({}, {}) for _ in range(self.instances)])
+            dates.append(self._dates[old[0]] if old else [Dates() for _ in range(self.instances)])
             for instance, told in enumerate(self.told):
                 if told is not None and not old:
                     index.clear(instance)
@@ -95,12 +115,11 @@ class Beliefs:
             self._await(now_ps, instance, told, path)
             return
         for index, dates in zip(self.indexes, self._dates, strict=True):
-            lately, before = dates[instance]
-            lately.update(dict.fromkeys(map(_key, path.blocks(index.block_tokens)), now_ps))
-            if len(lately) > index.capacity:
-                # Each has a block at least, so the index has let go of all others.
-                before.clear()
-                dates[instance] = (before, lately)
+            runs = path.blocks(index.block_tokens)
+            if runs:
+                dates[instance].sent(now_ps, path, runs[-1][0])
+                if index.size(instance) == index.capacity:
+                    dates[instance].forget(index, instance)
 
     def _await(self, now_ps: int, instance: int, told: Told, path: Path) -> None:
         keys, blocks = path.keys, told.blocks
@@ -211,7 +230,7 @@ class Beliefs:
         self.told[instance] = Told(trust) if trust in (EXACT, PARTIAL) else None
         for index, dates in zip(self.indexes, self._dates, strict=True):
             index.clear(instance)
-            dates[instance] = ({}, {})
+            dates[instance] = Dates()
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -228,22 +247,22 @@ class Beliefs:
                 continue
             for index, dates in zip(self.indexes, self._dates, strict=True):
                 if index.size(instance):
-                    left -= self._age(index, instance, dates, now_ps - self.ttl_ps, left)
+                    left -= self._age(index, instance, dates[instance], now_ps - self.ttl_ps, left)
                     if left <= 0:
                         return True
         return False
 
-    def _age(self, index: PrefixIndex, instance: int, dates: list[Dates], until_ps: int, most: int) -> int:
+    def _age(self, index: PrefixIndex, instance: int, dates: Dates, until_ps: int, most: int) -> int:
         """Let go of what was last sent by then, the least recently used first; how many stretches that was."""
-        lately, before = dates[instance]
         blocks = count = 0
+        at_ps = dates.rest_ps
         for key, first, end in index.eviction_order(instance):
-            if lately.get(key, before.get(key, until_ps)) > until_ps or count >= most:
+            at_ps = dates.ends.get(key, at_ps)
+            if at_ps > until_ps or count >= most:
                 break
             blocks += end - first
             count += 1
         if blocks:
             index.evict(instance, blocks)
-            if not index.size(instance):
-                dates[instance] = ({}, {})
+            dates.forget(index, instance)
         return count
