@@ -53,7 +53,6 @@ class Exchange:
         "first_ps",
         "flight",
         "handing",
-        "heard",
         "incoming",
         "key",
         "marks",
@@ -84,7 +83,6 @@ class Exchange:
         self.upstream: Upstream | None = None
         self.attempts = self.status = 0
         self.sent = self.over = self.until_close = self.again = False
-        self.heard = False  # whether something came from the engine since it was last looked whether it is silent
         self.chunked = False  # the answer, as the client gets it
         self.opening = b""  # the head of the answer, where it goes with the first piece
         self.sent_ps = self.first_ps = -1
@@ -209,9 +207,13 @@ class Exchange:
             self.opening = b""
         else:
             self.client.transport.write(data)
+        upstream = self.upstream
+        assert upstream is not None
+        upstream.heard = True
         if self.tally.seen(data) and self.status < 400:
             self.began()
-        self.heard = True
+            if upstream.exchange is self:
+                upstream.pass_on(self.client.transport.write, self.tally)
 
     def began(self) -> None:
         """The first content of a stream has come."""
@@ -268,18 +270,19 @@ class Exchange:
 
     def overdue(self, now: float) -> None:
         """Called now and then: an engine may be silent only for so long."""
-        if self.heard:
-            self.heard, self.since = False, now
-        elif self.upstream is not None and now - self.since > self.patience and not self.client.paused:
-            upstream = self._let_go()
+        upstream = self.upstream
+        if upstream is None:
+            return
+        if upstream.heard:
+            upstream.heard, self.since = False, now
+        elif now - self.since > self.patience and not self.client.paused:
+            self._let_go()
             self.broken(upstream, "silent for too long" if self.sent else "no answer in time")
 
     def _let_go(self) -> Upstream | None:
-        """The engine is told that nobody listens by the end of its connection."""
         upstream, self.upstream = self.upstream, None
         if upstream is not None:
-            upstream.exchange = None
-            upstream.close()
+            upstream.leave()
         return upstream
 
     def _may_retry(self) -> bool:

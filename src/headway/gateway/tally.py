@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from msgspec import Struct
-
 EVENT: Final = b"data: {"
 CONTENT: Final = re.compile(rb'"(?:content|text|reasoning_content|arguments)": ?"[^"]')
 USAGE: Final = re.compile(rb'"completion_tokens": ?(\d{1,9})')  # whatever an engine writes, it can be counted with
@@ -18,13 +16,16 @@ TOLD: Final = b'"completion_tokens"'
 TAIL: Final = 4096  # bytes at the end of an answer in which its usage stands
 
 
-class Tally(Struct, eq=False, gc=False):
-    stream: bool
-    first: bool = False  # whether there was content
-    events: int = 0
-    tail: bytes = b""
-    _read: bytes | None = None  # the tail that the tokens are of
-    _tokens: int = 0
+class Tally:
+    __slots__ = ("_read", "_tokens", "events", "first", "stream", "tail")
+
+    def __init__(self, stream: bool) -> None:
+        self.stream = stream
+        self.first = False  # whether there was content
+        self.events = 0
+        self.tail = b""
+        self._read: bytes | None = None  # the tail that the tokens are of
+        self._tokens = 0
 
     def seen(self, data: bytes) -> bool:
         """Count a piece of the answer; True where it has the first content of a stream. Of an answer that comes at once

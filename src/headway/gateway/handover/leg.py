@@ -120,8 +120,7 @@ class Leg:
         self._end()
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
-            upstream.exchange = None
-            upstream.close()
+            upstream.leave()
 
     @property
     def ok(self) -> bool:
