@@ -93,55 +93,54 @@ class Upstream(asyncio.Protocol):
         self.close()
 
     def data_received(self, data: bytes) -> None:
+        write = self.write
+        if write is None:
+            self._tell(data)
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._break(NO_HTTP)
+            return
+        write(data)
+        tally = self.tally
+        tally.events += data.count(EVENT)  # as `Tally.seen` does
+        if data.find(TOLD) >= 0:
+            tally.tail = data
+        self.heard = True
+        if self.complete:
+            self._done()
+
+    def _tell(self, data: bytes) -> None:
+        """The asker hears of the head, once it is whole, and of each piece."""
         exchange = self.exchange
         if exchange is None:  # nobody asked
             self.close()
             return
-        if not self.headed:
-            self._begin(exchange, data)
-            return
+        headed = self.headed
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
-            self._break(exchange, NO_HTTP)
+            self._break(NO_HTTP)
             return
-        write = self.write
-        if write is None:
-            exchange.relayed(data)
-        else:
-            write(data)
-            tally = self.tally
-            tally.events += data.count(EVENT)  # as `Tally.seen` does
-            if data.find(TOLD) >= 0:
-                tally.tail = data
-            self.heard = True
-        if self.complete:
-            self._done(exchange)
-
-    def _begin(self, exchange: Asker, data: bytes) -> None:
-        """The head of an answer, or a part of it, and what comes with it."""
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._break(exchange, NO_HTTP)
-            return
-        data = self.head + data if self.head else data
-        if not self.headed:
-            self.head = data
-            if len(data) > LONGEST_HEAD:
-                self._break(exchange, "an answer whose head is too long")
-            return
-        data = data[end_of_head(data) :]
-        self.head = b""
-        self.more = bool(data)
-        exchange.headed(self, self.parser.get_status_code(), self.fields)
+        if not headed:
+            data = self.head + data if self.head else data
+            if not self.headed:
+                self.head = data
+                if len(data) > LONGEST_HEAD:
+                    self._break("an answer whose head is too long")
+                return
+            data = data[end_of_head(data) :]
+            self.head = b""
+            self.more = bool(data)
+            exchange.headed(self, self.parser.get_status_code(), self.fields)
         if data:
             exchange.relayed(data)
         if self.complete:
-            self._done(exchange)
+            self._done()
 
-    def _done(self, exchange: Asker) -> None:
-        self.exchange = None
+    def _done(self) -> None:
+        exchange, self.exchange = self.exchange, None
         if self.keep and len(self.backend.free) < MOST_FREE:
             self.reset()
             if not self.transport.is_reading():  # its last client was slow
@@ -149,12 +148,14 @@ class Upstream(asyncio.Protocol):
             self.backend.free.append(self)
         else:
             self.close()
-        exchange.answered()
+        if exchange is not None:
+            exchange.answered()
 
-    def _break(self, exchange: Asker, why: str) -> None:
-        self.exchange = None
-        self.close()
-        exchange.broken(self, why)
+    def _break(self, why: str) -> None:
+        exchange = self.exchange
+        self.leave()
+        if exchange is not None:
+            exchange.broken(self, why)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.backend.opened -= 1
