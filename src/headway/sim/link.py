@@ -28,6 +28,7 @@ class Link:
         "awaited",
         "bandwidth",
         "busy_ps",
+        "clear_ps",
         "latency_ps",
         "leaving",
         "moved_bytes",
@@ -47,6 +48,7 @@ class Link:
         self.under_way: deque[tuple[int, Load]] = deque()  # when they arrive
         self.progress = 0
         self.since = 0  # when it was settled
+        self.clear_ps = 0  # when its last byte leaves, where one transfer has it to itself
         self.numbered = 0  # those that start together keep their order
         self.next_ps = NEVER  # when the first arrives that somebody waits for, if `sure`; else the earliest it can
         self.sure = True  # nothing has started since that was worked out
@@ -56,11 +58,19 @@ class Link:
     def start(self, now: int, amount: int, load: Load | None = None, after: Mark = START) -> Mark:
         """A transfer of so many bytes begins; it takes at least a picosecond. Somebody may wait for it, if not for an
         earlier one that leaves `after` it; nobody does for what is stored away."""
-        self.settle(now)
-        alone_ps = max(1, -(-amount * PS_PER_SECOND // self.bandwidth))
+        leaving = self.leaving
+        alone_ps = -(-amount * PS_PER_SECOND // self.bandwidth) or 1
+        if self.clear_ps <= now and not self.awaited:  # as `settle` would find; most have the link to themselves
+            if leaving:
+                self.progress = leaving.pop()[0]
+                self.busy_ps += self.clear_ps - self.since
+            self.since = now
+        else:
+            self.settle(now)
+        self.clear_ps = NEVER if leaving else now + alone_ps
         self.numbered += 1
         mark = (self.progress + (alone_ps << FINE), self.numbered)
-        insort(self.leaving, mark)
+        insort(leaving, mark)
         if load is not None:
             goal, number = max(mark, after)
             heappush(self.awaited, (goal, number, load))
