@@ -132,16 +132,16 @@ class Batching(Loading):
     def admit(self, now: int) -> bool:
         """Waiting requests enter in order while sequences, tokens, blocks and adapters allow. True if the first of
         those that stay might enter at the next step although nothing else changes."""
-        cache, size, waiting, running = self.cache, self.block_tokens, self.waiting, self.running
-        queue, loads = self.queue, self.loads
-        budget = self.max_batch_tokens - self.decodes
+        computing = 0
         if self.chunks:
-            job, want = self.chunks[0]
-            if job.computed + want < job.known:
+            job, computing = self.chunks[0]
+            if job.computed + computing < job.known:
                 return False
-            budget -= want
+        budget = self.max_batch_tokens - self.decodes - computing
         if self.ready:
             budget = self.admit_ready(budget)
+        cache, size, waiting, running = self.cache, self.block_tokens, self.waiting, self.running
+        queue, loads = self.queue, self.loads
         while waiting and budget > 0 and len(running) + len(self.loading) < self.max_batch_size:
             ticket = queue.first()
             if loads and ticket is self.refused:  # nothing has changed since

@@ -67,8 +67,3 @@ class Handover:
         self.load: Load | None = None  # once the other instance has room for it
         self.mark = START  # of its transfer that leaves last
         self.sent = 0  # tokens of the prompt that the other instance has, or that are on their way
-
-    def amount(self, tokens: int) -> int:
-        """Bytes to move for so many tokens of the prompt."""
-        grain = self.transfer.grain_tokens
-        return -(-tokens // grain) * grain * self.transfer.token_bytes

@@ -51,7 +51,7 @@ class Link:
         self.clear_ps = 0  # when its last byte leaves, where one transfer has it to itself
         self.numbered = 0  # those that start together keep their order
         self.next_ps = NEVER  # when the first arrives that somebody waits for, if `sure`; else the earliest it can
-        self.sure = True  # nothing has started since that was worked out
+        self.sure = True  # nothing that delays it has started since that was worked out
         self.busy_ps = 0  # with bytes on it
         self.moved_bytes = 0
 
@@ -65,9 +65,11 @@ class Link:
                 self.progress = leaving.pop()[0]
                 self.busy_ps += self.clear_ps - self.since
             self.since = now
+            self.clear_ps = now + alone_ps
         else:
             self.settle(now)
-        self.clear_ps = NEVER if leaving else now + alone_ps
+            self.clear_ps = NEVER if leaving else now + alone_ps
+            self.sure = False
         self.numbered += 1
         mark = (self.progress + (alone_ps << FINE), self.numbered)
         insort(leaving, mark)
@@ -76,7 +78,6 @@ class Link:
             heappush(self.awaited, (goal, number, load))
             self.next_ps = min(self.next_ps, now + alone_ps + self.latency_ps)
         self.moved_bytes += amount
-        self.sure = False
         return mark
 
     def arrived(self, now: int) -> list[Load]:
@@ -153,11 +154,15 @@ class Links:
 
     def start(self, now: int, number: int, amount: int, load: Load | None, after: Mark = START) -> Mark:
         link = self.links[number]
+        if load is None:
+            return link.start(now, amount)
+        before = link.next_ps
         mark = link.start(now, amount, load, after)
-        if load is not None:
-            load.links.append(number)
-            self._push(number, link)
-            self._drop_stale()
+        load.links.append(number)
+        if link.next_ps < before:  # then it is its first entry that counts
+            heappush(self.heap, (link.next_ps, number))
+            if link.next_ps < self.next_ps:
+                self.next_ps = link.next_ps
         return mark
 
     def make_sure(self, now: int) -> None:

@@ -73,15 +73,18 @@ class Loading(Batch):
         self.fetch_more(handover, now)
 
     def fetch_more(self, handover: Handover, now: int) -> None:
+        transfer, sent = handover.transfer, handover.sent
+        grain = transfer.grain_tokens
         if handover.done:
-            tokens, awaiting = max(0, handover.target.known - handover.sent), handover.load
+            tokens, awaiting = max(0, handover.target.known - sent), handover.load
+            grains = -(-tokens // grain)
         else:  # what is part of a block goes with the rest of it, so that nothing goes twice
-            tokens, awaiting = handover.source.computed - handover.sent, None
-            tokens -= tokens % handover.transfer.grain_tokens
-            if tokens <= 0:
+            grains, awaiting = (handover.source.computed - sent) // grain, None
+            if grains <= 0:
                 return
-        handover.sent += tokens
-        mark = self.links.start(now, handover.link, handover.amount(tokens), awaiting, handover.mark)
+            tokens = grains * grain
+        handover.sent = sent + tokens
+        mark = self.links.start(now, handover.link, grains * grain * transfer.token_bytes, awaiting, handover.mark)
         if mark > handover.mark:
             handover.mark = mark
 
