@@ -1,7 +1,8 @@
 """What KV tiers and prefill/decode disaggregation cost: CPU time of a run with them over that of the same workload
 without, `python benchmarks/ratios.py [CASE ...] [--json]`.
 
-The two of a case run by turns in one process, and the best of several runs counts. Timed is the simulation alone, and
+The two of a case run by turns in one process; the ratio is the median of what each run with them takes over the mean of
+the two without beside it, and the seconds are the least. Timed is the simulation alone, and
 the simulation with its summary, as in `bench.py`. With tiers the base is the same cluster, whose caches evict, without
 them; disaggregated, 2 instances that compute prompts and 6 that generate stand against 8 that do both.
 """
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -93,29 +95,32 @@ def measure(case: str, requests: int, repeats: int) -> Json:
     routing = {"routing": "least-loaded"}
     given = {"seed": 7, "workload": {"requests": requests, **WORKLOADS[workload]}, "policies": routing}
     loaded = [Scenario.load({**given, "cluster": cluster}) for cluster in clusters]
-    simulated, summarised = [float("inf")] * 2, [float("inf")] * 2
-    for _ in range(repeats):
-        for which, scenario in enumerate(loaded):
-            prepared = prepare(scenario)
-            traffic: Any = prepared.traffic()
-            if not traffic.listens:  # then it can be generated beforehand
-                traffic = OpenLoop(list(traffic))
-            gc.collect()
-            before = time.process_time()
-            simulation = prepared.simulation()
-            recorder = simulation.run(traffic)
-            between = time.process_time()
-            summarise(recorder, simulation.stats, run_facts(scenario, simulation))
-            simulated[which] = min(simulated[which], between - before)
-            summarised[which] = min(summarised[which], time.process_time() - between)
-    plain, featured = (simulated[which] + summarised[which] for which in (0, 1))
+    times: list[tuple[float, float]] = []  # of the simulation, and with its summary
+    for number in range(2 * repeats + 1):
+        prepared = prepare(loaded[number % 2])
+        traffic: Any = prepared.traffic()
+        if not traffic.listens:  # then it can be generated beforehand
+            traffic = OpenLoop(list(traffic))
+        gc.collect()
+        before = time.process_time()
+        simulation = prepared.simulation()
+        recorder = simulation.run(traffic)
+        between = time.process_time()
+        summarise(recorder, simulation.stats, run_facts(loaded[number % 2], simulation))
+        times.append((between - before, time.process_time() - before))
     return {
         "case": case,
-        "plain_s": round(plain, 3),
-        "with_s": round(featured, 3),
-        "ratio": round(featured / plain, 2),
-        "simulation_ratio": round(simulated[1] / simulated[0], 2),
+        "plain_s": round(min(whole for _, whole in times[::2]), 3),
+        "with_s": round(min(whole for _, whole in times[1::2]), 3),
+        "ratio": round(against_neighbours([whole for _, whole in times]), 2),
+        "simulation_ratio": round(against_neighbours([alone for alone, _ in times]), 2),
     }
+
+
+def against_neighbours(times: list[float]) -> float:
+    """Every other one over the mean of the two beside it, of which the median: a machine that is at times faster is so
+    for neighbours alike."""
+    return median(times[at] * 2 / (times[at - 1] + times[at + 1]) for at in range(1, len(times), 2))
 
 
 def main() -> None:
@@ -123,7 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", help="names, or beginnings of names; all where none is given")
     parser.add_argument("--requests", type=int, default=5000)
-    parser.add_argument("--repeats", type=int, default=7, help="runs of each; the best counts")
+    parser.add_argument("--repeats", type=int, default=7, help="runs with them, and one more without")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--package", default=str(HERE.parent / "src"), help="folder with the package to measure")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)

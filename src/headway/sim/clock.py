@@ -30,7 +30,7 @@ TOO_LONG = (
 )
 
 
-COLLECT_AFTER = 50_000  # objects more; a run makes many that live long, and hardly ever a circle of them
+COLLECT_AFTER = 200_000  # objects more; a run makes many that live long, and hardly ever a circle of them
 
 
 @contextmanager

@@ -15,14 +15,13 @@ from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.leap import NEVER
 from headway.sim.link import Links
-from headway.sim.samples import FINEST_PS, Samples
+from headway.sim.samples import Samples
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.sim.tier import Tier
 from headway.streams import stream
 from headway.types import Request
 
 ROWS_AHEAD = 1024
-TRACED_PS = 100 * FINEST_PS  # from sample to sample at first, where the GPUs are watched for a trace alone
 INDEX_BITS = 20  # a heap entry is time and instance in one integer
 
 
@@ -89,8 +88,7 @@ class Fleet:
             self.recorder.events = []
         for instance in self.instances:
             if instance.tiers is not None or trace != "minimal":
-                finest_ps = TRACED_PS if instance.tiers is None else FINEST_PS
-                self.gauges[instance.view.index] = Gauge(instance, self.started_ps, finest_ps)
+                self.gauges[instance.view.index] = Gauge(instance, self.started_ps)
             if instance.tiers is not None:
                 for tier in instance.tiers.tiers:
                     tier.samples = Samples(self.started_ps)

@@ -18,10 +18,10 @@ class Gauge(History):
 
     __slots__ = ("polled", "polled_tick", "samples")
 
-    def __init__(self, instance: Stepping, origin: int, finest_ps: int) -> None:
+    def __init__(self, instance: Stepping, origin: int) -> None:
         self.polled = instance.history if instance.tick < NEVER else None
         self.polled_tick = instance.tick
-        self.samples = Samples(origin, finest_ps)
+        self.samples = Samples(origin)
         instance.history = self
         instance.tick = min(origin, self.polled_tick)
 
@@ -29,8 +29,5 @@ class Gauge(History):
         if self.polled is not None and to >= self.polled_tick:
             self.polled.record(instance, to)
             self.polled_tick = instance.tick
-        moment = Moment(instance, to, True)
-        samples = self.samples
-        while (at := samples.next_ps()) <= to:
-            samples.add(moment.kv_used(at))
+        at = self.samples.through(to, Moment(instance, to, True).kv_used)
         instance.tick = at if at < self.polled_tick else self.polled_tick

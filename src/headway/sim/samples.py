@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headway.types import PS_PER_SECOND
 
-FINEST_PS = PS_PER_SECOND // 1000
+FINEST_PS = PS_PER_SECOND // 10  # from sample to sample at first: a few steps
 MOST = 200  # samples; then every other one goes, so that there are 100 at least
 
 
@@ -13,19 +15,22 @@ class Samples:
 
     __slots__ = ("interval_ps", "origin", "values")
 
-    def __init__(self, origin: int, finest_ps: int = FINEST_PS) -> None:
+    def __init__(self, origin: int) -> None:
         self.origin = origin
-        self.interval_ps = finest_ps
+        self.interval_ps = FINEST_PS
         self.values: list[int] = []
 
-    def next_ps(self) -> int:
-        """When the next is due."""
-        return self.origin + len(self.values) * self.interval_ps
-
-    def add(self, value: int) -> None:
-        self.values.append(value)
-        if len(self.values) == MOST:
-            self.thin()
+    def through(self, last: int, value_at: Callable[[int], int]) -> int:
+        """Those that are due up to `last`; when the next one is."""
+        values, interval_ps = self.values, self.interval_ps
+        at = self.origin + len(values) * interval_ps
+        while at <= last:
+            values.append(value_at(at))
+            if len(values) == MOST:
+                self.thin()
+                interval_ps = self.interval_ps
+            at = self.origin + len(values) * interval_ps
+        return at
 
     def thin(self) -> None:
         del self.values[1::2]
