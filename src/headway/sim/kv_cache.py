@@ -189,7 +189,11 @@ class KvCache:
                 if self.log is not None:
                     self.log.append((self.now, key, piece.end))
                 if spilt is not None:
-                    follow(spilt, (key, piece.end, piece.end + count, piece.level))
+                    stretch = (key, piece.end, piece.end + count, piece.level)
+                    if spilt and spilt[-1][0] == key:
+                        follow(spilt, stretch)
+                    else:
+                        spilt.append(stretch)
                 return
             count -= size
             del lru[piece]

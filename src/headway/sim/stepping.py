@@ -114,8 +114,9 @@ class Stepping(Batching):
             self.history.record(self, now)
         self.chunks = []
         self.cache.now = now
-        if self.tiers is not None and self.stirred:
-            self.settle_stores(now)
+        if self.stirred and self.tiers is not None:
+            self.stirred = False
+            self.tiers.settle(now)
         again = False
         if now >= self.paced_until:
             model, self.paced_until = self.pace.at(now)
@@ -134,8 +135,9 @@ class Stepping(Batching):
             view = self.view
             view.queued = len(self.waiting) if not self.loads else self.queued()
             view.running = len(self.running)
-        if self.tiers is not None and self.stirred:
-            self.settle_stores(now)
+        if self.stirred and self.tiers is not None:
+            self.stirred = False
+            self.tiers.settle(now)
         if self.running:
             if self.busy_from < 0:
                 self.busy_from = now

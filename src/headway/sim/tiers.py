@@ -263,7 +263,10 @@ class Tiers:
             if self.log is not None:
                 level = self.tiers[0].level
                 self.log.extend((now, key, start, GPU, level) for key, start, _, _ in cache.spilt)
-            self.come_down(now, cache.spilt)
+            if self.down is not None:
+                self.come_down(now, cache.spilt)
+            else:
+                self.put(self.tiers, now, cache.spilt)
             cache.spilt.clear()
 
     def come_down(self, now: int, content: list[Stretch]) -> None:
