@@ -107,7 +107,6 @@ def watched(found: dict[str, Any], leap: bool | str) -> dict[str, int]:
     if found.get("horizon") is None:
         assert not any(Watcher.simulation.losses.bound)
         assert not Watcher.simulation.losses.moving
-        assert not Watcher.simulation.losses.earlier
         assert not recorder.outcome.count(IN_FLIGHT)
     return Watcher.seen
 

@@ -32,11 +32,6 @@ class Rows:
     def give_back(self, job: Job) -> None:
         """A request has ended, and whoever waited for it has read its row."""
         self.free.append(job.row)
-        for instance in self.instances:
-            gaps = instance.gaps
-            for of_row in (gaps.last_token_ps, gaps.stretches, gaps.torn):
-                if of_row:
-                    of_row.pop(job.row, None)
         self.given_back += 1
         if self.given_back % OFTEN == 0:
             self._tidy()

@@ -78,23 +78,27 @@ class Batching(Loading):
             raise self.wrong("chunk must return a number of tokens, at least 1, or None", most, job.ticket)
         job.chunk = most
 
-    def schedule_partial(self) -> bool:
-        """Blocks for the decodes' next tokens and the next chunk of the unfinished prefill. False if somebody had to
-        be preempted for them."""
+    def schedule_partial(self) -> tuple[bool, bool]:
+        """Blocks for the decodes' next tokens and the next chunk of the unfinished prefill. Whether somebody had to be
+        preempted for them, and whether the prefill goes on after it, so that nobody else enters."""
         cache, job = self.cache, self.partial
         assert job is not None
-        want = min(job.known - job.computed, self.max_batch_tokens - self.decodes, job.chunk)
-        blocks = job.blocks if self.reserves else -(-(job.computed + want) // self.block_tokens)
-        need = self.phases[self.steps % self.block_tokens] + blocks - job.blocks
-        enough = need <= cache.total - cache.held
-        if enough:
-            cache.take(need)
-            job.blocks = blocks
-        else:
-            self.make_room(blocks)
-        if job is self.partial:
-            self.chunks.append((job, want))
-        return enough
+        left = job.known - job.computed
+        want = min(left, self.max_batch_tokens - self.decodes, job.chunk)
+        short = False
+        if self.decodes or not self.reserves:  # else it has its blocks, and nobody needs any
+            blocks = job.blocks if self.reserves else -(-(job.computed + want) // self.block_tokens)
+            need = self.phases[self.steps % self.block_tokens] + blocks - job.blocks
+            short = need > cache.total - cache.held
+            if short:
+                self.make_room(blocks)
+            else:
+                cache.take(need)
+                job.blocks = blocks
+        if job is not self.partial:
+            return short, False
+        self.chunks.append((job, want))
+        return short, want < left
 
     def make_room(self, partial_blocks: int) -> None:
         """Blocks request by request in the scheduler's order; the last in it is preempted while they do not suffice."""
@@ -132,12 +136,9 @@ class Batching(Loading):
     def admit(self, now: int) -> bool:
         """Waiting requests enter in order while sequences, tokens, blocks and adapters allow. True if the first of
         those that stay might enter at the next step although nothing else changes."""
-        computing = 0
+        budget = self.max_batch_tokens - self.decodes
         if self.chunks:
-            job, computing = self.chunks[0]
-            if job.computed + computing < job.known:
-                return False
-        budget = self.max_batch_tokens - self.decodes - computing
+            budget -= self.chunks[0][1]
         if self.ready:
             budget = self.admit_ready(budget)
         cache, size, waiting, running = self.cache, self.block_tokens, self.waiting, self.running

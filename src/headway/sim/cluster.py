@@ -182,7 +182,7 @@ class Cluster(Fleet):
         self.done.append(job)
 
     def pass_on(self, now: int) -> None:
-        """Requests whose prompts have been computed, or a chunk of them, go on to the instances that generate, by
+        """Requests whose prompts have been computed, or a first chunk of them, go on to the instances that generate, by
         request."""
         if len(self.handed) > 1:
             self.handed.sort(key=by_row)
@@ -195,7 +195,7 @@ class Cluster(Fleet):
                     self.deadlines.jobs[row] = (handover.decode, handover.target)
                 self.handovers.computed(now, handover)
             if handover.load is not None:
-                self.instances[handover.decode].fetch_more(handover, now)
+                handover.send(now, self.links)
             elif not handover.begun:
                 flight = self.control.flight(row)
                 self.handovers.pass_on(now, handover, flight.priority, flight.hints)

@@ -8,7 +8,7 @@ pipelined, each chunk of the prompt may travel as soon as it is computed.
 from __future__ import annotations
 
 from headway.sim.job import Job
-from headway.sim.link import START
+from headway.sim.link import START, Links
 from headway.sim.load import Load
 from headway.sim.setup import TransferSetup
 
@@ -67,3 +67,21 @@ class Handover:
         self.load: Load | None = None  # once the other instance has room for it
         self.mark = START  # of its transfer that leaves last
         self.sent = 0  # tokens of the prompt that the other instance has, or that are on their way
+
+    def send(self, now: int, links: Links) -> None:
+        """What is computed of the prompt and has not gone goes. Part of a grain goes with the rest of it, so that
+        nothing goes twice; once all is computed the other instance waits for the last byte."""
+        transfer = self.transfer
+        grain = transfer.grain_tokens
+        if self.done:
+            tokens = max(0, self.target.known - self.sent)
+            amount = -(-tokens // grain) * grain * transfer.token_bytes
+            mark = links.start(now, self.link, amount, self.load, self.mark)
+        else:
+            tokens = (self.source.computed - self.sent) // grain * grain
+            if tokens <= 0:
+                return
+            mark = links.links[self.link].start(now, tokens * transfer.token_bytes)
+        self.sent += tokens
+        if mark > self.mark:
+            self.mark = mark

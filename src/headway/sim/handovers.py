@@ -36,10 +36,10 @@ class Handovers:
 
     def computed(self, now: int, handover: Handover) -> None:
         """A prompt has been computed."""
-        fleet, target = self.fleet, handover.target
-        fleet.recorder.handed_ps[target.row] = now
+        target = handover.target
+        self.fleet.recorder.handed_ps[target.row] = now
         target.generated = int(handover.transfer.first_token)
-        fleet.instances[handover.decode].gaps.last_token_ps[target.row] = now
+        target.last_token_ps = now
 
     def pass_on(self, now: int, handover: Handover, priority: float, hints: Hints) -> None:
         """A prompt has been computed, or its first chunk: the instance that generates hears of it."""

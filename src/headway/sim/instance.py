@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from headway.policies.queues import Ticket
+from headway.sim.gap_log import take_back
 from headway.sim.hits import HitRate
 from headway.sim.job import Job
 from headway.sim.kv_cache import Stretch
@@ -156,7 +157,7 @@ class Instance(Stepping):
         for job in [*self.running]:
             if job.ends_at_step >= 0:
                 self.stop_decoding(job)
-                self.gaps.close(job, self.gaps.last_token_ps[job.row] if job in self.resuming else last_token_ps)
+                self.gaps.close(job, job.last_token_ps if job in self.resuming else last_token_ps)
             self.release(job)
             if self.ended is not None:
                 self.ended(job.ticket, job.generated, False)
@@ -256,7 +257,7 @@ class Instance(Stepping):
                 self.gaps.close(job, now)
             self.recorder.output_tokens[job.row] = job.generated
             self.stats.output_tokens += job.generated
-            self.gaps.take_back(job)
+            take_back(job)
         self.rest(now)
 
     def check(self) -> None:

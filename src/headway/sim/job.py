@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 from headway.policies.queues import Ticket
@@ -25,10 +26,12 @@ class Job:
         "decoding_from",
         "ends_at_step",
         "expired",
+        "gaps",
         "generated",
         "handover",
         "holds",
         "known",
+        "last_token_ps",
         "log_from",
         "lost",
         "order",
@@ -54,6 +57,7 @@ class Job:
     # set when it begins to decode
     decoding_from: int  # the instance's step count at which it would have generated nothing yet
     log_from: int  # where its gaps begin in the instance's log
+    last_token_ps: int  # when its last token came before it had to stop, or its prompt was computed elsewhere
 
     def __init__(self, request: Request, output_tokens: int, output_key: int, block_tokens: int, counted: bool) -> None:
         self.request = request
@@ -74,6 +78,7 @@ class Job:
         self.swapped = 0  # blocks of it that wait in a store below the GPU's
         self.prefilled = 0  # prompt tokens computed or found cached, once and for all
         self.generated = 0  # as of the last scheduling change
+        self.gaps: tuple[tuple[array[int], int, int], ...] = ()  # stretches of logs from before it went on, and since
         self.holds: list[Hold] = []  # those of its blocks that are shared content
         self.order = 0  # of entry into the batch; 0 before the first
         self.ends_at_step = -1  # the instance's step count at which the last token comes; -1 unless decoding

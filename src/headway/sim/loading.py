@@ -70,23 +70,7 @@ class Loading(Batch):
         load.left = 1
         handover.sent = load.start * self.block_tokens
         handover.begun_ps = now
-        self.fetch_more(handover, now)
-
-    def fetch_more(self, handover: Handover, now: int) -> None:
-        transfer, sent = handover.transfer, handover.sent
-        grain = transfer.grain_tokens
-        if handover.done:
-            tokens, awaiting = max(0, handover.target.known - sent), handover.load
-            grains = -(-tokens // grain)
-        else:  # what is part of a block goes with the rest of it, so that nothing goes twice
-            grains, awaiting = (handover.source.computed - sent) // grain, None
-            if grains <= 0:
-                return
-            tokens = grains * grain
-        handover.sent = sent + tokens
-        mark = self.links.start(now, handover.link, grains * grain * transfer.token_bytes, awaiting, handover.mark)
-        if mark > handover.mark:
-            handover.mark = mark
+        handover.send(now, self.links)
 
     def swap_out(self, job: Job) -> None:
         """A decode that has to yield keeps what it has computed in the store below, if that has room."""

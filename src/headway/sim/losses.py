@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from headway.flight import Flight
 from headway.results.recorder import REJECTED
-from headway.sim.gap_log import GapLog
+from headway.sim.gap_log import take_back
 from headway.sim.job import Job
 from headway.types import REDIRECTED, RETRIED, HeadwayError, Priority, Reject
 from headway.workload.traffic import Planned
@@ -36,7 +36,6 @@ class Losses:
         # Requests by instance, as they are there; one whose prompt is computed apart may be at two of them.
         self.bound: list[dict[int, Job]] = [{} for _ in cluster.instances]
         cluster.handovers.bound = self.bound
-        self.earlier: dict[int, list[GapLog]] = {}  # of the instances where a request has generated before
         self.moving: dict[int, Job] = {}  # requests that have left an instance and wait for another
 
     # --- who is where ------------------------------------------------------------------------------------------
@@ -61,14 +60,12 @@ class Losses:
         row, recorder = job.row, self.cluster.recorder
         self.bound[recorder.instance[row]].pop(row, None)
         self.bound[recorder.prefill_instance[row]].pop(row, None)
-        logs = self.earlier.pop(row, ())
         rejected = recorder.outcome[row] == REJECTED
         if rejected:  # by the last instance that it came to, which has generated nothing of it
             recorder.output_tokens[row] = job.generated
             self.cluster.instances[recorder.instance[row]].stats.output_tokens += job.generated
         if rejected or job.lost or job.expired:
-            for log in logs:
-                log.take_back(job)
+            take_back(job)
         return True
 
     def idle(self, index: int) -> bool:
@@ -78,12 +75,10 @@ class Losses:
     def stop(self) -> None:
         """The horizon: requests in flight leave no gaps behind."""
         for bound in self.bound:
-            for row, job in bound.items():
-                for log in self.earlier.pop(row, ()):
-                    log.take_back(job)
+            for job in bound.values():
+                take_back(job)
         for row, job in self.moving.items():
-            for log in self.earlier.pop(row, ()):
-                log.take_back(job)
+            take_back(job)
             self.cluster.recorder.output_tokens[row] = job.generated
 
     # --- an instance goes --------------------------------------------------------------------------------------
@@ -144,7 +139,6 @@ class Losses:
             for column in APART:
                 getattr(cluster.recorder, column)[row] = -1
         else:
-            self.earlier.setdefault(row, []).append(cluster.instances[index].gaps)
             cluster.instances[index].stats.output_tokens += job.generated
         job.rewind(cluster.block_tokens)
         job.awaits = None
@@ -154,17 +148,14 @@ class Losses:
     def lose(self, now: int, index: int, job: Job, why: str) -> None:
         """It is sent again from the beginning, or has failed."""
         cluster, row, recorder = self.cluster, job.row, self.cluster.recorder
-        stats, log = cluster.instances[index].stats, cluster.instances[index].gaps
-        stats.output_tokens += job.generated
-        log.take_back(job)
+        cluster.instances[index].stats.output_tokens += job.generated
+        take_back(job)
         if recorder.retries[row] == self.retries:
             job.lost = True
             recorder.reasons[row] = why
             recorder.lost += 1
             cluster.done.append(job)
             return
-        for earlier in self.earlier.pop(row, ()):
-            earlier.take_back(job)
         flight = cluster.control.flight(row)
         cluster.control.finished(now, row, RETRIED, job.generated)
         recorder.retries[row] += 1
@@ -193,17 +184,13 @@ class Losses:
             self.go_on(now, job, answer)
 
     def go_on(self, now: int, job: Job, flight: Flight) -> None:
-        cluster, row = self.cluster, job.row
-        if job.generated:
-            instance = cluster.instances[flight.view.index]
-            instance.gaps.last_token_ps[row] = self.earlier[row][-1].last_token_ps[row]
-            instance.stats.output_tokens -= job.generated  # they came elsewhere, and are among those of its end
-        cluster.put(now, job, flight)
+        if job.generated:  # elsewhere, and that is among what it has generated at its end
+            self.cluster.instances[flight.view.index].stats.output_tokens -= job.generated
+        self.cluster.put(now, job, flight)
 
     def dropped(self, row: int) -> None:
         """The client of a request that waits for another instance gives up, or it is turned away."""
         job = self.moving.pop(row, None)
         if job is not None:
-            for log in self.earlier.pop(row, ()):
-                log.take_back(job)
+            take_back(job)
             self.cluster.recorder.output_tokens[row] = job.generated

@@ -16,7 +16,7 @@ from headway.sim.adapters import Adapters
 from headway.sim.batch_log import BatchLog
 from headway.sim.batching import Batching
 from headway.sim.busy import BusyWindow
-from headway.sim.gap_log import ENTRY
+from headway.sim.gap_log import ENTRY, take_back
 from headway.sim.job import Job
 from headway.sim.leap import NEVER, duration, steps_begun
 from headway.sim.link import Links
@@ -117,12 +117,12 @@ class Stepping(Batching):
         if self.stirred and self.tiers is not None:
             self.stirred = False
             self.tiers.settle(now)
-        again = False
+        again = shut = False
         if now >= self.paced_until:
             model, self.paced_until = self.pace.at(now)
             self.step_times = model.run
         if self.partial is not None:
-            again = not self.schedule_partial()
+            again, shut = self.schedule_partial()
         elif self.running and (need := self.phases[self.steps % self.block_tokens]):
             if need <= self.cache.total - self.cache.held:
                 self.cache.take(need)
@@ -130,7 +130,7 @@ class Stepping(Batching):
                 again = True
                 self.make_room(0)
         # Who had to yield does not come back at once, unless nobody is left: those that are ready hold blocks too.
-        if (self.waiting or self.ready) and not (again and self.running):
+        if (self.waiting or self.ready) and not (shut or (again and self.running)):
             again = self.admit(now)
             view = self.view
             view.queued = len(self.waiting) if not self.loads else self.queued()
@@ -224,13 +224,14 @@ class Stepping(Batching):
 
     def log_resumed(self) -> None:
         """The gaps of a run with whose first step some go on to decode: theirs before its token are longer."""
-        first, increment, later = self.first, self.increment, self.length - 1
-        self.log(ENTRY(first, increment, 1, self.counted - sum([job.counted for job in self.resuming])))
-        if later:
-            self.log(ENTRY(first + increment, increment, later, self.counted))
+        first, increment, later, others = self.first, self.increment, self.length - 1, self.counted
         for job in self.resuming:
+            others -= job.counted
             if later or job not in self.expiring:  # else its token is wasted
                 self.gaps.resume(job, self.start + first)
+        self.log(ENTRY(first, increment, 1, others))
+        if later:
+            self.log(ENTRY(first + increment, increment, later, self.counted))
         self.resuming.clear()
 
     def advance(self, job: Job, tokens: int, now: int) -> None:
@@ -242,8 +243,12 @@ class Stepping(Batching):
             self.drop(job)
             return
         if job.computed < job.known:
-            if job.handover is not None and job.handover.transfer.pipelined:
-                self.handed.append(job)
+            handover = job.handover
+            if handover is not None and handover.transfer.pipelined:
+                if handover.load is not None:
+                    handover.send(now, self.links)
+                elif not handover.begun:
+                    self.handed.append(job)
             return
         if job is self.partial:
             self.partial = None
@@ -333,7 +338,7 @@ class Stepping(Batching):
 
     def finish_expired(self, job: Job) -> None:
         self.stats.output_tokens += job.generated
-        self.gaps.take_back(job)
+        take_back(job)
         self.finished.append(job)
 
     def rest(self, now: int) -> None:
