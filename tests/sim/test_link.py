@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headway.sim.job import Job
 from headway.sim.leap import NEVER
-from headway.sim.link import START, Link
+from headway.sim.link import Link
 from headway.sim.load import Load
 from headway.types import Path, Request
 
@@ -32,7 +32,7 @@ def arrivals(
             found.update({load.instance: now for load in link.arrived(now)})
         while waiting and waiting[0][1][0] == now:
             number, (_, amount) = waiting.pop(0)
-            link.start(now, amount, Load(number, JOB, 0, 0) if alone in (None, number) else None, START)
+            link.start(now, amount, Load(number, JOB, 0, 0) if alone in (None, number) else None)
     return found
 
 
@@ -59,7 +59,7 @@ def test_thirds_of_a_picosecond_add_up() -> None:
 
 def test_who_waits_for_the_whole_waits_for_the_part_that_leaves_last() -> None:
     link = Link(10**12, 5)
-    first = link.start(0, 100, None, START)
+    first = link.start(0, 100)
     assert link.next_ps == NEVER
     link.start(10, 20, load := Load(0, JOB, 0, 0), first)
     assert not link.sure and link.next_ps == 10 + 20 + 5  # at the earliest

@@ -8,7 +8,7 @@ pipelined, each chunk of the prompt may travel as soon as it is computed.
 from __future__ import annotations
 
 from headway.sim.job import Job
-from headway.sim.link import START, Links
+from headway.sim.link import Links
 from headway.sim.load import Load
 from headway.sim.setup import TransferSetup
 
@@ -33,10 +33,10 @@ class Handover:
         "begun_ps",
         "decode",
         "done",
+        "goal",
         "incoming",
         "link",
         "load",
-        "mark",
         "prefill",
         "sent",
         "source",
@@ -65,7 +65,7 @@ class Handover:
         self.begun_ps = -1  # when it had room for it, and the transfer began
         self.done = False  # the prompt is computed
         self.load: Load | None = None  # once the other instance has room for it
-        self.mark = START  # of its transfer that leaves last
+        self.goal = 0  # the link's progress at which the last of its chunks leaves, of those that have started
         self.sent = 0  # tokens of the prompt that the other instance has, or that are on their way
 
     def send(self, now: int, links: Links) -> None:
@@ -76,12 +76,13 @@ class Handover:
         if self.done:
             tokens = max(0, self.target.known - self.sent)
             amount = -(-tokens // grain) * grain * transfer.token_bytes
-            mark = links.start(now, self.link, amount, self.load, self.mark)
+            assert self.load is not None
+            links.start(now, self.link, amount, self.load, self.goal)
         else:
             tokens = (self.source.computed - self.sent) // grain * grain
             if tokens <= 0:
                 return
-            mark = links.links[self.link].start(now, tokens * transfer.token_bytes)
+            goal = links.links[self.link].start(now, tokens * transfer.token_bytes)
+            if goal > self.goal:
+                self.goal = goal
         self.sent += tokens
-        if mark > self.mark:
-            self.mark = mark

@@ -29,6 +29,7 @@ class Handovers:
                 self.incoming[decode] = Incoming(transfer.incoming)
             link, incoming = fleet.outgoing[prefill], self.incoming[decode]
             source.handover = job.awaits = Handover(source, job, prefill, decode, link, transfer, incoming)
+            source.pipelined = transfer.pipelined
             job.started = True
             job.prefilled = job.request.prompt_tokens
         fleet.instances[decode].stats.requests += 1

@@ -37,6 +37,7 @@ class Job:
         "order",
         "output_key",
         "output_tokens",
+        "pipelined",
         "prefilled",
         "request",
         "resumes",
@@ -74,6 +75,7 @@ class Job:
         self.started = False  # its turn at the instance has come
         self.resumes = False  # once its blocks have come, it goes on to decode
         self.handover: Handover | None = None  # where its prompt is computed for another instance
+        self.pipelined = False  # then each chunk of it may go there as soon as it is computed
         self.awaits: Handover | None = None  # where its blocks come from another instance, until they are here
         self.swapped = 0  # blocks of it that wait in a store below the GPU's
         self.prefilled = 0  # prompt tokens computed or found cached, once and for all
@@ -82,10 +84,6 @@ class Job:
         self.holds: list[Hold] = []  # those of its blocks that are shared content
         self.order = 0  # of entry into the batch; 0 before the first
         self.ends_at_step = -1  # the instance's step count at which the last token comes; -1 unless decoding
-
-    def pipelined(self) -> bool:
-        """Whether each chunk of its prompt goes on to another instance as soon as it is computed."""
-        return self.handover is not None and self.handover.transfer.pipelined
 
     def suspend(self, block_tokens: int) -> None:
         """After a preemption by which nothing computed was lost."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from heapq import heappop, heappush
-from typing import Final
 
 from headway.sim.leap import NEVER
 from headway.sim.load import Load
@@ -18,9 +17,6 @@ from headway.types import PS_PER_SECOND
 
 FINE = 40  # bits of a picosecond
 LOST = 1 << 20  # more than progress has lost by rounding down, which must not cost a whole picosecond
-
-Mark = tuple[int, int]  # the progress at which the last byte of a transfer leaves, and its number
-START: Final = (0, 0)
 
 
 class Link:
@@ -43,26 +39,27 @@ class Link:
     def __init__(self, bandwidth: int, latency_ps: int) -> None:
         self.bandwidth = bandwidth  # bytes a second
         self.latency_ps = latency_ps
-        self.leaving: list[Mark] = []  # in order
-        self.awaited: list[tuple[int, int, Load]] = []  # heap of those marks that somebody waits for
+        self.leaving: list[int] = []  # the progress at which the last byte of each transfer leaves, in order
+        self.awaited: list[tuple[int, int, Load]] = []  # heap of those that somebody waits for
         self.under_way: deque[tuple[int, Load]] = deque()  # when they arrive
         self.progress = 0
         self.since = 0  # when it was settled
         self.clear_ps = 0  # when its last byte leaves, where one transfer has it to itself
-        self.numbered = 0  # those that start together keep their order
+        self.numbered = 0  # of those; where they leave together they keep their order
         self.next_ps = NEVER  # when the first arrives that somebody waits for, if `sure`; else the earliest it can
         self.sure = True  # nothing that delays it has started since that was worked out
         self.busy_ps = 0  # with bytes on it
         self.moved_bytes = 0
 
-    def start(self, now: int, amount: int, load: Load | None = None, after: Mark = START) -> Mark:
-        """A transfer of so many bytes begins; it takes at least a picosecond. Somebody may wait for it, if not for an
-        earlier one that leaves `after` it; nobody does for what is stored away."""
+    def start(self, now: int, amount: int, load: Load | None = None, after: int = 0) -> int:
+        """A transfer of so many bytes begins; it takes at least a picosecond. Somebody may wait for it, and for earlier
+        ones, the last of which leaves at the progress `after`; nobody does for what is stored away. The progress at
+        which it leaves."""
         leaving = self.leaving
         alone_ps = -(-amount * PS_PER_SECOND // self.bandwidth) or 1
         if self.clear_ps <= now and not self.awaited:  # as `settle` would find; most have the link to themselves
             if leaving:
-                self.progress = leaving.pop()[0]
+                self.progress = leaving.pop()
                 self.busy_ps += self.clear_ps - self.since
             self.since = now
             self.clear_ps = now + alone_ps
@@ -70,15 +67,14 @@ class Link:
             self.settle(now)
             self.clear_ps = NEVER if leaving else now + alone_ps
             self.sure = False
-        self.numbered += 1
-        mark = (self.progress + (alone_ps << FINE), self.numbered)
-        insort(leaving, mark)
+        goal = self.progress + (alone_ps << FINE)
+        insort(leaving, goal)
         if load is not None:
-            goal, number = max(mark, after)
-            heappush(self.awaited, (goal, number, load))
+            self.numbered += 1
+            heappush(self.awaited, (goal if goal > after else after, self.numbered, load))
             self.next_ps = min(self.next_ps, now + alone_ps + self.latency_ps)
         self.moved_bytes += amount
-        return mark
+        return goal
 
     def arrived(self, now: int) -> list[Load]:
         """What arrives at this instant, in the order in which the last bytes left; called at `next_ps`."""
@@ -95,7 +91,7 @@ class Link:
         if leaving:
             awaited, at, progress = self.awaited, self.since, self.progress
             left = count = len(leaving)
-            for goal, number in leaving:
+            for goal in leaving:
                 leaves = at - ((progress - goal) * left + LOST >> FINE)
                 if leaves > now:
                     progress += ((now - at) << FINE) // left
@@ -104,7 +100,7 @@ class Link:
                 left -= 1
                 at = leaves
                 progress = goal
-                if awaited and awaited[0][1] == number:
+                while awaited and awaited[0][0] <= goal:
                     self.under_way.append((at + self.latency_ps, heappop(awaited)[2]))
             if left < count:
                 del leaving[: count - left]
@@ -127,7 +123,7 @@ class Link:
     def leaves(self, last: int) -> int:
         """When a last byte leaves whose transfer has such a goal, if nothing is added: stage by stage, as `settle`."""
         at, progress, left = self.since, self.progress, len(self.leaving)
-        for goal, _ in self.leaving:
+        for goal in self.leaving:
             if goal > last:
                 break
             at -= (progress - goal) * left + LOST >> FINE
@@ -152,18 +148,16 @@ class Links:
         self.links.append(Link(bandwidth, latency_ps))
         return len(self.links) - 1
 
-    def start(self, now: int, number: int, amount: int, load: Load | None, after: Mark = START) -> Mark:
+    def start(self, now: int, number: int, amount: int, load: Load, after: int = 0) -> None:
+        """One begins that somebody waits for."""
         link = self.links[number]
-        if load is None:
-            return link.start(now, amount)
         before = link.next_ps
-        mark = link.start(now, amount, load, after)
+        link.start(now, amount, load, after)
         load.links.append(number)
         if link.next_ps < before:  # then it is its first entry that counts
             heappush(self.heap, (link.next_ps, number))
             if link.next_ps < self.next_ps:
                 self.next_ps = link.next_ps
-        return mark
 
     def make_sure(self, now: int) -> None:
         """If `next_ps` is no later than now, it is when something arrives."""

@@ -158,7 +158,7 @@ class Stepping(Batching):
             shape = [(want, job.computed) for job, want in chunks]
             first, increment, steps = self.step_times(decodes, self.context, shape)
             job, want = chunks[0]
-            if len(chunks) == 1 and self.repeats(job, want) and not job.pipelined():
+            if len(chunks) == 1 and not job.pipelined and self.repeats(job, want):
                 # A prefill that uses up the budget and does not end repeats; nothing else can enter meanwhile.
                 steps = min(steps, (job.known - job.computed - 1) // want)
             else:
@@ -243,8 +243,9 @@ class Stepping(Batching):
             self.drop(job)
             return
         if job.computed < job.known:
-            handover = job.handover
-            if handover is not None and handover.transfer.pipelined:
+            if job.pipelined:
+                handover = job.handover
+                assert handover is not None
                 if handover.load is not None:
                     handover.send(now, self.links)
                 elif not handover.begun:

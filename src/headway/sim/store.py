@@ -160,7 +160,10 @@ class Store:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Nothing is kept in order that is gone."""
+        """Nothing is kept in order that is gone, unless that is hardly anything."""
+        self.most = 4 * len(self.spans) + SPARE
+        if len(self.order) + len(self.levels) <= self.most:
+            return
         here = {span[2] for spans in self.spans.values() for span in spans}
         self.order = deque([span for span in self.order if span[2] in here])
         self.levels = [entry for entry in self.levels if entry[1] in here]
@@ -232,12 +235,15 @@ class Store:
         """What the spans say is what is used, no block twice, each will go some time, and no more than there is room
         for."""
         used = 0
-        entries = {span[2]: span for span in [*self.order, *[entry[2] for entry in self.levels]]}
+        entries = {span[2]: span for span in self.order}
+        entries.update({number: span for _, number, span in self.levels})
         for key, spans in self.spans.items():
             at = -1
-            for start, end, number, *_ in spans:
-                first, last, *_, whose = entries.get(number, (end, start, key))
-                if start < at or end <= start or whose != key or not first <= start < end <= last:
+            for span in spans:
+                start, end = span[0], span[1]
+                came = entries.get(span[2])
+                whole = came is span or (came is not None and came[5] == key and came[0] <= start < end <= came[1])
+                if start < at or end <= start or not whole:
                     raise InvariantError(f"A store's blocks {key}:{start}-{end} are out of order.")
                 at = end
                 used += end - start

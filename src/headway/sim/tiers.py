@@ -123,7 +123,10 @@ class Tiers:
         for tier in self.tiers:
             store = tier.store
             if (spans := store.spans.get(key)) is not None:
-                covered = spans[0][1] if len(spans) == 1 and spans[0][0] <= at else store.covered(key, at)
+                first = spans[0]
+                if first[0] <= at and end <= first[1]:  # as a rule
+                    return tier, end
+                covered = store.covered(key, at)
                 if covered > at:
                     return tier, covered if covered < end else end
                 end = store.first_in(key, at, end)
