@@ -92,7 +92,8 @@ class Tiers:
         return found[-1][2] if found else start
 
     def places(self, runs: Runs, start: int, limit: int) -> list[Place]:
-        """Where the blocks from `start` on lie without a gap, at most up to `limit`."""
+        """Where the blocks from `start` on lie without a gap, at most up to `limit`: in the fastest store that has
+        them."""
         found: list[Place] = []
         last: Tier | None = None
         at = since = start
@@ -102,35 +103,33 @@ class Tiers:
             if end > limit:
                 end = limit
             while at < end:
-                tier, to = self.place(key, at, end)
+                to = end
+                for tier in self.tiers:
+                    spans = tier.store.spans.get(key)
+                    if spans is None:
+                        continue
+                    first = spans[0]
+                    if first[0] <= at and to <= first[1]:  # as a rule
+                        break
+                    covered = tier.store.covered(key, at)
+                    if covered > at:
+                        to = min(covered, to)
+                        break
+                    to = tier.store.first_in(key, at, to)  # from there on it is this one that has them
+                else:
+                    if last is not None:
+                        found.append((last, since, at))
+                    return found
                 if tier is not last:
                     if last is not None:
                         found.append((last, since, at))
-                    if tier is None:
-                        return found
                     last, since = tier, at
-                elif tier is None:
-                    return found
                 at = to
             if at >= limit:
                 break
         if last is not None:
             found.append((last, since, at))
         return found
-
-    def place(self, key: int, at: int, end: int) -> tuple[Tier | None, int]:
-        """The fastest store that has a block, if any, and where the blocks end of which the same is true."""
-        for tier in self.tiers:
-            store = tier.store
-            if (spans := store.spans.get(key)) is not None:
-                first = spans[0]
-                if first[0] <= at and end <= first[1]:  # as a rule
-                    return tier, end
-                covered = store.covered(key, at)
-                if covered > at:
-                    return tier, covered if covered < end else end
-                end = store.first_in(key, at, end)
-        return None, end
 
     def load(self, now: int, load: Load, places: list[Place]) -> None:
         """The blocks of a request begin to move up."""
@@ -285,6 +284,7 @@ class Tiers:
             if not content:
                 break
             store = tier.store
+            used = store.used
             fresh = store.put(content, now)
             if tier.log is not None:
                 tier.tell(now, content, True)
@@ -293,8 +293,9 @@ class Tiers:
                 content = store.overflow()
                 if self.log is not None:
                     self.tell_lost(now, tier, content)
-            if fresh:
+            if store.used != used:
                 tier.note(now)
+            if fresh:
                 tier.stored += fresh
                 if self.recorder.events is not None:
                     self.tell_move(now, "offload", tier, fresh, -1)
@@ -329,11 +330,12 @@ class Tiers:
             told: list[Move] = []
             at = start
             while at < end:
-                tier, to = self.place(key, at, end)
-                found = GONE if tier is None else tier.level
-                if not told or told[-1][4] != found:
-                    told.append((now, key, at, GPU, found))
-                at = to
+                for tier, first, last in self.places(((key, end),), at, end):
+                    told.append((now, key, first, GPU, tier.level))
+                    at = last
+                if at < end:
+                    told.append((now, key, at, GPU, GONE))
+                    at = min(tier.store.first_in(key, at, end) for tier in self.tiers)
             self.log.extend(reversed(told))
 
     def tell_lost(self, now: int, tier: Tier, content: list[Stretch]) -> None:
