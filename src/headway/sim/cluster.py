@@ -262,6 +262,8 @@ class Cluster(Fleet):
             done.sort(key=by_row)
         for job in done:
             row = job.row
+            if (handover := job.handover or job.awaits) is not None:  # its client gave up before it had come through
+                handover.end()
             if self.losses is not None and not self.losses.ended(job):
                 continue
             if recorder.outcome[row] != REJECTED:

@@ -68,6 +68,12 @@ class Handover:
         self.goal = 0  # the link's progress at which the last of its chunks leaves, of those that have started
         self.sent = 0  # tokens of the prompt that the other instance has, or that are on their way
 
+    def end(self) -> None:
+        """It is over, for either of the two; each would keep the other in memory until garbage is collected."""
+        self.source.handover = None
+        if self.target.awaits is self:
+            self.target.awaits = None
+
     def send(self, now: int, links: Links) -> None:
         """What is computed of the prompt and has not gone goes. Part of a grain goes with the rest of it, so that
         nothing goes twice; once all is computed the other instance waits for the last byte."""

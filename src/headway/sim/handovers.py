@@ -63,6 +63,7 @@ class Handovers:
             fleet.recorder.transferred_ps[load.job.row] = now
             self.let_go(now, handover)
             self.received(now, handover.incoming)
+            handover.end()
 
     def let_go(self, now: int, handover: Handover) -> None:
         """The instance that has computed a prompt for another need not keep it."""
@@ -71,7 +72,6 @@ class Handovers:
         self.fleet.moved(handover.prefill, before, instance.let_go(handover.source, now))
         if self.bound is not None:
             self.bound[handover.prefill].pop(handover.source.row, None)
-        handover.source.handover = None  # each would keep the other in memory until garbage is collected
 
     def received(self, now: int, incoming: Incoming) -> None:
         """An instance has got a request from another, or will not; those that wait for that may go on."""

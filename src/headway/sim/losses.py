@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from headway.flight import Flight
 from headway.results.recorder import REJECTED
 from headway.sim.gap_log import take_back
+from headway.sim.handover import Handover
 from headway.sim.job import Job
 from headway.types import REDIRECTED, RETRIED, HeadwayError, Priority, Reject
 from headway.workload.traffic import Planned
@@ -94,23 +95,21 @@ class Losses:
             # Its client has gone, and it has ended with the step under way, or will where its prompt is computed.
             if job.expired or (job.awaits is not None and job.awaits.source.expired):
                 continue
-            self.leave_other(now, index, job)
             where = index
-            handover = job.handover if job.handover is not None else job.awaits
+            handover = job.handover or job.awaits
             if handover is not None:  # the request as it would have gone on, with what is done of its prompt
+                self.leave_other(now, index, job, handover)
                 source, job, where = handover.source, handover.target, handover.decode
                 job.started, job.prefilled = source.started, source.prefilled
+                handover.end()
             if redirect:
                 self.redirect(now, where, job)
             else:
                 self.lose(now, where, job, why)
 
-    def leave_other(self, now: int, index: int, job: Job) -> None:
-        """What is left of a request on the other instance, where there are two."""
+    def leave_other(self, now: int, index: int, job: Job, handover: Handover) -> None:
+        """What is left of a request on the other of its two instances."""
         cluster = self.cluster
-        handover = job.handover if job.handover is not None else job.awaits
-        if handover is None:
-            return
         if index == handover.prefill or handover.done:
             cluster.handovers.given_up(now, job)
         else:  # the prompt is still being computed
@@ -141,7 +140,6 @@ class Losses:
         else:
             cluster.instances[index].stats.output_tokens += job.generated
         job.rewind(cluster.block_tokens)
-        job.awaits = None
         job.swapped = 0
         self.again(now, job, Priority(flight.priority, flight.hints))
 
