@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from test_life_events import Absurd
 
 import test_exactness as drawn
 from headway.experiment.run import prepare
 from headway.scenario import Scenario
-from test_life_events import Absurd
 
 APART = {"architecture": "disaggregated", "prefill": {"instances": 1}, "decode": {"instances": 2}}
 

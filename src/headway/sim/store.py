@@ -14,7 +14,7 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from headway.sim.kv_cache import Stretch, follow
+from headway.sim.kv_cache import Stretch
 from headway.sim.leap import NEVER
 from headway.types import InvariantError
 
@@ -222,8 +222,8 @@ class Store:
                 del known[key]
             else:
                 del spans[place]
-            if key == before:
-                follow(gone, (key, start, end, level))
+            if key == before and (last := gone[-1])[1] == end and last[3] == level:
+                gone[-1] = (key, start, last[2], level)
             else:
                 gone.append((key, start, end, level))
                 before = key
