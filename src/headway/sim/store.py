@@ -21,7 +21,7 @@ from headway.types import InvariantError
 SPARE = 64  # entries of no use that the order may have, beside three for each that is of use
 
 # First block, end block, number, when it came, level, key. Not declared so: compiled, a tuple of known length is a
-# value and made anew wherever it is read, and this is to be the same one.
+# value and made anew wherever it is read, and this is to be the same one. What is read from it is declared instead.
 Span = tuple[Any, ...]
 
 
@@ -127,6 +127,9 @@ class Store:
         they have been used once more, else they have the new level. How many came after `since`."""
         order, ranked = self.order, self.ranked
         young = 0
+        first: int
+        last: int
+        at: int
         for key, start, end, level in content:
             spans = self.spans[key]
             place = len(spans) if spans[-1][0] < end else _end(spans, end)
@@ -200,6 +203,10 @@ class Store:
         self.used = self.blocks
         known, order = self.spans, self.order
         before = -1  # the key of what went last
+        start: int
+        end: int
+        number: int
+        key: int
         while over > 0:
             span = order.popleft() if order else heappop(self.levels)[2]
             start, end, number, at, level, key = span
