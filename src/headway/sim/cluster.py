@@ -262,7 +262,7 @@ class Cluster(Fleet):
             done.sort(key=by_row)
         for job in done:
             row = job.row
-            if (handover := job.handover or job.awaits) is not None:  # its client gave up before it had come through
+            if (handover := job.handover or job.awaits) is not None:  # it ended before it had come through
                 handover.end()
             if self.losses is not None and not self.losses.ended(job):
                 continue

@@ -26,12 +26,12 @@ class GapLog:
         resumed = self.resumed
         place = len(resumed)
         resumed.frombytes(ENTRY(now - job.last_token_ps, 0, 1, job.counted))
-        job.gaps += ((resumed, place, place + GAP_FIELDS),)
+        job.gaps.append((resumed, place, place + GAP_FIELDS))
 
     def close(self, job: Job, last_token_ps: int) -> None:
         """A request stops decoding before its end: its stretch of the log ends here."""
         job.last_token_ps = last_token_ps
-        job.gaps += ((self.runs, job.log_from, len(self.runs)),)
+        job.gaps.append((self.runs, job.log_from, len(self.runs)))
 
 
 def take_back(job: Job) -> None:
@@ -40,4 +40,4 @@ def take_back(job: Job) -> None:
         for log, start, end in job.gaps:
             for place in range(start + GAP_FIELDS - 1, end, GAP_FIELDS):
                 log[place] -= 1
-    job.gaps = ()
+    job.gaps.clear()

@@ -80,7 +80,7 @@ class Job:
         self.swapped = 0  # blocks of it that wait in a store below the GPU's
         self.prefilled = 0  # prompt tokens computed or found cached, once and for all
         self.generated = 0  # as of the last scheduling change
-        self.gaps: tuple[tuple[array[int], int, int], ...] = ()  # stretches of logs from before it went on, and since
+        self.gaps: list[tuple[array[int], int, int]] = []  # its stretches of logs, but for the one that it is in
         self.holds: list[Hold] = []  # those of its blocks that are shared content
         self.order = 0  # of entry into the batch; 0 before the first
         self.ends_at_step = -1  # the instance's step count at which the last token comes; -1 unless decoding
