@@ -62,7 +62,20 @@ def test_what_is_touched_is_the_most_recent_and_came_when_it_came(ranked: bool, 
         assert young == sum(1 for _, at in found if at > 3)
         plain = [one for one in plain if one not in found] + sorted(found, reverse=True)
         assert store.younger([(3, 0, 20, 0.0)], 3) == sum(1 for _, at in plain if at > 3)
-    store.check()
+        store.check()
     store.blocks = 0
     gone = [block for _, first, end, _ in store.overflow() for block in reversed(range(first, end))]
     assert gone == [block for block, _ in plain]
+
+
+def test_what_is_touched_in_parts_has_its_turn_although_the_order_is_tidied_amid_them() -> None:
+    for entries in range(1, 200):
+        store = Store(16 + 1)
+        store.put([(3, 8, 16, 0.0)], 1)
+        store.put([(3, 0, 8, 0.0)], 2)
+        for _ in range(entries):  # which are of no use but for the last
+            store.put([(5, 0, 1, 0.0)], 3)
+        store.touch([(3, 0, 12, 0.0)], False, 0)
+        store.check()
+        store.blocks = 0
+        assert store.overflow() == [(3, 12, 16, 0.0), (5, 0, 1, 0.0), (3, 0, 12, 0.0)], entries

@@ -32,6 +32,8 @@ class Rows:
     def give_back(self, job: Job) -> None:
         """A request has ended, and whoever waited for it has read its row."""
         self.free.append(job.row)
+        if job.awaits is not None:
+            job.awaits.end()
         self.given_back += 1
         if self.given_back % OFTEN == 0:
             self._tidy()

@@ -134,8 +134,9 @@ class Batching(Loading):
         return found
 
     def admit(self, now: int) -> bool:
-        """Waiting requests enter in order while sequences, tokens, blocks and adapters allow. True if the first of
-        those that stay might enter at the next step although nothing else changes."""
+        """Waiting requests enter in order while sequences, tokens, blocks and adapters allow; not called where a prompt
+        goes on after the step. True if the first of those that stay might enter at the next although nothing else
+        changes."""
         budget = self.max_batch_tokens - self.decodes
         if self.chunks:
             budget -= self.chunks[0][1]

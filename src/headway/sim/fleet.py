@@ -35,7 +35,7 @@ class Fleet:
         self.ended_ps = 0
         self.first_tokens: list[Job] = []  # requests that got it at this instant
         self.done: list[Job] = []  # requests that ended at this instant
-        self.handed: list[Job] = []  # requests whose prompts were computed at this instant, and that go on elsewhere
+        self.handed: list[Job] = []  # requests whose prompts, or first chunks of them, go on elsewhere now
         self.links = Links()
         self.outgoing: dict[int, int] = {}  # the link of each instance that computes prompts for others
         self.gauges: dict[int, Gauge] = {}  # of the GPUs, of those that have stores below or all

@@ -58,7 +58,8 @@ class Job:
     # set when it begins to decode
     decoding_from: int  # the instance's step count at which it would have generated nothing yet
     log_from: int  # where its gaps begin in the instance's log
-    last_token_ps: int  # when its last token came before it had to stop, or its prompt was computed elsewhere
+    # set when it stops before its end, or its prompt has been computed elsewhere
+    last_token_ps: int
 
     def __init__(self, request: Request, output_tokens: int, output_key: int, block_tokens: int, counted: bool) -> None:
         self.request = request

@@ -45,7 +45,7 @@ class Link:
         self.progress = 0
         self.since = 0  # when it was settled
         self.clear_ps = 0  # when its last byte leaves, where one transfer has it to itself
-        self.numbered = 0  # of those; where they leave together they keep their order
+        self.numbered = 0  # that somebody waited for; where they leave together they keep their order
         self.next_ps = NEVER  # when the first arrives that somebody waits for, if `sure`; else the earliest it can
         self.sure = True  # nothing that delays it has started since that was worked out
         self.busy_ps = 0  # with bytes on it

@@ -61,11 +61,9 @@ class Losses:
         row, recorder = job.row, self.cluster.recorder
         self.bound[recorder.instance[row]].pop(row, None)
         self.bound[recorder.prefill_instance[row]].pop(row, None)
-        rejected = recorder.outcome[row] == REJECTED
-        if rejected:  # by the last instance that it came to, which has generated nothing of it
+        if recorder.outcome[row] == REJECTED:  # by the last instance that it came to, which has generated nothing of it
             recorder.output_tokens[row] = job.generated
             self.cluster.instances[recorder.instance[row]].stats.output_tokens += job.generated
-        if rejected or job.lost or job.expired:
             take_back(job)
         return True
 
@@ -74,10 +72,7 @@ class Losses:
         return not self.bound[index] and not self.cluster.instances[index].running
 
     def stop(self) -> None:
-        """The horizon: requests in flight leave no gaps behind."""
-        for bound in self.bound:
-            for job in bound.values():
-                take_back(job)
+        """The horizon: requests in flight leave no gaps behind, nor do those that wait for another instance."""
         for row, job in self.moving.items():
             take_back(job)
             self.cluster.recorder.output_tokens[row] = job.generated

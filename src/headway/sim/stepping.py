@@ -100,7 +100,7 @@ class Stepping(Batching):
         # what it leaves
         self.first_tokens = first_tokens  # of runs ended at this instant, on any instance
         self.finished = finished
-        self.handed = handed  # requests whose prompts are computed and go on elsewhere
+        self.handed = handed  # requests whose prompts, or first chunks of them, are computed and go on elsewhere
         self.log = self.gaps.runs.frombytes
         self.busy_from = -1  # when it last became busy; -1 when idle
         self.batches: BatchLog | None = None  # where it is to be told how the batch changes

@@ -163,12 +163,15 @@ class Store:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Nothing is kept in order that is gone, unless that is hardly anything."""
+        """Nothing is kept in order that is gone, where there is more than four for each key that is here. The order
+        stays the same object, since this happens while others go through it."""
         self.most = 4 * len(self.spans) + SPARE
         if len(self.order) + len(self.levels) <= self.most:
             return
         here = {span[2] for spans in self.spans.values() for span in spans}
-        self.order = deque([span for span in self.order if span[2] in here])
+        kept = [span for span in self.order if span[2] in here]
+        self.order.clear()
+        self.order.extend(kept)
         self.levels = [entry for entry in self.levels if entry[1] in here]
         heapify(self.levels)
         self.most = 4 * len(here) + SPARE
@@ -249,8 +252,7 @@ class Store:
             for span in spans:
                 start, end = span[0], span[1]
                 came = entries.get(span[2])
-                whole = came is span or (came is not None and came[5] == key and came[0] <= start < end <= came[1])
-                if start < at or end <= start or not whole:
+                if start < at or end <= start or came is None or came[5] != key or start < came[0] or came[1] < end:
                     raise InvariantError(f"A store's blocks {key}:{start}-{end} are out of order.")
                 at = end
                 used += end - start
