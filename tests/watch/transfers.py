@@ -168,7 +168,7 @@ class Links(Part):
         waited: Counter[Load] = Counter()
         for number, link in enumerate(links.links):
             self.check_bytes(number, link, expected[number])
-            waited.update(load for goal, mark, load in link.awaited if (goal, mark) in link.leaving)
+            waited.update(load for goal, _, load in link.awaited if goal in link.leaving)
             waited.update(load for _, load in link.under_way)
         demand(
             links.next_ps == min((link.next_ps for link in links.links), default=links.next_ps),
