@@ -1,6 +1,6 @@
 """Every example is run, and its output compared with the file beside it, so that examples cannot rot.
 
-`HEADWAY_WRITE_EXAMPLES=1 pytest tests/test_examples.py` writes the expected output anew; read the difference.
+`HEADWAY_WRITE_EXAMPLES=1 pytest tests/project/test_examples.py` writes the expected output anew; read the difference.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What programs say and what they cost, to the step, in every version of Python: a corpus with its answers.
 
-`python tests/language/test_golden.py` writes it anew, for a change of the language that is meant.
+`python tests/policies/code/test_golden.py` writes it anew, for a change of the language that is meant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from test_hostile import ALLOWED, AROUND, RUNNING, body
 
 from headway.policies.code import CodeError, Program
 
-FILE = Path(__file__).parent.parent / "golden" / "language.json"
+FILE = Path(__file__).with_name("golden.json")
 DRAWN = 60  # programs of the corpus that were drawn and came to a value
 
 

@@ -20,7 +20,7 @@ from headway.results.store import pretty
 from headway.types import HeadwayError
 
 SMALL = ["workload.requests=8", "cluster.instances=2"]
-SOURCE = str(Path(__file__).resolve().parents[1] / "src")
+SOURCE = str(Path(__file__).resolve().parents[2] / "src")
 HEAD = "import os\nfrom headway.registry import policy\nfrom headway.types import Reject, Route\n\n"
 ROUTE = "    def route(self, request, cluster):\n        "
 GOOD = ROUTE + "return Route(cluster.instances[0].id)\n"

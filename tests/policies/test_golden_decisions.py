@@ -1,5 +1,5 @@
 """Golden decisions: with every other part of the control plane off, each routing policy and each scorer sends the
-requests of three scenarios where it always did, and they take as long. `golden/decisions.json` has the instance of each
+requests of three scenarios where it always did, and they take as long. `golden_decisions.json` has the instance of each
 request as a digit, and a digest of all times; it was written by `decisions`, before there was anything else to decide
 or, of the default latency model, when it became the default.
 """
@@ -15,7 +15,7 @@ import pytest
 
 import headway
 
-GOLDEN: dict[str, dict[str, list[str]]] = json.loads((Path(__file__).parent / "golden" / "decisions.json").read_text())
+GOLDEN: dict[str, dict[str, list[str]]] = json.loads(Path(__file__).with_name("golden_decisions.json").read_text())
 CLUSTER = {"instances": 6, "max_batch_size": 8, "kv": {"gpu_blocks": 1500}}
 ROOFLINE = {**CLUSTER, "latency": {"model": "roofline"}}
 PREFIXES = {
