@@ -6,21 +6,24 @@ LIVE := .venv-live
 ROUTERS := .venv-routers
 WORKERS ?= 2
 
-.PHONY: demo test test-long test-live live browser etcd lint wheel bench bench-compiled routers bench-gateway clean help
+.PHONY: demo test test-full test-live test-long live browser etcd lint wheel bench bench-compiled routers bench-gateway clean help
 CASES ?= base 50k 64-instances long-outputs mooncake
 RATIOS ?= pd tiers
 
 demo: $(VENV)/.installed  ## which routing policy serves the embedded workload best
 	$(BIN)/headway compare
 
-test: lint browser etcd  ## lint, strict types, layers, and all tests but the long and the live ones
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long and not live"
+test: lint browser etcd  ## lint, strict types, layers, and the behaviour of every module
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not full and not live and not long"
 
-test-long: $(VENV)/.installed-dev browser etcd  ## every test but the live ones, the whole property suite included
-	HYPOTHESIS_PROFILE=anew $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not live"
+test-full: $(VENV)/.installed-dev browser etcd  ## all of exactness, docs and examples, the compiled wheel, Envoy, QUIC, schemathesis
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "full and not live and not long"
 
-test-live: $(VENV)/.installed-dev live  ## the gateway before real engines: two replicas of vLLM on the CPU
+test-live: $(VENV)/.installed-dev live  ## the gateway in front of two replicas of vLLM on the CPU
 	$(BIN)/python -m pytest -m live tests/live
+
+test-long: $(VENV)/.installed-dev browser etcd  ## fresh Hypothesis draws in large numbers, soak tests, fuzzing: hours
+	HYPOTHESIS_PROFILE=anew $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not live"
 
 live:  ## vLLM on the CPU in an environment of its own (2.5 GB), where it can be installed
 	@$(PYTHON) tests/live/install.py $(LIVE)
