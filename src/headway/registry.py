@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
+import threading
 import typing
 from collections.abc import Callable, Iterable
 from math import isfinite
@@ -103,7 +104,9 @@ class Parameter(msgspec.Struct, frozen=True):
     bounds: Bounds | None
 
 
-_ENTRIES: dict[tuple[str, str], Entry] = {}  # the catalogue, the registry's own state
+# The catalogue, the registry's own state: entries, and functions that make one when it is first looked up.
+_ENTRIES: dict[tuple[str, str], Entry | Callable[[], Entry]] = {}
+_MAKING = threading.RLock()  # so that two threads do not make two classes of one policy
 
 
 def canonical(name: str) -> str:
@@ -125,28 +128,54 @@ def policy(
     totals too, which others declare as `exact`."""
 
     def register(cls: T) -> T:
-        made: type = dataclasses.dataclass(eq=False, repr=False)(cls)
-        if stage not in METHODS and outside(made):
-            raise HeadwayError(
-                f"{cls.__name__}: {stage!r} is no stage for a policy of one's own.{suggest(stage, METHODS)}"
-            )
-        reads = REPORTED if reported is None else tuple(reported)
-        for signal in reads:
-            if signal not in REPORTED:
-                told = suggest(str(signal), REPORTED)
-                raise HeadwayError(f"{cls.__name__}: instances report no signal {shown(signal)}.{told}")
-        counts = tuple(exact) if exact is not None else EVERYTHING if reported is None else ()
-        entry = Entry(stage, canonical(name), made, counts, reads, oracle)
+        entry = describe(stage, name, cls, exact=exact, reported=reported, oracle=oracle)
+        made = entry.make
         filed = not made.__module__.startswith(FROM_FILE)
-        known = _ENTRIES.get((stage, entry.name), entry)
+        known = _look_up((stage, entry.name)) or entry
         if known.make.__module__ != made.__module__ and (filed or not outside(known.make)):
             raise HeadwayError(f"There is a {stage} policy called {entry.name!r} already; choose another name.")
         if filed:
             _ENTRIES[(stage, entry.name)] = entry
-        setattr(made, "entry", entry)  # noqa: B010  (a class attribute that mypy cannot know)
         return cast(T, made)
 
     return register
+
+
+def describe(
+    stage: str,
+    name: str,
+    cls: type,
+    *,
+    exact: Iterable[str] | None = None,
+    reported: Iterable[str] | None = None,
+    oracle: bool = False,
+) -> Entry:
+    """Make a class a policy, and return its entry without filing it."""
+    made: type = dataclasses.dataclass(eq=False, repr=False)(cls)
+    if stage not in METHODS and outside(made):
+        raise HeadwayError(f"{cls.__name__}: {stage!r} is no stage for a policy of one's own.{suggest(stage, METHODS)}")
+    reads = REPORTED if reported is None else tuple(reported)
+    for signal in reads:
+        if signal not in REPORTED:
+            nearest = suggest(str(signal), REPORTED)
+            raise HeadwayError(f"{cls.__name__}: instances report no signal {shown(signal)}.{nearest}")
+    counts = tuple(exact) if exact is not None else EVERYTHING if reported is None else ()
+    entry = Entry(stage, canonical(name), made, counts, reads, oracle)
+    setattr(made, "entry", entry)  # noqa: B010  (a class attribute that mypy cannot know)
+    return entry
+
+
+def defer(stage: str, name: str, make: Callable[[], Entry]) -> None:
+    """File a policy of the package whose class takes time to make: `make` is called when the policy is looked up."""
+    _ENTRIES[(stage, canonical(name))] = make
+
+
+def _look_up(key: tuple[str, str]) -> Entry | None:
+    with _MAKING:
+        known = _ENTRIES.get(key)
+        if known is not None and not isinstance(known, Entry):
+            known = _ENTRIES[key] = known()
+        return known
 
 
 def own_entry(policy: Any) -> Entry | None:
@@ -169,9 +198,10 @@ def declared(policy: Any, stage: str = "routing") -> Entry:
     return own_entry(policy) or undeclared(stage, policy if isinstance(policy, type) else type(policy))
 
 
-def entries(stage: str | None = None) -> list[Entry]:
-    """All catalogue entries in order of declaration."""
-    return [entry for entry in _ENTRIES.values() if stage is None or entry.stage == stage]
+def entries(stage: str | None = None, name: str | None = None) -> list[Entry]:
+    """The catalogue entries in order of declaration: all, or those of a stage, or those of a name."""
+    keys = [key for key in _ENTRIES if stage in (None, key[0]) and name in (None, key[1])]
+    return [entry for key in keys if (entry := _look_up(key)) is not None]
 
 
 def names(stage: str) -> list[str]:
@@ -209,7 +239,7 @@ def find(stage: str, name: str, where: str) -> Entry:
     """The entry of a name, or of `path/to/file.py:Class`."""
     if is_file(name) or name.endswith(".py"):
         return load(stage, name, where)
-    entry = _ENTRIES.get((stage, canonical(name)))
+    entry = _look_up((stage, canonical(name)))
     if entry is None:
         known = [one.name for one in entries(stage)]
         noun = f"{stage} policy" if stage in ("routing", "admission", "scaling") else stage

@@ -39,6 +39,5 @@ def strange(spec: Any) -> bool:
     if isinstance(spec, list | tuple):
         return any(map(strange, spec))
     if isinstance(spec, str):
-        name = registry.canonical(spec)
-        return any(entry.name == name and registry.outside(entry.make) for entry in registry.entries())
+        return any(registry.outside(entry.make) for entry in registry.entries(name=registry.canonical(spec)))
     return not isinstance(spec, int | float | None)

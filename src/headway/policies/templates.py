@@ -1,13 +1,15 @@
 """Templates: policies in the policy language that come with the package, each with numbers to choose.
 
 Each is a source under `presets/templates`, by stage. What it declares as `NAME = parameter(default, low, high)` is a
-parameter of the catalogue's like any other: a key of a scenario, a `--set` path, a dimension of a search.
+parameter of the catalogue's like any other: a key of a scenario, a `--set` path, a dimension of a search. A source is
+compiled when its policy is first looked up.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import partial
 from importlib import resources
 from typing import Annotated, Any, ClassVar, Final
 
@@ -20,7 +22,7 @@ from headway.policies.code.stages import (
     CodedScaling,
     CodedScheduler,
 )
-from headway.registry import Bounds, policy
+from headway.registry import Bounds, Entry, defer, describe
 from headway.types import HeadwayError
 
 STAGES: Final[dict[str, type[Coded]]] = {
@@ -53,8 +55,8 @@ def sources(folder: str) -> Iterator[tuple[str, str]]:
             yield item.name.removesuffix(".py"), item.read_text(encoding="utf-8")
 
 
-def declare(stage: str, name: str, source: str) -> type[Template]:
-    """File a source in the catalogue, under its own name and with its parameters as fields."""
+def compile_template(stage: str, name: str, source: str) -> Entry:
+    """Make a policy class of a source, with its parameters as fields, and return its catalogue entry."""
     program = Program(source, stage, name)
     members: dict[str, Any] = {
         "__doc__": ast.get_docstring(ast.parse(source)),
@@ -69,9 +71,9 @@ def declare(stage: str, name: str, source: str) -> type[Template]:
             raise HeadwayError(f"{name}: {one.name}: a policy has that already; choose another name.")
         members[one.name] = float(one.default)
     made = type(name, (Template, STAGES[stage]), members)
-    return policy(stage, name, exact=program.exact, reported=program.reported)(made)
+    return describe(stage, name, made, exact=program.exact, reported=program.reported)
 
 
-TEMPLATES: Final = {
-    (stage, name): declare(stage, name, source) for stage in STAGES for name, source in sources(f"templates/{stage}")
-}
+TEMPLATES: Final = {(stage, name): source for stage in STAGES for name, source in sources(f"templates/{stage}")}
+for (stage, name), source in TEMPLATES.items():
+    defer(stage, name, partial(compile_template, stage, name, source))

@@ -85,9 +85,7 @@ def _weight(pair: tuple[int, dict[str, object]]) -> Parts:
 def _reads_prefixes(run: Material) -> bool:
     routing = run.scenario["policies"]["routing"]
     wanted = routing.get("name") if isinstance(routing, dict) else routing
-    return any(
-        "prefix_index" in one.exact for one in registry.entries() if (one.stage, one.name) == ("routing", wanted)
-    )
+    return any("prefix_index" in entry.exact for entry in registry.entries("routing", str(wanted)))
 
 
 def _plainly(text: str) -> Callable[[Material], Parts]:
