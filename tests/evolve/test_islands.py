@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from small import suite
 
 from headway.evolve import Bundle, Evaluation
@@ -10,7 +11,7 @@ from headway.evolve.islands import CAPACITY, PARSIMONY, Islands, Rule, survivors
 from headway.evolve.rule_text import source_of
 from headway.evolve.rules import RULES
 from headway.evolve.situations import decisions
-from headway.policies.code import Program
+from headway.policies.code import plain_program
 
 # Nothing that a search starts from decides so.
 TARGET = call(
@@ -21,7 +22,7 @@ TARGET = call(
 
 
 def decided(source: str) -> bytes:
-    found = decisions(Program(source, "routing"))
+    found = decisions(plain_program(source, "routing"))
     assert found is not None
     return found
 
@@ -56,6 +57,7 @@ def test_the_first_batch_has_the_rules_that_are_known() -> None:
     assert sources == [source_of(one) for one in RULES.values()]
 
 
+@pytest.mark.full
 def test_rules_get_better_than_the_best_that_is_known() -> None:
     batches = searched(seed=3, generations=15)
     known = max(map(primary, batches[0][: len(RULES)]))
@@ -64,19 +66,19 @@ def test_rules_get_better_than_the_best_that_is_known() -> None:
 
 
 def test_the_same_seed_breeds_the_same_rules_and_another_seed_others() -> None:
-    one, same, other = searched(5, 4), searched(5, 4), searched(6, 4)
+    one, same, other = searched(5, 3, 12), searched(5, 3, 12), searched(6, 3, 12)
     assert one == same
     assert [pair[0].id for pair in one[-1]] != [pair[0].id for pair in other[-1]]
 
 
 def test_hardly_any_candidate_decides_as_one_before_it() -> None:
-    sources = [pair[0].policies["routing"]["source"] for batch in searched(7, 8) for pair in batch]
+    sources = [pair[0].policies["routing"]["source"] for batch in searched(7, 4) for pair in batch]
     assert len(dict.fromkeys(sources)) == len(sources)
     assert len({decided(source) for source in sources}) > 0.95 * len(sources)
 
 
 def test_children_name_their_parent_and_what_was_done() -> None:
-    batches = searched(8, 3)
+    batches = searched(8, 3, 12)
     known = {pair[0].id for batch in batches for pair in batch}
     for bundle, _ in batches[-1]:
         assert bundle.generation == 2 and bundle.parent in known and bundle.mutations
@@ -97,7 +99,7 @@ def test_a_longer_rule_must_earn_its_nodes() -> None:
 def test_an_island_holds_so_many_rules_and_the_best_reach_the_others() -> None:
     islands = Islands(suite(), 9)
     for _ in range(9):
-        islands.tell([judged(bundle) for bundle in islands.ask(20)])
+        islands.tell([judged(bundle) for bundle in islands.ask(12)])
         assert all(0 < len(one) <= CAPACITY for one in islands.populations)
     best = max((rule for one in islands.populations for rule in one), key=lambda rule: rule.worth)
     assert sum(best in one for one in islands.populations) >= 2  # the ninth generation has just exchanged

@@ -25,8 +25,10 @@ FEW = ["lmetric", "least-loaded"]
 
 
 def few() -> Suite:
-    """One case a part is enough where only the loop matters."""
+    """One case a part, and 20 requests a case, are enough where only the loop matters."""
+    prefixes = {**document()["workloads"]["prefixes"], "requests": 20, "output_tokens": 8}
     return suite(
+        workloads={"prefixes": prefixes},
         train=[{"workload": "prefixes", "seeds": [1]}],
         validation=[{"workload": "prefixes", "seeds": [11]}],
         held_out=[{"workload": "prefixes", "seeds": [101, 102]}],
@@ -34,10 +36,10 @@ def few() -> Suite:
 
 
 def plan(engine: Engine, seed: int = 3) -> Plan:
-    return Plan(engine, seed=seed, batch=10)
+    return Plan(engine, seed=seed, batch=5)
 
 
-def searched(engine: Engine, folder: Path, evaluations: int = 20, workers: int = 1, **rest: Any) -> Conclusion:
+def searched(engine: Engine, folder: Path, evaluations: int = 10, workers: int = 1, **rest: Any) -> Conclusion:
     return evolve(few(), plan(engine), evaluations=evaluations, builtins=FEW, workers=workers, output=folder, **rest)
 
 
@@ -75,37 +77,37 @@ class Interrupting:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_search_that_was_interrupted_comes_to_what_it_would_have_come_to(engine: Engine, tmp_path: Path) -> None:
-    searched(engine, tmp_path / "whole", 30)
+    searched(engine, tmp_path / "whole", 15)
     with pytest.raises(Interrupted):
-        searched(engine, tmp_path / "broken", 30, progress=Interrupting(14))
+        searched(engine, tmp_path / "broken", 15, progress=Interrupting(7))
     assert not (tmp_path / "broken" / "result.json").exists()
-    searched(engine, tmp_path / "broken", 30)
+    searched(engine, tmp_path / "broken", 15)
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_search_that_is_made_longer_comes_to_what_a_long_one_had_come_to(engine: Engine, tmp_path: Path) -> None:
-    for evaluations in (13, 17, 25):
+    for evaluations in (6, 8, 12):
         found = searched(engine, tmp_path / "steps", evaluations)
         assert found.candidates == evaluations
-    searched(engine, tmp_path / "once", 25)
+    searched(engine, tmp_path / "once", 12)
     steps, once = contents(tmp_path / "steps"), contents(tmp_path / "once")
     batches = [name for name in once if name.startswith("batches/")]
     assert batches and all(steps[name] == once[name] for name in [*batches, "result.json", "best.yaml"])
 
 
 def test_what_is_written_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    searched("gp", tmp_path, 20)
+    searched("gp", tmp_path)
 
     def never(*given: Any, **rest: Any) -> Any:
         raise AssertionError("a candidate was judged again")
 
     monkeypatch.setattr(search_module, "evaluate_many", never)
-    searched("gp", tmp_path, 20)
+    searched("gp", tmp_path)
 
 
 def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
-    searched("gp", tmp_path / "a", 10)
+    searched("gp", tmp_path / "a", 5)
     with pytest.raises(HeadwayError, match=r"holds another search .*seed is 3, not 4"):
         evolve(few(), plan("gp", seed=4), evaluations=10, output=tmp_path / "a")
     with pytest.raises(HeadwayError, match="its cases is"):
@@ -117,14 +119,14 @@ def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_somebody_changed_is_refused(tmp_path: Path) -> None:
-    searched("gp", tmp_path, 20)
+    searched("gp", tmp_path)
     first = tmp_path / "batches" / "0000.json"
     (tmp_path / "batches" / "0001.json").write_bytes(first.read_bytes())
     with pytest.raises(HeadwayError, match="are not those of this search"):
-        searched("gp", tmp_path, 30)
+        searched("gp", tmp_path, 15)
     first.write_text("[{}]")
     with pytest.raises(HeadwayError, match="is no batch of a search"):
-        searched("gp", tmp_path, 30)
+        searched("gp", tmp_path, 15)
 
 
 @pytest.mark.parametrize("file", ["search.json", "batches/0000.json"])
@@ -217,11 +219,12 @@ def test_bad_candidates_do_not_end_a_search() -> None:
 
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    evolve(few(), plan("gp"), evaluations=10, builtins=FEW, workers=1)
+    evolve(few(), plan("gp"), evaluations=5, builtins=FEW, workers=1)
     assert not list(tmp_path.iterdir())
     assert isinstance(Search(Repeating(), few(), 5, journal=Journal(None, {})).cache, Cache)
 
 
+@pytest.mark.full
 def test_numbers_that_are_searched_beat_the_template_on_a_real_suite(tmp_path: Path) -> None:
     made = Suite.load(document(train=[{"workload": "prefixes", "seeds": [1, 2]}], held_out=[], validation=[]))
     found = evolve(made, Plan("numeric", template="weighted-affinity-routing", seed=1), evaluations=40, workers=1)

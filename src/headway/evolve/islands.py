@@ -21,7 +21,7 @@ from headway.evolve.rules import RULES
 from headway.evolve.situations import decisions
 from headway.evolve.suite import Suite
 from headway.policies.bundle import Bundle
-from headway.policies.code import CodeError, Program
+from headway.policies.code import CodeError, plain_program
 from headway.streams import stream
 
 ISLANDS: Final = 4
@@ -123,7 +123,7 @@ class Islands:
         if source in self._seen:
             return False
         try:
-            decided = decisions(Program(source, "routing"))
+            decided = decisions(plain_program(source, "routing"))
         except CodeError:
             return False
         if decided is None or not any(decided):
@@ -133,7 +133,7 @@ class Islands:
     def _told(self, tree: Node, island: int, name: str, parent: str | None, how: tuple[str, ...]) -> Bundle:
         source = source_of(tree)
         self._seen[source] = None
-        decided = decisions(Program(source, "routing"))
+        decided = decisions(plain_program(source, "routing"))
         if decided is not None:
             self._seen[decided] = None
         self.asked.append(Child(tree, island))

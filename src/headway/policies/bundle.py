@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from headway import registry
 from headway.documents import beside, check_size, read_text, read_yaml, stem, write_text, yaml_text
-from headway.policies.code import CodeError, Program
+from headway.policies.code import CodeError, Program, plain_program
 from headway.policies.defaults import DEFAULT_POLICIES
 from headway.policies.tree import to_source
 from headway.section import read
@@ -133,7 +133,8 @@ def complexity(stage: str, spec: Any) -> int:
         return len(registry.find(stage, name, f"policies.{stage}").parameters)
     source = source_of(stage, spec)
     try:
-        return Program(source, stage, values=given.get("parameters") or {}).nodes
+        values = given.get("parameters")
+        return (Program(source, stage, values=values) if values else plain_program(source, stage)).nodes
     except CodeError:
         return len(source.split())
 

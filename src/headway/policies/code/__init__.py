@@ -5,7 +5,7 @@ what could do harm, `program` compiles, and `stages` puts it behind the five sta
 """
 
 from headway.policies.code.names import CodeParameter
-from headway.policies.code.program import Program, check, stage_of
+from headway.policies.code.program import Program, check, plain_program, stage_of
 from headway.policies.code.rejection import CodeError, Rejection
 
-__all__ = ["CodeError", "CodeParameter", "Program", "Rejection", "check", "stage_of"]
+__all__ = ["CodeError", "CodeParameter", "Program", "Rejection", "check", "plain_program", "stage_of"]

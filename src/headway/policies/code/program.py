@@ -7,7 +7,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from headway.policies.code import language as lang
@@ -51,6 +51,14 @@ def examine(source: str, stage: str) -> tuple[list[Rejection], Names | None, Kin
         return _ordered(names.rejections), names, None
     kinds = Kinds(names)
     return _ordered(kinds.settle()), names, kinds
+
+
+@lru_cache(maxsize=128)
+def plain_program(source: str, stage: str) -> Program:
+    """Compile a source with the default values of its parameters, or return the program compiled before.
+
+    A search asks for the decisions and the size of one source several times in a row."""
+    return Program(source, stage)
 
 
 def _ordered(found: Any) -> list[Rejection]:
