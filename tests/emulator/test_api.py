@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from emulated import Emulated
-
-openai = pytest.importorskip("openai", reason="the openai package is not installed")
+from openai_client import openai, openai_client
 
 MODEL = "llama-3.1-8b"
 SAID = [{"role": "user", "content": "tell me something about the sea " * 10}]
@@ -28,7 +27,7 @@ def engine() -> Iterator[Emulated]:
 
 
 def client(engine: Emulated, replica: int = 0) -> Any:
-    return openai.OpenAI(base_url=f"{engine.url(replica)}/v1", api_key="none", max_retries=0, timeout=300)
+    return openai_client(f"{engine.url(replica)}/v1")
 
 
 def raw(engine: Emulated, body: dict[str, Any], path: str = "/v1/chat/completions") -> bytes:

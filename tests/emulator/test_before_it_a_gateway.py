@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from emulated import Emulated
-
-openai = pytest.importorskip("openai", reason="the openai package is not installed")
+from openai_client import openai_client
 
 MODEL = "llama-3.1-8b"
 
@@ -15,7 +14,7 @@ def test_prompts_go_where_their_beginnings_are_cached(live) -> None:
     try:
         backends = {replica.name: {"url": engines.url(replica.index)} for replica in engines.host.replicas}
         gateway = live(0, backends=backends, policies={"routing": "prefix-overlap"})
-        asking = openai.OpenAI(base_url=gateway.url, api_key="none", max_retries=0, timeout=300)
+        asking = openai_client(gateway.url)
         texts = [f"{number} and so on " * 200 for number in range(6)]
         cached = []
         for _ in range(2):

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from emulated import Emulated
-
-openai = pytest.importorskip("openai", reason="the openai package is not installed")
+from openai_client import openai, openai_client
 
 MODEL = "llama-3.1-8b"
 Start = Callable[..., Emulated]
@@ -30,7 +29,7 @@ def start() -> Iterator[Start]:
 
 
 def client(engine: Emulated, replica: int = 0, timeout: float = 30.0) -> Any:
-    return openai.OpenAI(base_url=f"{engine.url(replica)}/v1", api_key="none", max_retries=0, timeout=timeout)
+    return openai_client(f"{engine.url(replica)}/v1", timeout=timeout)
 
 
 def ask(engine: Emulated, replica: int = 0, tokens: int = 3, **more: Any) -> Any:
@@ -107,7 +106,7 @@ def test_an_engine_crashes_amid_a_stream_and_comes_back_with_nothing_cached(star
     one = start(2)
     assert ask(one).usage.prompt_tokens_details.cached_tokens == 0
     assert ask(one).usage.prompt_tokens_details.cached_tokens == 48
-    one.fault("crash-after-tokens", tokens=4, seconds=0.3)
+    one.fault("crash-after-tokens", tokens=4)
     found = []
     with pytest.raises(Exception, match=r"peer closed|incomplete|disconnected|reset|Connection"):
         for chunk in ask(one, tokens=50, stream=True):
@@ -116,10 +115,20 @@ def test_an_engine_crashes_amid_a_stream_and_comes_back_with_nothing_cached(star
     with pytest.raises(openai.APIConnectionError):
         ask(one)
     assert ask(one, 1).usage.completion_tokens == 3
+    one.fault("none", through=1)
     one.until(lambda: one.host.replicas[0].server is not None)
     assert ask(one).usage.prompt_tokens_details.cached_tokens == 0
     one.do(one.host.room.instances[0].check)
     assert [outcome for _, outcome in one.ended].count("lost") == 1
+
+
+def test_an_engine_that_crashes_for_some_seconds_comes_back_by_itself(start: Start) -> None:
+    one = start(2)
+    one.fault("crash-after-tokens", tokens=1, seconds=0.2)
+    with pytest.raises(Exception, match=r"peer closed|incomplete|disconnected|reset|Connection"):
+        list(ask(one, tokens=50, stream=True))
+    one.until(lambda: [outcome for _, outcome in one.ended] == ["lost"] and one.host.replicas[0].server is not None)
+    assert ask(one).usage.completion_tokens == 3
 
 
 def test_one_that_has_crashed_for_good_is_called_back_through_another(start: Start) -> None:

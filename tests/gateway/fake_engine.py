@@ -42,6 +42,7 @@ class Engine:
         self.bodies: list[bytes] = []
         self.fields: list[dict[bytes, bytes]] = []
         self.tokens, self.pause = 5, 0.0
+        self.padding = ""  # follows each token's text: a stream that fills buffers with few tokens
         self.under_way = self.cancelled = 0
         self.port = 0
         self.server: asyncio.Server | None = None
@@ -191,7 +192,7 @@ class Connection(asyncio.Protocol):
 
     def piece(self, count: int) -> bytes:
         told = self.told(1)
-        return chunk(event(f"t{count} ", **({} if told is None else {"logprobs": told})))
+        return chunk(event(f"t{count} {self.engine.padding}", **({} if told is None else {"logprobs": told})))
 
     def done(self) -> None:
         self.busy = False

@@ -7,19 +7,18 @@ import socket
 import time
 
 import pytest
+from openai_client import openai, openai_client
 
 from headway.gateway.cascade.chains import read_chains
 from headway.gateway.cascade.confidence import Confidence, Lines, document_of, without_logprobs
 from headway.types import HeadwayError
-
-openai = pytest.importorskip("openai", reason="the openai package is not installed")
 
 MESSAGES = [{"role": "user", "content": "hello there"}]
 SURE, UNSURE = -0.1, -3.0
 
 
 def client(one, **more):
-    return openai.OpenAI(base_url=one.url, api_key="sk-test", max_retries=0, timeout=300, **more)
+    return openai_client(one.url, **more)
 
 
 def chain(live, *logprobs, confident_tokens=3, threshold=-1.5, **more):
@@ -110,10 +109,10 @@ def test_each_step_may_have_a_threshold_of_its_own(live):
 
 def test_who_asked_for_log_probabilities_gets_them_and_nobody_else(live):
     one = chain(live, SURE, SURE)
-    openai_client = client(one)
-    plain = openai_client.chat.completions.create(model="answer", messages=MESSAGES)
+    asking = client(one)
+    plain = asking.chat.completions.create(model="answer", messages=MESSAGES)
     assert plain.choices[0].logprobs is None
-    wanted = openai_client.chat.completions.create(model="answer", messages=MESSAGES, logprobs=True, top_logprobs=2)
+    wanted = asking.chat.completions.create(model="answer", messages=MESSAGES, logprobs=True, top_logprobs=2)
     assert [token.logprob for token in wanted.choices[0].logprobs.content] == [SURE] * 7
     assert sent(one.engines[0])["top_logprobs"] == 2
 
@@ -308,7 +307,7 @@ def test_a_key_counts_all_steps_as_one_request(live, tmp_path):
     file = tmp_path / "keys.yaml"
     file.write_text(f"me: {{sha256: {digest}, concurrency: 1}}\n")
     one = chain(live, UNSURE, UNSURE, SURE, keys=str(file))
-    user = openai.OpenAI(base_url=one.url, api_key=key, max_retries=0, timeout=300)
+    user = openai_client(one.url, key)
     for _ in range(3):
         user.chat.completions.create(model="answer", messages=MESSAGES)
     (owner,) = one.app.keyring.keys.values()

@@ -8,14 +8,13 @@ import struct
 
 import pytest
 from msgspec.structs import replace
-
-openai = pytest.importorskip("openai", reason="the openai package is not installed")
+from openai_client import openai, openai_client
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}
 
 
 def client(live, **more):
-    return openai.OpenAI(base_url=live.url, api_key="sk-test", max_retries=0, timeout=300, **more)
+    return openai_client(live.url, **more)
 
 
 def post(live, body, path="/v1/chat/completions", fields=""):
@@ -238,7 +237,7 @@ def test_requests_on_one_connection_are_answered_in_order(live):
 
 def test_a_slow_client_does_not_fill_the_memory(live):
     one = live(1)
-    one.engines[0].tokens = 100_000
+    one.engines[0].tokens, one.engines[0].padding = 100_000, "x" * 10_000
     body = json.dumps({**BODY, "stream": True}).encode()
     with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
         sock.sendall(

@@ -9,18 +9,16 @@ import pytest
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 from fake_engine import Engine
+from openai_client import openai, openai_client
 
 from headway.gateway.engines.member import BackendSpec
 from headway.types import HeadwayError
-
-openai = pytest.importorskip("openai", reason="the openai package is not installed")
-
 
 TURNS = {"routing": "round-robin"}
 
 
 def client(one):
-    return openai.OpenAI(base_url=one.url, api_key="sk", max_retries=0, timeout=300)
+    return openai_client(one.url)
 
 
 def ask(one, model="m", **more):

@@ -8,12 +8,11 @@ import socket
 from contextlib import AsyncExitStack
 
 import pytest
+from openai_client import openai, openai_client
 
 from headway.gateway.config import Config
 from headway.gateway.tape import replay
 from headway.types import HeadwayError
-
-openai = pytest.importorskip("openai", reason="the openai package is not installed")
 
 LONG = [{"role": "user", "content": "word " * 400}]
 SHORT = [{"role": "user", "content": "hello"}]
@@ -22,7 +21,7 @@ OPEN = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id"
 
 
 def client(one):
-    return openai.OpenAI(base_url=one.url, api_key="sk-test", max_retries=0, timeout=300)
+    return openai_client(one.url)
 
 
 def two(live, protocol, *more_engines, kvd=(None, None), **more):

@@ -230,7 +230,7 @@ def test_clients_that_vanish_at_any_moment_leave_nothing(hostile):
 def test_many_who_do_not_read_hold_little_and_hinder_nobody(hostile):
     one = hostile(2)
     for engine in one.engines:
-        engine.tokens = 100_000
+        engine.tokens, engine.padding = 100_000, "x" * 10_000
     socks = [connect(one) for _ in range(20)]
     for sock in socks:
         sock.sendall(asked({**BODY, "stream": True}))
@@ -245,7 +245,7 @@ def test_many_who_do_not_read_hold_little_and_hinder_nobody(hostile):
 
 def test_who_takes_nothing_for_too_long_is_cut_off(hostile):
     one = hostile(limits={"unread": "300ms"})
-    one.engines[0].tokens = 100_000
+    one.engines[0].tokens, one.engines[0].padding = 100_000, "x" * 10_000
     with connect(one) as sock:
         sock.sendall(asked({**BODY, "stream": True}))
         one.until(lambda: one.engines[0].cancelled == 1)
@@ -256,7 +256,7 @@ def test_who_takes_nothing_for_too_long_is_cut_off(hostile):
 
 def test_a_slow_client_gets_all_of_it(hostile):
     one = hostile(limits={"unread": "1s"})
-    one.engines[0].tokens = 30_000
+    one.engines[0].tokens, one.engines[0].padding = 3000, "x" * 1000
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         sock.settimeout(30)
@@ -266,7 +266,7 @@ def test_a_slow_client_gets_all_of_it(hostile):
         while piece := sock.recv(200_000):
             found += piece
             time.sleep(0.01)
-    assert found.count(b"data: {") == 30_000
+    assert found.count(b"data: {") == 3000
     assert found.endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
     one.until(one.idle)
 

@@ -10,11 +10,12 @@ import yaml
 
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
+from openai_client import openai, openai_client
+
 from headway.cli import status
 from headway.gateway.keys import Keyring, new_key
 from headway.types import HeadwayError
 
-openai = pytest.importorskip("openai", reason="the openai package is not installed")
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
@@ -27,7 +28,7 @@ def ring(tmp_path, **limits):
 
 
 def ask(one, key, **more):
-    client = openai.OpenAI(base_url=one.url, api_key=key, max_retries=0, timeout=300)
+    client = openai_client(one.url, key)
     return client.chat.completions.create(model="m", messages=MESSAGES, **more)
 
 
@@ -39,8 +40,8 @@ def test_only_who_has_a_key_is_served(live, tmp_path):
         with pytest.raises(openai.AuthenticationError):
             ask(one, wrong)
         with pytest.raises(openai.AuthenticationError):
-            openai.OpenAI(base_url=one.url, api_key=wrong, max_retries=0, timeout=300).models.list()
-    assert openai.OpenAI(base_url=one.url, api_key=keys["ann"], max_retries=0, timeout=300).models.list().data == []
+            openai_client(one.url, wrong).models.list()
+    assert openai_client(one.url, keys["ann"]).models.list().data == []
     one.until(one.idle)
 
 
@@ -59,7 +60,7 @@ def test_the_long_body_of_a_stranger_is_not_held(live, tmp_path, framing):
             pass
     one.until(lambda: one.app.figures.refusals == {401: 1})
     long = [{"role": "user", "content": "a" * 200_000}]
-    client = openai.OpenAI(base_url=one.url, api_key=keys["ann"], max_retries=0, timeout=300)
+    client = openai_client(one.url, keys["ann"])
     assert client.chat.completions.create(model="m", messages=long).choices[0].message.content == "hello"
 
 

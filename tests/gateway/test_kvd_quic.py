@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("aioquic", reason="the extra `kvd` is not installed")
 
@@ -55,7 +56,7 @@ def test_blocks_come_across_whole(files: TlsFiles, tmp_path: Path) -> None:
             daemon(tmp_path, **settings(files)) as (made, (address,)),
             KvdClient(address, tls=files, timeout_s=HANGS_S) as client,
         ):
-            blocks = {key(number): block(number, 700_001) for number in range(6)}
+            blocks = {key(number): block(number, 200_001) for number in range(6)}
             assert await client.put(blocks) == 6
             assert await client.get([*blocks]) == [*blocks.values()]
             assert await client.lookup([*blocks, key(9)]) == 6
@@ -296,6 +297,7 @@ def test_a_server_of_another_name_is_refused(files: TlsFiles, tmp_path: Path) ->
     run(main())
 
 
+@pytest.mark.full
 def test_a_peer_is_never_more_than_a_window_ahead(files: TlsFiles, tmp_path: Path) -> None:
     limits = {"frame": "8MiB", "in_flight": "64MiB"}
 
@@ -323,6 +325,7 @@ def test_a_peer_is_never_more_than_a_window_ahead(files: TlsFiles, tmp_path: Pat
     run(main())
 
 
+@pytest.mark.full
 def test_channels_that_wait_do_not_hold_up_the_one_that_has_its_turn(files: TlsFiles, tmp_path: Path) -> None:
     limits = {"frame": "2MiB", "in_flight": "64MiB"}
 
@@ -347,12 +350,13 @@ def test_a_peer_that_does_not_read_is_given_up(files: TlsFiles, tmp_path: Path) 
             daemon(tmp_path, **settings(files, limits=limits)) as (made, (address,)),
             KvdClient(address, tls=files, timeout_s=HANGS_S) as client,
         ):
-            await client.put({key(1): block(1, 4 * MIB)})
+            await client.put({key(1): block(1, 2 * MIB)})
             dialler = QuicDialler(address, files)
             deaf = await dialler.open()
             await deaf.write(frames.frame(frames.Get([key(1)])))
             await until(lambda: made.stalled == 1)
-            assert await client.get([key(1)]) == [block(1, 4 * MIB)] and made.budget.used == 0
+            made.limits = replace(made.limits, stall_s=HANGS_S)  # on a busy machine the other peer is slow as well
+            assert await client.get([key(1)]) == [block(1, 2 * MIB)] and made.budget.used == 0
             await dialler.close()
 
     run(main())

@@ -15,6 +15,8 @@ if find_spec("schemathesis") is None:
 
 from asking import ADMIN, KEY, component
 
+pytestmark = pytest.mark.full
+
 
 def questions(url: str, *more: str, examples: int = 15) -> str:
     """What came of them, where anything was not as it should be."""

@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 from msgspec.structs import replace
+from openai_client import openai, openai_client
 
 from headway.gateway.config import Config
 from headway.gateway.peers import PeerSettings
 from headway.types import HeadwayError
 
-openai = pytest.importorskip("openai", reason="the openai package is not installed")
 KEY = "a key that all of them know"
 
 
@@ -45,7 +45,7 @@ def pair(live, monkeypatch):
 
 
 def stream(one):
-    client = openai.OpenAI(base_url=one.url, api_key="sk", max_retries=0, timeout=300)
+    client = openai_client(one.url)
     messages = [{"role": "user", "content": "hello " * 1000}]
     return list(client.chat.completions.create(model="m", messages=messages, stream=True))
 

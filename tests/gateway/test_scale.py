@@ -28,6 +28,7 @@ def family(pid: int) -> list[int]:
     return [pid, *(one for child in children for one in family(int(child)))]
 
 
+@pytest.mark.full
 def test_ten_thousand_streams_at_once_all_get_all_their_tokens(tmp_path: Path, record_property) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < STREAMS + 200:

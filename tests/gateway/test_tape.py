@@ -11,16 +11,16 @@ import pytest
 
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
+from openai_client import openai, openai_client
+
 from headway.cli import status
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.tape import Tape, records, replay
 from headway.types import HeadwayError
 
-openai = pytest.importorskip("openai", reason="the openai package is not installed")
-
 
 def ask(one, number, stream=False):
-    client = openai.OpenAI(base_url=one.url, api_key="sk", max_retries=0, timeout=300)
+    client = openai_client(one.url)
     messages = [{"role": "user", "content": f"{number % 5} " * 300 + str(number)}]
     try:
         found = client.chat.completions.create(model="m", messages=messages, stream=stream, user=f"u{number % 7}")
@@ -40,26 +40,26 @@ def test_a_journal_decides_the_same_again(live, tmp_path, routing):
     file = tmp_path / "journal"
     one = live(3, policies={"routing": routing}, journal=str(file))
     app = one.app
-    traffic(one, 30)
-    one.engines[0].mode = "reset"
     traffic(one, 20)
+    one.engines[0].mode = "reset"
+    traffic(one, 10)
     one.engines[0].mode = "ok"
     one.loop.call_soon_threadsafe(app.fleet.cordon, "e0")
     traffic(one, 10)
     one.loop.call_soon_threadsafe(app.fleet.uncordon, "e0")
     one.loop.call_soon_threadsafe(app.swap, {"routing": "least-loaded", "flow": {"name": "bands"}}, "test")
     one.loop.call_soon_threadsafe(app.plane.report, app.now_ps(), 2, {"queued": 3, "running": 9})
-    traffic(one, 20)
+    traffic(one, 10)
     added = {"e9": BackendSpec.read("e9", f"http://127.0.0.1:{one.engines[0].port}", "x")}
     one.loop.call_soon_threadsafe(app.fleet.offer, "admin", added)
-    traffic(one, 20)
+    traffic(one, 10)
     one.loop.call_soon_threadsafe(app.fleet.offer, "admin", {})
     traffic(one, 10)
     one.until(one.idle)
     one.loop.call_soon_threadsafe(app.tape.flush)
     one.until(lambda: not app.tape._buffer)
     found = replay(file)
-    assert found.decisions >= 110
+    assert found.decisions >= 70
     assert found.different == 0, found.differences
     kinds = {record[1] for record in records(file) if isinstance(record, list)}
     assert {"arrive", "finished", "first_token", "resend", "changed", "swap", "join", "leave", "report"} <= kinds

@@ -54,12 +54,14 @@ class Flight:
         if self.over or tokens <= self.sent:
             return
         replica = self.replica
+        tokens = self.sent + replica.grant_tokens(tokens - self.sent)
+        if tokens == self.sent:  # the engine is about to crash
+            return
         if self.sent == 0:
             self.first_ps = now
             replica.first_token(self, now)
         else:
             replica.figures.gap.add(replica.room.seconds(now - self.last_ps))
-        replica.tokens_made(tokens - self.sent)
         self.last_ps = now
         first, self.sent = self.sent, tokens
         if self.streams:
@@ -67,7 +69,7 @@ class Flight:
 
     def finished(self, tokens: int, now: int) -> None:
         self.grown(tokens, now)
-        if self.over:
+        if self.over or self.sent < tokens:
             return
         self.over = True
         self.replica.finished(self, now)

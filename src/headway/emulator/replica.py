@@ -159,13 +159,17 @@ class Replica:
         self.figures.prompt_tokens += flight.asked.content.prompt_tokens
         self.figures.cached_tokens += self.cached_tokens(flight.job)
 
-    def tokens_made(self, tokens: int) -> None:
-        self.figures.generation_tokens += tokens
-        if self.fault.mode == "crash-after-tokens" and self.left >= 0:
-            self.left -= tokens
-            if self.left <= 0:
+    def grant_tokens(self, tokens: int) -> int:
+        """Count tokens that are about to go out, and return how many may: none after the last one before a crash."""
+        if self.fault.mode == "crash-after-tokens":
+            wanted, tokens = tokens, min(tokens, max(self.left, 0))
+            if wanted >= self.left >= 0:
                 self.left = -1  # it crashes once
                 self.loop.call_soon(self.crash)
+            else:
+                self.left -= tokens
+        self.figures.generation_tokens += tokens
+        return tokens
 
     def cached_tokens(self, job: Job) -> int:
         return self.room.fleet.recorder.cached_tokens[job.row]
