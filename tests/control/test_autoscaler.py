@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from drawing import draws
 from headway import registry
 from headway.autoscaler import NEVER, Autoscaler, Decision, PoolWatch, Triggers
 from headway.load_log import Level, Tally
@@ -108,7 +109,7 @@ class Traffic:
 # --- windows -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@draws(100)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9), st.integers(1, 60)), max_size=200), st.integers(0, 9))
 def test_the_area_below_a_level_is_that_of_every_picosecond(moves, start) -> None:
     kept = 60
@@ -124,7 +125,7 @@ def test_the_area_below_a_level_is_that_of_every_picosecond(moves, start) -> Non
     assert len(level.times) <= 2 * (kept + 64) + 64
 
 
-@settings(max_examples=200, deadline=None)
+@draws(100)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9), st.integers(1, 60)), max_size=200))
 def test_a_tally_is_what_came_after_an_instant(moves) -> None:
     tally, now, came = Tally(0, 60), 0, []
@@ -182,7 +183,7 @@ def test_a_window_longer_than_what_is_kept_is_told() -> None:
     assert pool.rate(600) == 0.0
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(
     st.lists(
         st.tuples(
@@ -272,7 +273,7 @@ def test_attainment_and_latencies_are_of_those_that_ended_in_the_window() -> Non
     assert (pool.mean_ttft, pool.p99_ttft, pool.mean_latency, pool.p99_latency) == (None,) * 4
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(st.lists(st.integers(0, 10**15), min_size=1, max_size=300))
 def test_p99_lies_between_the_two_values_next_to_it(latencies) -> None:
     pool = watch()
@@ -450,7 +451,7 @@ def test_a_policy_of_ones_own_needs_the_method() -> None:
 NAMES = registry.names("scaling")
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(
     st.sampled_from(NAMES),
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 40), st.integers(0, 100)), min_size=1, max_size=25),

@@ -6,10 +6,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headway
+from drawing import draws
 from headway import registry
 from headway.control import ControlPlane
 from headway.flight import Flight
@@ -58,7 +59,7 @@ def plane(admission: Any, routing: Any = None) -> ControlPlane:
 # --- windows -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@draws(100)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9), st.booleans())), st.integers(1, 40))
 def test_a_window_holds_exactly_what_came_after_now_less_its_length(events, length) -> None:
     window = Window(length)

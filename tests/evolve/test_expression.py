@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from drawing import draws
 from headway.evolve.breeding import DEEPEST, LARGEST, Breeder, fits
 from headway.evolve.expression import (
     BRANCH,
@@ -64,7 +65,7 @@ def test_known_rules_decide_as_the_built_in_policies_that_they_are_called_after(
 
 
 @given(SEEDS, st.sampled_from([0.0, 0.3, 0.8]))
-@settings(max_examples=150, deadline=None)
+@draws(100)
 def test_every_rule_that_is_grown_compiles_and_decides(seed: int, branching: float) -> None:
     rule = drawn(seed, branching).grown(NUMBER, 6)
     assert typed(rule)
@@ -73,7 +74,7 @@ def test_every_rule_that_is_grown_compiles_and_decides(seed: int, branching: flo
 
 
 @given(SEEDS)
-@settings(max_examples=100, deadline=None)
+@draws(100)
 def test_crossing_and_mutation_keep_types_and_limits_and_give_rules_that_run(seed: int) -> None:
     breeder = drawn(seed)
     known = list(RULES.values())
@@ -88,7 +89,7 @@ def test_crossing_and_mutation_keep_types_and_limits_and_give_rules_that_run(see
 
 
 @given(SEEDS)
-@settings(max_examples=50, deadline=None)
+@draws(50)
 def test_a_condition_is_never_put_where_a_number_belongs(seed: int) -> None:
     breeder = drawn(seed, 0.9)
     condition = breeder.grown(CONDITION, 4)
@@ -153,7 +154,7 @@ def simplified(node: Node) -> Node:
 
 
 @given(NUMBERS, st.tuples(*[st.integers(-5, 5)] * 3))
-@settings(max_examples=300, deadline=None)
+@draws(100)
 def test_a_simplified_rule_is_worth_the_same_and_no_longer(rule: Node, values: tuple[int, int, int]) -> None:
     known = dict(zip((X.name, Y.name, Q.name), map(float, values), strict=True))
     simple = simplified(rule)
@@ -205,7 +206,7 @@ def test_every_feature_can_stand_alone_and_what_candidates_share_is_worked_out_o
 
 
 @given(SEEDS)
-@settings(max_examples=50, deadline=None)
+@draws(50)
 def test_a_long_rule_is_broken_into_lines_that_can_be_read(seed: int) -> None:
     rule = drawn(seed, 0.2).grown(NUMBER, 7)
     assert all(len(line.lstrip()) <= 80 for line in source_of(rule).splitlines())

@@ -11,11 +11,12 @@ from typing import Any
 from xml.dom import minidom
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headway
 from conftest import Run
+from drawing import draws
 from headway import registry
 from headway.cli import status
 from headway.experiment.bracket import Mixes, fewest, highest
@@ -250,7 +251,7 @@ def test_every_needs_no_trust(found: list[bool]) -> None:
     assert mixes.cheapest(every=True) == (None if least is None else (least,))
 
 
-@settings(max_examples=150)
+@draws(100)
 @given(
     st.lists(st.tuples(st.sampled_from([0.5, 1.0, 2.0, 3.5]), st.integers(1, 9)), min_size=1, max_size=3),
     st.integers(3, 30),

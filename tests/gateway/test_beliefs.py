@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kv_engine import OWN, chain, path_of, root, stored_event
 
+from drawing import draws
 from headway.gateway.signals.beliefs import UNTOLD, Beliefs
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL, Ledger
 from headway.policies.prefix_index import PrefixIndex
@@ -71,7 +72,7 @@ class Plain:
 texts = st.lists(st.integers(0, 1), min_size=0, max_size=26)
 
 
-@settings(max_examples=300, deadline=None)
+@draws(100)
 @given(
     st.lists(st.tuples(st.integers(0, 40), texts | st.none()), min_size=1, max_size=40),
     st.sampled_from([2, 4, 6, 8]),
@@ -303,7 +304,7 @@ operations = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@draws(100)
 @given(
     st.lists(operations, min_size=1, max_size=40),
     st.sampled_from([2, 4, 8, 6]),
@@ -339,7 +340,7 @@ def test_after_anything_that_is_told_the_answer_is_that_of_the_engine_itself(his
     assert not index._holes
 
 
-@settings(max_examples=400, deadline=None)
+@draws(100)
 @given(
     st.lists(
         operations | st.tuples(st.just("send"), texts, st.none()),

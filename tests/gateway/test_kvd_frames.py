@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("xxhash", reason="the extra `kvd` is not installed")
 
 from kvd_nodes import run
 
+from drawing import draws
 from headway.gateway.kvd import frames
 from headway.gateway.kvd.budget import Budget
 
@@ -44,7 +45,7 @@ def test_what_is_written_is_read(keys: list[bytes]) -> None:
         assert frames.request(written[frames.PREFIX.size :], body) == asked
 
 
-@settings(max_examples=300)
+@draws(100)
 @given(st.binary(min_size=12, max_size=12), st.binary(max_size=200), st.integers(0, 300))
 def test_bytes_at_random_are_read_or_refused_and_nothing_else(prefix: bytes, head: bytes, body: int) -> None:
     for read in (

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("xxhash", reason="the extra `kvd` is not installed")
 
 from kvd_nodes import block, key, run
 
+from drawing import draws
 from headway.gateway.kvd import block_file
 from headway.gateway.kvd.disk import Disk
 from headway.gateway.kvd.frames import Overlap
@@ -155,7 +156,7 @@ def _agree(store: Store, model: Model, folder: Path) -> None:
     assert files == sorted(one.hex() for one in model.disk)
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(st.lists(OPERATION, max_size=40))
 def test_the_store_does_what_its_model_does(operations: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("xxhash", reason="the extras `gateway` and `tokens` are not installed")
@@ -19,6 +19,7 @@ pytest.importorskip("blake3", reason="the extras `gateway` and `tokens` are not 
 from blake3 import blake3
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from drawing import draws
 from headway.gateway import tokens as module
 from headway.gateway.chat_template import ChatTemplate
 from headway.gateway.prompt import read_body
@@ -185,7 +186,7 @@ def test_a_key_by_blake3_is_the_beginning_of_its_digest(folder):
     assert hasher.chain(hasher.root("m"), [1, 2, 70_000]) == int.from_bytes(digest[:8], "little")
 
 
-@settings(max_examples=50)
+@draws(50)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=200), st.integers(0, 199))
 def test_keys_tell_apart_where_tokens_differ(exact, ids, place):
     other = list(ids)

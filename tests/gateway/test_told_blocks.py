@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kv_engine import (
     OWN,
@@ -21,6 +21,7 @@ from kv_engine import (
     stored_event,
 )
 
+from drawing import draws
 from headway.gateway.signals.kv_events import LONGEST, Cleared, Counts, Removed, Stored
 from headway.gateway.signals.kv_ledger import EXACT, PARTIAL, Ledger
 from headway.gateway.signals.kv_stream import HELD_BACK, PART, Stream
@@ -113,7 +114,7 @@ def test_a_batch_that_is_too_large_is_not_looked_at():
     assert decode(PACK([1.0, [], "x" * LONGEST]), counts) == [] and counts.malformed == 1
 
 
-@settings(max_examples=300, deadline=None)
+@draws(100)
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.integers(-9, 9) | st.text(max_size=5), st.lists).map(PACK))
 def test_no_bytes_make_it_raise(payload):
     sink = PlainSink()
@@ -457,7 +458,7 @@ moves = st.tuples(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@draws(100)
 @given(st.lists(moves, max_size=40), st.booleans(), st.integers(1, 8), st.integers(0, 3))
 def test_whatever_is_lost_nothing_is_believed_that_is_not_there(history, replay, keep, slow):
     wire, truth = Wire(replay=replay, keep=keep), Truth()

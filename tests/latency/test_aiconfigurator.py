@@ -12,11 +12,12 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headway
 from conftest import ROOT
+from drawing import draws
 from headway.experiment.notes import unmeasured
 from headway.latency import Aiconfigurator, build, read_gpu, read_model
 from headway.latency.base import scaled
@@ -124,7 +125,7 @@ chunk = st.tuples(st.integers(1, 20_000), lengths)
 
 
 @needed
-@settings(max_examples=400, deadline=None)  # the first of each model asks the package
+@draws(100)  # the first of each model asks the package
 @given(st.data(), st.sampled_from(("llama-3.1-8b", "mixtral-8x7b")), st.lists(chunk, max_size=2))
 def test_more_never_costs_less_and_a_run_is_affine(
     data: st.DataObject, name: str, chunks: list[tuple[int, int]]

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import headway
+from drawing import draws
 from headway.cli import status
 from headway.experiment.notes import unmeasured
 from headway.latency import FOREVER, Chunk, Hardware, StepTimes, build, gpus, models, read_gpu, read_model, shipped
@@ -114,7 +115,7 @@ def ps(pair: tuple[str, str, int], decode: Sequence[int], prefill: Sequence[Chun
 
 
 @given(pairs, contexts, chunks, st.data())
-@settings(max_examples=200, deadline=None)
+@draws(100)
 def test_more_work_never_costs_less(pair: Any, decode: list[int], prefill: list[Chunk], data: st.DataObject) -> None:
     assume(decode or prefill)
     cost = ps(pair, decode, prefill)
@@ -134,7 +135,7 @@ def test_more_work_never_costs_less(pair: Any, decode: list[int], prefill: list[
 
 
 @given(pairs, contexts, chunks, st.integers(1, 50), st.sampled_from((1, Fraction(3, 2), Fraction(7, 5))))
-@settings(max_examples=200, deadline=None)
+@draws(100)
 def test_a_run_is_the_sum_of_its_steps(
     pair: Any, decode: list[int], prefill: list[Chunk], length: int, factor: Fraction
 ) -> None:
@@ -156,7 +157,7 @@ def test_for_a_fixed_batch_a_decode_step_is_affine_in_the_context(pair: Any, dec
 
 
 @given(st.sampled_from(sorted(gpus().entries)), st.sampled_from(sorted(models().entries)), contexts, chunks)
-@settings(max_examples=150, deadline=None)
+@draws(100)
 def test_nothing_is_faster_than_the_card(gpu: str, name: str, decode: list[int], prefill: list[Chunk]) -> None:
     assume(decode or prefill)
     card, model = read_gpu(gpu, "gpu"), read_model(name, "model")

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headway
 from conftest import ROOT
+from drawing import draws
 from headway.experiment.notes import unmeasured
 from headway.latency import FOREVER, StepTable, build, read_gpu, read_model
 from headway.latency.base import scaled
@@ -79,7 +80,7 @@ def tables(draw: st.DrawFn) -> StepTable:
     return StepTable((*least, *draw(measured)), (*least, *draw(measured)))
 
 
-@settings(max_examples=200, deadline=None)
+@draws(100)
 @given(
     tables(), st.integers(0, 80), st.integers(0, 9000), st.lists(st.tuples(st.integers(1, 90), st.integers(0, 9000)))
 )
@@ -98,7 +99,7 @@ pieces = st.lists(st.tuples(st.integers(1, 90), st.integers(0, 9000)), max_size=
 growth = st.sampled_from((0, 0, 1, 2, 7, 400))
 
 
-@settings(max_examples=500, deadline=None)
+@draws(100)
 @given(tables(), st.integers(0, 80), st.integers(0, 9000), pieces, st.data())
 def test_more_never_costs_less_by_as_much_as_a_picosecond(
     model: StepTable, decodes: int, context: int, chunks: list[tuple[int, int]], data: st.DataObject
@@ -110,7 +111,7 @@ def test_more_never_costs_less_by_as_much_as_a_picosecond(
     assert model.run(many, far, larger)[0] >= model.run(decodes, context, chunks)[0]
 
 
-@settings(max_examples=300, deadline=None)
+@draws(100)
 @given(tables(), st.integers(1, 80), st.integers(0, 9000))
 def test_one_more_never_costs_less_where_slopes_are_near_to_a_picosecond(
     model: StepTable, count: int, place: int

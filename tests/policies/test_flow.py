@@ -8,10 +8,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headway
+from drawing import draws
 from headway import registry
 from headway.control import ControlPlane
 from headway.flight import QUEUED, Flight, TimedOut
@@ -113,7 +114,7 @@ def test_a_tie_between_tenants_is_not_decided_by_a_request_that_has_gone() -> No
     assert drain(flow) == [0, 2, 3, 4]
 
 
-@settings(max_examples=200, deadline=None)
+@draws(100)
 @given(st.data())
 def test_whatever_is_put_in_comes_out_once_or_is_taken_out_and_turns_are_fair(data) -> None:
     flow = bands(
@@ -458,7 +459,7 @@ def clusters(draw: st.DrawFn) -> Json:
     }
 
 
-@settings(max_examples=500, deadline=None)
+@draws(100)
 @given(workloads(), flows(), clusters())
 def test_the_leap_equals_the_walk_under_every_flow_control_and_nobody_is_lost(requests, flow, cluster) -> None:
     found = [columns(run(requests, flow, leap, **cluster)) for leap in LEAPS]

@@ -6,9 +6,10 @@ from collections import OrderedDict
 from unittest.mock import patch
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from drawing import draws
 from headway.policies import prefix_index
 from headway.policies.prefix_index import PrefixIndex
 from headway.types import Path
@@ -93,7 +94,7 @@ def histories(draw: st.DrawFn) -> tuple[int, int, int, list[tuple[int, Path]]]:
     return block_tokens, instances, capacity, draw(st.lists(touch, min_size=1, max_size=40))
 
 
-@settings(max_examples=400, deadline=None)
+@draws(100)
 @given(histories(), st.sampled_from([0, 8]))
 def test_the_index_is_exactly_a_per_block_lru(history: tuple[int, int, int, list[tuple[int, Path]]], many: int) -> None:
     block_tokens, instances, capacity, touches = history
@@ -110,7 +111,7 @@ def test_the_index_is_exactly_a_per_block_lru(history: tuple[int, int, int, list
                 assert index.matches(other) == plain.matches(other)
 
 
-@settings(max_examples=400, deadline=None)
+@draws(100)
 @given(histories(), st.data())
 def test_what_an_instance_says_it_has_evicted_is_believed(
     history: tuple[int, int, int, list[tuple[int, Path]]], data: st.DataObject
@@ -136,7 +137,7 @@ def test_what_an_instance_says_it_has_evicted_is_believed(
             assert index.matches(other) == plain.matches(other)
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(1, 24))
 @example([20, 3, 8, 15, 8, 3, 20], 10)
 def test_prompts_that_stop_inside_a_shared_prefix_split_and_merge_its_run(lengths: list[int], capacity: int) -> None:

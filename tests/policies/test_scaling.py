@@ -9,10 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headway.policies  # noqa: F401
+from drawing import draws
 from headway import registry
 from headway.autoscaler import PoolWatch
 from headway.policies.answers import check_scale
@@ -558,7 +559,7 @@ def seen(draw: Any) -> list[Pool]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(seen())
 def test_whatever_is_seen_the_answer_is_proper_and_the_same_again(name: str, views: list[Pool]) -> None:
     first, second = make(name), make(name)

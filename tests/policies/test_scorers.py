@@ -6,10 +6,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headway.policies.weighted  # noqa: F401  (registers the scorers)
+from drawing import draws
 from headway import registry
 from headway.policies.context import Context
 from headway.registry import REPORTED
@@ -193,7 +194,7 @@ def test_predicted_latency_computes_at_least_one_token_of_a_cached_prompt() -> N
 
 
 @pytest.mark.parametrize("name", registry.names("scorer"))
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(data=st.data())
 def test_every_scorer_gives_each_candidate_a_value_from_zero_to_one(name: str, data: st.DataObject) -> None:
     instances = data.draw(st.integers(1, 5))

@@ -13,10 +13,11 @@ from statistics import pstdev
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headway.policies.basic  # noqa: F401  (registers the policies compared with)
+from drawing import draws
 from headway import registry
 from headway.control import ControlPlane
 from headway.policies.context import Context
@@ -295,7 +296,7 @@ def test_a_wrong_profile_is_told_at_its_place(scorers: Any, message: str) -> Non
 # What the weights do.
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(st.lists(st.integers(0, 3) | st.integers(0, 10**6), min_size=1, max_size=16))
 def test_load_balance_alone_decides_as_least_loaded(inflight: list[int]) -> None:
     views = fleet(len(inflight))

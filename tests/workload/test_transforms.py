@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from drawing import draws
 from headway.types import PS_PER_SECOND, HeadwayError
 from headway.workload import replay, trace_spec
 from headway.workload.inspect import describe
@@ -223,7 +224,7 @@ def stored(tmp_path: Path) -> Any:
 
 
 @given(traces(), st.integers(0, 10**8))
-@settings(max_examples=30)
+@draws(30)
 def test_the_two_halves_of_a_trace_merge_to_the_whole(
     tmp_path_factory: pytest.TempPathFactory, records: list[Record], border_us: int
 ) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from generated import plan, spec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from drawing import draws
 from headway.types import HeadwayError
 from headway.workload import presets
 from headway.workload.plans import MOST_STEPS
@@ -210,7 +211,7 @@ def in_order(found: list[Planned]) -> bool:
     return all(one.request.arrival_ps <= other.request.arrival_ps for one, other in pairwise(found))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@draws(100)
 @given(mistaken())
 def test_whatever_a_workload_says_gives_a_sentence_or_requests(section: dict[str, Any]) -> None:
     try:

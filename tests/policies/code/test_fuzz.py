@@ -11,15 +11,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 from oracle import Unsound, checking, outcome, run, run_plainly, situation
 from programs import Maker
 
+from drawing import draws
 from headway.policies.code import CodeError, Program, check
 
-DRAWN = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-MANY = settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+DRAWN = draws(40, suppress_health_check=list(HealthCheck))
 
 
 def seeds() -> st.SearchStrategy[int]:
@@ -55,13 +55,6 @@ def test_a_drawn_program_says_what_python_says(seed: int) -> None:
     same_as_python(seed)
 
 
-@pytest.mark.long
-@MANY
-@given(seeds())
-def test_many_drawn_programs_say_what_python_says(seed: int) -> None:
-    same_as_python(seed)
-
-
 def kinds_hold(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
         checking(patched)
@@ -75,13 +68,6 @@ def kinds_hold(seed: int) -> None:
 @DRAWN
 @given(seeds())
 def test_every_value_is_of_the_kind_that_was_worked_out(seed: int) -> None:
-    kinds_hold(seed)
-
-
-@pytest.mark.long
-@MANY
-@given(seeds())
-def test_every_value_of_many_programs_is_of_its_kind(seed: int) -> None:
     kinds_hold(seed)
 
 

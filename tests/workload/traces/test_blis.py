@@ -6,9 +6,10 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from drawing import draws
 from headway.types import HeadwayError
 from headway.workload.traces import blis
 from headway.workload.traces.blis_columns import COLUMNS, DEFAULTS, OPTIONAL
@@ -242,7 +243,7 @@ def test_a_quote_that_never_ends_is_an_error_and_not_the_whole_file(tmp_path: Pa
         list(read(trace(tmp_path, rows)).records)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@draws(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.binary(max_size=60), st.text(max_size=60).map(str.encode)), st.integers(0, 2000), st.booleans())
 def test_any_bytes_give_errors_and_nothing_else(tmp_path: Path, junk: bytes, at: int, in_header: bool) -> None:
     path = trace(tmp_path, rich(), RICH)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from drawing import draws
 from headway.types import HeadwayError
 from headway.workload.traces.dynamo import FORMAT
 from headway.workload.traces.record import Options, Record
@@ -236,7 +237,7 @@ PLACES = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@draws(100)
 @given(place=st.sampled_from(PLACES), value=JSON)
 def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, place: tuple[str, ...], value: Any
@@ -253,7 +254,7 @@ def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
         assert "trace.jsonl" in str(error)
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(cut=st.integers(0, 800), junk=st.binary(max_size=20), packed=st.booleans())
 def test_any_bytes_are_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes, packed: bool

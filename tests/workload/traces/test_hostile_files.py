@@ -10,10 +10,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from alone import alone
+from drawing import draws
 from headway.types import HeadwayError
 from headway.workload import replay
 from headway.workload.traces import FORMATS, Options, open_trace
@@ -60,7 +61,7 @@ TOKENS = [
     "\x00",
     "\xe9",
 ]
-quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+quiet = draws(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def attempt(path: Path, name: str, told: bool) -> None:

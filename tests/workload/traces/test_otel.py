@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from drawing import draws
 from headway.types import HeadwayError
 from headway.workload.traces.otel import FORMAT
 from headway.workload.traces.record import Options, Record
@@ -262,7 +263,7 @@ PLACES = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@draws(100)
 @given(place=st.sampled_from(PLACES), value=JSON, nested=st.booleans())
 def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, place: tuple[str, ...], value: Any, nested: bool
@@ -278,7 +279,7 @@ def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
         assert "spans.json" in str(error)
 
 
-@settings(max_examples=150, deadline=None)
+@draws(100)
 @given(name=st.sampled_from(["resourceSpans", "resource", "scopeSpans", "spans", "attributes"]), value=JSON)
 def test_any_value_in_the_frame_is_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, name: str, value: Any
@@ -294,7 +295,7 @@ def test_any_value_in_the_frame_is_read_or_refused_in_a_sentence(
         assert "spans.json" in str(error)
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(cut=st.integers(0, 600), junk=st.binary(max_size=20), packed=st.booleans(), indent=st.sampled_from([None, 1]))
 def test_any_bytes_are_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes, packed: bool, indent: int | None

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from drawing import draws
 from headway.types import HeadwayError
 from headway.workload.traces import own, own_parquet
 from headway.workload.traces.record import Info, Options, Reader, Record
@@ -148,7 +149,7 @@ def test_damaged_files_give_errors_and_nothing_else(tmp_path: Path, name: str) -
             assert name in str(error)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@draws(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_after_a_header_give_errors_and_nothing_else(tmp_path: Path, junk: bytes, packed: bool) -> None:
     path = tmp_path / "junk.jsonl"

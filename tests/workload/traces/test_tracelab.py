@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from drawing import draws
 from headway.types import HeadwayError
 from headway.workload.traces.blocks import shared_blocks
 from headway.workload.traces.record import Options, Record
@@ -230,7 +231,7 @@ LEAVES = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(al
 JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner))
 
 
-@settings(max_examples=150, deadline=None)
+@draws(100)
 @given(key=st.sampled_from([*made(0, 1, 1), "tools", "model"]), value=JSON)
 def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
@@ -243,7 +244,7 @@ def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
         assert "rounds.jsonl" in str(error)
 
 
-@settings(max_examples=150, deadline=None)
+@draws(100)
 @given(cells=st.lists(st.text(max_size=6) | st.integers().map(str) | st.floats().map(str), min_size=6, max_size=8))
 def test_any_row_is_read_or_refused_in_a_sentence(tmp_path_factory: pytest.TempPathFactory, cells: list[str]) -> None:
     path = tmp_path_factory.getbasetemp() / "replay.csv"
@@ -254,7 +255,7 @@ def test_any_row_is_read_or_refused_in_a_sentence(tmp_path_factory: pytest.TempP
         assert "replay.csv" in str(error)
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(cut=st.integers(0, 300), junk=st.binary(max_size=20), packed=st.booleans())
 def test_any_bytes_are_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes, packed: bool
