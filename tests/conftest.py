@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-# No clock fails a test, and a change goes in by what it is, not by what is drawn; `make test-long` draws anew.
-settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+import drawing  # noqa: F401  loads the profile of Hypothesis
+from command_line import call_headway
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACES = ROOT.parent / "shared" / "traces"
+
+SOURCE = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+COMMAND = [sys.executable, "-m", "headway.cli"]  # `headway`, whether the package is installed or only on the path
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -37,12 +38,22 @@ def traces() -> Path:
 
 @pytest.fixture(scope="session")
 def headway() -> Run:
-    """Runs `headway ARGUMENTS` as its own process, as a user would, in 80 columns without colours."""
+    """Calls `headway ARGUMENTS` in this process, in 80 columns without colours."""
 
     def run(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-        source = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-        env = {**os.environ, "PYTHONPATH": source, "COLUMNS": "80", "NO_COLOR": "1", **environment}
-        command = [sys.executable, "-m", "headway.cli", *arguments]
+        return call_headway(arguments, cwd, environment)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def headway_process() -> Run:
+    """Runs `headway ARGUMENTS` as its own process, for tests of what only a process has. `shell` follows the command in
+    bash, as a redirection does."""
+
+    def run(*arguments: str, shell: str = "", cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-o", "pipefail", "-c", f"{shlex.join([*COMMAND, *arguments])} {shell}"]
+        env = {**os.environ, "PYTHONPATH": SOURCE, "COLUMNS": "80", "NO_COLOR": "1", **environment}
         return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=600, check=False)
 
     return run

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
 import pkgutil
 import re
 import shlex
-import subprocess
-import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +23,7 @@ import pytest
 import yaml
 
 import headway as package
+from command_line import run_script
 from conftest import ROOT, Run
 from headway import latency, registry
 from headway.evolve.suite import Suite
@@ -103,8 +101,9 @@ def inline() -> list[tuple[str, str]]:
     return list(found)
 
 
-def labels(found: list[tuple[str, list[str]]]) -> list[str]:
-    return [f"{place} {' '.join(words)}" for place, words in found]
+def case(*values: Any, id: str, full: bool) -> Any:
+    """One case of a test; those above a second of CPU belong to `make test-full`."""
+    return pytest.param(*values, id=id, marks=[pytest.mark.full] if full else [])
 
 
 POLICIES = [block for block in blocks() if block.language == "policy"]
@@ -118,7 +117,9 @@ def test_there_is_something_to_check() -> None:
     assert {page.name for page in PAGES} >= {"README.md", "tour.md", "model.md", "metrics.md", "write-a-policy.md"}
 
 
-@pytest.mark.parametrize("block", YAML, ids=[f"{block.page}:{block.line}" for block in YAML])
+@pytest.mark.parametrize(
+    "block", [case(one, id=f"{one.page}:{one.line}", full="aiconfigurator" in one.text) for one in YAML]
+)
 def test_yaml_loads_as_a_scenario_or_as_a_part_of_one(block: Block, tmp_path: Path) -> None:
     data = yaml.safe_load(block.text)
     if not {"routing-policy", "routing-scorers", "format"}.isdisjoint(data):
@@ -189,7 +190,18 @@ def _steps() -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize(("where", "words"), HEADWAY, ids=labels(HEADWAY))
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        case(
+            place,
+            words,
+            id=f"{place} {' '.join(words)}",
+            full="--ray" in words or words[1] in ("calibrate", "evolve"),
+        )
+        for place, words in HEADWAY
+    ],
+)
 def test_a_command_that_is_shown_runs(where: str, words: list[str], place: Path, headway: Run) -> None:
     arguments = ["examples/05_trace.jsonl" if word == "FILE" else word for word in words[1:]]
     if arguments[0] in ("run", "compare", "sweep", "plan"):
@@ -205,7 +217,9 @@ def test_a_make_target_that_is_shown_exists() -> None:
             assert words[1] in targets, f"{where}: make {words[1]}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+@pytest.mark.parametrize(
+    "page", [case(page, id=page.name, full=page.stem in ("README", "evolving", "hardware")) for page in PAGES]
+)
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, place: Path) -> None:
     code = _python(page.name)
     if not code:
@@ -214,20 +228,8 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path
         code = "\n".join(line for line in code.splitlines() if "to_pandas" not in line)
     tests = re.findall(r"^def (test_\w+)", code, re.MULTILINE)
     file = tmp_path / "page.py"
-    # Without the guard the processes of `compare` would run the page again.
-    main = "if __name__ == '__main__':\n    main()\n" + "\n".join(f"    {test}()" for test in tests)
-    file.write_text(_wrapped(code) + main, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(
-        [sys.executable, str(file)],
-        cwd=place,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    file.write_text("\n".join([code, *(f"{test}()" for test in tests)]), encoding="utf-8")
+    run_script(file, place)
 
 
 def _python(page: str) -> str:
