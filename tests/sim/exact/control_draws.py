@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from session_plans import Draws, pick
+from draws import Draws, pick
 
 Json = dict[str, Any]
 Drawn = dict[str, Callable[[Draws], Json]]
@@ -126,8 +126,8 @@ def bands(draws: Draws) -> Json:
         "weights": weights(draws),
         "share": pick(draws, "tokens", "requests"),
         "ttl": pick(draws, None, None, "1ms", "10ms", "40ms", "13.7ms"),
-        "band_capacity": pick(draws, None, None, 1, 4),
-        "capacity": pick(draws, None, None, 2, 6),
+        "band_capacity": pick(draws, None, None, 1, 3),
+        "capacity": pick(draws, None, None, 2, 4),
         "saturation": pick(draws, "utilization", "utilization", "concurrency", "concurrency", "never"),
         "queue_threshold": draws.between(1, 3),
         "kv_threshold": pick(draws, 0.1, 0.4, 0.8, 1),

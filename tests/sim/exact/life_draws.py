@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from session_plans import Draws, pick
+from draws import Draws, pick
+from headway.pool_view import PoolView
+from headway.types import PS_PER_SECOND, Scale
 
 Json = dict[str, Any]
+MS = PS_PER_SECOND // 1000
 SOON = ("0s", "1ms", "5ms", "137us", "23ms")
 WAITS: tuple[Any, ...] = (
     *SOON,
@@ -17,16 +20,9 @@ WAITS: tuple[Any, ...] = (
 KINDS = ("crash", "slow", "unreachable")
 DRAINS = ("wait", "immediate", "redirect")
 # Times of theirs are short here, so that something happens within a fraction of a second.
-SCALERS: tuple[Json, ...] = (
-    {"name": "erratic"},
-    {"name": "erratic"},
-    {"name": "queue-threshold"},
-    {"name": "target-utilization"},
-    {"name": "concurrency"},
-    {"name": "hpa"},
-    {"name": "slo-driven"},
-    {"name": "predictive"},
-    {"name": "kv-token"},
+SCALERS = (
+    *("erratic", "erratic", "absurd", "absurd", "queue-threshold", "target-utilization", "concurrency"),
+    *("hpa", "slo-driven", "predictive", "kv-token"),
 )
 
 
@@ -41,18 +37,20 @@ def pools(cluster: Json) -> list[Json]:
 
 def living(draws: Draws, found: Json) -> Json:
     """The scenario with instances that come and go."""
+    if "rate" in found["workload"]:  # long enough that the autoscaler looks often
+        found["workload"]["rate"] = pick(draws, "400/s", "200/s", "100/s")
     for pool in pools(found["cluster"]):
         count = pool.setdefault("instances", found["cluster"].get("instances", 8))
         pool["min_replicas"] = pick(draws, 0, 1, count)
         pool["max_replicas"] = count + pick(draws, 0, 1, 2)
-    found["policies"]["scaling"] = pick(draws, *SCALERS)["name"]
+    found["policies"]["scaling"] = pick(draws, *SCALERS)
     scaling: Json = {
-        "interval": pick(draws, "5ms", "20ms", "50ms", "7137us"),
+        "interval": pick(draws, "2ms", "5ms", "20ms", "7137us"),
         "window": pick(draws, "10ms", "100ms"),
         "provisioning": pick(draws, *WAITS),
         "model_load": pick(draws, *WAITS),
         "drain": {"mode": pick(draws, *DRAINS)},
-        "patience": pick(draws, "10ms", "5m", "5m"),
+        "patience": pick(draws, "10ms", "1s", "1s"),
     }
     if scaling["drain"]["mode"] == "wait" and pick(draws, False, True):
         scaling["drain"]["timeout"] = pick(draws, "1ms", "10ms", "100ms")
@@ -94,13 +92,24 @@ def fault(draws: Draws, cluster: Json) -> Json:
 class Erratic:
     """Goes up and down for no reason; after a while only up, so that all may end."""
 
-    def scale(self, pool: Any) -> Any:
-        from headway.types import Scale
-
-        if pool.now_ps > 500 * 10**9:
+    def scale(self, pool: PoolView) -> Scale:
+        if pool.now_ps > 500 * MS:
             return Scale(pool.maximum, "to get done")
-        number = pool.now_ps // 10**9 * 7 % 5 + pool.inflight % 3
+        number = pool.now_ps // MS * 7 % 5 + pool.inflight % 3
         return Scale(number % (pool.maximum + 2), "as it likes")
+
+
+class Absurd:
+    """Asks for numbers that no pool may have, and for others; after a while only for more, so that all may end."""
+
+    def scale(self, pool: PoolView) -> Scale:
+        if pool.now_ps > 200 * MS:
+            return Scale(10**6, "more")
+        wanted = (0, 10**6, 1, pool.maximum + 1, pool.replicas + 1, max(0, pool.replicas - 1), 2)
+        return Scale(wanted[(pool.now_ps // 10**8 + pool.inflight) % len(wanted)], "why not")
+
+
+OURS = {"erratic": Erratic, "absurd": Absurd}
 
 
 def life_traits(scenario: Json, result: Any) -> dict[str, bool]:

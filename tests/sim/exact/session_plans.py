@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
+from draws import Draws, pick
 from headway import hashing
 from headway.types import Path
 from headway.workload.sessions import Chain, Graph, Session, Turn
@@ -11,14 +12,6 @@ from headway.workload.traffic import NEVER, Retry, Sessions, Source
 
 Json = dict[str, Any]
 ROOM = 1000  # turns, more than any source has
-
-
-class Draws(Protocol):
-    def between(self, low: int, high: int) -> int: ...
-
-
-def pick(draws: Draws, *values: Any) -> Any:
-    return values[draws.between(0, len(values) - 1)]
 
 
 def plan(draws: Draws, unit_ps: int, longest: int) -> list[Json]:

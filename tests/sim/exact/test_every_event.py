@@ -1,24 +1,21 @@
-"""Blocks, ownership, tokens and times add up after every single event of random runs, and whoever breaks that is told.
+"""The watch raises when the engine breaks what must hold after every event.
 
-`watch` works all of it out from the requests themselves. The second half breaks one thing at a time in the engine: a
-watch that nothing alarms would prove nothing.
+`watch` works out from the requests themselves that blocks, ownership, tokens and times add up, and `exact_runs` has it
+watch every drawn scenario. Here one thing at a time is broken in the engine: a watch that nothing alarms would prove
+nothing.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
 
-import headway
-import pd_draws
-import session_plans
 import watch
-from headway.experiment.run import prepare, run_facts
+from drawn_scenarios import scattered
+from exact_runs import run
 from headway.flight import Flight
 from headway.sim.batching import Batching
 from headway.sim.handovers import Handovers
@@ -29,76 +26,6 @@ from headway.sim.loading import Loading
 from headway.sim.stepping import Stepping
 from headway.sim.store import Store
 from headway.sim.tiers import Tiers
-from test_exactness import COMMON, MODES, STORED, Json, Shedder, Witness, demand, run, scenarios, traits
-
-
-def watched(scenario: Json, leap: bool | str) -> tuple[headway.Result, watch.Watcher]:
-    """A drawn scenario, run under watch."""
-    given = {key: value for key, value in scenario.items() if key not in ("sessions", "shedder")}
-    given["leap"] = leap
-    own: Json = {}
-    if scenario["policies"]["routing"] == "witness":
-        given["policies"] = {stage: spec for stage, spec in scenario["policies"].items() if stage != "routing"}
-        own["routing"] = Witness()
-    if "shedder" in scenario:
-        own["admission"] = Shedder(*scenario["shedder"])
-    prepared = prepare(headway.Scenario.load(given), **own)
-    simulation = prepared.simulation()
-    watcher = watch.attach(simulation)
-    sessions = scenario.get("sessions")
-    recorder = simulation.run(prepared.traffic() if sessions is None else session_plans.traffic(sessions))
-    watcher.over()
-    result = headway.Result.of(prepared.resolved, recorder, simulation.stats, run_facts(prepared.scenario, simulation))
-    return result, watcher
-
-
-@pytest.mark.parametrize(
-    ("family", "examples"),
-    [
-        ("tiered", 75),
-        ("split", 75),
-        ("sessions", 15),
-        ("controlled", 15),
-        pytest.param("tiered", 3000, marks=pytest.mark.long),
-        pytest.param("split", 3000, marks=pytest.mark.long),
-        pytest.param("sessions", 500, marks=pytest.mark.long),
-        pytest.param("controlled", 500, marks=pytest.mark.long),
-        pytest.param("traced", 500, marks=pytest.mark.long),
-    ],
-)
-def test_everything_adds_up_after_every_event(family: str, examples: int, tmp_path: Path) -> None:
-    """The watch itself changes nothing: the run is the same byte by byte."""
-    seen: Counter[str] = Counter()
-
-    @settings(
-        max_examples=examples,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(scenarios(f"{family}, scattered", tmp_path))
-    def holds(scenario: Json) -> None:
-        note(f"headway.simulate({scenario!r})")
-        mode = MODES[seen["scenarios"] % len(MODES)]
-        result, watcher = watched(scenario, mode)
-        alone = run(scenario, mode)
-        assert result.to_json() == alone.to_json()
-        assert result.requests == alone.requests
-        assert watcher.events >= len(result.requests["arrival_ps"])
-        seen.update(["scenarios", *traits(scenario, result)])
-
-    holds()
-    if family == "tiered":
-        demand(seen, STORED, 0.1)
-        demand(seen, ("evict lfu", "evict priority", "gave up beside loads"), 0.03)
-        demand(seen, ("swap",), 0.01)
-    if family == "split":
-        demand(seen, pd_draws.SHOWN, 0.1)
-        demand(seen, ("handed over and not there", *COMMON), 0.03)
-
-
-# --- what the watch notices --------------------------------------------------------------------------------------
 
 Plain = Callable[..., Any]
 
@@ -292,22 +219,10 @@ BROKEN: list[tuple[str, Any, str, Any, str]] = [
 def test_the_watch_notices(
     family: str, owner: Any, method: str, wrong: Any, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the first of the drawn scenarios in which it can be noticed, and before the engine stumbles over it."""
+    """In the first of the drawn scenarios in which it shows, and before the engine stumbles over it."""
     plain = getattr(owner, method)
     monkeypatch.setattr(owner, method, lambda self, *given: wrong(plain, self, *given))
 
-    @settings(
-        max_examples=150,
-        phases=[Phase.generate],  # the first that fails will do
-        report_multiple_bugs=False,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(scenarios(f"{family}, scattered", tmp_path))
-    def holds(scenario: Json) -> None:
-        watched(scenario, True)
-
     with pytest.raises(watch.Broken, match=sentence):
-        holds()
+        for number in range(150):
+            run(scattered(family, number, tmp_path), look=watch.attach)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from session_plans import Draws, pick
+from draws import Draws, pick
 
 Json = dict[str, Any]
 OFFLOADS = ("lazy", "eager", "threshold")
@@ -21,11 +21,11 @@ def shared_prefixes(draws: Draws) -> Json:
     """More content that comes again than a GPU with room for one or two of the longest requests can keep."""
     prefix = draws.between(10, 60)
     return {
-        "requests": draws.between(15, 70),
+        "requests": draws.between(12, 40),
         "rate": pick(draws, "1000/s", "200/s", "100/s", "20/s"),
         "arrival": pick(draws, "constant", "poisson", {"process": "gamma", "cv": 3}),
         "prompt_tokens": {"dist": "uniform", "min": prefix, "max": 70},
-        "output_tokens": {"dist": "uniform", "min": 1, "max": pick(draws, 1, 5, 30)},
+        "output_tokens": {"dist": "uniform", "min": 1, "max": pick(draws, 1, 5, 20)},
         "prefix": {"groups": draws.between(2, 8), "tokens": prefix},
     }
 
