@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from conftest import ROOT, Run
+from command_line import capture_output, text_of
+from conftest import COMMAND, ROOT, SOURCE, Run
 from headway import __version__, cli, registry
 from headway.scenario import Scenario
 from headway.types import OUTCOMES, InvariantError
@@ -121,9 +122,11 @@ def test_run_json_says_first_what_was_run(headway: Run, scenario: str) -> None:
     assert document(headway("run", scenario, "--json", "--set", "leap=false")) == found
 
 
-def test_the_same_run_gives_the_same_bytes_whatever_the_hash_seed(headway: Run, scenario: str) -> None:
-    first = headway("run", scenario, "--json", PYTHONHASHSEED="1")
-    second = headway("run", scenario, "--json", PYTHONHASHSEED="2")
+def test_the_same_run_gives_the_same_bytes_in_another_process_whatever_the_hash_seed(
+    headway: Run, headway_process: Run, scenario: str
+) -> None:
+    first = headway("run", scenario, "--json")
+    second = headway_process("run", scenario, "--json", PYTHONHASHSEED="1")
     assert document(first)
     assert first.stdout == second.stdout
 
@@ -489,11 +492,9 @@ def test_ctrl_c_is_quiet(scenario: str, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_ctrl_c_ends_a_comparison_at_once(scenario: str) -> None:
-    command = [sys.executable, "-m", "headway.cli", "compare", scenario, "--set", "workload.requests=500000"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     child = subprocess.Popen(
-        command,
-        env=environment,
+        [*COMMAND, "compare", scenario, "--set", "workload.requests=500000", "--workers", "2"],
+        env={**os.environ, "PYTHONPATH": SOURCE},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -513,32 +514,32 @@ def test_ctrl_c_ends_a_comparison_at_once(scenario: str) -> None:
     assert (child.returncode, out, err) == (130, "", "")
 
 
-def test_a_reader_who_leaves_is_no_error() -> None:
-    command = f"PYTHONPATH={ROOT / 'src'} {sys.executable} -m headway.cli policies --json | head -n 1"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert not done.stderr
+def test_a_reader_who_leaves_is_no_error(headway_process: Run) -> None:
+    done = headway_process("policies", "--json", shell="| head -n 1")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize(
     ("redirection", "sentence"), [(">/dev/full", "stdout: cannot be written (No space"), (">&-", "stdout: is closed")]
 )
-def test_a_stdout_that_takes_nothing_is_a_sentence(redirection: str, sentence: str) -> None:
-    command = f"{shlex.quote(sys.executable)} -m headway.cli policies {redirection}"
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True, timeout=300, check=False)
+def test_a_stdout_that_takes_nothing_is_a_sentence(headway_process: Run, redirection: str, sentence: str) -> None:
+    done = headway_process("--version", shell=redirection)
     assert done.returncode == 2
     assert done.stderr.startswith(f"headway: {sentence}")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_closed_stderr_is_no_error(scenario: str) -> None:
-    command = f"{shlex.quote(sys.executable)} -m headway.cli run {shlex.quote(scenario)} 2>&-"
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(["sh", "-c", command], env=env, capture_output=True, timeout=300, check=False)
-    assert done.returncode == 0
+def test_wrong_input_is_status_2_of_the_process(headway_process: Run) -> None:
+    done = headway_process("frobnicate")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith('headway: Unknown command "frobnicate".')
+
+
+def test_a_closed_stderr_is_no_error(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)  # what the interpreter makes of a closed one
+    assert cli.status(["run", scenario]) == 0
+    assert cli.status(["run", scenario, "--set", "workload.rat=3"]) == 2
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_simulation(
@@ -615,29 +616,20 @@ def test_a_routing_policy_without_a_name_is_told(scenario: str, capsys: pytest.C
     assert "a policy's name is missing" in capsys.readouterr().err
 
 
-BAR = """
-import sys
-from headway import cli
-from headway.report import progress
-progress.PATIENCE_S = 0.0
-sys.exit(cli.status(sys.argv[1:]))
-"""
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 @pytest.mark.parametrize("words", [("run", "--json"), ("compare", "--policies", "random,round-robin", "--json")])
-def test_a_progress_bar_is_for_a_terminal_and_never_in_the_result(scenario: str, words: tuple[str, ...]) -> None:
+def test_a_progress_bar_is_for_a_terminal_and_never_in_the_result(
+    headway: Run, scenario: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.report.progress.PATIENCE_S", 0.0)
     verb, *options = words
-    command = [sys.executable, "-c", BAR, verb, scenario, *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"}
-    quiet = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    quiet = headway(verb, scenario, *options)
     assert not quiet.stderr
     ours, theirs = os.openpty()
     os.set_blocking(ours, False)
-    try:
-        shown = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=theirs, timeout=300, check=True)
-        assert (b"requests" if verb == "run" else b"policies") in os.read(ours, 1 << 16)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    assert shown.stdout.decode() == quiet.stdout
+    with os.fdopen(ours, "rb") as terminal, capture_output(ROOT, {"TERM": "xterm"}) as (out, _):
+        sys.stderr = os.fdopen(theirs, "w")
+        assert cli.status([verb, scenario, *options]) == 0
+        assert (b"requests" if verb == "run" else b"policies") in terminal.read(1 << 16)
+        sys.stderr.close()
+    assert text_of(out) == quiet.stdout
