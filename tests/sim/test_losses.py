@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import headway
-import test_exactness as drawn
+from drawn_policies import Witness
 from headway import Route
 from headway.types import HeadwayError, Scale
 from lived import BLOCK, MS, Told, lived, ms, requests, rows, scenario, states
@@ -263,7 +263,7 @@ def test_who_hears_of_an_instance_or_a_handover_sees_all_as_it_is_then(
     given["routers"] = {"count": routers, "sync_interval": "20ms"}
     given["scaling"] = {"interval": "33ms", "provisioning": "1ms", "drain": {"mode": "redirect"}}
     given["faults"] = [{"at": "77777us", "instance": "decode-0", "kind": "crash", "duration": "9ms"}]
-    result = lived(given, partial(Told, (33, 3), (99, 1), (165, 2)), routing=drawn.Witness)
+    result = lived(given, partial(Told, (33, 3), (99, 1), (165, 2)), routing=Witness)
     assert result.requests["outcome"] == ["completed"] * 9
     assert result.summary()["policy_metrics"]["decode.events"] > 40
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from headway.results.recorder import COMPLETED, IN_FLIGHT
 from headway.sim.clock import Simulation
@@ -124,23 +125,23 @@ class Tokens(Part):
             demand(said == counted, "{} says {} tokens found cached, it was {}.", stats.id, said, counted)
         for job in self.simulation.done:
             self.check_end(job)
+        for row in {job.row for job in event.after}:
+            self.check_record(row)
         rows = recorder.rows
-        for row, cached in self.found.items():
-            said = recorder.cached_tokens[row], recorder.loaded_tokens[row]
-            counted = cached, self.loaded[row]
-            demand(said == counted, "Request {} found (and loaded) {} tokens, the record says {}.", row, counted, said)
         demand(sum(recorder.cached_tokens[:rows]) == self.found_at.total(), "Tokens were found by nobody.")
-        for row in range(rows):
-            said = recorder.preemptions[row]
-            demand(
-                said == self.yielded[row],
-                "Request {} had to yield {} times, the record says {}.",
-                row,
-                self.yielded[row],
-                said,
-            )
+        demand(sum(recorder.preemptions[:rows]) == self.yielded.total(), "No request had to yield.")
         if event.name != "stop":
             self.check_totals()
+
+    def check_record(self, row: int) -> None:
+        recorder = self.simulation.recorder
+        said: Any = recorder.preemptions[row]
+        counted: Any = self.yielded[row]
+        demand(said == counted, "Request {} had to yield {} times, the record says {}.", row, counted, said)
+        if row in self.found:
+            said = recorder.cached_tokens[row], recorder.loaded_tokens[row]
+            counted = self.found[row], self.loaded[row]
+            demand(said == counted, "Request {} found (and loaded) {} tokens, the record says {}.", row, counted, said)
 
     def check_request(self, row: int, prompt: int) -> None:
         parts = self.found.get(row, 0) + self.computed[row] + self.later[row]
@@ -196,6 +197,7 @@ class Tokens(Part):
     def over(self) -> None:
         recorder, stats = self.simulation.recorder, self.simulation.stats
         for row, tokens in enumerate(recorder.output_tokens):
+            self.check_record(row)
             demand(
                 tokens == self.generated[row],
                 "Request {} got {} tokens, the record says {}.",

@@ -19,6 +19,9 @@ class Ownership(Part):
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
         self.travelling: dict[Job, Handover] = {}  # those that wait for blocks of another instance
+        self.open: dict[int, None] = {}  # requests that have come and not ended
+        self.came = 0
+        self.routed: Counter[int] = Counter()  # requests that have ended, by the instances that they were sent to
 
     def check(self, event: Event) -> None:
         simulation = self.simulation
@@ -26,7 +29,10 @@ class Ownership(Part):
         for job in event.after:
             jobs.setdefault(job.row, []).append(job)
         ending = Counter(job.row for job in simulation.done)
-        for row in range(simulation.recorder.rows):
+        recorder = simulation.recorder
+        self.open.update(dict.fromkeys(range(self.came, recorder.rows)))
+        self.came = recorder.rows
+        for row in self.open.keys() | jobs.keys() | ending.keys() | simulation.held.keys():
             self.check_row(row, jobs.get(row, []), ending[row], event)
         for job, handover in self.travelling.items():
             if job.awaits is None:
@@ -34,14 +40,17 @@ class Ownership(Part):
         self.travelling = {job: job.awaits for job in event.after if job.awaits is not None}
         self.check_incoming(event)
         self.check_instances()
+        for row in [row for row in self.open if recorder.finished_ps[row] >= 0 and not ending[row]]:
+            del self.open[row]
+            self.routed.update(at for at in (recorder.instance[row], recorder.prefill_instance[row]) if at >= 0)
 
     def check_instances(self) -> None:
         """Requests count at the instances that they were sent to, and as in flight there until they are over."""
         simulation, recorder = self.simulation, self.simulation.recorder
-        routed: Counter[int] = Counter()
+        routed = Counter(self.routed)
         in_flight: Counter[int] = Counter()
         ending = [job.row for job in simulation.done]
-        for row in range(recorder.rows):
+        for row in self.open:
             there, before = recorder.instance[row], recorder.prefill_instance[row]
             live = recorder.finished_ps[row] < 0 or row in ending
             routed[there] += 1
