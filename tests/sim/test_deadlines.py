@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -17,6 +16,7 @@ from headway.scenario import Scenario
 from headway.sim.clock import Simulation
 from headway.types import ADMIT, Delay, Path, Reject, Request
 from headway.workload.traffic import OpenLoop, Planned
+from searching import search, sized
 
 PREFILL, DECODE = 7, 100  # picoseconds a token and a step
 LEAPS: tuple[bool | str, ...] = (True, False, "random-cuts")
@@ -98,12 +98,14 @@ def scenarios(draw: st.DrawFn) -> tuple[list[Planned], int, int, tuple[int, int,
     return made, draw(st.integers(33, 80)), draw(st.integers(1, 5)), patience
 
 
-@settings(max_examples=400, deadline=None)
-@given(scenarios())
-def test_the_leap_equals_the_walk_when_clients_give_up_and_requests_are_put_off(given_) -> None:
-    requests, blocks, batch, patience = given_
-    found = [columns(run(requests, leap, blocks, batch, Patient(*patience))) for leap in LEAPS]
-    assert found[0] == found[1] == found[2]
+@sized(quick=80, full=400)
+def test_the_leap_equals_the_walk_when_clients_give_up_and_requests_are_put_off(examples: int) -> None:
+    def check(drawn: tuple[list[Planned], int, int, tuple[int, int, int]]) -> None:
+        requests, blocks, batch, patience = drawn
+        found = [columns(run(requests, leap, blocks, batch, Patient(*patience))) for leap in LEAPS]
+        assert found[0] == found[1] == found[2]
+
+    search(examples, check, scenarios())
 
 
 @pytest.mark.parametrize("leap", LEAPS)

@@ -6,7 +6,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headway
@@ -22,6 +21,7 @@ from headway.sim.instance import Instance
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.types import ClusterView, InstanceView, Path, Request, Route
 from headway.workload.traffic import OpenLoop, Planned
+from searching import search, sized
 from strategies import Affine
 
 LEAPS: tuple[bool | str, ...] = (True, False, "random-cuts")
@@ -77,7 +77,7 @@ def run(case: Case, leap: bool | str, delay: int | None) -> tuple[Believer, Simu
 @st.composite
 def cases(draw: st.DrawFn, follows: bool) -> Case:
     at, requests, paths = 0, [], [Path((key(GROUP, 0),), (60,))]
-    for row in range(draw(st.integers(2, 25))):
+    for row in range(draw(st.integers(2, 16))):
         at += draw(st.sampled_from([0, 7, 50, 100, 300, 1000]))
         stem = draw(st.sampled_from(paths))
         depth = draw(st.integers(0, len(stem.keys)))
@@ -86,7 +86,7 @@ def cases(draw: st.DrawFn, follows: bool) -> Case:
         path = Path((*stem.keys[:depth], key(PROMPT, row)), (*stem.ends[:depth], last + own)) if own else stem
         wait = draw(st.none() | st.none() | st.sampled_from([100, 500, 2000]))
         request = Request(row, at, path.tokens, path, deadline_ps=None if wait is None else at + wait)
-        output = draw(st.integers(1, 60))
+        output = draw(st.integers(1, 30))
         requests.append(Planned(request, output, key(OUTPUT, row)))
         said = path.tokens + draw(st.integers(0, output))
         paths.extend(
@@ -107,14 +107,16 @@ def cases(draw: st.DrawFn, follows: bool) -> Case:
     )
 
 
-@settings(max_examples=300, deadline=None)
-@given(cases(follows=True))
-def test_the_index_hears_the_same_however_steps_are_counted(case: Case) -> None:
-    found = []
-    for leap in LEAPS:
-        believer, simulation = run(case, leap, case.delay)
-        found.append((believer.log, {name: list(getattr(simulation.recorder, name)) for name in COLUMNS}))
-    assert found[0] == found[1] == found[2]
+@sized(quick=80, full=300)
+def test_the_index_hears_the_same_however_steps_are_counted(examples: int) -> None:
+    def check(case: Case) -> None:
+        found = []
+        for leap in LEAPS:
+            believer, simulation = run(case, leap, case.delay)
+            found.append((believer.log, {name: list(getattr(simulation.recorder, name)) for name in COLUMNS}))
+        assert found[0] == found[1] == found[2]
+
+    search(examples, check, cases(follows=True))
 
 
 Block = tuple[int, int]
@@ -148,9 +150,12 @@ def names(path: Path) -> list[Block]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
-@given(cases(follows=False), st.booleans())
-def test_the_index_forgets_what_was_evicted_when_the_word_comes(case: Case, leaps: bool) -> None:
+@sized(quick=80, full=300)
+def test_the_index_forgets_what_was_evicted_when_the_word_comes(examples: int) -> None:
+    search(examples, check_forgotten, cases(follows=False), st.booleans())
+
+
+def check_forgotten(case: Case, leaps: bool) -> None:
     EVICTED.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fleet_module, "Instance", Watched)
@@ -181,7 +186,7 @@ def test_a_router_that_hears_of_evictions_believes_less_than_one_that_does_not()
     """Caches far smaller than the index: without word of it, most of what is believed cached is long gone."""
     prefix = {"groups": 60, "tokens": 512}
     scenario = {
-        "workload": {"requests": 1500, "rate": "40/s", "prompt_tokens": 600, "output_tokens": 40, "prefix": prefix},
+        "workload": {"requests": 900, "rate": "40/s", "prompt_tokens": 600, "output_tokens": 40, "prefix": prefix},
         "cluster": {"instances": 4, "kv": {"gpu_blocks": 600}},
         "policies": {"routing": "prefix-affinity"},
     }

@@ -7,7 +7,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway import registry
@@ -22,6 +21,7 @@ from headway.sim.routers import SYNCED
 from headway.sim.setup import ClusterSetup, EngineSetup, RouterSetup
 from headway.types import ADMIT, ClusterView, Delay, Finished, FirstToken, InstanceView, Path, Request, Route, Routed
 from headway.workload.traffic import OpenLoop, Planned
+from searching import search, sized
 
 LEAPS: tuple[bool | str, ...] = (True, False, "random-cuts")
 EXACT = ("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens")
@@ -152,10 +152,10 @@ def cases(draw: st.DrawFn, plain: bool = False) -> Case:
     """Of any kind; a plain one has nothing that hides from the log what a router has counted or believes."""
     at = draw(st.sampled_from([0, 0, 1, 100, 250]))
     requests = []
-    for row in range(draw(st.integers(1, 25))):
+    for row in range(draw(st.integers(1, 14))):
         at += draw(st.sampled_from([0, 0, 7, 50, 100, 107, 300, 1000]))
         wait = draw(st.none() | st.none() | st.sampled_from([0, 7, 100, 107, 214, 500, 907, 2000]))
-        lengths = draw(st.integers(1, 100)), draw(st.integers(1, 30))
+        lengths = draw(st.integers(1, 100)), draw(st.integers(1, 15))
         requests.append(planned(row, at, *lengths, draw(st.integers(0, 2)), wait))
     polling = st.builds(Polling, st.sampled_from([7, 100, 130, 1000]), st.sampled_from([0, 1, 30, 350]))
     sync = draw(st.none() | st.sampled_from([1, 7, 50, 100, 300, 1000]))
@@ -182,9 +182,12 @@ def cases(draw: st.DrawFn, plain: bool = False) -> Case:
 # --- what the others know ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
-@given(cases())
-def test_every_field_of_every_router_is_the_same_however_steps_are_counted(case: Case) -> None:
+@sized(quick=60, full=300)
+def test_every_field_of_every_router_is_the_same_however_steps_are_counted(examples: int) -> None:
+    search(examples, check_modes, cases())
+
+
+def check_modes(case: Case) -> None:
     found = []
     for leap in LEAPS:
         done = run(case, leap)
@@ -225,11 +228,14 @@ class Counted:
         self.counts[event.instance.index] = [old + new for old, new in zip(counts, change, strict=True)]
 
 
-@settings(max_examples=200, deadline=None)
-@given(cases(plain=True))
-def test_a_router_knows_its_own_as_it_is_and_the_others_as_of_the_last_exchange(case: Case) -> None:
+@sized(quick=60, full=300)
+def test_a_router_knows_its_own_as_it_is_and_the_others_as_of_the_last_exchange(examples: int) -> None:
     """Told from the log of all events: nothing that another did at or after the last multiple of the interval is known,
     everything before it is, and prompts are learnt in the order in which they were sent."""
+    search(examples, check_known, cases(plain=True))
+
+
+def check_known(case: Case) -> None:
     done = run(case)
     predicted, interval = done.simulation.recorder.predicted_tokens, case.routers.sync
     known = 0  # events before this look, and the event that it was told with

@@ -7,7 +7,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headway
@@ -26,6 +25,7 @@ from headway.sim.polling import Polling
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.types import ADMIT, ClusterView, Delay, InstanceView, Path, Request, Route
 from headway.workload.traffic import OpenLoop, Planned
+from searching import search, sized
 from strategies import Affine
 
 LEAPS: tuple[bool | str, ...] = (True, False, "random-cuts")
@@ -119,10 +119,10 @@ def planned(row: int, at: int, prompt: int, output: int, wait: int | None, group
 def cases(draw: st.DrawFn, follows: bool) -> Case:
     at = draw(st.sampled_from([0, 0, 1, 100, 250]))
     requests = []
-    for row in range(draw(st.integers(1, 25))):
+    for row in range(draw(st.integers(1, 14))):
         at += draw(st.sampled_from([0, 0, 7, 50, 100, 107, 300, 1000]))
         wait = draw(st.none() | st.none() | st.sampled_from([0, 7, 100, 107, 214, 500, 907, 2000]))
-        lengths = draw(st.integers(1, 100)), draw(st.integers(1, 40))
+        lengths = draw(st.integers(1, 100)), draw(st.integers(1, 20))
         requests.append(planned(row, at, *lengths, wait, draw(st.integers(0, 2))))
     affine = st.builds(Affine, step=st.sampled_from([10, 50, 100]), a=st.integers(0, 2), d=st.integers(0, 1))
     return Case(
@@ -149,14 +149,16 @@ def short_windows() -> Any:
         yield
 
 
-@settings(max_examples=300, deadline=None)
-@given(cases(follows=True))
-def test_every_field_of_every_view_is_the_same_however_steps_are_counted(case: Case) -> None:
-    found = []
-    for leap in LEAPS:
-        logger, simulation = run(case, leap, case.polling)
-        found.append((logger.log, {name: list(getattr(simulation.recorder, name)) for name in COLUMNS}))
-    assert found[0] == found[1] == found[2]
+@sized(quick=80, full=300)
+def test_every_field_of_every_view_is_the_same_however_steps_are_counted(examples: int) -> None:
+    def check(case: Case) -> None:
+        found = []
+        for leap in LEAPS:
+            logger, simulation = run(case, leap, case.polling)
+            found.append((logger.log, {name: list(getattr(simulation.recorder, name)) for name in COLUMNS}))
+        assert found[0] == found[1] == found[2]
+
+    search(examples, check, cases(follows=True))
 
 
 # --- the poller that looks at every tick -----------------------------------------------------------------------
@@ -218,9 +220,12 @@ def busy_share(states: list[State], origin: int, tick: int, length: int) -> floa
     return busy / (tick - since)
 
 
-@settings(max_examples=300, deadline=None)
-@given(cases(follows=False), st.booleans())
-def test_a_view_shows_what_a_poller_would_have_written_down(case: Case, leaps: bool) -> None:
+@sized(quick=60, full=200)
+def test_a_view_shows_what_a_poller_would_have_written_down(examples: int) -> None:
+    search(examples, check_polled, cases(follows=False), st.booleans())
+
+
+def check_polled(case: Case, leaps: bool) -> None:
     STATES.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fleet_module, "Instance", Watched)

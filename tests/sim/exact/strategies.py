@@ -14,7 +14,7 @@ from headway.latency.fixed import Fixed
 from headway.sim.setup import TierSetup
 from headway.types import Path
 
-MAX_PROMPT = 120
+MAX_PROMPT = 80
 RequestTuple = tuple[int, Path, int, int]
 
 
@@ -144,10 +144,10 @@ def workloads(draw: DrawFn, grid: int) -> list[RequestTuple]:
     """Requests whose arrivals lie mostly on multiples of `grid`, where steps tend to end."""
     earlier: list[tuple[Path, int]] = []
     requests: list[RequestTuple] = []
-    longest = draw(st.sampled_from([60, 60, 20, 3]))
+    longest = draw(st.sampled_from([30, 30, 12, 3]))
     spread = draw(st.sampled_from([0, 1, 2, 5, 20]))
     at = 0
-    few, many = st.integers(1, 6), st.integers(6, 40)
+    few, many = st.integers(1, 6), st.integers(6, 24)
     for _ in range(draw(st.one_of(few, many, many))):
         at += grid * draw(st.integers(0, spread)) + draw(st.sampled_from([0, 0, 0, 1]))
         path = draw(prompts(earlier))

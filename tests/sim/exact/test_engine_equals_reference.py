@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 
 from drawn_engine import engine
+from draws import Searched
 from headway import hashing
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.clock import Simulation
@@ -19,6 +19,7 @@ from headway.sim.store import Store
 from headway.types import OUTCOMES, Path
 from headway.workload.traffic import Traffic
 from reference import ReferenceRun, open_loop, simulate
+from searching import search, search_until, sized
 from session_plans import plan, traffic
 from strategies import Affine, Scenario, adapted, coincidences, latencies, period, scenarios, stopped, tiered, twins
 
@@ -270,9 +271,6 @@ A_FASTER_STORE_IN_BETWEEN = Scenario(
     block_bytes=1,
 )
 
-fast = settings(max_examples=200, deadline=None, derandomize=True)
-thorough = settings(max_examples=3000, deadline=None, derandomize=True)
-
 
 def test_blocks_of_earlier_steps_are_hits_before_what_ends_with_the_run_leaves() -> None:
     check(COMPUTED_BEFORE_ITS_AUTHOR_LEAVES)
@@ -302,96 +300,74 @@ def test_each_block_comes_from_the_fastest_store_that_has_it() -> None:
     assert all(store.loaded for store in stores)
 
 
-@example(HITS_LOST_INSIDE_A_RUN)
-@example(HELD_BY_TURNS)
-@example(DUPLICATES_OUTLIVE_THE_CACHED_COPY)
-@fast
-@given(scenarios())
-def test_the_engine_gives_what_the_reference_gives(scenario: Scenario) -> None:
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(HITS_LOST_INSIDE_A_RUN, id="hits lost inside a run"),
+        pytest.param(HELD_BY_TURNS, id="held by turns"),
+        pytest.param(DUPLICATES_OUTLIVE_THE_CACHED_COPY, id="duplicates outlive the cached copy"),
+    ],
+)
+def test_the_engine_gives_what_the_reference_gives_where_it_once_did_not(scenario: Scenario) -> None:
     check(scenario)
 
 
-@fast
-@given(coincidences())
-def test_the_engine_gives_what_the_reference_gives_when_arrivals_and_ends_coincide(scenario: Scenario) -> None:
-    check(scenario)
+# --- drawn scenarios ---------------------------------------------------------------------------------------------
 
-
-@fast
-@given(twins())
-def test_the_engine_gives_what_the_reference_gives_on_prompts_computed_twice(scenario: Scenario) -> None:
-    check(scenario)
-
-
-@fast
-@given(stopped(st.one_of(scenarios(), twins())))
-def test_the_engine_gives_what_the_reference_gives_when_the_clock_stops(scenario: Scenario) -> None:
-    check(scenario)
-
-
-def test_the_engine_gives_what_the_reference_gives_with_adapters() -> None:
-    seen: Counter[str] = Counter()
-
-    @fast
-    @given(adapted(st.one_of(scenarios(), coincidences(), twins(), stopped(scenarios()))))
-    def holds(scenario: Scenario) -> None:
-        done = check(scenario)
-        came = [job for job in done.rows if job.request.adapter is not None and job.started >= 0]
-        wanted = len({(job.instance, job.request.adapter) for job in came})
-        seen["scenarios"] += 1
-        seen["loaded again"] += sum(one.loads for one in done.instances) > wanted
-        seen["preempted"] += any(job.preemptions for job in came)
-        seen["kept waiting"] += any(one.kept_waiting for one in done.instances)
-
-    holds()
-    rare = {
-        what: seen[what]
-        for what in ("loaded again", "preempted", "kept waiting")
-        if seen[what] < 0.1 * seen["scenarios"]
-    }
-    assert not rare, f"seen too rarely: {rare} of {seen}"
-
-
+FEW = 60  # examples in `make test`
 STORED = st.one_of(scenarios(), twins(), twins(), stopped(scenarios()), adapted(twins()))
-HAPPENED = ("stored", "loaded", "thrashed", "no room to load", "blocked", "all preempted", "gave way", "load cancelled")
+DRAWN = {
+    "of any kind": scenarios(),
+    "when arrivals and ends coincide": coincidences(),
+    "on prompts computed twice": twins(),
+    "when the clock stops": stopped(st.one_of(scenarios(), twins())),
+}
+HAPPENED = ("stored", "loaded", "thrashed", "no room to load", "blocked", "all preempted")
+HARDLY = ("gave way", "load cancelled")
 
 
-def test_the_engine_gives_what_the_reference_gives_with_stores_below_the_gpu() -> None:
-    seen: Counter[str] = Counter()
+@sized(quick=FEW, full=200)
+@pytest.mark.parametrize("kind", DRAWN)
+def test_the_engine_gives_what_the_reference_gives(kind: str, examples: int) -> None:
+    search(examples, check, DRAWN[kind])
 
-    @fast
-    @given(tiered(STORED))
-    def holds(scenario: Scenario) -> None:
+
+@sized(quick=FEW, full=200)
+def test_the_engine_gives_what_the_reference_gives_with_adapters(examples: int) -> None:
+    def check_adapters(scenario: Scenario) -> list[str]:
         done = check(scenario)
-        happened = {what for one in done.instances for what in one.seen}
-        for store in (store for one in done.instances for store in one.stores):
+        started = [job for job in done.rows if job.request.adapter is not None and job.started >= 0]
+        wanted = len({(job.instance, job.request.adapter) for job in started})
+        shown = {
+            "loaded again": sum(instance.loads for instance in done.instances) > wanted,
+            "preempted": any(job.preemptions for job in started),
+            "kept waiting": any(instance.kept_waiting for instance in done.instances),
+        }
+        return [name for name, holds in shown.items() if holds]
+
+    drawn = adapted(st.one_of(scenarios(), coincidences(), twins(), stopped(scenarios())))
+    search_until(examples, check_adapters, ("loaded again", "preempted", "kept waiting"), drawn, share=0.1)
+
+
+@sized(quick=FEW, full=200)
+def test_the_engine_gives_what_the_reference_gives_with_stores_below_the_gpu(examples: int) -> None:
+    def check_stores(scenario: Scenario) -> list[str]:
+        done = check(scenario)
+        shown = [name for instance in done.instances for name in instance.seen]
+        for store in (store for instance in done.instances for store in instance.stores):
             counts = {"stored": store.stored, "loaded": store.loaded, "thrashed": store.thrashed}
-            happened |= {what for what, count in counts.items() if count}
-        seen.update(["scenarios", *happened])
+            shown += [name for name, count in counts.items() if count]
+        return shown
 
-    # What is drawn depends on what else the process has imported: a draw that shows too little is followed by another.
-    rare: dict[str, int] = {}
-    for number in range(6):
-        (seed(number)(holds) if number else holds)()
-        rare = {what: seen[what] for what in HAPPENED if seen[what] < 4}
-        if not rare:
-            break
-    assert not rare, f"seen too rarely: {rare} of {seen}"
-
-
-class Drawn:
-    def __init__(self, draw: st.DrawFn) -> None:
-        self.draw = draw
-
-    def between(self, low: int, high: int) -> int:
-        return self.draw(st.integers(low, high))
+    wanted = HAPPENED if examples == FEW else (*HAPPENED, *HARDLY)
+    search_until(examples, check_stores, wanted, tiered(STORED))
 
 
 @st.composite
 def conversations(draw: st.DrawFn) -> tuple[Scenario, list[dict[str, Any]]]:
     """Sessions whose delays are whole steps, or none, in a cache that the longest just fit into, or do not."""
     latency = draw(latencies())
-    sessions = plan(Drawn(draw), period(latency), longest=60)
+    sessions = plan(Searched(draw), period(latency), longest=60)
     block_tokens = draw(st.sampled_from([1, 4, 16]))
     needed = -(-60 // block_tokens)
     scenario = Scenario(
@@ -410,54 +386,26 @@ def conversations(draw: st.DrawFn) -> tuple[Scenario, list[dict[str, Any]]]:
     return scenario, sessions
 
 
-def test_the_engine_gives_what_the_reference_gives_on_sessions() -> None:
-    seen: Counter[str] = Counter()
-
-    @fast
-    @given(conversations())
-    def holds(drawn: tuple[Scenario, list[dict[str, Any]]]) -> None:
+@sized(quick=FEW, full=200, long=3000)
+def test_the_engine_gives_what_the_reference_gives_on_sessions(examples: int) -> None:
+    def check_sessions(drawn: tuple[Scenario, list[dict[str, Any]]]) -> list[str]:
         rows = check(*drawn).rows
         names = [(job.request.session, job.request.turn) for job in rows]
         ends = {name: job.finished for name, job in zip(names, rows, strict=True)}
-        seen["sessions"] += 1
-        seen["at once"] += any(
-            ends.get((session, turn - 1)) == job.arrival for (session, turn), job in zip(names, rows, strict=True)
-        )
-        seen["again"] += len(set(names)) < len(names)
-        seen["preempted"] += any(job.preemptions for job in rows)
-        seen["cut off"] += any(job.outcome == "in_flight" for job in rows)
+        shown = {
+            "at once": any(
+                ends.get((session, turn - 1)) == job.arrival for (session, turn), job in zip(names, rows, strict=True)
+            ),
+            "again": len(set(names)) < len(names),
+            "preempted": any(job.preemptions for job in rows),
+            "cut off": any(job.outcome == "in_flight" for job in rows),
+        }
+        return [name for name, holds in shown.items() if holds]
 
-    holds()
-    rare = {
-        what: seen[what]
-        for what in ("at once", "again", "preempted", "cut off")
-        if seen[what] < 0.03 * seen["sessions"]
-    }
-    assert not rare, f"seen too rarely: {rare} of {seen}"
+    wanted = ("at once", "again", "preempted", "cut off")
+    search_until(examples, check_sessions, wanted, conversations(), share=0.03)
 
 
 @pytest.mark.long
-@thorough
-@given(
-    st.one_of(
-        scenarios(),
-        scenarios(),
-        coincidences(),
-        twins(),
-        stopped(scenarios()),
-        stopped(twins()),
-        adapted(scenarios()),
-        tiered(STORED),
-    )
-)
-def test_the_engine_gives_what_the_reference_gives_at_length(scenario: Scenario) -> None:
-    check(scenario)
-
-
-@pytest.mark.long
-@thorough
-@given(conversations())
-def test_the_engine_gives_what_the_reference_gives_on_sessions_at_length(
-    drawn: tuple[Scenario, list[dict[str, Any]]],
-) -> None:
-    check(*drawn)
+def test_the_engine_gives_what_the_reference_gives_on_thousands_of_scenarios() -> None:
+    search(3000, check, st.one_of(*DRAWN.values(), scenarios(), adapted(scenarios()), tiered(STORED)))
