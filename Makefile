@@ -10,8 +10,9 @@ WORKERS ?= 2
 CASES ?= base 50k 64-instances long-outputs mooncake
 RATIOS ?= pd tiers
 
-demo: $(VENV)/.installed  ## which routing policy serves the embedded workload best
-	$(BIN)/headway compare
+demo: $(VENV)/.installed  ## which routing policy serves the embedded conversations best: a table and a page
+	$(BIN)/headway compare --output runs/demo
+	$(BIN)/headway report runs/demo
 
 test: lint browser etcd  ## lint, strict types, layers, and the behaviour of every module
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not full and not live and not long"

@@ -13,7 +13,7 @@ import threading
 import typing
 from collections.abc import Callable, Iterable
 from math import isfinite
-from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
@@ -64,6 +64,11 @@ REPORTED = (
 )
 EVERYTHING = ("all",)  # of the exact signals
 
+# What a policy is in a comparison. A `policy` is worth choosing and runs unless the caller names others. An `extra`
+# policy seldom is: a variant of another one, or a rule for rare cases. A `control` shows one effect and is not for use.
+# A `template` has constants to search. These three run when the caller asks for all policies.
+Kind = Literal["policy", "extra", "control", "template"]
+
 
 class Bounds(msgspec.Struct, frozen=True):
     """The range of a numeric parameter: checked when a policy is built, and the range a search draws from."""
@@ -82,6 +87,7 @@ class Entry(msgspec.Struct, frozen=True):
     exact: tuple[str, ...]  # signals it reads that this router counts itself
     reported: tuple[str, ...]  # signals it reads that instances report
     oracle: bool  # asks for the truth, which no live router has
+    kind: Kind = "policy"
 
     @property
     def summary(self) -> str:
@@ -121,14 +127,15 @@ def policy(
     exact: Iterable[str] | None = None,
     reported: Iterable[str] | None = None,
     oracle: bool = False,
+    kind: Kind = "policy",
 ) -> Callable[[T], T]:
     """Declare a policy class: make it a dataclass and file it under its stage and name. A class of a file that is named
     by its path (`my_policy.py:MyPolicy`) is found by that alone and not filed. Who does not say which `reported`
     signals it reads gets them all; one that says so is refused the others. Who says nothing at all gets the tenants and
-    totals too, which others declare as `exact`."""
+    totals too, which others declare as `exact`. `kind` says whether it runs in a comparison that names no policies."""
 
     def register(cls: T) -> T:
-        entry = describe(stage, name, cls, exact=exact, reported=reported, oracle=oracle)
+        entry = describe(stage, name, cls, exact=exact, reported=reported, oracle=oracle, kind=kind)
         made = entry.make
         filed = not made.__module__.startswith(FROM_FILE)
         known = _look_up((stage, entry.name)) or entry
@@ -149,18 +156,22 @@ def describe(
     exact: Iterable[str] | None = None,
     reported: Iterable[str] | None = None,
     oracle: bool = False,
+    kind: Kind = "policy",
 ) -> Entry:
     """Make a class a policy, and return its entry without filing it."""
     made: type = dataclasses.dataclass(eq=False, repr=False)(cls)
     if stage not in METHODS and outside(made):
         raise HeadwayError(f"{cls.__name__}: {stage!r} is no stage for a policy of one's own.{suggest(stage, METHODS)}")
+    if kind not in get_args(Kind):
+        nearest = suggest(str(kind), get_args(Kind))
+        raise HeadwayError(f"{cls.__name__}: {shown(kind)} is not a kind of policy.{nearest}")
     reads = REPORTED if reported is None else tuple(reported)
     for signal in reads:
         if signal not in REPORTED:
             nearest = suggest(str(signal), REPORTED)
             raise HeadwayError(f"{cls.__name__}: instances report no signal {shown(signal)}.{nearest}")
     counts = tuple(exact) if exact is not None else EVERYTHING if reported is None else ()
-    entry = Entry(stage, canonical(name), made, counts, reads, oracle)
+    entry = Entry(stage, canonical(name), made, counts, reads, oracle, kind)
     setattr(made, "entry", entry)  # noqa: B010  (a class attribute that mypy cannot know)
     return entry
 

@@ -26,7 +26,7 @@ from headway.units import duration_ps, duration_text
 from headway.wording import cut, shown, suggest
 from headway.workload.spec import WorkloadSpec
 
-DEFAULT: Final = "shared-prefix-2026-11-15"
+DEFAULT: Final = "conversations-2026-11-17"
 STAGES: Final = tuple(overrides.DEFAULT_POLICIES)
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=10**12)]

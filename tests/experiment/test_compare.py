@@ -118,7 +118,8 @@ def test_a_mistake_in_a_library_is_told_at_the_line_that_called_it() -> None:
             return Route(yaml.safe_load("[")[request.id])
 
     with pytest.raises(
-        HeadwayError, match=r"^tests.test_compare\.py line \d+, in Fails\.route: ParserError: .*, at request 0\."
+        HeadwayError,
+        match=r"^tests.experiment.test_compare\.py line \d+, in Fails\.route: ParserError: .*, at request 0\.",
     ):
         headway.simulate(SCENARIO, routing=Fails())
 
@@ -360,7 +361,7 @@ def test_an_oracle_is_marked_and_never_best_unless_all_are() -> None:
 
 
 def test_policies_that_decide_alike_all_stay() -> None:
-    names = [name for name, _ in headway.compare(SCENARIO).ranked]
+    names = [name for name, _ in headway.compare(SCENARIO, "all").ranked]
     pairs = ["least-loaded-pair", "pair", "prefix-pair"]  # of which there are none to choose
     assert sorted([*names, *pairs]) == sorted(registry.names("routing"))
 

@@ -46,8 +46,8 @@ def test_admission_policies_are_compared_under_labels_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_all_policies_of_a_stage_run_where_none_are_named(stage: str) -> None:
-    found = headway.compare(SCENARIO, stage=stage, workers=1, overrides="workload.requests=20")
+def test_all_policies_of_a_stage_run_where_all_are_asked_for(stage: str) -> None:
+    found = headway.compare(SCENARIO, "all", stage=stage, workers=1, overrides="workload.requests=20")
     known = [name for name in registry.names(stage) if not name.endswith("pair")]  # which take a cluster that is split
     assert [name.partition("(")[0] for name, _ in sorted(found.ranked)] == sorted(known)
     for _, summary in found.ranked:

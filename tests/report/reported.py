@@ -15,7 +15,7 @@ from headway.results.result import Result
 from headway.types import PS_PER_SECOND
 
 HOSTILE = "<script>alert(1)</script>\"'&$title</style>"
-VOID = {"meta", "br", "line", "rect", "link", "img", "input"}
+VOID = {"meta", "br", "line", "rect", "link", "img", "input", "wbr"}
 POLICIES = ("round-robin", "lmetric", "weighted")
 SCENARIO: dict[str, Any] = {
     "name": "tenants",

@@ -150,7 +150,11 @@ def test_the_default_is_one_of_the_presets() -> None:
 
 def test_presets_stay_as_they_were_published() -> None:
     keys = {name: Scenario.load(name).key() for name in presets()}
-    assert keys == {"shared-prefix-2026-11": "04a6c42ea4a34dd4", "shared-prefix-2026-11-15": "bf531fa377dd8a1d"}
+    assert keys == {
+        "conversations-2026-11-17": "12cb415c9d1c3864",
+        "shared-prefix-2026-11": "04a6c42ea4a34dd4",
+        "shared-prefix-2026-11-15": "bf531fa377dd8a1d",
+    }
 
 
 def test_the_default_preset_is_served_by_a_card_that_was_measured() -> None:

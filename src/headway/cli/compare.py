@@ -22,6 +22,9 @@ def compare(
         str | None,
         Parameter(help="Policies, separated by commas: names, mappings as {name: weighted, scorers: {...}}, bundles."),
     ] = None,
+    everything: Annotated[
+        bool, Parameter(name="--all", negative="", help="Add variants, templates and controls to the usual policies.")
+    ] = False,
     stage: Annotated[
         str, Parameter(help="Whose policies are compared: admission, priority, flow, routing, scheduler or scaling.")
     ] = "routing",
@@ -44,9 +47,9 @@ def compare(
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Simulate a scenario under every policy of a stage, on all cores, and print them best first."""
+    """Compare policies of a stage on a scenario, on all cores, and rank them."""
     from headway.experiment.compare import compare as compare_policies
-    from headway.experiment.contenders import contenders
+    from headway.experiment.contenders import ALL, contenders
     from headway.experiment.notes import lost_prefixes, unmeasured, unscaled, unstruck
     from headway.report import terminal
     from headway.report.progress import CompareProgress
@@ -56,11 +59,14 @@ def compare(
         raise HeadwayError(
             f"--policies: says what is compared, and so does {next(iter(given))}; leave one of them out."
         )
+    if everything and policies is not None:
+        raise HeadwayError("--all: runs every policy of the stage, and --policies names some; leave one of them out.")
+    chosen = ALL if everything else policies
     loaded = choice.load(scenario)
     with CompareProgress(seeds) as progress:
         comparison = compare_policies(
             loaded,
-            policies,
+            chosen,
             stage=stage,
             by=by,
             seeds=seeds,
@@ -76,8 +82,13 @@ def compare(
     beside = [unscaled(loaded, stage == "scaling"), unstruck(loaded, (summary for _, summary in comparison.ranked))]
     beside.append(unmeasured(loaded))
     if stage == "routing":
-        beside.append(lost_prefixes(loaded.cluster, {one.name: one.spec for one in contenders(loaded, policies)}))
+        beside.append(lost_prefixes(loaded.cluster, {one.name: one.spec for one in contenders(loaded, chosen)}))
     for said in beside:
         if said is not None:
             say(said)
-    return comparison.summary(per) if as_json else Page([terminal.comparison_report(comparison, per)])
+    if as_json:
+        return comparison.summary(per)
+    parts = [terminal.comparison_report(comparison, per)]
+    if chosen is None and (more := len(contenders(loaded, ALL, stage)) - len(contenders(loaded, None, stage))):
+        parts.append(f"{more} more with --all: variants, templates and controls.")
+    return Page(parts)

@@ -17,7 +17,7 @@ from headway.evolve.readable import readable
 from headway.evolve.replicates import Gain, over, over_baseline
 from headway.evolve.selection import Selection, select
 from headway.evolve.suite import HELD_OUT, Suite
-from headway.experiment.contenders import contenders, stage_label
+from headway.experiment.contenders import ALL, contenders, stage_label
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
 from headway.scenario import Scenario
@@ -139,7 +139,7 @@ def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> l
     for spec in ALWAYS:
         label = stage_label("routing", spec)
         found.append(("built-in", label, Bundle(label, {**baseline, "routing": spec})))
-    for one in contenders(scenario, builtins, stage):
+    for one in contenders(scenario, ALL if builtins is None else builtins, stage):
         kind = "oracle" if one.oracle else "built-in"
         found.append((kind, one.name, Bundle(one.name, {**baseline, **one.policies})))
     first: dict[str, tuple[str, str, Bundle]] = {}

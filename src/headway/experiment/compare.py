@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headway import registry
 from headway.experiment.batch import Job, strange
-from headway.experiment.contenders import WHERE, Contender, contenders, copied
+from headway.experiment.contenders import WHERE, Contender, contenders, copied, place_of
 from headway.experiment.means import mean_summary
 from headway.experiment.notes import COPIES, moves_prefixes, pairs_by_prefix
 from headway.experiment.paired import Noise, paired_rows
@@ -47,6 +47,7 @@ class Comparison(Struct, frozen=True):
     baseline: str | None = None
     paired: list[Json] | None = None
     runs: dict[str, list[Json]] = {}
+    aside: dict[str, str] = {}  # templates and controls of a comparison of all policies: ranked last, never the best
 
     @property
     def best(self) -> str:
@@ -68,7 +69,13 @@ class Comparison(Struct, frozen=True):
             "stage": self.stage,
             "by": self.by,
             "policies": [
-                {"name": name, "oracle": name in self.oracles, "summary": summary} for name, summary in self.ranked
+                {
+                    "name": name,
+                    "kind": self.aside.get(name, "policy"),
+                    "oracle": name in self.oracles,
+                    "summary": summary,
+                }
+                for name, summary in self.ranked
             ],
             "best": self.best,
             "verdict": self.verdict,
@@ -109,8 +116,11 @@ def compare(
     trace: str = "minimal",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Run a scenario under each policy of a stage (all of them unless `policies` says which) and rank what came out.
-    Stages are admission, priority, flow, routing, scheduler and scaling; the scenario's policies hold for the others.
+    """Run a scenario under several policies of a stage and rank the results. Stages are admission, priority, flow,
+    routing, scheduler and scaling; the scenario's policies hold for the others.
+
+    Without `policies` these are the stage's policies that are worth choosing and the scenario's own. `policies="all"`
+    adds variants of these, and behind them templates and controls, which are never called the best.
 
     Best is, where the scenario has an SLO, the largest share of requests within it, then the lowest p99 of TTFT;
     without one the fewest requests lost, then the lowest mean of E2E. `by` names a figure of the summary to rank by
@@ -167,7 +177,10 @@ def _begin(output: Path, resolved: Json, found: list[Contender], stage: str, see
     study.remove_runs(output)
     study.clear_parts(output)
     names = study.folders([one.name for one in found])
-    entries = [study.run_entry(name, one.name, one.oracle, seeds=seeds) for name, one in zip(names, found, strict=True)]
+    entries = [
+        study.run_entry(name, one.name, one.oracle, seeds=seeds, aside=one.aside)
+        for name, one in zip(names, found, strict=True)
+    ]
     study.write(output, "comparison", resolved, entries, stage=stage, verdict=study.UNFINISHED, baseline=baseline)
     return entries
 
@@ -213,15 +226,18 @@ def _judged(
     measured: bool,
 ) -> Comparison:
     several = len(runs[baseline]) > 1
+    aside = {one.name: one.aside for one in found if one.aside is not None}
     ranked = rank([(name, mean_summary(its)) for name, its in runs.items()], by)
+    ranked.sort(key=lambda pair: place_of(aside.get(pair[0])))
+    choices = [pair for pair in ranked if pair[0] not in aside]
     oracles = tuple(one.name for one in found if one.oracle)
     noise = Noise(runs) if several else None
     plain = baseline if measured else PLAIN[stage]
-    said = verdict(ranked, resolved, oracles, by, plain, noise)
+    said = verdict(choices, resolved, oracles, by, plain, noise)
     if stage == "scaling" and by is None:
-        said += saving(ranked, resolved, plain, noise)
+        said += saving(choices, resolved, plain, noise)
     rows = paired_rows(runs, baseline, by) if several else None
-    return Comparison(resolved, ranked, said, oracles, by, stage, len(runs[baseline]), baseline, rows, runs)
+    return Comparison(resolved, ranked, said, oracles, by, stage, len(runs[baseline]), baseline, rows, runs, aside)
 
 
 def with_copies(resolved: Json) -> Json:

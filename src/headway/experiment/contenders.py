@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from hashlib import blake2b
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.json import encode as to_json
@@ -23,6 +23,8 @@ from headway.types import HeadwayError, Json
 from headway.wording import one_line, shown, suggest
 
 WHERE = "policies"
+ALL: Final = "all"  # instead of names: every policy of the stage
+ASIDE: Final = ("template", "control")  # kinds that rank behind the others when all policies run, in this order
 BUNDLES = (".yaml", ".yml")  # how the names of their files end
 PARTS = {"filters": "filter", "policies": "admission"}  # parameters that are lists of policies: of which stage
 
@@ -35,6 +37,7 @@ class Contender(Struct, frozen=True):
     oracle: bool
     stage: str = "routing"
     beside: Json = {}  # the policies of other stages that come with it, where it is a bundle
+    aside: str | None = None  # its kind, if it is one of `ASIDE` and runs only because all policies do
 
     @property
     def policies(self) -> Json:
@@ -43,14 +46,19 @@ class Contender(Struct, frozen=True):
 
 
 def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing") -> list[Contender]:
-    """All policies of a stage, or those given. Where one is named without parameters, the scenario's for it hold."""
+    """The policies of a stage that are worth choosing and the scenario's own, `ALL` of the stage, or those given. Where
+    one is named without parameters, the scenario's for it hold."""
     if stage not in STAGES:
         raise HeadwayError(f"stage: no stage of policies is called {shown(stage)}.{suggest(stage, STAGES)}")
     own = getattr(scenario.policies, stage)
     pairs = scenario.cluster.disaggregated()  # else there are none to choose
     own_name, _ = registry.split(own, f"policies.{stage}")
-    if policies is None:
-        names: list[Any] = [entry.name for entry in registry.entries(stage) if _stands_alone(entry, pairs)]
+    aside: dict[str, str] = {}
+    whole = isinstance(policies, str) and policies.strip() == ALL
+    if whole or policies is None:
+        entries = [entry for entry in registry.entries(stage) if _stands_alone(entry, pairs)]
+        names: list[Any] = [entry.name for entry in entries if whole or entry.kind == "policy"]
+        aside = {entry.name: entry.kind for entry in entries if entry.kind in ASIDE}
         chosen = names if registry.canonical(own_name) in names else [own, *names]
     else:
         chosen = references.absolute(each(policies))
@@ -61,7 +69,8 @@ def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing")
     for spec in chosen:
         one = _one(stage, spec, own)
         name = _distinct(one.name, [other.name for other in found])
-        found.append(replace(one, name=name, stage=stage))
+        kind = aside.get(spec) if isinstance(spec, str) and spec != registry.canonical(own_name) else None
+        found.append(replace(one, name=name, stage=stage, aside=kind))
     return found
 
 
@@ -81,6 +90,11 @@ def _bundled(stage: str, bundle: Bundle) -> Contender:
     beside = {one: spec for one, spec in bundle.policies.items() if one != stage}
     oracle = any(registry.declared(one).oracle for one in made)
     return Contender(bundle.name, bundle.policies[stage], oracle, stage, beside)
+
+
+def place_of(aside: str | None) -> int:
+    """Where runs rank when all policies run: those to choose among, whose kind is None here, then the kinds aside."""
+    return 0 if aside is None else 1 + ASIDE.index(aside)
 
 
 def copied(one: Contender) -> Contender:

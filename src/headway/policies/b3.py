@@ -77,7 +77,7 @@ class LMetric(Believer):
         return Route(view.id, "", hits[view.index] * size, None, card)
 
 
-@policy("routing", "load-only", exact=["inflight"], reported=())
+@policy("routing", "load-only", exact=["inflight"], reported=(), kind="control")
 class LoadOnly:
     """Minimises requests in flight and looks at neither cache nor session: the control for `lmetric`.
 
@@ -89,7 +89,7 @@ class LoadOnly:
         return Route(least_loaded(cluster.instances).id)
 
 
-@policy("routing", "sticky", exact=["inflight"], reported=())
+@policy("routing", "sticky", exact=["inflight"], reported=(), kind="control")
 class Sticky(Binds):
     """Binds a session to the instance with the fewest requests when it is first seen, and never lets go of it.
 
@@ -177,7 +177,13 @@ class Unified(Believer, Binds):
         return {"unified_stayed": self.stayed, "unified_fell_back": self.fell_back, "unified_ties": self.rotation.ties}
 
 
-@policy("routing", "lmetric-plus-one", exact=["inflight", "pending_prefill_tokens", "prefix_index"], reported=())
+@policy(
+    "routing",
+    "lmetric-plus-one",
+    exact=["inflight", "pending_prefill_tokens", "prefix_index"],
+    reported=(),
+    kind="extra",
+)
 class LMetricPlusOne(LMetric):
     """Minimises prefill tokens times the batch this request would make: LMetric as it was published.
 

@@ -34,7 +34,7 @@ class RoundRobin:
         return Route(instances[count % len(instances)].id)
 
 
-@policy("routing", "random", reported=())
+@policy("routing", "random", reported=(), kind="extra")
 class Random:
     """Sends each request to an instance drawn uniformly from a seeded stream.
 
@@ -61,7 +61,7 @@ class LeastLoaded:
         return Route(least_loaded(cluster.instances).id)
 
 
-@policy("routing", "always-busiest", exact=["inflight"], reported=())
+@policy("routing", "always-busiest", exact=["inflight"], reported=(), kind="control")
 class AlwaysBusiest:
     """Sends each request to the instance with the most requests in flight: a pathological control.
 
@@ -75,7 +75,7 @@ class AlwaysBusiest:
         return Route(instances[loads.index(max(loads))].id)
 
 
-@policy("routing", "prefix-affinity", exact=["inflight", "prefix_index"], reported=())
+@policy("routing", "prefix-affinity", exact=["inflight", "prefix_index"], reported=(), kind="extra")
 class PrefixAffinity(Believer):
     """Sends a prompt to an instance believed to hold all of its full blocks, and otherwise to the least loaded one.
 
@@ -104,7 +104,7 @@ class PrefixAffinity(Believer):
         return Route(least_loaded(instances).id, "least loaded")
 
 
-@policy("routing", "least-kv", reported=["kv_used"])
+@policy("routing", "least-kv", reported=["kv_used"], kind="extra")
 class LeastKv:
     """Sends each request to the instance with the lowest KV-cache utilisation.
 

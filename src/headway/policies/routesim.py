@@ -27,7 +27,7 @@ def least_outstanding(instances: Sequence[InstanceView]) -> InstanceView:
     return instances[loads.index(min(loads))]
 
 
-@policy("routing", "least-outstanding", exact=["routed_since_report"], reported=["queued", "running"])
+@policy("routing", "least-outstanding", exact=["routed_since_report"], reported=["queued", "running"], kind="extra")
 class LeastOutstanding:
     """Sends each request to the instance with the fewest queued and running requests.
 
@@ -40,7 +40,13 @@ class LeastOutstanding:
         return Route(least_outstanding(cluster.instances).id)
 
 
-@policy("routing", "prefix-aware", exact=["prefix_index", "routed_since_report"], reported=["queued", "running"])
+@policy(
+    "routing",
+    "prefix-aware",
+    exact=["prefix_index", "routed_since_report"],
+    reported=["queued", "running"],
+    kind="extra",
+)
 class PrefixAware(Believer):
     """Weighs having the request's shared prefix cached, yes or no, against load.
 
@@ -138,7 +144,7 @@ class SessionAffinity(Binds):
         return Route(least_outstanding(cluster.instances).id, "first sight")
 
 
-@policy("routing", "cost-escalation", reported=["queued", "kv_used"])
+@policy("routing", "cost-escalation", reported=["queued", "kv_used"], kind="extra")
 class CostEscalation:
     """Charges an instance for each request it gets, lets the charges fade, and picks the cheapest.
 

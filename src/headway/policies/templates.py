@@ -71,7 +71,7 @@ def compile_template(stage: str, name: str, source: str) -> Entry:
             raise HeadwayError(f"{name}: {one.name}: a policy has that already; choose another name.")
         members[one.name] = float(one.default)
     made = type(name, (Template, STAGES[stage]), members)
-    return describe(stage, name, made, exact=program.exact, reported=program.reported)
+    return describe(stage, name, made, exact=program.exact, reported=program.reported, kind="template")
 
 
 TEMPLATES: Final = {(stage, name): source for stage in STAGES for name, source in sources(f"templates/{stage}")}

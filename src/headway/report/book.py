@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 import msgspec
 
@@ -38,7 +37,7 @@ class Book:
         """A policy's name with its colour before it, where charts show it."""
         colour = self.colours.get(label)
         mark = f'<span class="key" style="background:{colour}"></span>' if colour and len(self.colours) > 1 else ""
-        return html.Markup(mark + escape(label))
+        return html.unbroken(label, mark)
 
 
 def figure(name: str, title: str, chart: Json) -> str:

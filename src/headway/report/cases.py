@@ -13,7 +13,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from headway.experiment.contenders import stage_label
+from headway.experiment.contenders import place_of, stage_label
 from headway.experiment.verdict import verdict
 from headway.overrides import DEFAULT_POLICIES
 from headway.report.reproduce import again, policy_of
@@ -36,6 +36,7 @@ class Case(Struct):
     source: Result | Path
     oracle: bool = False
     vary: Json = {}
+    aside: str | None = None  # template or control, if it ranks behind the others
 
     def result(self) -> Result:
         return self.source if isinstance(self.source, Result) else Result.load(self.source)
@@ -78,14 +79,14 @@ def _study(folder: Path) -> Cases:
     for one in found["runs"]:
         scenario, summary = glance(folder / one["folder"])
         label, oracle, vary = one["label"], one.get("oracle", False), one.get("vary") or {}
-        cases.append(Case(label, scenario, summary, folder / one["folder"], oracle, vary))
+        cases.append(Case(label, scenario, summary, folder / one["folder"], oracle, vary, one.get("aside")))
     if not cases:
         raise HeadwayError(f"{folder}: holds no runs; `headway compare -o` and `headway sweep -o` write some.")
     seeds = max(one.get("seeds") or 1 for one in found["runs"])
     kind, stage, vary = found["kind"], found.get("stage") or "routing", found.get("vary") or {}
     if kind == "comparison":
-        ranked = rank([(case.label, case.summary) for case in cases])
-        cases.sort(key=lambda case: [name for name, _ in ranked].index(case.label))
+        order = [name for name, _ in rank([(case.label, case.summary) for case in cases])]
+        cases.sort(key=lambda case: (place_of(case.aside), order.index(case.label)))
     command = again(kind, [(case.label, case.scenario, case.folder) for case in cases], stage, vary, seeds)
     baseline = found.get("baseline")
     return Cases(

@@ -67,6 +67,7 @@ def document(entry: Entry) -> Json:
             for parameter in entry.parameters
         ],
         "signals": {"exact": list(entry.exact), "reported": list(entry.reported)},
+        "kind": entry.kind,
         "oracle": entry.oracle,
         "default": is_default(entry),
     }
@@ -110,6 +111,7 @@ def listing(found: Sequence[Entry]) -> RenderableType:
 
 def marks(entry: Entry) -> str:
     words = [word for word, holds in (("default", is_default(entry)), ("oracle", entry.oracle)) if holds]
+    words += [] if entry.kind == "policy" else [entry.kind]
     return f"({', '.join(words)}) " if words else ""
 
 

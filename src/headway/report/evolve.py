@@ -13,8 +13,9 @@ from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.readable import readable
 from headway.evolve.replicates import Gain
 from headway.evolve.selection import SHOWN
+from headway.report.labels import wrap
 from headway.report.progress import Bar
-from headway.report.terminal import GAP, table
+from headway.report.terminal import GAP, label_column, table
 
 CHOSEN = "▸"
 NAME_AT_MOST = 34
@@ -92,7 +93,7 @@ def _held_out(found: Conclusion) -> list[Any]:
     many = f"{len(workloads)} workload{'s' * (len(workloads) != 1)} under {seeds} paired seed{'s' * (seeds != 1)}"
     head = f"Held out: {many}, means ± 95 % intervals"
     made = table("policy", "gain over\nbaseline", "least in\na workload", "winner ahead\nby points", gap=2)
-    made.columns[0].max_width, made.columns[0].no_wrap, made.columns[0].overflow = NAME_AT_MOST, False, "fold"
+    label_column(made, 0, NAME_AT_MOST)
     for one in found.contestants:
         made.add_row(_named(one), *_cells(one))
     return [Text(head, style="bold"), "", made]
@@ -100,7 +101,7 @@ def _held_out(found: Conclusion) -> list[Any]:
 
 def _named(one: Contestant) -> Text:
     told = {"winner": f"{CHOSEN} {one.name}", "baseline": f"{one.name} (baseline)", "oracle": f"{one.name} (oracle)"}
-    return Text(told.get(one.kind, one.name))
+    return Text(wrap(told.get(one.kind, one.name), NAME_AT_MOST))
 
 
 def _cells(one: Contestant) -> list[str]:

@@ -11,6 +11,7 @@ from html import escape
 from importlib import resources
 from string import Template
 
+from headway.report.labels import LONGEST, words
 from headway.results.store import clean
 from headway.types import HeadwayError
 
@@ -83,6 +84,18 @@ def said(sentence: str) -> str:
 def details(title: str, *parts: str) -> str:
     """What opens when it is asked for."""
     return f"<details><summary>{escape(title)}</summary>{''.join(parts)}</details>"
+
+
+def unbroken(label: str, sign: str = "") -> Markup:
+    """A label that a browser breaks between its words and not at a hyphen inside a name; `sign` is HTML that stays
+    before the first word."""
+    first, *others = words(label) or [""]
+    spans = [_word(first, sign), *(_word(word) for word in others)]
+    return Markup("<wbr>".join(spans))
+
+
+def _word(word: str, sign: str = "") -> str:
+    return sign + escape(word) if len(word) > LONGEST else f'<span class="word">{sign}{escape(word)}</span>'
 
 
 def text(given: str) -> str:

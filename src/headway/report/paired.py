@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from headway.experiment.compare import Comparison
 from headway.experiment.paired import NOISE, SAME, SHARE
 from headway.experiment.verdict import has_slo, written
-from headway.report.terminal import GAP, NAME_AT_LEAST, NAME_AT_MOST, number, table
+from headway.report.labels import Fitted, wrap
+from headway.report.terminal import GAP, label_column, number, table
 from headway.types import Json
 
 POINTS: Final = (SHARE, "cache.token_hit_ratio")  # shares, whose differences are told in percentage points
@@ -35,38 +35,21 @@ Shown = tuple[str, str]  # a figure's path and its heading
 def differences(found: Comparison) -> RenderableType:
     """One row a policy, but for the baseline."""
     head = f"Differences from {found.baseline} under the same {found.seeds} seeds, mean ± 95 % interval:"
-    return Group(Text(head), "", _Differences(found))
+    first = "goodput\npoints" if has_slo(found.scenario) else "served\npoints"
+    shown = [(path, heading or first) for path, heading in FIGURES]
+    if found.by is not None and all(path != found.by for path, _ in shown):
+        shown.insert(0, (found.by, "\n".join(found.by.rsplit(".", 1))))
+    names = [name for name, _ in found.ranked]
+    return Group(Text(head), "", Fitted(names, shown, lambda some, width: _table(found, some, width)))
 
 
-class _Differences:
-    """In a narrow terminal the last figures go."""
-
-    def __init__(self, found: Comparison) -> None:
-        self.found = found
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        by = self.found.by
-        first = "goodput\npoints" if has_slo(self.found.scenario) else "served\npoints"
-        shown = [(path, heading or first) for path, heading in FIGURES]
-        if by is not None and all(path != by for path, _ in shown):
-            shown.insert(0, (by, "\n".join(by.rsplit(".", 1))))
-        wide = options.update(max_width=10_000)
-        while len(shown) > 1:
-            rest = Measurement.get(console, wide, _table(self.found, shown, 1)).maximum - 1
-            if rest + NAME_AT_LEAST <= options.max_width:
-                break
-            shown.pop()
-        yield _table(self.found, shown, NAME_AT_MOST)
-
-
-def _table(found: Comparison, shown: Sequence[Shown], name_width: int) -> Table:
+def _table(found: Comparison, shown: Sequence[Shown], width: int) -> Table:
     made = table("policy" if found.stage == "routing" else found.stage, *(heading for _, heading in shown), gap=1)
-    names = made.columns[0]
-    names.max_width, names.no_wrap, names.overflow = name_width, False, "fold"
+    label_column(made, 0, width)
     rows = {(row["policy"], row["figure"]): row for row in found.paired or []}
     for name, _ in found.ranked:
         if name != found.baseline:
-            made.add_row(Text(name), *(_cell(rows[(name, path)]) for path, _ in shown))
+            made.add_row(Text(wrap(name, width)), *(_cell(rows[(name, path)]) for path, _ in shown))
     return made
 
 

@@ -10,11 +10,12 @@ from rich.text import Text
 
 from headway.experiment.notes import note
 from headway.experiment.verdict import has_slo, written
-from headway.report.terminal import GAP, NAME_AT_MOST, facts, hours, money, number, percent, span, table, title
+from headway.report.terminal import GAP, facts, hours, money, number, percent, span, table, title
 
 LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"), ("queue wait", "queue_wait"))
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 GROUPS_AT_MOST = 8  # tenants that a terminal shows
+GROUP_WIDTH = 24  # characters of a tenant's name
 
 
 def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:
@@ -40,7 +41,7 @@ def groups(name: str, found: Sequence[Mapping[str, Any]], slo: bool) -> Renderab
     served = "goodput\nshare" if slo else "served\nshare"
     headings = ("requests\n", "TTFT ms\nmean", "\np99", "TPOT ms\np99", "E2E ms\nmean", served, "cache\nhits")
     made = table(name, *headings, gap=1)
-    made.columns[0].max_width, made.columns[0].overflow = NAME_AT_MOST - 4, "ellipsis"
+    made.columns[0].max_width, made.columns[0].overflow = GROUP_WIDTH, "ellipsis"
     for one in shown:
         latency = one["latency"]
         made.add_row(

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from headway.experiment.grid import names
 from headway.experiment.sweep import Sweep
-from headway.report.terminal import GAP, Column, money, number, percent, table, title
+from headway.report.labels import FIGURES, LONGEST, Fitted, least_width, wrap
+from headway.report.terminal import BEST, GAP, Column, label_column, money, number, percent, table, title
 from headway.results.ranking import direction, value
 from headway.types import Json
 
-BEST = "▸"  # before the best of a column
 VALUE_AT_MOST = 24  # characters of a value in a line
 FEWEST = 3  # figures, however narrow the terminal is
 
@@ -27,7 +26,8 @@ def report(found: Sweep) -> RenderableType:
     seeds = f", {found.seeds} seeds each, of which these are the means" if found.seeds > 1 else ""
     count = len(found.points)
     many = f"{count:,} point{'s' * (count != 1)}{seeds}; {BEST} marks the best of a column."
-    return Group(_title(found, stages), Text(many), "", _Grid(found), "", Text(found.verdict))
+    grid = Fitted((), _figures(found), lambda shown, _: _grid(found, shown), fewest=FEWEST)
+    return Group(_title(found, stages), Text(many), "", grid, "", Text(found.verdict))
 
 
 def _title(found: Sweep, stages: Sequence[str]) -> RenderableType:
@@ -58,34 +58,23 @@ def _figures(found: Sweep) -> list[Column]:
     ]
 
 
-class _Grid:
-    """In a narrow terminal the last figures go; what was varied stays."""
-
-    def __init__(self, found: Sweep) -> None:
-        self.found = found
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown = _figures(self.found)
-        wide = options.update(max_width=10_000)
-        while len(shown) > FEWEST:
-            if Measurement.get(console, wide, _grid(self.found, shown)).maximum <= options.max_width:
-                break
-            shown.pop()
-        yield _grid(self.found, shown)
-
-
 def _grid(found: Sweep, shown: Sequence[Column]) -> Table:
     axes = found.axes
     made = table(*names(axes), *(heading for _, heading, _ in shown), gap=1)
-    for column in made.columns[: len(axes)]:
-        column.justify, column.max_width, column.overflow, column.no_wrap = "left", VALUE_AT_MOST, "fold", False
+    labels = [[axis.text(point.vary[axis.path]) for point in found.points] for axis in axes]
+    widths = [max(VALUE_AT_MOST, least_width(column, LONGEST + FIGURES)) for column in labels]
+    for place, width in enumerate(widths):
+        label_column(made, place, width)
     summaries = [point.summary for point in found.points]
     cells = [_cells(summaries, path, write) for path, _, write in shown]
     before: list[str] = []
-    for place, point in enumerate(found.points):
-        texts = [axis.text(point.vary[axis.path]) for axis in axes]
+    for place in range(len(found.points)):
+        texts = [column[place] for column in labels]
         same = next((depth for depth, pair in enumerate(zip(texts, before, strict=False)) if pair[0] != pair[1]), 0)
-        row = [Text("" if before and depth < same else text) for depth, text in enumerate(texts)]
+        row = [
+            Text("" if before and depth < same else wrap(text, width))
+            for depth, (text, width) in enumerate(zip(texts, widths, strict=True))
+        ]
         made.add_row(*row, *(column[place] for column in cells))
         before = texts
     return made

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -14,12 +13,16 @@ from headway.experiment.compare import Comparison
 from headway.experiment.contenders import stage_label
 from headway.experiment.verdict import has_slo, written
 from headway.overrides import DEFAULT_POLICIES
+from headway.report.labels import Fitted, least_width, wrap
 from headway.results import ranking
 
 Column = tuple[str, str, Callable[[float | None], str]]  # a figure's path, its heading, how it is written
 
 GAP = "–"
-NAME_AT_LEAST, NAME_AT_MOST = 18, 28  # characters of its name in a line
+BEST: Final = "▸"
+MARKS: Final = {"template": "t", "control": "c"}
+MEANINGS: Final = {"template": "constants to search", "control": "shows one effect, not for use"}
+GROUP: Final = 35  # columns that tenants or classes and FIGURES may take
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -118,25 +121,6 @@ SCALED: tuple[Column, ...] = (
 )
 
 
-class _Ranking:
-    """One row a policy. In a narrow terminal the last figures go, since without its policy no figure says anything."""
-
-    def __init__(self, found: Comparison, fairness: bool = False) -> None:
-        self.found = found
-        self.fairness = fairness
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        wide = options.update(max_width=10_000)
-        shown = _columns(self.found, self.fairness)
-        least = min(max(len(name.partition("(")[0]) for name, _ in self.found.ranked), NAME_AT_LEAST)
-        while True:
-            rest = Measurement.get(console, wide, _ranking(self.found, shown, 1)).maximum - 1
-            if rest + least <= options.max_width or len(shown) == 1:
-                break
-            shown.pop()
-        yield _ranking(self.found, shown, max(1, min(NAME_AT_MOST, options.max_width - rest)))
-
-
 def _columns(found: Comparison, fairness: bool) -> list[Column]:
     """The figures of a comparison, the one that it is ranked by among them."""
     even: Column = ("fairness.jain_goodput", "tenants'\nJain", lambda share: number(share, 3))
@@ -179,32 +163,46 @@ def _count(value: float | None) -> str:
     return number(value, 0)
 
 
-def _ranking(found: Comparison, shown: list[Column], name_width: int) -> Table:
-    kind = "policy" if found.stage == "routing" else found.stage
-    made = table("", kind, *(heading for _, heading, _ in shown), gap=1)
-    names = made.columns[1]
-    names.justify, names.max_width = "left", name_width
-    names.no_wrap, names.overflow = False, "fold"  # parameters may be all that tells two policies apart
+def _ranking(found: Comparison, shown: Sequence[Column], width: int) -> Table:
+    made = table("", _kind(found), *(heading for _, heading, _ in shown), gap=1)
+    label_column(made, 1, width)
     for name, summary in found.ranked:
         best = name == found.best
         row = [write(ranking.value(summary, path)) for path, _, write in shown]
-        label = Text(_label(f"{name} (oracle)" if name in found.oracles else name, name_width))
-        made.add_row("▸" if best else "", label, *row, style="bold" if best else None)
+        mark = BEST if best else MARKS.get(found.aside.get(name, ""), "")
+        made.add_row(mark, Text(wrap(_label(found, name), width)), *row, style="bold" if best else None)
     return made
 
 
-def _label(name: str, width: int) -> str:
-    """A policy as it is broken into lines: before its parameters, where a word would else be cut."""
-    bare, mark, parameters = name.partition("(")
-    cut = len(name.partition(" ")[0]) > width >= len(bare)
-    return f"{bare}\n({parameters}" if mark and cut else name
+def label_column(made: Table, place: int, width: int) -> None:
+    """Make a column one of labels, which `wrap` has broken into lines of this width."""
+    column = made.columns[place]
+    column.justify, column.max_width, column.no_wrap, column.overflow = "left", width, False, "fold"
+
+
+def _kind(found: Comparison) -> str:
+    return "policy" if found.stage == "routing" else found.stage
+
+
+def _label(found: Comparison, name: str) -> str:
+    return f"{name} (oracle)" if name in found.oracles else name
+
+
+def legend(found: Comparison) -> str:
+    """What the marks before policies mean, where there are any; otherwise empty."""
+    kinds = set(found.aside.values())
+    return "; ".join(f"{MARKS[kind]} {kind}: {MEANINGS[kind]}" for kind in MARKS if kind in kinds)
 
 
 def comparison_report(found: Comparison, per: str | None = None) -> RenderableType:
     """One row a policy, best first, the winner marked; below, where asked for, one for each policy and tenant or
     class."""
-    ranking = _Ranking(found, fairness=per == "tenant" and bool(found.per(per)))
-    parts: list[RenderableType] = [title(found.scenario, found.stage), "", ranking, ""]
+    labels = [_kind(found), *(_label(found, name) for name, _ in found.ranked)]
+    columns = _columns(found, fairness=per == "tenant" and bool(found.per(per)))
+    rows = Fitted(labels, columns, lambda shown, width: _ranking(found, shown, width))
+    parts: list[RenderableType] = [title(found.scenario, found.stage), "", rows, ""]
+    if marks := legend(found):
+        parts += [Text(marks), ""]
     if found.paired is not None and len(found.ranked) > 1:
         from headway.report.paired import differences
 
@@ -218,14 +216,18 @@ def _per(found: Comparison, whom: str) -> RenderableType:
     rows = found.per(whom)
     if not rows:
         return Text(f"All requests are of one {whom}: there is nothing to tell apart.")
-    shown = figures(rows, has_slo(found.scenario))
-    made = table("policy" if found.stage == "routing" else found.stage, whom, *(head for _, head, _ in shown), gap=1)
-    for column in made.columns[:2]:
-        column.justify, column.max_width, column.overflow = "left", NAME_AT_MOST - 10, "fold"
-        column.no_wrap = False
-    before = None
-    for row in rows:
-        name = "" if row["policy"] == before else row["policy"]
-        before = row["policy"]
-        made.add_row(Text(name), Text(row["id"]), *(write(ranking.value(row, path)) for path, _, write in shown))
-    return made
+    group_width = least_width([whom, *(row["id"] for row in rows)], GROUP)
+
+    def build(shown: Sequence[Column], width: int) -> Table:
+        made = table(_kind(found), whom, *(head for _, head, _ in shown), gap=1)
+        label_column(made, 0, width)
+        label_column(made, 1, group_width)
+        before = None
+        for row in rows:
+            name = "" if row["policy"] == before else row["policy"]
+            before = row["policy"]
+            cells = (write(ranking.value(row, path)) for path, _, write in shown)
+            made.add_row(Text(wrap(name, width)), Text(wrap(row["id"], group_width)), *cells)
+        return made
+
+    return Fitted([_kind(found), *(name for name, _ in found.ranked)], figures(rows, has_slo(found.scenario)), build)

@@ -100,9 +100,16 @@ def write(
     write_whole(Path(folder) / STUDY, store.pretty(document) + "\n")
 
 
-def run_entry(folder: str, label: str, oracle: bool = False, vary: Json | None = None, seeds: int = 1) -> Json:
-    """A run as `study.json` tells of it."""
-    return {"folder": folder, "label": label, "oracle": oracle, "vary": vary or {}, "seeds": seeds}
+def run_entry(
+    folder: str,
+    label: str,
+    oracle: bool = False,
+    vary: Json | None = None,
+    seeds: int = 1,
+    aside: str | None = None,
+) -> Json:
+    """A run as `study.json` tells of it; `aside` is template or control, if it ranks behind the others."""
+    return {"folder": folder, "label": label, "oracle": oracle, "aside": aside, "vary": vary or {}, "seeds": seeds}
 
 
 def write_whole(file: Path, text: str) -> None:

@@ -20,7 +20,7 @@ from headway.types import ADMIT, Admit, ClusterView, Delay, HeadwayError, Instan
 PLACE = "policies.admission.policies"
 
 
-@policy("admission", "all-of", reported=())
+@policy("admission", "all-of", reported=(), kind="extra")
 class AllOf:
     """Asks several admission policies in turn; the first that does not admit decides.
 

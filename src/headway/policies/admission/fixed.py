@@ -19,7 +19,7 @@ class Always:
         return ADMIT
 
 
-@policy("admission", "never", reported=())
+@policy("admission", "never", reported=(), kind="control")
 class Never:
     """Turns every request away: a control.
 

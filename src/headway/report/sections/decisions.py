@@ -16,7 +16,7 @@ from headway.report.terminal import GAP, number, percent
 from headway.results.percentiles import PS_PER_MS
 from headway.types import PS_PER_SECOND
 
-HOW: Final = "No decision was written down here: `headway run --trace decisions -o FOLDER` does that."
+HOW: Final = "These runs did not write down their decisions: run them with `--trace decisions -o FOLDER`."
 TRUE: Final = "What another choice would really have given is found by `headway run --counterfactuals 50 -o FOLDER`."
 NOTE: Final = (
     "Regret is by how much sooner the first token would have come from the best candidate: estimated by the latency "

@@ -65,6 +65,7 @@ def _columns(cases: Sequence[Case], only: set[str]) -> list[Column]:
 
 def _name(book: Book, case: Case) -> html.Markup:
     marks = [word for word, holds in (("oracle", case.oracle), ("baseline", case.label == book.baseline)) if holds]
+    marks += [] if case.aside is None else [case.aside]
     told = f' <span class="even">({", ".join(marks)})</span>' if marks and len(book.cases.cases) > 1 else ""
     return html.Markup(f"{book.key(case.label)}{told}")
 

@@ -16,7 +16,7 @@ from headway.report.terminal import number, percent
 INSTANCES: Final = 48  # rows of a heat map; beyond, the busiest
 APART: Final = 4  # a largest load so many times another's would leave nothing of that to be seen
 PANELS: Final = 4  # heat maps of a kind; beyond, those of the baseline and the best
-TRACE: Final = "How full the KV caches were over time is written down by `headway run --trace decisions -o FOLDER`."
+TRACE: Final = "To see how full the KV caches were over time, run with `--trace decisions -o FOLDER`."
 
 
 def load(book: Book) -> str:

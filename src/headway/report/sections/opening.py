@@ -56,8 +56,12 @@ def _workload(scenario: Json, summary: Json, vary: Mapping[str, Any]) -> str:
     said = f"{number(requests['arrived'], 0)} requests"
     if vary:
         return said
+    if "sessions" in summary:
+        said += f" of {number(summary['sessions']['count'], 0)} sessions"
     said += f" in {svg.time_text(summary['duration_s'])}"
-    return said + (f", at {rate}" if isinstance(rate, str | int | float) else "")
+    if not isinstance(rate, str | int | float):
+        return said
+    return f"{said}; sessions begin at {rate}" if "sessions" in summary else f"{said}, at {rate}"
 
 
 def _targets(scenario: Json) -> str:
@@ -91,4 +95,4 @@ def _runs(book: Book) -> str:
 def _command(book: Book) -> str:
     if book.cases.command is None:
         return ""
-    return f"<p>To run it again:</p><pre>{escape(book.cases.command)}</pre>"
+    return f"<p>To run it again:</p><pre>{html.unbroken(book.cases.command)}</pre>"
