@@ -38,6 +38,7 @@ def found() -> headway.Comparison:
     return headway.compare(scenario, POLICIES, stage="admission", workers=1)
 
 
+@pytest.mark.full
 def test_shedding_lifts_goodput_and_costs_rejects(found: headway.Comparison) -> None:
     plain = found["always"]
     assert plain["requests"]["rejected"] == 0 and plain["requests"]["completed"] == 8819

@@ -36,6 +36,7 @@ def engine(file: Path, host: str, requests: int | None = None) -> Path:
     return file
 
 
+@pytest.mark.full
 def test_a_slower_engine_is_matched_on_requests_that_the_fit_had_not_seen(tmp_path: Path) -> None:
     found = package.calibrate_run(engine(tmp_path / "engine.csv", "2ms"), SCENARIO, tmp_path / "mine.yaml")
     assert found.before.worst is not None and abs(found.before.worst[2]) > 0.1
@@ -47,6 +48,7 @@ def test_a_slower_engine_is_matched_on_requests_that_the_fit_had_not_seen(tmp_pa
     assert profile["constants"]["kv_tb_s"]["value"] <= 4.8  # the card's
 
 
+@pytest.mark.full
 def test_a_spec_sheet_that_was_matched_counts_as_measured_up_to_the_longest_request(
     tmp_path: Path, headway: Run
 ) -> None:
@@ -87,6 +89,7 @@ def test_other_requests_too_few_and_another_model_get_a_sentence(tmp_path: Path)
         package.calibrate_run(file, {**SCENARIO, "cluster": {"instances": 1, "latency": {"model": "fixed"}}})
 
 
+@pytest.mark.full
 def test_the_command_matches_a_run_and_refuses_what_the_scenario_says(tmp_path: Path, headway: Run) -> None:
     engine(tmp_path / "engine.csv", "1ms")
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO))

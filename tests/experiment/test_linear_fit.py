@@ -18,9 +18,11 @@ TRUE = {"step": "12ms", "prefill_token": "150us", "prefill_pair": "15ns", "seque
 GUESS = {"step": "8ms", "prefill_token": "300us", "prefill_pair": "15ns", "sequence": "500us", "chunk": "5ms"}
 
 
-def scenario(latency: dict[str, str], routing: str = "round-robin", rate: str = "6/s", seed: int = 1) -> dict[str, Any]:
+def scenario(
+    latency: dict[str, str], routing: str = "round-robin", rate: str = "6/s", seed: int = 1, requests: int = 100
+) -> dict[str, Any]:
     workload = {
-        "requests": 100,
+        "requests": requests,
         "rate": rate,
         "prompt_tokens": {"dist": "uniform", "min": 400, "max": 1200},
         "output_tokens": {"dist": "uniform", "min": 8, "max": 30},
@@ -42,6 +44,7 @@ def fitted(folder: Path, what: dict[str, Any], output: Path | None = None) -> Li
     return found
 
 
+@pytest.mark.full
 def test_what_was_fitted_to_one_run_predicts_another_rate_and_policy(tmp_path: Path) -> None:
     found = fitted(run(tmp_path / "run", scenario(TRUE)), scenario(GUESS), tmp_path / "mine.yaml")
     assert found.before.worst is not None and abs(found.before.worst[2]) > 0.2
@@ -52,6 +55,7 @@ def test_what_was_fitted_to_one_run_predicts_another_rate_and_policy(tmp_path: P
     assert abs(errors.latency["ttft"]["mean"]["error"]) < 0.1 and abs(errors.latency["tpot"]["mean"]["error"]) < 0.1
 
 
+@pytest.mark.full
 def test_the_file_is_a_scenarios_section_and_says_how_far_off_it_is(tmp_path: Path) -> None:
     found = fitted(run(tmp_path / "run", scenario(TRUE)), scenario(GUESS), tmp_path / "mine.yaml")
     text = (tmp_path / "mine.yaml").read_text()
@@ -62,8 +66,8 @@ def test_the_file_is_a_scenarios_section_and_says_how_far_off_it_is(tmp_path: Pa
 
 
 def test_requests_go_where_they_went_whatever_the_scenarios_policy(tmp_path: Path) -> None:
-    folder = run(tmp_path / "run", scenario(TRUE, routing="random"))
-    found = fitted(folder, scenario(TRUE, routing="round-robin"))
+    folder = run(tmp_path / "run", scenario(TRUE, routing="random", requests=30))
+    found = fitted(folder, scenario(TRUE, routing="round-robin", requests=30))
     assert found.before.worst is not None and abs(found.before.worst[2]) < 1e-9
     assert found.latency == {"model": "linear", "context_token": "0s", **TRUE}
 
@@ -77,6 +81,7 @@ def test_several_kinds_of_instances_and_other_requests_get_a_sentence(tmp_path: 
         package.calibrate_run(folder, {**what, "cluster": cluster})
 
 
+@pytest.mark.full
 def test_the_command_prints_the_durations(tmp_path: Path, headway: Run) -> None:
     run(tmp_path / "run", scenario(TRUE))
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(scenario(TRUE)))

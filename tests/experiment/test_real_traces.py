@@ -8,7 +8,7 @@ import gzip
 import json
 from collections import Counter, OrderedDict
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,11 @@ def raw(name: str) -> list[tuple[int, int, list[int]]]:
     return [(row["input_length"], row["output_length"], row["hash_ids"]) for row in rows]
 
 
-def run(name: str, routing: Any, **cluster: Any) -> api.Result:
+def run(name: str, routing: Any, limit: int | None = None, **cluster: Any) -> api.Result:
     return api.simulate(
         {
             "seed": 7,
-            "workload": {"trace": {"path": str(TRACES / name)}},
+            "workload": {"trace": {"path": str(TRACES / name), "limit": limit}},
             "cluster": {"instances": 8, "model": "llama-3.1-8b", "gpu": "h100", **cluster},
             "policies": {"routing": routing},
             "slo": {"ttft": "2s", "tpot": "50ms"},
@@ -58,9 +58,9 @@ def run(name: str, routing: Any, **cluster: Any) -> api.Result:
     )
 
 
-def check_conservation(result: api.Result, name: str) -> None:
+def check_conservation(result: api.Result, name: str, most: int | None = None) -> None:
     """Everybody who came is accounted for once, with the lengths that the file gives, on an instance that counted."""
-    rows, columns, summary = raw(name), result.requests, result.summary()
+    rows, columns, summary = raw(name)[:most], result.requests, result.summary()
     assert len(columns) == len(rows)
     assert columns["prompt_tokens"] == [prompt for prompt, _, _ in rows]
     counts = summary["requests"]
@@ -96,6 +96,14 @@ def test_the_whole_catalogue_is_here() -> None:
     )
 
 
+@pytest.mark.parametrize(("name", "routing"), list(zip(cycle(SMALL + LARGE), POLICIES)))
+def test_the_beginning_of_a_trace_runs_under_every_policy(name: str, routing: str) -> None:
+    result = run(name, routing, limit=150)
+    check_conservation(result, name, 150)
+    assert result.summary()["requests"]["rejected"] == 0
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("routing", POLICIES)
 @pytest.mark.parametrize("name", SMALL)
 def test_a_trace_runs_whole_under_every_policy(name: str, routing: str) -> None:
@@ -104,6 +112,7 @@ def test_a_trace_runs_whole_under_every_policy(name: str, routing: str) -> None:
     assert result.summary()["requests"]["rejected"] == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("routing", FEW)
 @pytest.mark.parametrize("name", LARGE)
 def test_a_large_trace_runs_whole(name: str, routing: str) -> None:
@@ -119,6 +128,7 @@ def test_a_large_trace_runs_whole_under_every_policy(name: str, routing: str) ->
     check_conservation(run(name, routing), name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("routing", ["round-robin", "weighted", "least-kv"])
 def test_what_can_never_fit_is_rejected_with_its_reason_and_all_else_is_served(routing: str) -> None:
     """4000 blocks are 64,000 tokens; the last token of an output needs no room."""
@@ -130,6 +140,7 @@ def test_what_can_never_fit_is_rejected_with_its_reason_and_all_else_is_served(r
     assert result.requests["outcome"] == too_long
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("routing", ["weighted", "kv-aware"])
 def test_leaping_and_walking_agree_on_a_real_trace_in_a_tight_cache(routing: str) -> None:
     name = "mooncake/arxiv_mooncake_trace_first1000.jsonl"
@@ -167,6 +178,7 @@ def brute_force(prompts: list[list[int]], caches: int, capacity: int | None) -> 
     return hits / sum(map(len, prompts))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", MOONCAKE)
 def test_reuse_figures_are_right_to_four_digits(name: str, headway: Run) -> None:
     done = headway(
@@ -187,6 +199,7 @@ def test_reuse_figures_are_right_to_four_digits(name: str, headway: Run) -> None
     assert ratios[8, None] < ratios[1, None]
 
 
+@pytest.mark.full
 def test_no_cluster_saves_more_than_one_endless_cache_could() -> None:
     """In tokens: the leading blocks that any earlier prompt had."""
     name = "mooncake/synthetic_trace.jsonl.gz"
@@ -241,6 +254,7 @@ def combined(offload: str, cpu: int) -> int:
     return max(GPU - 1, cpu) if offload == "eager" else GPU - 1 + cpu
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("offload", "cpu", "either_order"),
     [
@@ -265,6 +279,7 @@ def test_sessions_with_a_cpu_tier_hit_exactly_what_the_capacity_curve_says(
     assert (ratio - curve(weka, capacity, "first-to-last") <= 0.02) == either_order
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("offload", "cpu"), [("lazy", 300), ("lazy", 4000), ("threshold", 1500), ("eager", 5000)])
 def test_sessions_that_run_beside_each_other_hit_about_what_the_capacity_curve_says(
     tmp_path: Path, offload: str, cpu: int

@@ -103,6 +103,7 @@ def test_a_mixed_step_is_what_the_package_itself_gives(package: Any) -> None:
     assert kernels().run(32, 32 * 612, [(512, 0)])[0] / MS == pytest.approx(own, rel=0.02)
 
 
+@pytest.mark.full
 @needed
 def test_the_measured_steps_of_an_h200_are_met_within_a_tenth() -> None:
     if not STEPS.is_file():
@@ -124,6 +125,7 @@ growth = st.sampled_from((0, 0, 1, 2, 15, 1000))
 chunk = st.tuples(st.integers(1, 20_000), lengths)
 
 
+@pytest.mark.full
 @needed
 @draws(100)  # the first of each model asks the package
 @given(st.data(), st.sampled_from(("llama-3.1-8b", "mixtral-8x7b")), st.lists(chunk, max_size=2))
@@ -163,6 +165,7 @@ def test_tensor_parallelism_splits_the_work_and_pays_for_the_all_reduce() -> Non
         assert shard.run(*step)[0] < four.run(*step)[0] < one.run(*step)[0]
 
 
+@pytest.mark.full
 @needed
 def test_leaping_and_walking_end_every_request_at_the_same_picosecond_and_the_run_says_what_was_reckoned() -> None:
     scenario: dict[str, Any] = {
@@ -234,6 +237,7 @@ def test_what_the_package_does_not_have_is_told(
     assert "/" not in str(error.value)
 
 
+@pytest.mark.full
 @needed
 def test_other_cards_backends_and_weights_have_kernels_of_their_own() -> None:
     step = (16, 16_000, [(512, 0)])

@@ -75,6 +75,7 @@ def test_the_shipped_constants_fit_the_measured_steps(shape: str) -> None:
     assert p90 < (0.08 if "1b" in shape else 0.06)
 
 
+@pytest.mark.full
 @measured
 def test_steps_held_out_of_a_fit_are_predicted() -> None:
     train = [step for index, (_, step) in enumerate(steps()) if index % 4 == 0]
@@ -86,6 +87,7 @@ def test_steps_held_out_of_a_fit_are_predicted() -> None:
         assert p90 < (0.08 if "1b" in shape else 0.06), shape
 
 
+@pytest.mark.full
 @measured
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_shape_left_out_of_the_fit_is_predicted(shape: str) -> None:
@@ -210,6 +212,7 @@ def calls(model: str) -> float:
     return counted / 3000
 
 
+@pytest.mark.full
 def test_it_costs_at_most_a_fifth_more_to_simulate_than_linear() -> None:
     """In calls of functions, which no other process disturbs; by CPU time it is 1.05 times."""
     assert calls("hardware") <= 1.2 * calls("linear")

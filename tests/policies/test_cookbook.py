@@ -9,6 +9,7 @@ import pytest
 
 import headway
 from conftest import ROOT
+from drawing import grid
 from headway import registry
 from headway.policies.code import Program
 from headway.policies.templates import TEMPLATES, sources
@@ -95,8 +96,7 @@ def built_in(workload: str, name: str) -> Result:
     return headway.simulate(WORKLOADS[workload], routing=name, trace="decisions")
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
-@pytest.mark.parametrize("name", COOKBOOK)
+@pytest.mark.parametrize(("name", "workload"), grid(list(COOKBOOK), list(WORKLOADS)))
 def test_it_decides_as_the_built_in_policy_does(name: str, workload: str) -> None:
     plain = built_in(workload, name)
     spec = {"name": "code", "source": COOKBOOK[name], **BELIEF.get(name, {})}
@@ -106,6 +106,7 @@ def test_it_decides_as_the_built_in_policy_does(name: str, workload: str) -> Non
     assert [one.target for one in written.decisions] == [one.target for one in plain.decisions]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_the_workloads_tell_policies_apart(workload: str) -> None:
     """Else that they decide alike would say little."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import interruptible
 from headway import registry
 from headway.cli import status
 from headway.experiment.compare import compare
@@ -185,7 +186,9 @@ def test_a_policy_that_ends_its_process_is_told_in_a_comparison(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for the workers")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full), signal.SIGKILL]
+)
 def test_no_worker_outlives_a_comparison_that_is_stopped(tmp_path, number):
     busy = own(
         tmp_path,
@@ -193,9 +196,8 @@ def test_no_worker_outlives_a_comparison_that_is_stopped(tmp_path, number):
     )
     code = f"from headway.experiment.compare import compare\ncompare(policies=[{busy!r}] * 2, workers=2)\n"
     environment = {**os.environ, "PYTHONPATH": SOURCE}
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL, preexec_fn=interruptible
-    )
+    with interruptible():
+        parent = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL)
     try:
         workers = wait_for(lambda: len(found := list(tmp_path.glob("pid-*"))) == 2 and found)
         parent.send_signal(number)
@@ -203,11 +205,6 @@ def test_no_worker_outlives_a_comparison_that_is_stopped(tmp_path, number):
         wait_for(lambda: not any(alive(int(file.name[4:])) for file in workers))
     finally:
         parent.kill()
-
-
-def interruptible() -> None:
-    """A shell's background jobs ignore Ctrl-C, and so would what they start."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(condition):

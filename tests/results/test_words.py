@@ -334,6 +334,7 @@ def test_a_template_has_a_place_for_each_fact() -> None:
     assert said("{} of {}", amount("x", 1), amount("y", 2.5)) == (Fact("x", 1, "1"), " of ", Fact("y", 2.5, "2.50"))
 
 
+@pytest.mark.full
 def test_the_same_run_gives_the_same_words_also_from_its_folder(tmp_path: Path) -> None:
     for run in ("tenants", "disaggregated"):
         result = told_run(run)

@@ -52,6 +52,7 @@ def test_round_robin_is_the_same_in_both_worlds(tmp_path: Path) -> None:
     assert kept[0].requests.column("output_tokens") == kept[1].requests.column("output_tokens")
 
 
+@pytest.mark.full
 def test_the_plain_set_up_agrees_also_where_a_policy_goes_by_what_replicas_report(tmp_path: Path) -> None:
     """The beginning of the example, whose eight replicas are equal and whose policies are the default ones. Where
     others hold the machine up the twin is off by their time, and is slowed: the same delay is a smaller share then."""

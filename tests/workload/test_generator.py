@@ -156,6 +156,7 @@ def peak_of_a_million(taken: int) -> int:
     return tracemalloc.get_traced_memory()[1]
 
 
+@pytest.mark.full
 def test_a_million_requests_start_at_once_and_memory_does_not_grow_with_them() -> None:
     assert alone(peak_of_a_million, 0) < 1_000_000
     assert alone(peak_of_a_million, 20_000) < 2_000_000

@@ -220,6 +220,7 @@ def test_transforms_come_before_the_replay(tmp_path: Path) -> None:
 # --- the real sessions -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_agentic_sessions_are_replayed_whole(traces: Path) -> None:
     path = str(traces / "agentic-coding-weka" / "sessions_compact.jsonl.gz")
     assert told(path).startswith("workload.trace.starts: this weka trace does not say when its sessions begin")
