@@ -26,7 +26,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def call_headway(
     arguments: tuple[str, ...], cwd: Path, environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run `headway ARGUMENTS` in 80 columns without colours. Comparisons start workers only if `--workers` says so."""
+    """Run `headway ARGUMENTS` in 80 columns without colours."""
     with capture_output(cwd, {"COLUMNS": "80", "NO_COLOR": "1", **environment}) as (out, err):
         code = status(list(arguments))
     return subprocess.CompletedProcess(["headway", *arguments], code, text_of(out), text_of(err))
@@ -68,23 +68,29 @@ def text_of(stream: io.TextIOWrapper) -> str:
 
 
 @contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Processes that are started in this block hear Ctrl-C, which a shell's background jobs and their children ignore.
+    Nothing runs between fork and exec: libraries with threads, such as gRPC, do not survive that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
 def keep_process_state() -> Iterator[None]:
     """Put back working folder, environment, import path, user policies, logging, signal handlers and the collector's
-    thresholds. Meanwhile the process sees one core."""
+    thresholds."""
     cwd, environment, path = Path.cwd(), dict(os.environ), list(sys.path)
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     handling = {number: signal.getsignal(number) for number in SIGNALS}
     thresholds = gc.get_threshold()
     policies, files, modules = set(registry._ENTRIES), dict(policy_files._FILES), set(sys.modules)
-    cores = getattr(os, "sched_getaffinity", None)
     try:
-        if cores is not None:
-            os.sched_getaffinity = lambda _: {0}  # type: ignore[assignment]
         yield
     finally:
-        if cores is not None:
-            os.sched_getaffinity = cores
         for key, entry in list(registry._ENTRIES.items()):
             if key not in policies and isinstance(entry, registry.Entry) and registry.outside(entry.make):
                 del registry._ENTRIES[key]

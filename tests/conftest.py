@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,12 +17,22 @@ import drawing  # noqa: F401  loads the profile of Hypothesis
 from command_line import call_headway
 
 ROOT = Path(__file__).resolve().parent.parent
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 TRACES = ROOT.parent / "shared" / "traces"
 
 SOURCE = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
 COMMAND = [sys.executable, "-m", "headway.cli"]  # `headway`, whether the package is installed or only on the path
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_core() -> Iterator[None]:
+    """Comparisons, sweeps and searches start worker processes only where a test asks for some: a worker costs a second
+    of CPU in a process with threads, as this one is after the first test with a server."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headway.experiment.workers.cores", lambda: 1)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -88,3 +99,19 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     yield engines
     for engine in engines:
         engine.stop()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """The system's Chromium, headless, started once."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; headway[dev] has it")
+    chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if chromium is None:
+        pytest.skip(f"no browser: install the system's package chromium (looked for {', '.join(BROWSERS)})")
+    options = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        options.append("--no-sandbox")  # Chromium's sandbox refuses root
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=chromium, args=options)
+        yield launched
+        launched.close()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from command_line import capture_output, text_of
+from command_line import capture_output, interruptible, text_of
 from conftest import COMMAND, ROOT, SOURCE, Run
 from headway import __version__, cli, registry
 from headway.scenario import Scenario
@@ -492,15 +492,15 @@ def test_ctrl_c_is_quiet(scenario: str, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_ctrl_c_ends_a_comparison_at_once(scenario: str) -> None:
-    child = subprocess.Popen(
-        [*COMMAND, "compare", scenario, "--set", "workload.requests=500000", "--workers", "2"],
-        env={**os.environ, "PYTHONPATH": SOURCE},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a shell's background jobs ignore
-    )
+    with interruptible():
+        child = subprocess.Popen(
+            [*COMMAND, "compare", scenario, "--set", "workload.requests=500000", "--workers", "2"],
+            env={**os.environ, "PYTHONPATH": SOURCE},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
     workers = Path(f"/proc/{child.pid}/task/{child.pid}/children")
     try:
         if not workers.exists():  # a system that does not say

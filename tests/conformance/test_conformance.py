@@ -30,6 +30,12 @@ AFFINE, SPREAD, COUNTED = (
 )
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits that are long for the sake of slow routers are short here."""
+    monkeypatch.setattr(checks, "GONE_S", 0.5)
+
+
 def test_headway_as_it_comes_passes_all_of_it(headway: Any) -> None:
     done = headway("conformance", "--json")
     found = json.loads(done.stdout)
@@ -109,6 +115,7 @@ def test_a_count_that_is_split_over_engines_is_one_count(monkeypatch: pytest.Mon
         checks, "get", Pages('errors_total{w="a"} 1\n', 'errors_total{w="a"} 7\nerrors_total{w="b"} 6\n')
     )
     monkeypatch.setattr(checks, "overload", lambda bench: None)
+    monkeypatch.setattr(checks, "COUNT_S", 0.0)
     outcome, detail = checks.counted(Bench(None, None, "http://127.0.0.1:1/metrics"))  # type: ignore[arg-type]
     assert (outcome, detail) == (PASSED, "errors_total grew by 12")
 
@@ -122,7 +129,10 @@ def test_events_that_a_router_cuts_anywhere_are_counted_all_the_same() -> None:
         assert (answer.tokens, answer.done, answer.whole, answer.error) == (2, True, True, False)
 
 
-def test_a_router_that_answers_nobody_does_not_pass_for_honest(engines: Engines) -> None:
+def test_a_router_that_answers_nobody_does_not_pass_for_honest(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "ARRIVE_S", 0.0)
     router = Canned(b'HTTP/1.1 500 -\r\ncontent-length: 14\r\n\r\n{"error": "x"}')
     outcome, detail = CHECKS["a stream whose engine dies does not look complete"](
         Bench(Router(router.url, engines.model), engines)

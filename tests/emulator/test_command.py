@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import subprocess
-import sys
 import urllib.request
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
+from conftest import COMMAND, SOURCE
 from headway.experiment.emulate import engine_room
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE}
 
-def test_it_says_where_its_engines_are_and_ends_when_told(root: Path) -> None:
-    command = [sys.executable, "-m", "headway.cli", "emulate", "--replicas", "2", "--listen", "127.0.0.1:0"]
+
+def test_it_says_where_its_engines_are_and_ends_when_told() -> None:
+    command = [*COMMAND, "emulate", "--replicas", "2", "--listen", "127.0.0.1:0"]
     command += ["--events", "tcp://127.0.0.1:0", "--speed", "10", "--model", "mine"]
-    env = {**os.environ, "PYTHONPATH": str(root / "src")}
-    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=pipe, stdout=pipe, text=True) as process:
         assert process.stderr is not None and process.stdout is not None
         lines = [process.stderr.readline() for _ in range(3)]
         urls = [found[1] for line in lines if (found := re.search(r"at (http://\S+)/v1, KV events at tcp://", line))]
@@ -55,10 +55,10 @@ def test_what_cannot_be_emulated_is_told_in_a_sentence(headway, options: list[st
     assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr
 
 
-def test_an_address_of_many_colons_is_told_as_a_url(root: Path) -> None:
-    command = [sys.executable, "-m", "headway.cli", "emulate", "--replicas", "1", "--listen", "[::1]:0"]
-    env = {**os.environ, "PYTHONPATH": str(root / "src")}
-    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+@pytest.mark.full
+def test_an_address_of_many_colons_is_told_as_a_url() -> None:
+    command = [*COMMAND, "emulate", "--replicas", "1", "--listen", "[::1]:0"]
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         found = re.search(r"at (http://\[::1\]:\d+)/v1", process.stderr.readline())
         assert found is not None
@@ -68,13 +68,11 @@ def test_an_address_of_many_colons_is_told_as_a_url(root: Path) -> None:
         assert process.wait(30) == 0
 
 
-def test_too_few_open_files_are_told_in_a_sentence(root: Path) -> None:
-    def few() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-
-    command = [sys.executable, "-m", "headway.cli", "emulate", "--replicas", "100", "--listen", "127.0.0.1:0"]
-    env = {**os.environ, "PYTHONPATH": str(root / "src")}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, preexec_fn=few)
+@pytest.mark.full
+def test_too_few_open_files_are_told_in_a_sentence() -> None:
+    few = ["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh"]
+    command = [*few, *COMMAND, "emulate", "--replicas", "100", "--listen", "127.0.0.1:0"]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2 and "Too many open files" in done.stderr and "Traceback" not in done.stderr
 
 

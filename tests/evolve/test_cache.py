@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -64,21 +63,23 @@ def test_what_is_broken_or_of_another_version_is_not_there(tmp_path: Path, conte
     assert Cache(tmp_path).find(KEY) == RECORD
 
 
-WRITER = """
-import sys
-from headway.evolve.cache import Cache, Key, Record
-cache = Cache(sys.argv[1])
-for turn in range(300):
-    seed = turn % 5
-    found = cache.find(Key("p" * 16, "s" * 16, seed))
-    assert found is None or found.figures["a"] == 0.5, found
-    Cache(sys.argv[1]).keep(Key("p" * 16, "s" * 16, seed), Record({f"f{n}": n / 3 for n in range(400)} | {"a": 0.5}))
-"""
+def write_again_and_again(folder: Path) -> None:
+    cache = Cache(folder)
+    for turn in range(100):
+        key = Key("p" * 16, "s" * 16, turn % 5)
+        known = cache.find(key)
+        assert known is None or known.figures["a"] == 0.5, known
+        Cache(folder).keep(key, Record({f"f{n}": n / 3 for n in range(400)} | {"a": 0.5}))
 
 
 def test_several_processes_write_the_same_folder_and_leave_whole_records_alone(tmp_path: Path) -> None:
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)]) for _ in range(3)]
-    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    fork = multiprocessing.get_context("fork")
+    writers = [fork.Process(target=write_again_and_again, args=(tmp_path,)) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
     files = sorted(file for file in tmp_path.rglob("*") if file.is_file())
     assert [file.name for file in files] == [f"{'p' * 16}-{'s' * 16}-{seed}.json" for seed in range(5)]
     for file in files:

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +16,8 @@ import pytest
 import yaml
 
 import headway
-from conftest import ROOT, Run
+from command_line import interruptible
+from conftest import COMMAND, SOURCE, Run
 from headway import HeadwayError
 from headway.experiment import sweep as module
 from headway.experiment.grid import axes, points
@@ -232,7 +232,7 @@ def test_two_points_that_are_one_run_have_a_folder_each(tmp_path: Path) -> None:
 
 
 def test_a_study_of_a_sweep_tells_of_every_point(tmp_path: Path) -> None:
-    found = headway.sweep(SCENARIO, GRID, workers=2, output=tmp_path / "s")
+    found = headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s")
     told = study.read(tmp_path / "s")
     assert (told["kind"], told["baseline"], told["paired"], told["stage"]) == ("sweep", None, None, "routing")
     assert (told["vary"], told["verdict"]) == (found.vary, found.verdict)
@@ -257,8 +257,9 @@ def test_a_half_written_folder_is_done_again(lost: str, tmp_path: Path, monkeypa
 
 
 def test_what_another_process_is_writing_is_left_alone(tmp_path: Path) -> None:
-    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
-    theirs, left = (tmp_path / f".run.{pid}.part" for pid in (os.getppid(), int(gone.stdout)))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    theirs, left = (tmp_path / f".run.{pid}.part" for pid in (os.getppid(), gone.pid))
     theirs.mkdir()
     left.mkdir()
     study.clear_parts(tmp_path)
@@ -286,18 +287,18 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     assert (len(counted.runs), found.reused) == (1, 3)
 
 
+@pytest.mark.full
 def test_ctrl_c_leaves_whole_folders_only(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO))
-    command = [sys.executable, "-m", "headway.cli", "sweep", "s.yaml", "--vary", "seed=1..400:1", "-o", "out"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    process = subprocess.Popen(
-        [*command, "--workers", "2"],
-        cwd=tmp_path,
-        env=env,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    with interruptible():
+        process = subprocess.Popen(
+            [*COMMAND, "sweep", "s.yaml", "--vary", "seed=1..400:1", "-o", "out", "--workers", "2"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": SOURCE},
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
     out = tmp_path / "out"
     while process.poll() is None and len(list(out.glob("seed=*"))) < 5:
         time.sleep(0.01)

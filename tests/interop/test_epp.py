@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import ROOT
+from conftest import COMMAND, ROOT, Run
 
 pytest.importorskip("grpc", reason="the extra `epp` is not installed")
 pytest.importorskip("httptools", reason="the extra `epp` is not installed")
@@ -391,17 +390,17 @@ def test_what_needs_a_data_plane_is_refused() -> None:
         )
 
 
-def test_the_command_picks_until_it_is_told_to_end(tmp_path: Path) -> None:
+def test_the_command_picks_until_it_is_told_to_end(headway: Run, tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
     quiet = {"health": {"path": None}, "signals": False}
     file.write_text(json.dumps({"listen": "127.0.0.1:0", "backends": BACKENDS, **quiet}))
-    command = [sys.executable, "-m", "headway.cli", "epp", str(file)]
+    command = [*COMMAND, "epp", str(file)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stderr is not None and process.stdout is not None
     told = next(line for line in process.stderr if "picking endpoints at" in line)
     address = told.split(" at ")[1].split()[0]
     file.write_text(json.dumps({"listen": address, "backends": BACKENDS, **quiet}))
-    second = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    second = headway("epp", str(file))
     assert second.returncode == 2
     assert f"listen: {address} cannot be listened on" in second.stderr
     process.send_signal(signal.SIGTERM)

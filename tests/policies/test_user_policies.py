@@ -179,10 +179,11 @@ def test_what_a_policy_prints_goes_to_standard_error(tmp_path, capsys):
     assert said.err.count("routed") == 8 and said.err.count("loaded") == 1
 
 
-def test_a_policy_that_ends_its_process_is_told_in_a_comparison(tmp_path):
+def test_a_policy_that_ends_its_process_is_told_in_a_comparison(tmp_path, monkeypatch):
+    monkeypatch.setattr("headway.experiment.runner.RETRIES", 0)
     gone = own(tmp_path, ROUTE + "os._exit(7)\n")
     with pytest.raises(HeadwayError, match=r"^policies: a process was ended from within, .*own\.py:Own"):
-        compare(policies=[gone, gone, gone], overrides=SMALL, workers=2)
+        compare(policies=[gone, gone], overrides=SMALL, workers=2)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for the workers")

@@ -18,6 +18,8 @@ from headway.conformance.engines import STEP_MS, Engines
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
 SHEDS: Final = 12
 GONE_S: Final = 4.0  # that an engine is gone
+ARRIVE_S: Final = 10.0  # that a request may take to reach an engine
+COUNT_S: Final = 1.5  # that a router's page of metrics may be behind
 COLD: Final = 8  # prompts for each engine
 MOST_COLD: Final = 12
 TURNED_AWAY: Final = re.compile(r"reject|shed|refus|fail|error|exhaust|overload")
@@ -117,7 +119,7 @@ def engine_dies(bench: Bench) -> tuple[str, str]:
     with ThreadPoolExecutor(1) as pool:
         before = engines.counts()
         asked = pool.submit(bench.router.ask, text("engine dies"), 60)
-        engines.until(lambda: engines.counts() != before, 10.0)
+        engines.until(lambda: engines.counts() != before, ARRIVE_S)
         struck = next((at for at, (old, new) in enumerate(zip(before, engines.counts(), strict=True)) if new > old), 0)
         time.sleep(8 * STEP_MS / 1000)
         engines.strike("crash", struck, seconds=GONE_S)
@@ -169,7 +171,7 @@ def counted(bench: Bench) -> tuple[str, str]:
         return UNKNOWN, "no page of metrics was named"
     before = dict(series(get(bench.metrics)[1]))
     overload(bench)
-    time.sleep(1.5)
+    time.sleep(COUNT_S)
     status, page = get(bench.metrics)
     if status != 200:
         return FAILED, f"{bench.metrics} has no page of metrics (status {status})"

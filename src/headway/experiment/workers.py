@@ -31,7 +31,12 @@ def available(wanted: int | None) -> int:
         raise HeadwayError(f"workers: one process at least, got {wanted}.")
     if multiprocessing.current_process().daemon:
         return 1
-    return wanted or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return wanted or cores()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def pool_of(size: int) -> ProcessPoolExecutor:
