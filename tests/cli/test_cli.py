@@ -177,7 +177,7 @@ def test_run_writes_its_files(headway: Run, scenario: str, tmp_path: Path) -> No
 
 
 def test_compare_ranks_every_routing_policy(headway: Run, scenario: str) -> None:
-    done = headway("compare", scenario)
+    done = headway("compare", scenario, "--all")
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     for entry in registry.entries("routing"):
