@@ -20,15 +20,16 @@ import headway, headway.sim.instance
 from headway import registry
 import headway.policies
 print(headway.sim.instance.__file__, file=sys.stderr)
+scenario = "shared-prefix-2026-11-15"
 changes = ["workload.requests=150", "workload.rate=200/s", "cluster.kv.gpu_blocks=900", "cluster.instances=3"]
 for policy in [entry for entry in registry.entries("routing") if not entry.blank]:
     for leap in ("true", "false", "random-cuts"):
-        result = headway.simulate(overrides=[*changes, f"leap={leap}"], routing=policy.name)
+        result = headway.simulate(scenario, overrides=[*changes, f"leap={leap}"], routing=policy.name)
         assert result.summary()["requests"]["completed"] == 150 and sum(result.requests["preemptions"]) > 0, policy.name
         columns = repr({name: list(column) for name, column in result.requests.items()})
         print(policy.name, leap, blake2b(columns.encode()).hexdigest(), result.to_json())
     changes.append("routers={count: 3, sync_interval: 50ms}")
-    print(policy.name, headway.simulate(overrides=changes, routing=policy.name).to_json())
+    print(policy.name, headway.simulate(scenario, overrides=changes, routing=policy.name).to_json())
     changes.pop()
 """
 
