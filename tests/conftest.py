@@ -17,6 +17,10 @@ import drawing  # noqa: F401  loads the profile of Hypothesis
 from command_line import call_headway
 
 ROOT = Path(__file__).resolve().parent.parent
+# Tests start interpreters, which take three times as long without bytecode. Where none may lie beside the source, it
+# lies with pytest's own cache.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / ".pytest_cache" / "bytecode"))
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 TRACES = ROOT.parent / "shared" / "traces"
 
@@ -101,9 +105,9 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
         engine.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop would stand in the way of other modules
 def browser() -> Iterator[Any]:
-    """The system's Chromium, headless, started once."""
+    """The system's Chromium, headless."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; headway[dev] has it")
     chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
     if chromium is None:

@@ -65,7 +65,7 @@ def test_known_rules_decide_as_the_built_in_policies_that_they_are_called_after(
 
 
 @given(SEEDS, st.sampled_from([0.0, 0.3, 0.8]))
-@draws(100)
+@draws(25)
 def test_every_rule_that_is_grown_compiles_and_decides(seed: int, branching: float) -> None:
     rule = drawn(seed, branching).grown(NUMBER, 6)
     assert typed(rule)
@@ -74,7 +74,7 @@ def test_every_rule_that_is_grown_compiles_and_decides(seed: int, branching: flo
 
 
 @given(SEEDS)
-@draws(100)
+@draws(12)
 def test_crossing_and_mutation_keep_types_and_limits_and_give_rules_that_run(seed: int) -> None:
     breeder = drawn(seed)
     known = list(RULES.values())

@@ -14,6 +14,7 @@ from ray_cluster import lose, two_machines
 pytest.importorskip("ray", reason="Ray is not installed")
 
 
+@pytest.mark.full
 def test_a_search_that_loses_a_machine_comes_to_the_same_bytes(tmp_path: Path) -> None:
     plan = Plan("gp", seed=3, batch=5)
     with two_machines() as cluster:

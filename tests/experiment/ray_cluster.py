@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+ATTEMPTS = 5
 HEAD, OTHER = ("127.0.0.2", "127.0.0.3") if sys.platform == "linux" else ("127.0.0.1", "127.0.0.1")
 
 
@@ -19,15 +20,29 @@ def two_machines() -> Iterator[Any]:
     """Two machines of a core each; `cluster.address` is where, `lose(cluster)` ends the second."""
     pytest.importorskip("ray", reason="Ray is not installed")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    from ray.cluster_utils import Cluster
-
-    common = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 << 20}
-    cluster = Cluster(initialize_head=True, head_node_args={**common, "node_ip_address": HEAD})
+    cluster = _start()
     try:
-        cluster.other = cluster.add_node(**common, node_ip_address=OTHER)
         yield cluster
     finally:
         cluster.shutdown()
+
+
+def _start() -> Any:
+    """Start the cluster. Ray gives a node 30 s to come up, which a busy machine may miss: try again then."""
+    from ray.cluster_utils import Cluster
+
+    common = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 << 20}
+    for attempt in range(ATTEMPTS):
+        cluster = Cluster()
+        try:
+            cluster.add_node(**common, node_ip_address=HEAD)
+            cluster.other = cluster.add_node(**common, node_ip_address=OTHER)
+            return cluster
+        except Exception:
+            cluster.shutdown()
+            if attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError
 
 
 def lose(cluster: Any) -> None:

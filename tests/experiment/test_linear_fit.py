@@ -65,9 +65,10 @@ def test_the_file_is_a_scenarios_section_and_says_how_far_off_it_is(tmp_path: Pa
     package.simulate(scenario({key: value for key, value in section.items() if key != "model"}))
 
 
+@pytest.mark.full
 def test_requests_go_where_they_went_whatever_the_scenarios_policy(tmp_path: Path) -> None:
-    folder = run(tmp_path / "run", scenario(TRUE, routing="random", requests=30))
-    found = fitted(folder, scenario(TRUE, routing="round-robin", requests=30))
+    folder = run(tmp_path / "run", scenario(TRUE, routing="random", requests=40))
+    found = fitted(folder, scenario(TRUE, routing="round-robin", requests=40))
     assert found.before.worst is not None and abs(found.before.worst[2]) < 1e-9
     assert found.latency == {"model": "linear", "context_token": "0s", **TRUE}
 

@@ -55,11 +55,13 @@ def test_every_job_is_told_once_with_its_result(runner: Any) -> None:
     assert found[2] == 9
 
 
+@pytest.mark.full
 def test_jobs_are_where_the_caller_is(runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert results(runner, jobs(runner_jobs.where_it_is, 1)) == {0: [0, str(tmp_path)]}
 
 
+@pytest.mark.full
 def test_errors_are_raised_as_they_are_and_nothing_is_printed(runner: Any, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(HeadwayError, match=r"^job 0: not like that\.$"):
         results(runner, jobs(runner_jobs.wrong, 2))
@@ -69,18 +71,21 @@ def test_errors_are_raised_as_they_are_and_nothing_is_printed(runner: Any, capfd
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.full
 def test_a_machine_with_another_version_is_told(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.experiment.ray_runner.__version__", "0.0.1")
     with pytest.raises(HeadwayError, match=r"^--ray: .* of the Ray cluster has headway .*, this machine 0\.0\.1; "):
         results(runner, jobs(runner_jobs.square, 1))
 
 
+@pytest.mark.full
 def test_a_job_whose_process_was_lost_is_run_again(runner: Any, tmp_path: Path) -> None:
     given = jobs(runner_jobs.square, 6)
     given[3] = Job("job 3", runner_jobs.ends_once, (str(tmp_path / "mark"), 9))
     assert results(runner, given) == {number: number**2 for number in range(6)}
 
 
+@pytest.mark.full
 def test_a_job_that_brings_its_process_down_every_time_is_told_by_name(runner: Any) -> None:
     given = [*jobs(runner_jobs.square, 3), Job("the guilty one", runner_jobs.ends, (3,))]
     lost: dict[int, str] = {}
@@ -90,6 +95,7 @@ def test_a_job_that_brings_its_process_down_every_time_is_told_by_name(runner: A
         results(runner, given[3:])
 
 
+@pytest.mark.full
 def test_evaluations_are_confined_there_as_well(runner: Any) -> None:
     tasks = [Task("runner_jobs:square", [number]) for number in range(5)]
     tasks[2] = Task("os:_exit", [1])
@@ -98,6 +104,7 @@ def test_evaluations_are_confined_there_as_well(runner: Any) -> None:
     assert [value for value in found if not isinstance(value, Failure)] == [0, 1, 9, 16]
 
 
+@pytest.mark.full
 def test_a_comparison_gives_the_same_bytes(runner: Any, cluster: Any, tmp_path: Path) -> None:
     given: dict[str, Any] = {"seeds": 2, "trace": "decisions"}
     there = package.compare(SCENARIO, CHOSEN, ray=cluster.address, output=tmp_path / "there", **given)
@@ -107,6 +114,7 @@ def test_a_comparison_gives_the_same_bytes(runner: Any, cluster: Any, tmp_path: 
     assert len(files(tmp_path / "here")) > 10
 
 
+@pytest.mark.full
 def test_a_sweep_gives_the_same_bytes_and_goes_on_where_it_was(runner: Any, cluster: Any, tmp_path: Path) -> None:
     vary = ["workload.rate=20,40", "policies.routing=random,lmetric"]
     there = package.sweep(SCENARIO, vary, seeds=2, ray=cluster.address, output=tmp_path / "there")
@@ -117,6 +125,7 @@ def test_a_sweep_gives_the_same_bytes_and_goes_on_where_it_was(runner: Any, clus
     assert again.reused == again.runs == 8
 
 
+@pytest.mark.full
 def test_the_command_line_prints_what_it_prints_without(cluster: Any, headway: Run, tmp_path: Path) -> None:
     file = tmp_path / "scenario.yaml"
     file.write_text(json.dumps(SCENARIO))
@@ -125,15 +134,16 @@ def test_the_command_line_prints_what_it_prints_without(cluster: Any, headway: R
     assert (there.returncode, there.stdout, there.stderr) == (0, here.stdout, here.stderr)
 
 
-def test_an_address_where_nobody_is_is_told(headway: Run) -> None:
+def test_an_address_where_nobody_is_is_told(headway_process: Run) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    done = headway("sweep", "--vary", "workload.rate=20,40", "--ray", f"ray://127.0.0.1:{port}")
+    done = headway_process("sweep", "--vary", "workload.rate=20,40", "--ray", f"ray://127.0.0.1:{port}")
     assert (done.returncode, done.stdout) == (2, "")
     assert "nobody answers at" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_all_results_arrive_though_a_machine_is_lost(
     runner: Any, cluster: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,26 +11,10 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from asking import ADMIN, KEY, admin, chat, component
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-QUIET = ("--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
-
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch):
     monkeypatch.setenv("TEST_ADMIN_KEY", KEY)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; headway[dev] has it")
-    chromium = next(filter(None, map(shutil.which, NAMES)), None)
-    if chromium is None:
-        pytest.skip(f"no browser found: install the system's package chromium (looked for {', '.join(NAMES)})")
-    root = hasattr(os, "geteuid") and os.geteuid() == 0  # whom Chromium's sandbox does not let in
-    with playwright.sync_playwright() as started:
-        launched = started.chromium.launch(executable_path=chromium, args=[*QUIET, *(["--no-sandbox"] if root else [])])
-        yield launched
-        launched.close()
 
 
 class Opened:
@@ -68,6 +49,7 @@ SHOWS = "text => document.body.innerText.includes(text)"
 ROWS = "([table, count]) => document.querySelectorAll(`#${table} tbody tr`).length === count"
 
 
+@pytest.mark.full
 def test_it_shows_the_engines_and_follows_them_by_itself(live, browser):
     one = live(3, admin=ADMIN, policies={"routing": "kv-aware"})
     with Opened(browser, one) as opened:
@@ -91,6 +73,7 @@ def test_it_shows_the_engines_and_follows_them_by_itself(live, browser):
         assert all(url.startswith(opened.root) for url in opened.requests)
 
 
+@pytest.mark.full
 def test_names_from_outside_are_text_and_never_markup(live, browser):
     one = live(1, admin=ADMIN)
     chat(one, model="<img src=x onerror=alert(1)>")
@@ -99,6 +82,7 @@ def test_names_from_outside_are_text_and_never_markup(live, browser):
         assert opened.page.locator("main img").count() == 0 and opened.complaints == []
 
 
+@pytest.mark.full
 def test_it_says_so_when_the_gateway_is_gone(live, browser):
     one = live(1, admin=ADMIN)
     with Opened(browser, one) as opened:
@@ -107,6 +91,7 @@ def test_it_says_so_when_the_gateway_is_gone(live, browser):
         opened.until(SHOWS, "The gateway does not answer")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options", [{"viewport": {"width": 390, "height": 844}}, {"color_scheme": "dark"}], ids=["phone", "dark"]
 )
@@ -121,6 +106,7 @@ def test_it_fits_a_telephone_and_the_dark(live, browser, options):
         assert (back == "rgb(20, 23, 28)") == ("color_scheme" in options)
 
 
+@pytest.mark.full
 def test_it_shows_what_is_tried_and_what_failed(live, browser):
     failing = {
         "name": "code",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +16,6 @@ from headway.report.validation import page
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-QUIET = ("--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 # Of each chart: how wide and high it is drawn, and how many of its marks have any size.
 DRAWN = """() => [...document.querySelectorAll('.chart')].map(box => {
@@ -32,19 +27,6 @@ DRAWN = """() => [...document.querySelectorAll('.chart')].map(box => {
     return {width, height, marks: shown.length, label: svg.getAttribute('aria-label') || box.textContent};
 })"""
 COLOUR = "([selector, name]) => getComputedStyle(document.querySelector(selector)).getPropertyValue(name)"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; headway[dev] has it")
-    chromium = next(filter(None, map(shutil.which, NAMES)), None)
-    if chromium is None:
-        pytest.skip(f"no browser found: install the system's package chromium (looked for {', '.join(NAMES)})")
-    root = hasattr(os, "geteuid") and os.geteuid() == 0  # whom Chromium's sandbox does not let in
-    with playwright.sync_playwright() as started:
-        launched = started.chromium.launch(executable_path=chromium, args=[*QUIET, *(["--no-sandbox"] if root else [])])
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +71,11 @@ class Opened:
 
 @pytest.mark.parametrize(
     "options",
-    [{"viewport": WIDE}, {"viewport": PHONE}, {"viewport": WIDE, "color_scheme": "dark"}],
-    ids=["desktop", "phone", "dark"],
+    [
+        pytest.param({"viewport": WIDE}, id="desktop"),
+        pytest.param({"viewport": PHONE}, id="phone", marks=pytest.mark.full),
+        pytest.param({"viewport": WIDE, "color_scheme": "dark"}, id="dark", marks=pytest.mark.full),
+    ],
 )
 def test_charts_are_drawn_offline_without_a_complaint(browser: Browser, file: Path, options: dict[str, Any]) -> None:
     with Opened(browser, file, **options) as opened:
@@ -102,6 +87,7 @@ def test_charts_are_drawn_offline_without_a_complaint(browser: Browser, file: Pa
         assert opened.requests == [file.as_uri()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [320, 390, 768])
 def test_a_narrow_page_does_not_scroll_sideways(browser: Browser, file: Path, width: int) -> None:
     with Opened(browser, file, viewport={"width": width, "height": 844}) as opened:
@@ -110,6 +96,7 @@ def test_a_narrow_page_does_not_scroll_sideways(browser: Browser, file: Path, wi
         assert opened.page.evaluate("document.scrollingElement.scrollWidth") <= width
 
 
+@pytest.mark.full
 def test_charts_follow_the_scheme_even_when_it_changes(browser: Browser, file: Path) -> None:
     with Opened(browser, file, viewport=WIDE, color_scheme="light") as opened:
         opened.drawn()
@@ -122,6 +109,7 @@ def test_charts_follow_the_scheme_even_when_it_changes(browser: Browser, file: P
         assert opened.colour("body", "background-color") > 200 and opened.colour(label, "fill") < 130
 
 
+@pytest.mark.full
 def test_without_scripts_the_verdict_the_tables_and_the_findings_are_there(browser: Browser, file: Path) -> None:
     with Opened(browser, file, viewport=WIDE, java_script_enabled=False) as opened:
         page = opened.page
@@ -135,6 +123,7 @@ def test_without_scripts_the_verdict_the_tables_and_the_findings_are_there(brows
         assert opened.complaints == []
 
 
+@pytest.mark.full
 def test_a_chart_tells_its_figures_under_the_pointer(browser: Browser, file: Path) -> None:
     with Opened(browser, file, viewport=WIDE) as opened:
         opened.drawn()
@@ -143,6 +132,7 @@ def test_a_chart_tells_its_figures_under_the_pointer(browser: Browser, file: Pat
         assert "instance" in opened.page.inner_text("#vg-tooltip-element")
 
 
+@pytest.mark.full
 def test_links_lead_to_the_parts(browser: Browser, file: Path) -> None:
     with Opened(browser, file, viewport=WIDE) as opened:
         opened.drawn()
@@ -150,6 +140,7 @@ def test_links_lead_to_the_parts(browser: Browser, file: Path) -> None:
         assert 0 <= opened.page.locator("#findings").bounding_box()["y"] < WIDE["height"]  # type: ignore[index]
 
 
+@pytest.mark.full
 def test_it_prints_on_several_pages(browser: Browser, file: Path) -> None:
     with Opened(browser, file, viewport=WIDE, color_scheme="dark") as opened:
         opened.drawn()
@@ -161,6 +152,7 @@ LINES = "() => [...document.querySelectorAll('.chart')].map(box => box.querySele
 AXES = "() => [...document.querySelectorAll('.chart')].map(box => box.querySelector('svg').textContent)"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["desktop", "phone"])
 def test_a_validation_draws_both_distributions_with_labelled_axes_and_its_table_fits(
