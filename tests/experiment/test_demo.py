@@ -152,6 +152,14 @@ def test_no_table_breaks_a_name_of_the_catalogue(stage: str, columns: int, demo:
     assert [name for name in names[1:] if not re.search(rf"^ {name} ", differences, re.M)] == []
 
 
+def test_a_narrow_table_keeps_the_figure_that_decides(headway: Run) -> None:
+    few = ("compare", "--set", "workload.requests=10", "--policies", "random,weighted-affinity-routing")
+    said = headway(*few, COLUMNS="40").stdout
+    assert "goodput" in said and "TTFT ms" not in said
+    assert re.search(r"^ [▸ ] weighted-affinity-routing +[\d.]+ %$", said, re.M)
+    assert "Jain" in headway(*few, "--by", "balance.jain", COLUMNS="40").stdout
+
+
 @pytest.mark.parametrize(
     ("label", "width", "lines"),
     [

@@ -48,16 +48,20 @@ def words(label: str) -> list[str]:
 class Fitted(Generic[C]):
     """A table whose last figures go in a narrow terminal, rather than that a label breaks inside a name.
 
-    `build` makes the table of some figures, with labels in lines of a width.
+    `build` makes the table of some figures, with labels in lines of a width. The figures `kept` stay.
     """
 
     def __init__(
-        self, labels: Iterable[str], figures: Sequence[C], build: Callable[[Sequence[C], int], Table], fewest: int = 1
+        self,
+        labels: Iterable[str],
+        figures: Sequence[C],
+        build: Callable[[Sequence[C], int], Table],
+        kept: Sequence[C] = (),
     ) -> None:
         self.labels = list(labels)
         self.figures = list(figures)
         self.build = build
-        self.fewest = fewest
+        self.kept = kept or self.figures[:1]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.update(max_width=10_000)
@@ -65,7 +69,8 @@ class Fitted(Generic[C]):
         shown, least = list(self.figures), least_width(self.labels, room)
         while True:
             rest = Measurement.get(console, wide, self.build(shown, least)).maximum - least
-            if rest + least <= room or len(shown) <= self.fewest:
+            more = [place for place, figure in enumerate(shown) if figure not in self.kept]
+            if rest + least <= room or not more:
                 break
-            shown.pop()
+            shown.pop(more[-1])
         yield self.build(shown, max(least, min(USUAL, room - rest)))

@@ -26,7 +26,8 @@ def report(found: Sweep) -> RenderableType:
     seeds = f", {found.seeds} seeds each, of which these are the means" if found.seeds > 1 else ""
     count = len(found.points)
     many = f"{count:,} point{'s' * (count != 1)}{seeds}; {BEST} marks the best of a column."
-    grid = Fitted((), _figures(found), lambda shown, _: _grid(found, shown), fewest=FEWEST)
+    figures = _figures(found)
+    grid = Fitted((), figures, lambda shown, _: _grid(found, shown), kept=figures[:FEWEST])
     return Group(_title(found, stages), Text(many), "", grid, "", Text(found.verdict))
 
 

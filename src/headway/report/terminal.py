@@ -199,7 +199,8 @@ def comparison_report(found: Comparison, per: str | None = None) -> RenderableTy
     class."""
     labels = [_kind(found), *(_label(found, name) for name, _ in found.ranked)]
     columns = _columns(found, fairness=per == "tenant" and bool(found.per(per)))
-    rows = Fitted(labels, columns, lambda shown, width: _ranking(found, shown, width))
+    deciding = [column for column in columns if column[0] == (found.by or "slo.goodput_ratio")]
+    rows = Fitted(labels, columns, lambda shown, width: _ranking(found, shown, width), kept=deciding)
     parts: list[RenderableType] = [title(found.scenario, found.stage), "", rows, ""]
     if marks := legend(found):
         parts += [Text(marks), ""]
