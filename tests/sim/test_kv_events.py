@@ -186,7 +186,7 @@ def test_a_router_that_hears_of_evictions_believes_less_than_one_that_does_not()
     """Caches far smaller than the index: without word of it, most of what is believed cached is long gone."""
     prefix = {"groups": 60, "tokens": 512}
     scenario = {
-        "workload": {"requests": 900, "rate": "40/s", "prompt_tokens": 600, "output_tokens": 40, "prefix": prefix},
+        "workload": {"requests": 1200, "rate": "40/s", "prompt_tokens": 600, "output_tokens": 40, "prefix": prefix},
         "cluster": {"instances": 4, "kv": {"gpu_blocks": 600}},
         "policies": {"routing": "prefix-affinity"},
     }

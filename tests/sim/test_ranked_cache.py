@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from drawing import draws
 from headway.sim.kv_cache import Hold, KvCache, Runs
 from headway.sim.ranked_cache import RankedCache
 from headway.sim.store import Store
@@ -100,7 +101,7 @@ ACTIONS = st.lists(
 
 
 @pytest.mark.parametrize("eviction", ["lru", "lfu", "priority"])
-@settings(max_examples=300)
+@draws(100)
 @given(actions=ACTIONS)
 def test_a_cache_evicts_what_single_blocks_would(eviction: str, actions: list[tuple[str, int, int]]) -> None:
     cache, plain = make(eviction), Plain(eviction)

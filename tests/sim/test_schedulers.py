@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headway
@@ -25,6 +25,7 @@ from headway.types import ADMIT, ClusterView, Delay, InstanceView, Path, Priorit
 from headway.workload.traffic import OpenLoop, Planned
 from reference import simulate
 from reference_schedulers import OTHER, TARGETS, naive
+from searching import search, sized
 from strategies import latencies, period
 from test_engine_equals_reference import expected, found
 
@@ -396,7 +397,7 @@ def specs(draw: st.DrawFn, name: str) -> Json:
 def loads(draw: st.DrawFn, grid: int) -> tuple[list[Planned], list[float]]:
     requests, at = [], 0
     waits = draw(st.booleans())
-    for row in range(draw(st.integers(1, 24))):
+    for row in range(draw(st.integers(1, 16))):
         at += draw(st.sampled_from([0, 0, 0, grid, 2 * grid, 7, 20 * grid]))
         said = {
             "tenant": draw(st.sampled_from(["a", "a", "b", "c"])),
@@ -407,7 +408,7 @@ def loads(draw: st.DrawFn, grid: int) -> tuple[list[Planned], list[float]]:
         if waits:
             wait = draw(st.none() | st.sampled_from([0, 1, 7, grid, 2 * grid, 5 * grid, 13 * grid + 3, 40 * grid]))
             said["deadline_ps"] = None if wait is None else at + wait
-        prompt, output = draw(st.integers(1, 80)), draw(st.integers(1, 30))
+        prompt, output = draw(st.integers(1, 80)), draw(st.integers(1, 20))
         requests.append(planned(row, at, prompt, output, group=draw(st.integers(0, 2)), **said))
     return requests, [float(draw(st.integers(0, 3))) for _ in requests]
 
@@ -427,10 +428,13 @@ def options(draw: st.DrawFn, requests: list[Planned], latency: LatencyModel) -> 
     }
 
 
+@sized(quick=20, full=80)
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(data=st.data())
-def test_the_engine_gives_what_the_reference_gives_under_every_scheduler(name: str, data: st.DataObject) -> None:
+def test_the_engine_gives_what_the_reference_gives_under_every_scheduler(name: str, examples: int) -> None:
+    search(examples, partial(check_against_reference, name), st.data())
+
+
+def check_against_reference(name: str, data: st.DataObject) -> None:
     latency = data.draw(latencies())
     requests, scores = data.draw(loads(period(latency)))
     requests = [patient(one) for one in requests]  # the naive simulator's clients never give up
@@ -462,11 +466,14 @@ def patient(one: Planned) -> Planned:
     return Planned(Request(**{**fields, "deadline_ps": None}), one.output_tokens, one.output_key)
 
 
+@sized(quick=20, full=80)
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(data=st.data())
-def test_the_leap_equals_the_walk_under_every_scheduler_with_deadlines(name: str, data: st.DataObject) -> None:
+def test_the_leap_equals_the_walk_under_every_scheduler_with_deadlines(name: str, examples: int) -> None:
     """Clients give up, admission puts off, KV is tight, chunks are limited; and no step is ever larger than it may."""
+    search(examples, partial(check_modes, name), st.data())
+
+
+def check_modes(name: str, data: st.DataObject) -> None:
     latency = data.draw(latencies())
     requests, scores = data.draw(loads(period(latency)))
     setup = data.draw(options(requests, latency))
@@ -519,14 +526,16 @@ class Tenants:
         return sorted(running, key=lambda ticket: (ticket.request.tenant, ticket.number))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(data=st.data())
-def test_the_leap_equals_the_walk_under_a_scheduler_of_one_s_own(data: st.DataObject) -> None:
-    latency = data.draw(latencies())
-    requests, scores = data.draw(loads(period(latency)))
-    setup = data.draw(options(requests, latency))
-    seen = [found(*run(requests, LongestQueueFirst(), leap, scores=scores, **setup)) for leap in LEAPS]
-    assert seen[0] == seen[1] == seen[2]
+@sized(quick=20, full=80)
+def test_the_leap_equals_the_walk_under_a_scheduler_of_one_s_own(examples: int) -> None:
+    def check(data: st.DataObject) -> None:
+        latency = data.draw(latencies())
+        requests, scores = data.draw(loads(period(latency)))
+        setup = data.draw(options(requests, latency))
+        seen = [found(*run(requests, LongestQueueFirst(), leap, scores=scores, **setup)) for leap in LEAPS]
+        assert seen[0] == seen[1] == seen[2]
+
+    search(examples, check, st.data())
 
 
 SCENARIO: Json = {

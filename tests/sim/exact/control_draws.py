@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from draws import Draws, pick
+from draw_sources import Draws, pick
 
 Json = dict[str, Any]
 Drawn = dict[str, Callable[[Draws], Json]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from draws import Draws, pick
+from draw_sources import Draws, pick
 
 Json = dict[str, Any]
 SMALL = {"layers": 2, "hidden": 32, "heads": 2, "kv_heads": 1, "params": 50_000, "name": "small"}

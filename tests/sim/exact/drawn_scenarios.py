@@ -20,7 +20,7 @@ import life_draws
 import pd_draws
 import session_plans
 from deployment_draws import deployed
-from draws import Draws, Scattered, Searched, pick, pick_several
+from draw_sources import Draws, Scattered, Searched, pick, pick_several
 from tier_draws import shared_prefixes, sometimes_tiered, tiered
 
 Json = dict[str, Any]

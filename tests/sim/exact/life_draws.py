@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from draws import Draws, pick
+from draw_sources import Draws, pick
 from headway.pool_view import PoolView
 from headway.types import PS_PER_SECOND, Scale
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from draws import Draws, pick
+from draw_sources import Draws, pick
 
 Json = dict[str, Any]
 ORDINARY = ("least-loaded", "round-robin", "weighted", "random", "least-kv", "lmetric", "sticky", "session-affinity")

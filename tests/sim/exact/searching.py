@@ -1,4 +1,4 @@
-"""Hypothesis searches in three sizes: a quick one for `make test`, a full and a long one for the other tiers."""
+"""Hypothesis searches in two sizes: a quick one for `make test`, and a full one."""
 
 from __future__ import annotations
 
@@ -7,31 +7,30 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, given, seed
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+
+from drawing import PROFILE, draws
 
 ATTEMPTS = 6
 
 
-def sized(quick: int, full: int, long: int | None = None) -> pytest.MarkDecorator:
-    """Run a test with so many `examples` in each tier."""
-    sizes = [quick, pytest.param(full, marks=pytest.mark.full)]
-    if long is not None:
-        sizes.append(pytest.param(long, marks=pytest.mark.long))
-    return pytest.mark.parametrize("examples", sizes)
+def sized(quick: int, full: int) -> pytest.MarkDecorator:
+    """Run a test with so many `examples` in `make test` and in `make test-full`."""
+    return pytest.mark.parametrize("examples", [quick, pytest.param(full, marks=pytest.mark.full)])
 
 
 def search(examples: int, check: Callable[..., Any], *strategies: SearchStrategy[Any], attempt: int = 0) -> None:
-    """Search for arguments that falsify a check. Every size and every attempt draws others, but the same in every run
-    unless the profile draws anew."""
+    """Search for arguments that falsify a check. Every size and every attempt draws others, but the same in every run;
+    `make test-long` draws anew, and more."""
 
-    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @draws(examples, suppress_health_check=list(HealthCheck))
     @given(st.tuples(*strategies))
     def holds(drawn: tuple[Any, ...]) -> None:
         check(*drawn)
 
-    (seed(1000 * attempt + examples)(holds) if settings().derandomize else holds)()
+    (seed(1000 * attempt + examples)(holds) if PROFILE == "steady" else holds)()
 
 
 def search_until(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from draws import Draws, pick
+from draw_sources import Draws, pick
 from headway import hashing
 from headway.types import Path
 from headway.workload.sessions import Chain, Graph, Session, Turn

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import headway
+from drawing import grid
 from headway import registry
 from headway.policies.sessions import Sessions
 from headway.scenario import Scenario
@@ -47,7 +48,7 @@ def cluster(*names: str) -> Json:
     return {**common, "deployments": {name: DEPLOYMENTS[name] for name in names or DEPLOYMENTS}}
 
 
-def records(count: int = 120, seed: int = 3) -> list[Record]:
+def records(count: int, seed: int = 3) -> list[Record]:
     """Requests of sessions and of models in turn, with prompts that begin alike; a session may go to both models."""
     random, at_ps, found = Random(seed), 0, []
     for number in range(count):
@@ -96,7 +97,7 @@ PICKED = {"name": "weighted", "filters": ["kv-below", "load-below", "load-spread
 
 @pytest.mark.parametrize("routing", [*ROUTING, *PROFILES, PICKED], ids=str)
 def test_every_routing_policy_keeps_to_the_instances_of_the_model(tmp_path: Path, routing: Any) -> None:
-    given = scenario(tmp_path, records(), policies={"routing": routing})
+    given = scenario(tmp_path, records(60), policies={"routing": routing})
     leapt = headway.simulate(given)
     for row in leapt.requests.rows():
         assert row["outcome"] == "completed"
@@ -115,13 +116,13 @@ ALONE = [name for name in ROUTING if name not in ("random", "power-of-two", "cos
 QUEUE = {"name": "bands", "saturation": "concurrency", "max_inflight": 2, "fairness": "round-robin"}
 
 
-@pytest.mark.parametrize(
-    "flow", ["none", QUEUE, {**QUEUE, "ttl": "30ms", "capacity": 3}], ids=["none", "queue", "full"]
-)
-@pytest.mark.parametrize("routing", [*ALONE, *PROFILES], ids=str)
-def test_a_model_fares_as_if_it_were_alone(tmp_path: Path, routing: Any, flow: Any) -> None:
+FLOWS: dict[str, Any] = {"none": "none", "queue": QUEUE, "full": {**QUEUE, "ttl": "30ms", "capacity": 3}}
+
+
+@pytest.mark.parametrize(("routing", "flow"), grid([*ALONE, *PROFILES], list(FLOWS)), ids=str)
+def test_a_model_fares_as_if_it_were_alone(tmp_path: Path, routing: Any, flow: str) -> None:
     rows = records(60)
-    policies = {"routing": routing, "flow": flow, "admission": {"name": "saturation", "sheddable": None}}
+    policies = {"routing": routing, "flow": FLOWS[flow], "admission": {"name": "saturation", "sheddable": None}}
     joint = headway.simulate(scenario(tmp_path, rows, policies=policies))
     for models, pools in (({"x"}, ("x-small", "x-large")), ({"y", "why"}, ("y-one", "y-two"))):
         own_rows = [row for row in rows if row.model in models]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 import yaml
 
 import headway as api
-from conftest import Run
+from conftest import SOURCE, Run
 
 Json = dict[str, Any]
 
@@ -18,7 +21,7 @@ SCENARIO: Json = {
     "name": "determinism",
     "seed": 11,
     "workload": {
-        "requests": 400,
+        "requests": 200,
         "rate": "60/s",
         "arrival": {"process": "gamma", "cv": 2},
         "prompt_tokens": {"dist": "lognormal", "mean": 300, "std": 200, "min": 1, "max": 1500},
@@ -66,37 +69,47 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
-@pytest.mark.parametrize("routing", ROUTINGS.values(), ids=ROUTINGS.keys())
-def test_two_processes_with_different_hash_seeds_write_the_same_bytes(
-    routing: Any, headway: Run, tmp_path: Path
-) -> None:
-    file = tmp_path / "determinism.yaml"
-    file.write_text(yaml.safe_dump(under(routing)))
-    printed, written = [], []
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each of two processes with different hash seeds, and in it the run of every scenario."""
+    folder = tmp_path_factory.mktemp("saved")
+    for name, routing in ROUTINGS.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(under(routing)))
     for hash_seed in ("1", "77777"):
-        folder = tmp_path / hash_seed
-        command = ("run", str(file), "--json", "-o", str(folder), "--trace", "full")
-        done = headway(*command, PYTHONHASHSEED=hash_seed)
-        assert done.returncode == 0, done.stderr
-        printed.append(done.stdout)
-        written.append(contents(folder))
-    assert printed[0] == printed[1]
-    assert written[0] == written[1]
+        env = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONHASHSEED": hash_seed}
+        subprocess.run([sys.executable, "-c", SAVE_ALL, str(folder), hash_seed], env=env, check=True)
+    return folder
+
+
+SAVE_ALL = """
+import sys
+from pathlib import Path
+import headway
+folder, hash_seed = Path(sys.argv[1]), sys.argv[2]
+for file in folder.glob("*.yaml"):
+    headway.simulate(file, trace="full").save(folder / hash_seed / file.stem)
+"""
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+def test_two_processes_with_different_hash_seeds_write_the_same_bytes(name: str, saved: Path) -> None:
+    first, second = (contents(saved / hash_seed / name) for hash_seed in ("1", "77777"))
+    assert first == second
     always = {"decisions.jsonl", "events.jsonl", "gauges.jsonl", "manifest.json", "requests.jsonl"}
-    assert always <= written[0].keys()
-    assert json.loads(printed[0])["requests"]["completed"] > 300
+    assert always <= first.keys()
+    assert json.loads(first["summary.json"])["requests"]["completed"] > 150
 
 
-def test_a_process_of_its_own_and_a_call_give_the_same_bytes(headway: Run, tmp_path: Path) -> None:
+def test_the_command_line_and_a_call_give_the_same_bytes(headway: Run, tmp_path: Path) -> None:
     file = tmp_path / "determinism.yaml"
     file.write_text(yaml.safe_dump(under("weighted")))
-    done = headway("run", str(file), "--json", "-o", str(tmp_path / "process"), PYTHONHASHSEED="3")
+    done = headway("run", str(file), "--json", "-o", str(tmp_path / "command"))
     result = api.simulate(file)
     result.save(tmp_path / "call")
     document = json.loads(done.stdout)
     assert document.pop("run")["name"] == "determinism"
     assert document == json.loads(result.to_json())
-    assert contents(tmp_path / "process") == contents(tmp_path / "call")
+    assert contents(tmp_path / "command") == contents(tmp_path / "call")
 
 
 def test_what_a_run_wrote_runs_again_to_the_same_bytes(tmp_path: Path) -> None:
@@ -106,16 +119,13 @@ def test_what_a_run_wrote_runs_again_to_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_comparison_is_the_same_whatever_the_hash_seed_and_the_number_of_workers(
-    headway: Run, tmp_path: Path
+    headway_process: Run, tmp_path: Path
 ) -> None:
     file = tmp_path / "determinism.yaml"
-    file.write_text(yaml.safe_dump(under("weighted", workload={**SCENARIO["workload"], "requests": 100})))
+    file.write_text(yaml.safe_dump(under("weighted", workload={**SCENARIO["workload"], "requests": 50})))
     chosen = "weighted,random,kv-aware,least-kv"
-    printed = [
-        headway("compare", str(file), "--policies", chosen, "--json", PYTHONHASHSEED=seed).stdout for seed in ("5", "6")
-    ]
-    assert printed[0] == printed[1]
-    document = json.loads(printed[0])
+    done = headway_process("compare", str(file), "--policies", chosen, "--workers", "1", "--json", PYTHONHASHSEED="5")
+    document = json.loads(done.stdout)
     for workers in (1, 2):
         assert json.loads(json.dumps(api.compare(file, chosen.split(","), workers=workers).summary())) == document
 

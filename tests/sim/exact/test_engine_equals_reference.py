@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from draw_sources import Searched
 from drawn_engine import engine
-from draws import Searched
 from headway import hashing
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.clock import Simulation
@@ -386,7 +386,7 @@ def conversations(draw: st.DrawFn) -> tuple[Scenario, list[dict[str, Any]]]:
     return scenario, sessions
 
 
-@sized(quick=FEW, full=200, long=3000)
+@sized(quick=FEW, full=200)
 def test_the_engine_gives_what_the_reference_gives_on_sessions(examples: int) -> None:
     def check_sessions(drawn: tuple[Scenario, list[dict[str, Any]]]) -> list[str]:
         rows = check(*drawn).rows
@@ -404,8 +404,3 @@ def test_the_engine_gives_what_the_reference_gives_on_sessions(examples: int) ->
 
     wanted = ("at once", "again", "preempted", "cut off")
     search_until(examples, check_sessions, wanted, conversations(), share=0.03)
-
-
-@pytest.mark.long
-def test_the_engine_gives_what_the_reference_gives_on_thousands_of_scenarios() -> None:
-    search(3000, check, st.one_of(*DRAWN.values(), scenarios(), adapted(scenarios()), tiered(STORED)))

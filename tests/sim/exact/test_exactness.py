@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, note, settings
 
 import control_draws
 import headway
 import session_plans
+from draw_sources import fresh_numbers
 from drawn_scenarios import BELIEVING, FAMILIES, LOOKING, PLAIN, ROUTESIM, SCHEDULERS, scattered, searched, write_trace
 from drawn_traits import COMMON, demand, traits
-from draws import numbers
 from exact_runs import MODES, check, most_in_flight, run
 from headway import ClusterView, Request, Route, registry
 from headway.experiment.run import prepare
+from searching import search
 
 Json = dict[str, Any]
 QUICK, FULL, LONG, SEARCHED = 60, 240, 5000, 40  # scenarios a family
@@ -59,19 +59,13 @@ def test_leaping_walking_and_cutting_give_the_same_bytes_on_many_scenarios(famil
 def test_hypothesis_does_not_falsify_that_they_give_the_same_bytes(family: str, tmp_path: Path) -> None:
     """What fails is reduced to something small."""
 
-    @settings(max_examples=SEARCHED, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(searched(family, tmp_path))
-    def holds(scenario: Json) -> None:
-        note(f"headway.simulate({scenario!r})")
-        check(scenario)
-
-    holds()
+    search(SEARCHED, check, searched(family, tmp_path))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_leaping_walking_and_cutting_give_the_same_bytes_on_fresh_scenarios(family: str, tmp_path: Path) -> None:
-    demand(family, check_scattered(family, numbers(LONG), tmp_path))
+    demand(family, check_scattered(family, fresh_numbers(LONG), tmp_path))
 
 
 @pytest.mark.parametrize("stage", control_draws.STAGES)

@@ -95,7 +95,7 @@ def sharing_rows(requests: int, share: float, gap: int, seed: int = 3) -> tuple[
 # --- instances ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("few", "many"), [(1, 2), (1, 5), (2, 6), (3, 6), (4, 16)])
 def test_a_multiple_of_the_instances_worsens_no_request_s_wait(few: int, many: int, seed: int) -> None:
     """Round robin: each of the many serves a part of what one of the few served, in the same order."""
@@ -111,7 +111,7 @@ def test_a_multiple_of_the_instances_worsens_no_request_s_wait(few: int, many: i
 def test_under_heavy_load_more_instances_never_raise_the_mean_ttft() -> None:
     means = []
     for instances in (1, 2, 3, 4, 6, 8, 12, 16):
-        result = run(synthetic(800, "60/s"), "least-loaded", instances=instances, max_batch_size=16)
+        result = run(synthetic(400, "60/s"), "least-loaded", instances=instances, max_batch_size=16)
         means.append(result.summary()["latency"]["ttft"]["mean"])
     assert all(more <= fewer for fewer, more in pairwise(means))
     assert means[-1] < means[0] / 20
@@ -137,7 +137,7 @@ LINEAR = {"step": 3, "prefill_token": 20_000, "prefill_pair": 7, "sequence": 13_
 @pytest.mark.parametrize("routing", TIMELESS)
 @pytest.mark.parametrize("model", ["fixed", "linear"])
 def test_doubling_every_time_constant_doubles_every_latency(model: str, routing: str, tmp_path: Path) -> None:
-    rows, _ = sharing_rows(150, 0.7, 30)
+    rows, _ = sharing_rows(100, 0.7, 30)
     tight = {"instances": 3, "kv": {"gpu_blocks": 60}, "max_batch_tokens": 200}
     runs = []
     for factor in (1, 2):
@@ -186,7 +186,7 @@ def test_simultaneous_prefills_take_as_long_as_their_tokens() -> None:
 # --- caching -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_round_robin_routes_the_same_with_caching_on_and_off(seed: int) -> None:
     workload = synthetic(prefix={"groups": 5, "tokens": 200})
     on, off = (
@@ -229,7 +229,7 @@ def test_hits_are_whole_blocks_and_leave_a_token_to_compute() -> None:
 # --- policies ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_on_prompts_with_no_shared_block_prefix_affinity_is_least_loaded(seed: int) -> None:
     workload = synthetic(prefix={"groups": 2, "tokens": 15})  # less than a block
     one, other = (run(workload, routing, seed) for routing in ("prefix-affinity", "least-loaded"))
@@ -237,13 +237,14 @@ def test_on_prompts_with_no_shared_block_prefix_affinity_is_least_loaded(seed: i
     assert len(set(one.requests["instance"])) == 4
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kv", [{}, {"gpu_blocks": 120}], ids=["ample", "tight"])
 def test_weighted_with_load_balance_alone_is_least_loaded(kv: Json, seed: int) -> None:
-    workload = synthetic(prefix={"groups": 4, "tokens": 128})
+    workload = synthetic(200, prefix={"groups": 4, "tokens": 128})
+    least_loaded = run(workload, "least-loaded", seed, kv=kv).requests
     for weight in (1, 7, 0.25):
         profile = {"name": "weighted", "scorers": {"load-balance": weight}}
-        assert run(workload, profile, seed, kv=kv).requests == run(workload, "least-loaded", seed, kv=kv).requests
+        assert run(workload, profile, seed, kv=kv).requests == least_loaded
 
 
 PROFILES = {
@@ -262,7 +263,7 @@ PROFILES = {
 
 @pytest.mark.parametrize("scorers", PROFILES.values(), ids=PROFILES.keys())
 def test_only_the_ratios_of_the_weights_count(scorers: Any) -> None:
-    workload = synthetic(600, "60/s", prefix={"groups": 8, "tokens": 200})
+    workload = synthetic(200, "60/s", prefix={"groups": 8, "tokens": 200})
     tight = {"instances": 7, "kv": {"gpu_blocks": 400}, "max_batch_size": 8}
     default = run(workload, "weighted", **tight)
     assert len(set(default.requests["instance"])) == 7
@@ -273,7 +274,7 @@ def test_only_the_ratios_of_the_weights_count(scorers: Any) -> None:
 
 def test_a_weight_that_differs_in_a_far_digit_is_another_profile() -> None:
     """So that the test above does not pass because weights count for nothing."""
-    workload = synthetic(600, "60/s", prefix={"groups": 8, "tokens": 200})
+    workload = synthetic(200, "60/s", prefix={"groups": 8, "tokens": 200})
     runs = [
         run(workload, {"name": "weighted", "scorers": {"prefix-affinity": weight, "queue-depth": 2}}, instances=7)
         for weight in (0.2, 3)
@@ -292,7 +293,7 @@ def concentration(instances: list[int], groups: list[int], count: int) -> float:
 
 def test_a_growing_prefix_weight_concentrates_routing(tmp_path: Path) -> None:
     """70 % of the prompts share the first half with others of their group."""
-    rows, groups = sharing_rows(800, 0.7, 12)
+    rows, groups = sharing_rows(600, 0.7, 12)
     workload = trace(tmp_path, rows)
     found = []
     for weight in (0.001, 1.2, 1.5, 20):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 
+from drawing import draws
 from headway import hashing
 from headway.latency.base import Chunk, Run
 from headway.types import Path
@@ -223,7 +224,7 @@ def test_round_robin_and_a_given_assignment_place_by_row() -> None:
     assert [job.instance for job in run(*jobs, instances=3, policy=[2, 2, 0, 1]).rows] == [2, 2, 0, 1]
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@draws(30)
 @given(scenarios())
 def test_random_scenarios_drain_with_every_token_in_order(scenario: Scenario) -> None:
     done = simulate(**vars(scenario))

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import headway
+from headway.experiment.run import prepare
 
 Json = dict[str, Any]
 PS = 10**12
@@ -64,12 +65,21 @@ def estimate(means: list[float], control: list[float]) -> tuple[float, float]:
 # --- M/D/1 -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("utilisation", "seeds", "resolution"), [(0.5, 3, 0.01), (0.8, 6, 0.0125)])
-def test_batch_1_and_constant_lengths_wait_as_in_m_d_1(utilisation: float, seeds: int, resolution: float) -> None:
+@pytest.mark.parametrize(
+    ("utilisation", "seeds", "requests", "resolution"),
+    [
+        (0.5, 1, 26_000, 0.03),
+        pytest.param(0.5, 3, 41_000, 0.01, marks=pytest.mark.full),
+        pytest.param(0.8, 6, 41_000, 0.0125, marks=pytest.mark.full),
+    ],
+)
+def test_batch_1_and_constant_lengths_wait_as_in_m_d_1(
+    utilisation: float, seeds: int, requests: int, resolution: float
+) -> None:
     """Pollaczek and Khinchine: the mean wait is ρS / 2(1 - ρ), and 1 - ρ of the requests do not wait.
 
-    The wait rises by 2 + ρ / (1 - ρ) per cent with each per cent of rate or service, threefold to sixfold, so an error
-    of 3 % in either is many standard errors away."""
+    The wait rises by 2 + ρ / (1 - ρ) per cent with each per cent of rate or service, threefold to sixfold, so with many
+    requests an error of 3 % in either is many standard errors away."""
     p, d, prompt, output = 10**8, 10**9, 100, 91
     service = prompt * p + (output - 1) * d
     assert service == PS // 10
@@ -78,7 +88,7 @@ def test_batch_1_and_constant_lengths_wait_as_in_m_d_1(utilisation: float, seeds
     idle: list[float] = []
     for seed in range(seeds):
         rate = f"{utilisation * PS / service:.6f}/s"
-        workload = {"requests": 41_000, "rate": rate, "prompt_tokens": prompt, "output_tokens": output}
+        workload = {"requests": requests, "rate": rate, "prompt_tokens": prompt, "output_tokens": output}
         result = one_instance(workload, 1, p, d, seed)
         found = waits(result)
         assert found == single_slot_waits(result.requests["arrival_ps"], [service] * len(found))
@@ -103,7 +113,8 @@ def single_slot_waits(arrivals: list[int], services: list[int]) -> list[int]:
 def test_poisson_arrivals_are_poisson() -> None:
     """Exponential gaps: mean, standard deviation and tail as they should be, and no memory of the gap before."""
     workload = {"requests": 60_000, "rate": "100/s", "prompt_tokens": 1, "output_tokens": 1}
-    arrivals = one_instance(workload, 256, 1, 1, seed=3).requests["arrival_ps"]
+    traffic = prepare(headway.Scenario.load({"seed": 3, "workload": workload, "cluster": {}})).traffic()
+    arrivals = [traffic.take().request.arrival_ps for _ in range(60_000)]
     gaps = [(later - came) / (PS / 100) for came, later in pairwise(arrivals)]
     many = len(gaps)
     assert abs(fmean(gaps) - 1) < SURE / sqrt(many)
@@ -135,8 +146,19 @@ def slot_waits(result: headway.Result, slots: int, p: int, d: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("servers", "utilisation"), [(2, 0.5), (3, 0.6), (8, 0.7)])
-def test_a_batch_of_c_and_exponential_outputs_wait_as_in_m_m_c(servers: int, utilisation: float) -> None:
+@pytest.mark.parametrize(
+    ("servers", "utilisation", "seeds", "requests", "resolution"),
+    [
+        (3, 0.6, 1, 16_000, 0.1),
+        *(
+            pytest.param(servers, utilisation, 3, 36_000, 0.04, marks=pytest.mark.full)
+            for servers, utilisation in ((2, 0.5), (3, 0.6), (8, 0.7))
+        ),
+    ],
+)
+def test_a_batch_of_c_and_exponential_outputs_wait_as_in_m_m_c(
+    servers: int, utilisation: float, seeds: int, requests: int, resolution: float
+) -> None:
     """A decode step takes 1 ms however many decode, an output 2000 steps on average, a prompt next to nothing. A wait
     of a step or less is the way to the next step boundary, not a queue; of that, nobody waits less than at c slots that
     can start at any time, and all wait little more."""
@@ -151,9 +173,9 @@ def test_a_batch_of_c_and_exponential_outputs_wait_as_in_m_m_c(servers: int, uti
     means: list[float] = []
     queued: list[float] = []
     control: list[float] = []
-    for seed in range(3):
+    for seed in range(seeds):
         workload = {
-            "requests": 36_000,
+            "requests": requests,
             "rate": f"{rate * PS:.9f}/s",
             "prompt_tokens": 1,
             "output_tokens": {"dist": "exponential", "mean": mean_output},
@@ -170,10 +192,10 @@ def test_a_batch_of_c_and_exponential_outputs_wait_as_in_m_m_c(servers: int, uti
         loads = zip(block_means([float(length - 1) for length in outputs]), block_means(gaps), strict=True)
         control += [length / steps - gap * rate for length, gap in loads]
     wait, wait_error = estimate(means, control)
-    assert wait_error < 0.04 * waiting / drain
+    assert wait_error < resolution * waiting / drain
     assert abs(wait - waiting / drain) < SURE * wait_error
     share, share_error = estimate(queued, control)
-    assert share_error < 0.015 * beyond_a_step
+    assert share_error < resolution / 2 * beyond_a_step
     assert abs(share - beyond_a_step) < SURE * share_error
 
 

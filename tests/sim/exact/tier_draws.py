@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from draws import Draws, pick
+from draw_sources import Draws, pick
 
 Json = dict[str, Any]
 OFFLOADS = ("lazy", "eager", "threshold")

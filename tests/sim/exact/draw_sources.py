@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any, Protocol
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
+
+from drawing import PROFILE
 
 
 class Draws(Protocol):
@@ -69,11 +70,7 @@ class Scattered:
         return values[order[turn]]
 
 
-FRESH = os.environ.get("HYPOTHESIS_PROFILE") == "anew"
-
-
-def numbers(count: int, first: int = 0, fresh: bool = False) -> Iterator[int]:
-    """Return the numbers of so many scattered scenarios: from `first` on, or with `fresh` others in every run of
-    `make test-long`."""
-    start = Random().randrange(10**6, 10**15) if fresh and FRESH else first
-    return iter(range(start, start + count))
+def fresh_numbers(count: int) -> range:
+    """Return the numbers of so many scattered scenarios, others in every run of `make test-long`."""
+    start = 10**6 if PROFILE == "steady" else Random().randrange(10**6, 10**15)
+    return range(start, start + count)
