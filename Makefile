@@ -7,6 +7,8 @@ ROUTERS := .venv-routers
 WORKERS ?= 2
 
 .PHONY: demo test test-full test-live test-long live browser etcd lint wheel bench bench-compiled routers bench-gateway clean help
+# Compiled files are kept: without them every process of the tests would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 CASES ?= base 50k 64-instances long-outputs mooncake
 RATIOS ?= pd tiers
 

@@ -61,6 +61,7 @@ def outcome(package: Path) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+@pytest.mark.full
 def test_a_compiled_engine_gives_the_same_bytes(compiled):
     fast, where = outcome(compiled)
     assert Path(where.split()[-1]).suffix in (".so", ".pyd")
