@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
+from headway import registry
 from headway.evolve.limits import MB, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, Limits, confine, control, sieve
 from headway.types import HeadwayError
 from headway.wording import one_line
@@ -59,7 +60,7 @@ def main(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     control(PR_SET_CHILD_SUBREAPER, 1)
-    import_module("headway.experiment.run")
+    _warm_up()
     sieve()
     gc.collect()
     gc.freeze()
@@ -68,6 +69,14 @@ def main(parent: int) -> None:
         while (text := zygote.next()) is not None:
             call, arguments, limits, folder = json.loads(text)
             _write(answers, zygote.attend(Task(call, arguments, Limits(**limits), folder)))
+
+
+def _warm_up() -> None:
+    """Load what every evaluation needs: a child that had to do it would pay for it each time."""
+    for name in ("headway.experiment.run", "headway.results.findings", "headway.results.words"):
+        import_module(name)
+    for entry in registry.entries():  # compiles the templates
+        _ = entry.parameters
 
 
 class Zygote:
