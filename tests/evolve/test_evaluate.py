@@ -207,6 +207,7 @@ def documents(found: list[Evaluation]) -> list[str]:
     return [pretty(one.document()) for one in found]
 
 
+@pytest.mark.full
 def test_evaluations_are_the_same_however_many_processes_there_are() -> None:
     bundles = [MINE, Bundle.of(routing="lmetric"), code("import os"), Bundle.of(routing="nobody")]
     alone = documents([evaluate(one, suite(), cache=Cache()) for one in bundles])
@@ -254,6 +255,7 @@ def test_an_objective_that_the_baseline_has_no_figure_of_is_the_suites_fault(cac
         evaluate(MINE, made, cache=cache)
 
 
+@pytest.mark.full
 def test_in_the_embedded_suite_a_good_router_wins_some_workloads_and_loses_others() -> None:
     found = evaluate(Bundle.of(routing="lmetric"), cache=Cache(), told=False)
     gains = {case.case: case.gains["primary"] for case in found.cases}

@@ -51,6 +51,7 @@ def rows(found: list[Judged]) -> list[Any]:
     return [(one.bundle.document(), one.evaluation.document()) for one in found]
 
 
+@pytest.mark.full
 def test_two_searches_with_one_model_are_the_same(tmp_path: Path) -> None:
     one, two = conversed(tmp_path / "one", workers=1), conversed(tmp_path / "two", workers=2)
     assert one.document() == two.document()
@@ -72,6 +73,7 @@ def test_a_prompt_that_was_never_asked_ends_the_replay(tmp_path: Path) -> None:
         conversed(None, Replay(transcript))
 
 
+@pytest.mark.full
 def test_a_search_goes_on_from_its_folder_and_asks_nothing_twice(tmp_path: Path) -> None:
     first, rest, whole = Counting(heavier), Counting(heavier), Counting(heavier)
     conversed(tmp_path / "steps", first, 3)
@@ -140,6 +142,7 @@ def test_all_five_stages_are_components_that_begin_as_the_defaults() -> None:
     assert written.fitness["complexity"] > plain.fitness["complexity"]
 
 
+@pytest.mark.full
 def test_five_components_can_be_written_at_once() -> None:
     asked: list[str] = []
 

@@ -242,6 +242,7 @@ def test_a_search_with_an_endpoint_is_replayed_from_its_recording(
     assert SECRET not in live.stdout + live.stderr and SECRET.encode() not in written
 
 
+@pytest.mark.full
 def test_the_commands_of_the_docs_work_with_an_endpoint(server: Server, headway: Run, tmp_path: Path) -> None:
     pytest.importorskip("gepa")
     page = (ROOT / "docs" / "evolving.md").read_text(encoding="utf-8")

@@ -226,6 +226,7 @@ def test_programs_that_never_end_do_not_stop_the_search(tmp_path: Path) -> None:
     assert len((tmp_path / "out" / "transcript.jsonl").read_text().splitlines()) == 4
 
 
+@pytest.mark.full
 def test_a_search_goes_on_from_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openevolve_module, "CHECKPOINTS", 2)
     conversed(tmp_path / "out", evaluations=3)

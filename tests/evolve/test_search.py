@@ -21,6 +21,7 @@ from headway.types import HeadwayError
 
 pytest.importorskip("optuna")
 ENGINES: tuple[Engine, ...] = ("numeric", "gp")
+EITHER = [pytest.param("numeric", marks=pytest.mark.full), "gp"]  # for the loop, which all engines share
 FEW = ["lmetric", "least-loaded"]
 
 
@@ -47,7 +48,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EITHER)
 def test_a_search_writes_the_same_bytes_with_one_worker_and_with_three(engine: Engine, tmp_path: Path) -> None:
     one = searched(engine, tmp_path / "one", workers=1)
     three = searched(engine, tmp_path / "three", workers=3)
@@ -75,7 +76,7 @@ class Interrupting:
     def final(self, done: int, total: int) -> None: ...
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EITHER)
 def test_a_search_that_was_interrupted_comes_to_what_it_would_have_come_to(engine: Engine, tmp_path: Path) -> None:
     searched(engine, tmp_path / "whole", 15)
     with pytest.raises(Interrupted):
@@ -85,7 +86,7 @@ def test_a_search_that_was_interrupted_comes_to_what_it_would_have_come_to(engin
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EITHER)
 def test_a_search_that_is_made_longer_comes_to_what_a_long_one_had_come_to(engine: Engine, tmp_path: Path) -> None:
     for evaluations in (6, 8, 12):
         found = searched(engine, tmp_path / "steps", evaluations)
@@ -139,7 +140,7 @@ def test_a_file_of_a_search_that_somebody_emptied_is_told_of(file: str, text: st
         Journal(tmp_path / "kept", {}).batches()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EITHER)
 def test_no_held_out_case_is_run_before_the_winner_is_chosen(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
