@@ -20,7 +20,6 @@ from headway.evolve.search import Search
 from headway.types import HeadwayError
 
 pytest.importorskip("optuna")
-ENGINES: tuple[Engine, ...] = ("numeric", "gp")
 EITHER = [pytest.param("numeric", marks=pytest.mark.full), "gp"]  # for the loop, which all engines share
 FEW = ["lmetric", "least-loaded"]
 
