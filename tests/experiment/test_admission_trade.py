@@ -9,6 +9,8 @@ import pytest
 import headway
 from conftest import ROOT
 
+pytestmark = pytest.mark.full  # the comparison that all of them look at takes nine seconds
+
 AZURE = ROOT.parent / "shared" / "traces" / "azure-llm-2023" / "AzureLLMInferenceTrace_code.csv"
 TENANTS = {
     "ide": {"weight": 3, "slo_class": "realtime"},
@@ -38,7 +40,6 @@ def found() -> headway.Comparison:
     return headway.compare(scenario, POLICIES, stage="admission", workers=1)
 
 
-@pytest.mark.full
 def test_shedding_lifts_goodput_and_costs_rejects(found: headway.Comparison) -> None:
     plain = found["always"]
     assert plain["requests"]["rejected"] == 0 and plain["requests"]["completed"] == 8819

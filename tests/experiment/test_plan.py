@@ -164,6 +164,7 @@ def test_the_knee_lies_where_a_fine_grid_has_it() -> None:
     assert kept[-1] < float(found.breaks) and grid[len(kept)] > float(found.holds)
 
 
+@pytest.mark.full
 def test_the_plan_is_the_same_whatever_the_number_of_workers() -> None:
     scenario = {**COMMON, "workload": SMALL["poisson"][0]}
     one, two, three = (plan(scenario, seeds=SEEDS, points=4, workers=workers).summary() for workers in (1, 2, 3))

@@ -134,6 +134,7 @@ def test_the_command_line_prints_what_it_prints_without(cluster: Any, headway: R
     assert (there.returncode, there.stdout, there.stderr) == (0, here.stdout, here.stderr)
 
 
+@pytest.mark.full
 def test_an_address_where_nobody_is_is_told(headway_process: Run) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 
+from drawing import draws
 from headway.gateway.sessions import SessionSettings, of_messages
 from headway.types import HeadwayError
 
@@ -106,6 +107,7 @@ JSON = st.recursive(
 )
 
 
+@draws(15)
 @given(st.lists(JSON, max_size=2), st.text(max_size=300), st.lists(JSON, max_size=3), JSON, st.booleans())
 def test_what_follows_the_first_message_does_not_matter(before, content, after, more, last):
     message = (
