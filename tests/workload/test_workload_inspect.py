@@ -247,6 +247,7 @@ def test_a_format_without_content_says_so(tmp_path: Path) -> None:
 WEKA = Path(__file__).resolve().parents[3] / "shared" / "traces" / "agentic-coding-weka" / "sessions_compact.jsonl.gz"
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not WEKA.exists(), reason="the folder of public traces, ../shared/traces, is not here")
 def test_agentic_sessions_have_their_published_figures_and_lose_reuse_under_round_robin() -> None:
     trace = Trace.load(weka.read(WEKA, Options()))

@@ -148,7 +148,9 @@ def independent(prompts: list[list[int]], instances: int, capacity: int) -> floa
     return hits / sum(map(len, prompts))
 
 
-@pytest.mark.parametrize("name", MOONCAKE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if "first1000" in name else pytest.mark.full) for name in MOONCAKE]
+)
 def test_reuse_at_every_capacity_equals_an_independent_cache(name: str) -> None:
     prompts = [row["hash_ids"] for row in raw(name)]
     capacities = [100, 1000, 5859, 10_000, 50_000]

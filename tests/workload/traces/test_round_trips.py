@@ -164,7 +164,9 @@ def peak(folder: str, name: str, count: int) -> int:
     return tracemalloc.get_traced_memory()[1]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "routesim" else pytest.mark.full) for name in NAMES]
+)
 def test_memory_does_not_grow_with_the_number_of_requests(tmp_path: Path, name: str) -> None:
     small, large = (alone(peak, str(tmp_path), writable(name), count) for count in (1000, 6000))
     assert large < small + 100_000
