@@ -15,6 +15,7 @@ import pytest
 
 import drawing  # noqa: F401  loads the profile of Hypothesis
 from command_line import call_headway
+from headway.experiment import workers
 
 ROOT = Path(__file__).resolve().parent.parent
 # Tests start interpreters, which take three times as long without bytecode. Where none may lie beside the source, it
@@ -31,12 +32,13 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_core() -> Iterator[None]:
+def one_core() -> Iterator[Callable[[], int]]:
     """Comparisons, sweeps and searches start worker processes only where a test asks for some: a worker costs a second
-    of CPU in a process with threads, as this one is after the first test with a server."""
+    of CPU in a process with threads, as this one is after the first test with a server. Gives the true count."""
+    counted = workers.cores
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headway.experiment.workers.cores", lambda: 1)
-        yield
+        patch.setattr(workers, "cores", lambda: 1)
+        yield counted
 
 
 @pytest.fixture(scope="session")

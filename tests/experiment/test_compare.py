@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -235,6 +235,15 @@ def elsewhere() -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not say which cores are ours")
+def test_there_is_a_worker_for_each_core_unless_a_number_is_given(
+    one_core: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "cores", one_core)
+    assert workers.available(None) == len(os.sched_getaffinity(0))
+    assert workers.available(5) == 5
 
 
 def test_a_program_with_threads_is_not_forked() -> None:

@@ -21,11 +21,13 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 import yaml
+from cyclopts import App
 
 import headway as package
 from command_line import run_script
 from conftest import ROOT, Run
 from headway import latency, registry
+from headway.cli import verbs
 from headway.evolve.suite import Suite
 from headway.experiment.compare import PER
 from headway.experiment.controls import CONTROLS
@@ -52,9 +54,6 @@ INLINE = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(r"@?\.?([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:\.\*|\[\])?(?:\(.*\))?")
 # What the pages call an object of a class.
 VARIABLES = {"Result": "result", "ClusterView": "cluster", "InstanceView": "view", "Context": "context"}
-VERBS = ("run", "compare", "sweep", "report", "controls", "plan", "policies", "explain", "summarize", "timeline")
-VERBS += ("calibrate", "validate", "evolve", "serve", "replay", "key", "epp", "emulate", "agent", "deploy")
-VERBS += ("load", "twin", "conformance")
 FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "from", "auto", "FewestTokens", "SpareMemory", "k_max", "graph"}
 TINY: dict[str, Any] = {
     "workload": {"requests": 5, "rate": "10/s", "prompt_tokens": 64, "output_tokens": 8},
@@ -354,23 +353,30 @@ def test_a_name_that_is_not_there_is_noticed(vocabulary: set[str]) -> None:
         assert unknown(text, vocabulary) is not None, text
 
 
-def test_verbs_and_options_in_the_text_are_real(headway: Run) -> None:
-    texts = [(page, text) for page, text in inline() if text.startswith(("headway ", "--"))]
-    helps = {verb: headway(verb, "--help").stdout for verb in VERBS}
-    helps["trace"] = "".join(headway("trace", verb, "--help").stdout for verb in ("inspect", "convert", "cap", "slice"))
-    helps["hardware"] = "".join(headway("hardware", verb, "--help").stdout for verb in ("list", "show"))
-    helps["fleet"] = "".join(headway("fleet", verb, "--help").stdout for verb in ("list", "cordon", "drain", "policy"))
-    helps["kvd"] = "".join(headway("kvd", *verb, "--help").stdout for verb in ((), ("stat",), ("ping",), ("certs",)))
-    helps["policy"] = headway("policy", "check", "--help").stdout
-    for verb in ("export", "import"):
-        helps[verb] = "".join(headway(verb, one, "--help").stdout for one in ("llm-d", "blis"))
-    helps["workload"] = headway("workload", "preview", "--help").stdout
-    for page, text in texts:
+def commands_of(app: App) -> dict[str, App]:
+    return {name: command for name, command in app.resolved_commands().items() if not name.startswith("-")}
+
+
+def options_of(app: App) -> set[str]:
+    """The options of a verb, and those of the verbs below it."""
+    found = set().union(*(options_of(command) for command in commands_of(app).values()), app.help_flags)
+    if app.default_command is not None:
+        found = found.union(*((*one.names, *one.negatives) for one in app.assemble_argument_collection()))
+    return found
+
+
+def test_verbs_and_options_in_the_text_are_real() -> None:
+    options = {verb: options_of(command) for verb, command in commands_of(verbs.app).items()}
+    every = set().union(*options.values(), verbs.app.version_flags)
+    for page, text in inline():
+        if not text.startswith(("headway ", "--")):
+            continue
         verb = text.split()[1] if text.startswith("headway ") else None
-        assert verb is None or verb in helps, f"{page}: `{text}`"
-        told = helps[verb] if verb else "".join(helps.values())
+        if verb is not None and not verb.startswith("--"):
+            assert verb in options, f"{page}: `{text}`"
+        known = options.get(verb or "", every)
         for option in re.findall(r"(?<!\S)--?[a-z][\w-]*", text):
-            assert re.search(rf"(?<![\w-]){option}(?![\w-])", told), f"{page}: `{text}` has no {option}"
+            assert option in known, f"{page}: `{text}` has no {option}"
 
 
 def test_links_between_the_pages_lead_somewhere() -> None:
