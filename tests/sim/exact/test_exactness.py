@@ -25,7 +25,7 @@ from headway.experiment.run import prepare
 from searching import search
 
 Json = dict[str, Any]
-QUICK, FULL, LONG, SEARCHED = 60, 240, 5000, 40  # scenarios a family
+QUICK, FULL, LONG, SEARCHED = 60, 200, 5000, 40  # scenarios a family
 SAVED = 10  # of so many scenarios, one is saved to disk in all modes
 
 
@@ -58,7 +58,6 @@ def test_leaping_walking_and_cutting_give_the_same_bytes_on_many_scenarios(famil
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hypothesis_does_not_falsify_that_they_give_the_same_bytes(family: str, tmp_path: Path) -> None:
     """What fails is reduced to something small."""
-
     search(SEARCHED, check, searched(family, tmp_path))
 
 

@@ -15,13 +15,14 @@ from headway.sim.clock import Simulation
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.load import Load
+from headway.types import InvariantError
 
 Range = tuple[int, int]  # first block, end block
 Counted = tuple[int, int, int]  # the same, and how often
 Content = dict[int, list[Range]]  # by key
 
 
-class Broken(AssertionError):
+class Broken(InvariantError):
     """What must always hold does not."""
 
 
@@ -38,6 +39,7 @@ class Seat(NamedTuple):
     order: int  # of its entry into the batch
     load: Load | None
     swapped: int
+    computed: int  # tokens in the KV cache, once it has blocks
 
 
 Seats = dict[Job, Seat]
@@ -59,7 +61,9 @@ def seats(simulation: Simulation) -> Seats:
         for place, jobs in seated(instance):
             for job in jobs:
                 demand(job not in found, "Request {} is in two places: {} and {}.", job.row, found.get(job), place)
-                found[job] = Seat(index, place, job.order, instance.loading.get(job), job.swapped)
+                found[job] = Seat(
+                    index, place, job.order, instance.loading.get(job), job.swapped, getattr(job, "computed", 0)
+                )
     return found
 
 
@@ -89,6 +93,8 @@ class Watcher:
         self.wrap(simulation.handovers, "loaded")
         for name in ("ring", "pump"):  # several events each
             self.wrap(simulation, name, counts=False)
+        if simulation.capacity is not None:
+            self.wrap(simulation.capacity, "manage")  # it cuts runs in the middle of what it does
         self.wrap_instances()
 
     def wrap(self, owner: Any, name: str, counts: bool = True) -> None:

@@ -91,10 +91,12 @@ class Tokens(Part):
             anew = then is None or then.order != seat.order  # who yields may come back in the same event
             if was == "running" and (anew or seat.place in ("waiting", "loading")):
                 self.yielded[job.row] += 1
-            elif was in ("ready", "loading") and seat.place == "waiting":
+            # Who is ready and has to yield its blocks may enter again in the same event, with those that are cached.
+            yielded = then is not None and was == "ready" and seat.place == "running" and seat.computed < then.computed
+            if (was in ("ready", "loading") and seat.place == "waiting") or yielded:
                 self.put_back[job.row] += 1
             began = seat.load is not None and (then is None or then.load is not seat.load)
-            if began or (seat.place == "running" and anew and was != "ready"):
+            if began or (seat.place == "running" and anew and (was != "ready" or yielded)):
                 self.enters(job, seat)
 
     # --- what must hold
