@@ -99,6 +99,7 @@ def test_a_call_is_where_the_caller_is(tmp_path: Path, monkeypatch: pytest.Monke
     assert confined(CALLS + "here") == str(tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("name", ["01_first_run.yaml", "05_trace.yaml"])
 def test_a_simulation_gives_the_same_as_anywhere(name: str) -> None:

@@ -138,6 +138,7 @@ def test_a_routing_policy_cannot_be_given(headway: Run) -> None:
     assert done.stderr == "headway: --routing-policy: the controls bring their own routing policies; leave it out.\n"
 
 
+@pytest.mark.full
 def test_the_controls_run_on_the_weka_sessions(traces: Path) -> None:
     file = traces / "agentic-coding-weka" / "sessions_compact.jsonl.gz"
     trace = {"path": str(file), "limit": 1500, "starts": {"users": 16, "pause": "1s"}}

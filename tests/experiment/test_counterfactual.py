@@ -99,6 +99,7 @@ def test_the_decision_taken_again_has_no_regret() -> None:
             assert found.value == result.summary()["latency"]["e2e"]["mean"]
 
 
+@pytest.mark.full
 def test_round_robin_has_regret_where_prefixes_are_shared() -> None:
     few = {"instances": 3, "kv": {"gpu_blocks": 250}, "latency": {"model": "roofline"}}  # a third of the prefixes fit
     values = {}

@@ -193,6 +193,7 @@ def test_the_host_is_the_profile_s_unless_it_is_given_and_a_slow_engine_takes_so
     assert slow == pytest.approx(plain.run(*step)[0] * 1.5, rel=1e-6)
 
 
+@pytest.mark.full
 @needed
 @pytest.mark.parametrize(
     ("model", "gpu", "tp", "keys", "sentence"),

@@ -155,6 +155,7 @@ def lines_run(work: Callable[[], object]) -> int:
     return count
 
 
+@pytest.mark.full
 def test_the_work_grows_with_the_requests_and_not_with_their_square() -> None:
     small, large = busy(1000), busy(8000)
     wanted = {"priority_inversion", "slo_violation", "shadow_divergence", "herding", "head_of_line_blocking"}

@@ -15,6 +15,7 @@ from told_runs import PREFIXES, RUNS, told_run
 
 import headway.policies  # noqa: F401  (registers them)
 from conftest import Run
+from drawing import grid
 from headway import registry, simulate
 from headway.results.decisions import Decision, Decisions, scorer_weights
 from headway.results.findings import KINDS
@@ -52,8 +53,7 @@ def written(text: str) -> tuple[float, float]:
     return float(number.replace(",", "")) * scale, scale * 10.0**-decimals
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("name", "strategy"), grid(list(RUNS), list(STRATEGIES)))
 def test_every_number_in_the_text_is_a_fact_and_every_fact_is_as_the_records_have_it(name: str, strategy: str) -> None:
     summary = told(name, strategy)
     body = re.sub(r"(?m)^\d+\. ", "", summary.text)  # the numbers of a list
@@ -110,8 +110,7 @@ def test_figures_in_the_title_of_a_finding_are_quoted_as_they_are(name: str) -> 
 # --- the limit -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("name", "strategy"), grid(list(RUNS), list(STRATEGIES)))
 def test_the_limit_is_kept_and_the_outcome_is_always_there(name: str, strategy: str) -> None:
     result = told_run(name)
     for limit in (50, 75, 150, 400, 1000, 1500, LONG):

@@ -316,6 +316,7 @@ def weka() -> list[tuple[list[tuple[int, int]], int]]:
     return [(list(trace.runs(row)), trace.prompt_tokens[row]) for row in rows]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not beside this checkout (../shared/traces)")
 @pytest.mark.parametrize(
     ("offload", "cpu", "either_order"),

@@ -81,6 +81,7 @@ def test_tokens_and_requests_are_those_of_the_largest_cache(prompts: Prompts) ->
     assert found.tokens == sum(min(16 * hit, length) for hit, length in zip(each, tokens, strict=True))
 
 
+@pytest.mark.full
 def test_long_runs_are_not_walked_block_by_block() -> None:
     prompts = [[(0, 10**9)], [(0, 2 * 10**6)], [(5, 10)], [(10**9 - 5, 5)]] * 3
     found = hits(zip(prompts[1:], repeat(10**12)), repeat(0), [10**6, None], 16)

@@ -38,6 +38,7 @@ EXTREMES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", EXTREMES)
 def test_the_first_requests_of_an_extreme_workload_take_little_memory(name: str) -> None:
     tracemalloc.start()

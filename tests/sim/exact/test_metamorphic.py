@@ -291,6 +291,7 @@ def concentration(instances: list[int], groups: list[int], count: int) -> float:
     return fmean(by_group)
 
 
+@pytest.mark.full
 def test_a_growing_prefix_weight_concentrates_routing(tmp_path: Path) -> None:
     """70 % of the prompts share the first half with others of their group."""
     rows, groups = sharing_rows(600, 0.7, 12)

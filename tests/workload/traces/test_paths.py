@@ -98,6 +98,7 @@ def test_runs_are_cut_and_compared_as_ids_are(one: list[int], other: list[int], 
     assert shared_blocks(id_runs(one), single) == shared_blocks(single, id_runs(one)) == common_ids(one, other)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("share_system", [False, True])
 def test_long_agentic_prompts_stay_a_handful_of_runs(traces: Path, share_system: bool) -> None:
     found = read_trace(traces / "agentic-coding-weka" / "sessions_compact.jsonl.gz")

@@ -199,6 +199,7 @@ MEANS = {  # clients, seconds, requests a second
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", MEANS)
 def test_the_real_rates_integrate_to_what_is_known_of_them(traces: Path, name: str) -> None:
     count, span, rate = MEANS[name]
@@ -217,6 +218,7 @@ def rates(path: Path, start: int, stop: int) -> Iterator[tuple[str, float]]:
                     yield member.name.rsplit("/", 1)[-1].split("-")[1], float(cells[1])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["reason_deepseek-r1", "multimodal_mm-image"])
 def test_an_hour_of_the_real_data_has_the_requests_of_each_client(traces: Path, name: str) -> None:
     path = traces / "servegen" / f"{name}.tar.gz"
@@ -232,6 +234,7 @@ def test_an_hour_of_the_real_data_has_the_requests_of_each_client(traces: Path, 
     assert seconds(records) == sorted(seconds(records)) and seconds(records)[-1] < 3600
 
 
+@pytest.mark.full
 def test_lengths_of_the_real_data_are_those_of_its_histograms(traces: Path) -> None:
     """What an hour's draws should have on the mean, with the histograms' own spread as the measure of error."""
     path, start, stop = traces / "servegen" / "reason_deepseek-r1.tar.gz", 43_200, 46_800
