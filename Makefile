@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 LIVE := .venv-live
 ROUTERS := .venv-routers
-WORKERS ?= 2
+# One more than there are cores: some tests wait for servers or for a clock.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .PHONY: demo test test-full test-live test-long live browser etcd lint wheel bench bench-compiled routers bench-gateway clean help
 # Compiled files are kept: without them every process of the tests would compile the sources again.

@@ -24,8 +24,9 @@ from headway.policies.bundle import STAGES
 from headway.policies.code import check, language
 from headway.policies.templates import sources
 from headway.types import HeadwayError
+from installed import need
 
-pytest.importorskip("gepa")
+need("gepa", "evolve")
 HERD = "def score(request, instance, cluster):\n    return -instance.index\n"  # there is much to improve
 START = {"name": "code", "source": HERD}
 

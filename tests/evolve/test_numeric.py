@@ -13,9 +13,10 @@ from headway.evolve.dimensions import dimensions, with_values
 from headway.evolve.engines import Plan, template_of
 from headway.evolve.numeric import SAMPLERS, Numeric, Sampler
 from headway.types import HeadwayError
+from installed import need
 
-pytest.importorskip("optuna")
-pytest.importorskip("cmaes")
+need("optuna", "evolve")
+need("cmaes", "evolve")
 BATCH = 10
 
 

@@ -27,8 +27,9 @@ from headway.evolve.model import Replay
 from headway.evolve.openevolve import prepared
 from headway.evolve.openevolve_evaluator import FEATURES, candidates
 from headway.types import HeadwayError
+from installed import need
 
-pytest.importorskip("openevolve")
+need("openevolve", "evolve")
 START = {"name": "code", "source": SOURCE}
 BASE = Bundle.of("start", routing=START)
 KEYS = ["combined_score", "gain_ttft", "gain_e2e", "complexity", *FEATURES]

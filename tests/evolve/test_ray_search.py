@@ -9,9 +9,10 @@ from test_search import FEW, contents, few
 
 from headway.evolve.engines import Plan
 from headway.evolve.evolution import evolve
+from installed import need
 from ray_cluster import lose, two_machines
 
-pytest.importorskip("ray", reason="Ray is not installed")
+need("ray", "ray")
 
 
 @pytest.mark.full

@@ -18,9 +18,11 @@ from headway.evolve.final import Conclusion
 from headway.evolve.journal import Journal
 from headway.evolve.search import Search
 from headway.types import HeadwayError
+from installed import need
 
-pytest.importorskip("optuna")
-EITHER = [pytest.param("numeric", marks=pytest.mark.full), "gp"]  # for the loop, which all engines share
+need("optuna", "evolve")
+ENGINES = ("numeric", "gp")  # two suffice for the loop, which all engines share
+EITHER = [pytest.param("numeric", marks=pytest.mark.full), "gp"]
 FEW = ["lmetric", "least-loaded"]
 
 
@@ -77,15 +79,16 @@ class Interrupting:
 
 @pytest.mark.parametrize("engine", EITHER)
 def test_a_search_that_was_interrupted_comes_to_what_it_would_have_come_to(engine: Engine, tmp_path: Path) -> None:
-    searched(engine, tmp_path / "whole", 15)
+    searched(engine, tmp_path / "whole", 12)
     with pytest.raises(Interrupted):
-        searched(engine, tmp_path / "broken", 15, progress=Interrupting(7))
+        searched(engine, tmp_path / "broken", 12, progress=Interrupting(7))
     assert not (tmp_path / "broken" / "result.json").exists()
-    searched(engine, tmp_path / "broken", 15)
+    searched(engine, tmp_path / "broken", 12)
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("engine", EITHER)
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_search_that_is_made_longer_comes_to_what_a_long_one_had_come_to(engine: Engine, tmp_path: Path) -> None:
     for evaluations in (6, 8, 12):
         found = searched(engine, tmp_path / "steps", evaluations)

@@ -16,6 +16,7 @@ import confined_calls
 import pytest
 
 import headway
+from command_line import interruptible
 from conftest import ROOT
 from headway.evolve import worker, zygote
 from headway.evolve.limits import Limits, sieve
@@ -334,15 +335,15 @@ worker.confined("confined_calls:sleeps")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_zygotes_and_their_children_end_with_the_program(number: signal.Signals) -> None:
     path = os.pathsep.join((str(ROOT / "src"), str(Path(confined_calls.__file__).parent)))
-    program = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT],
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    with interruptible():
+        program = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT],
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
     assert program.stdout is not None
     zygote = int(program.stdout.readline())
     children = Path(f"/proc/{zygote}/task/{zygote}/children")

@@ -21,10 +21,11 @@ from headway.experiment.batch import Job
 from headway.experiment.ray_runner import _Batch
 from headway.experiment.runner import runner_of
 from headway.types import HeadwayError, InvariantError
+from installed import need
 from ray_cluster import OTHER, lose, two_machines, when
 from test_runner import jobs, results
 
-pytest.importorskip("ray", reason="Ray is not installed")
+need("ray", "ray")
 SCENARIO: dict[str, Any] = {
     "workload": {"requests": 60, "rate": "40/s", "prompt_tokens": 200, "output_tokens": 20},
     "cluster": {"instances": 2, "latency": {"model": "fixed"}},

@@ -83,7 +83,7 @@ def usual(name: str) -> LatencyModel:
 
 
 HERE = [name for name in MODELS if name != "aiconfigurator" or find_spec("aiconfigurator_core")]
-defaults = st.sampled_from([usual(name) for name in HERE])
+defaults = st.deferred(lambda: st.sampled_from([usual(name) for name in HERE]))
 models = st.one_of(defaults, fixed, linear, piecewise, rooflines())
 chunk = st.tuples(st.integers(1, 8192), st.integers(0, 200_000))
 

@@ -19,7 +19,7 @@ from conftest import COMMAND, ROOT, SOURCE, Run
 
 EXAMPLES = ROOT / "examples"
 BY_THE_CLOCK = ("20_twin",)  # which want the machine for themselves; `make test-long` runs them
-CHEAP = ("01_first_run", "02_compare", "03_scorers", "04_my_policy", "05_trace", "06_python_api", "19_published")
+CHEAP = ("01_first_run", "02_compare", "03_scorers", "04_my_policy", "05_trace", "06_python_api")
 IN_BASH = ("01_first_run", "08_traces")  # the first as one of its kind, the other for its variables
 SCRIPTS = sorted([*EXAMPLES.glob("[0-9][0-9]_*.sh"), *EXAMPLES.glob("[0-9][0-9]_*.py")])
 
