@@ -63,7 +63,7 @@ def measure(case: str, repeats: int) -> dict[str, Any]:
 
     from headway.experiment.run import prepare, run_facts
     from headway.results.metrics import summarise
-    from headway.scenario import Scenario
+    from headway.scenario.scenario import Scenario
     from headway.workload.traffic import OpenLoop
 
     loaded = Scenario.load(scenario(case))

@@ -14,8 +14,10 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from headway.policies.code import Program, language
-from headway.types import ClusterView, InstanceView, Request
 from headway.types import Path as Prompt
+from headway.types import Request
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 CHUNKS: Final = 60
 CALLS: Final = 2000  # instances that a chunk looks at

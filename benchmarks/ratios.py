@@ -88,7 +88,7 @@ def measure(case: str, requests: int, repeats: int) -> Json:
     """One case in this process."""
     from headway.experiment.run import prepare, run_facts
     from headway.results.metrics import summarise
-    from headway.scenario import Scenario
+    from headway.scenario.scenario import Scenario
     from headway.workload.traffic import OpenLoop
 
     workload, *clusters = cases()[case]

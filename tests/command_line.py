@@ -17,8 +17,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from headway import policy_files, registry
 from headway.cli import status
+from headway.policies import policy_files, registry
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

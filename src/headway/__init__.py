@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headway import evolve, latency
+    from headway.errors import HeadwayError, InvariantError
     from headway.experiment.calibrate import calibrate
     from headway.experiment.check_policy import check_policy
     from headway.experiment.compare import Comparison, compare
@@ -32,32 +33,15 @@ if TYPE_CHECKING:
     from headway.policies.bundle import Bundle
     from headway.policies.context import Context
     from headway.policies.queues import Ticket
-    from headway.registry import Bounds, policy
+    from headway.policies.registry import Bounds, policy
     from headway.results.result import Result
     from headway.results.words import summarize
-    from headway.scenario import Scenario
-    from headway.types import (
-        ADMIT,
-        Admit,
-        ClusterView,
-        Delay,
-        Event,
-        Finished,
-        FirstToken,
-        HeadwayError,
-        InstanceView,
-        InvariantError,
-        LoadSample,
-        Path,
-        PoolView,
-        Priority,
-        Reject,
-        Request,
-        Route,
-        Routed,
-        Scale,
-        Scorecard,
-    )
+    from headway.scenario.scenario import Scenario
+    from headway.types import ADMIT, Admit, Delay, Path, Priority, Reject, Request, Route, Scale, Scorecard
+    from headway.views.cluster import ClusterView
+    from headway.views.events import Event, Finished, FirstToken, Routed
+    from headway.views.instance import InstanceView
+    from headway.views.pool import LoadSample, PoolView
 
 __version__ = "0.1.0"
 
@@ -80,17 +64,18 @@ _HOMES = {
     **dict.fromkeys(("preview", "inspect_trace", "convert_trace"), "experiment.look"),
     "Result": "results.result",
     "summarize": "results.words",
-    "Scenario": "scenario",
+    "Scenario": "scenario.scenario",
     "Bundle": "policies.bundle",
     "Context": "policies.context",
     "Ticket": "policies.queues",
-    "policy": "registry",
-    "Bounds": "registry",
-    **dict.fromkeys(("ADMIT", "Admit", "Delay", "Priority", "Reject", "Route", "Scorecard"), "types"),
-    **dict.fromkeys(("ClusterView", "InstanceView", "Path", "Request"), "types"),
-    **dict.fromkeys(("LoadSample", "PoolView", "Scale"), "types"),
-    **dict.fromkeys(("Event", "Finished", "FirstToken", "Routed"), "types"),
-    **dict.fromkeys(("HeadwayError", "InvariantError"), "types"),
+    **dict.fromkeys(("Bounds", "policy"), "policies.registry"),
+    **dict.fromkeys(("ADMIT", "Admit", "Delay", "Priority", "Reject", "Route", "Scale", "Scorecard"), "types"),
+    **dict.fromkeys(("Path", "Request"), "types"),
+    "ClusterView": "views.cluster",
+    "InstanceView": "views.instance",
+    **dict.fromkeys(("LoadSample", "PoolView"), "views.pool"),
+    **dict.fromkeys(("Event", "Finished", "FirstToken", "Routed"), "views.events"),
+    **dict.fromkeys(("HeadwayError", "InvariantError"), "errors"),
 }
 
 __all__ = [

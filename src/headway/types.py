@@ -1,4 +1,4 @@
-"""The vocabulary of the system: what a request is, what a router sees, what it may answer.
+"""The vocabulary of the system: what a request is, and what a policy may answer.
 
 Nothing here knows whether it is used by the simulator or by a live gateway, and nothing here holds what a router
 cannot know: the true output length of a request lives on the simulator's own `Job`.
@@ -6,19 +6,11 @@ cannot know: the true output length of a request lives on the simulator's own `J
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import Struct, field
-
-from headway.errors import HeadwayError as HeadwayError
-from headway.errors import InvariantError as InvariantError
-from headway.errors import UndeclaredSignal as UndeclaredSignal
-from headway.instance_view import Estimator as Estimator
-from headway.instance_view import InstanceView as InstanceView
-from headway.pool_view import LoadSample as LoadSample
-from headway.pool_view import PoolView as PoolView
 
 PS_PER_SECOND: Final = 1_000_000_000_000
 
@@ -98,99 +90,6 @@ class Priority(Struct, frozen=True, gc=False):
 NO_PRIORITY: Final = Priority()
 
 
-class TenantView(Protocol):
-    """One tenant as this router has seen it up to now."""
-
-    @property
-    def requests(self) -> int:
-        """Requests that came so far, the one that is being decided on included."""
-
-    @property
-    def active(self) -> int:
-        """Those of them that were let in and have not ended, in the router's queue or at an instance."""
-
-    @property
-    def rate(self) -> float:
-        """Requests a second over the last 10 s, that is in (now - 10 s, now]."""
-
-    @property
-    def slo_class(self) -> str:
-        """Of its latest request."""
-
-    @property
-    def burst(self) -> bool:
-        """At least 5 requests in the last second, and more than twice as many as its rate over the last 10 s (or since
-        its first request, where that is less long ago) would bring."""
-
-
-class Totals(Protocol):
-    """All that this router has seen up to now."""
-
-    @property
-    def inflight(self) -> int:
-        """Requests that it sent to an instance and that have not ended."""
-
-    @property
-    def queued(self) -> int:
-        """Requests that wait in its own queue."""
-
-    @property
-    def rate(self) -> float:
-        """Requests that came, a second over the last 10 s, that is in (now - 10 s, now]."""
-
-    @property
-    def throughput(self) -> float:
-        """Output tokens of the requests that ended in (now - 10 s, now], a second."""
-
-
-# What a router keeps of its own past, only for the policies that say that they read it.
-KEPT: Final = ("tenants", "totals", "recent")
-
-
-class ClusterView:
-    """What a policy sees of the cluster at one decision. `tenants` and `totals` are there where a policy of the run
-    declares that it reads them, or declares nothing."""
-
-    __slots__ = ("_tenants", "_totals", "explain", "group", "instances", "now_ps", "priority")
-
-    def __init__(self, instances: Sequence[InstanceView]) -> None:
-        self.instances = tuple(instances)  # those that can serve this request, in order of index
-        self.group = 0  # number of that set of instances, for who keeps a count of each; one model has one
-        self.now_ps = 0
-        self.priority = NO_PRIORITY  # of the request that is being routed
-        self.explain = False  # whether somebody reads the scorecards of routes
-        self._tenants: Mapping[str, TenantView] | None = None
-        self._totals: Totals | None = None
-
-    @property
-    def now(self) -> float:
-        return self.now_ps / PS_PER_SECOND
-
-    @property
-    def tenants(self) -> Mapping[str, TenantView]:
-        if self._tenants is None:
-            raise undeclared("tenants")
-        return self._tenants
-
-    @property
-    def totals(self) -> Totals:
-        if self._totals is None:
-            raise undeclared("totals")
-        return self._totals
-
-    def keep(self, tenants: Mapping[str, TenantView] | None, totals: Totals | None) -> None:
-        """For whoever keeps them true."""
-        self._tenants = tenants
-        self._totals = totals
-
-
-def undeclared(name: str) -> UndeclaredSignal:
-    return UndeclaredSignal(
-        f"policies: 'cluster.{name}' was read, and no policy of this run declares it; write "
-        f'exact=("{name}",) in the @policy line of the one that reads it.'
-    )
-
-
 class Admit(Struct, frozen=True, gc=False):
     pass
 
@@ -237,49 +136,6 @@ class Scale(Struct, frozen=True, gc=False):
 
 ADMIT: Final = Admit()
 
-
-class Routed(Struct, frozen=True, gc=False):
-    """Observation: the router sent a request to an instance."""
-
-    at_ps: int
-    request: Request
-    instance: InstanceView
-    prefill: InstanceView | None = None  # that which computes the prompt, where it is another
-
-
-class Handed(Struct, frozen=True, gc=False):
-    """Observation: a prompt was computed on one instance, and the request goes on to the other."""
-
-    at_ps: int
-    request: Request
-    instance: InstanceView  # that which generates
-    prefill: InstanceView
-
-
-class FirstToken(Struct, frozen=True, gc=False):
-    at_ps: int
-    request: Request
-    instance: InstanceView
-
-
-class Finished(Struct, frozen=True, gc=False):
-    at_ps: int
-    request: Request
-    instance: InstanceView
-    outcome: str
-    output_tokens: int
-
-
-class InstanceChanged(Struct, frozen=True, gc=False):
-    """Observation: an instance comes, goes, or is not to be sent anything for a time. `instance.state` is the new
-    state; where that is `stopped`, whatever was cached there is gone."""
-
-    at_ps: int
-    instance: InstanceView
-    was: str
-
-
-Event = Routed | Handed | FirstToken | Finished | InstanceChanged
 
 # What an instance goes through. Requests go to it while it is warming (slower than usual) and ready.
 STATES: Final = ("provisioning", "loading", "warming", "ready", "draining", "unreachable", "stopped")

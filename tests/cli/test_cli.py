@@ -17,9 +17,11 @@ import yaml
 
 from command_line import capture_output, interruptible, text_of
 from conftest import COMMAND, ROOT, SOURCE, Run
-from headway import __version__, cli, registry
-from headway.scenario import Scenario
-from headway.types import OUTCOMES, InvariantError
+from headway import __version__, cli
+from headway.errors import InvariantError
+from headway.policies import registry
+from headway.scenario.scenario import Scenario
+from headway.types import OUTCOMES
 
 SCENARIO = """
 seed: 3

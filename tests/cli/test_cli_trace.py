@@ -10,7 +10,7 @@ import pytest
 
 from conftest import Run
 from headway import cli, inspect_trace
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces import open_trace
 from headway.workload.traces.record import Record
 

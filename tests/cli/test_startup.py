@@ -28,8 +28,8 @@ def test_a_verb_loads_neither_the_other_verbs_nor_what_they_stand_on() -> None:
 def test_templates_are_listed_at_once_and_compiled_when_they_are_looked_up() -> None:
     compiled = "[key for key in TEMPLATES if isinstance(registry._ENTRIES[key], registry.Entry)]"
     found = printed(
-        "from headway import registry",
         "import headway.policies",
+        "from headway.policies import registry",
         "from headway.policies.templates import TEMPLATES",
         f"print({compiled})",
         "registry.build('routing', 'weighted-affinity-routing', 'policies.routing')",

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway import units
-from headway.types import HeadwayError
+from headway.config import units
+from headway.errors import HeadwayError
 
 
 @pytest.mark.parametrize(

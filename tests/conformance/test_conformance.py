@@ -21,7 +21,7 @@ from headway.conformance.checks import CHECKS, FAILED, PASSED, UNKNOWN, Bench, s
 from headway.conformance.client import Router
 from headway.conformance.engines import Engines
 from headway.conformance.run import filled
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 AFFINE, SPREAD, COUNTED = (
     "chats that begin alike go to one engine",

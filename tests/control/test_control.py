@@ -7,26 +7,16 @@ from random import Random
 import pytest
 
 import headway.policies  # noqa: F401
-from headway import registry
-from headway.control import ControlPlane
-from headway.flight import Flight
+from headway.control.flight import Flight
+from headway.control.plane import ControlPlane
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.context import Context
 from headway.policies.flow import NEVER
 from headway.policies.priority import NoPriority
-from headway.types import (
-    ADMIT,
-    Admit,
-    Delay,
-    Finished,
-    FirstToken,
-    HeadwayError,
-    InstanceView,
-    Path,
-    Reject,
-    Request,
-    Route,
-    Routed,
-)
+from headway.types import ADMIT, Admit, Delay, Path, Reject, Request, Route
+from headway.views.events import Finished, FirstToken, Routed
+from headway.views.instance import InstanceView
 
 
 class Told:

@@ -11,24 +11,16 @@ from hypothesis import strategies as st
 
 import headway
 from drawing import draws
-from headway import registry
-from headway.control import ControlPlane
-from headway.flight import Flight
+from headway.control.flight import Flight
+from headway.control.plane import ControlPlane
+from headway.control.router_state import RouterState, Window
+from headway.errors import HeadwayError, UndeclaredSignal
+from headway.policies import registry
 from headway.policies.context import Context
 from headway.policies.priority import NoPriority
-from headway.router_state import RouterState, Window
-from headway.types import (
-    ADMIT,
-    PS_PER_SECOND,
-    ClusterView,
-    Delay,
-    HeadwayError,
-    InstanceView,
-    Path,
-    Reject,
-    Request,
-    UndeclaredSignal,
-)
+from headway.types import ADMIT, PS_PER_SECOND, Delay, Path, Reject, Request
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 SECOND = PS_PER_SECOND
 

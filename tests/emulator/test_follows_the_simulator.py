@@ -13,7 +13,7 @@ from paced_client import Paced, drive
 import headway
 from headway.emulator.room import Room
 from headway.experiment.emulate import engine_room
-from headway.scenario import Scenario
+from headway.scenario.scenario import Scenario
 from headway.sim.job import Job
 
 SHARED = {

@@ -11,8 +11,9 @@ from headway.emulator.figures import Figures
 from headway.emulator.room import Room
 from headway.experiment.emulate import engine_room
 from headway.gateway.signals.scrape import parse
-from headway.scenario import Scenario
-from headway.types import PS_PER_SECOND, ClusterView, Request, Route
+from headway.scenario.scenario import Scenario
+from headway.types import PS_PER_SECOND, Request, Route
+from headway.views.cluster import ClusterView
 
 TICK_S = 0.05
 Told = dict[int, list[tuple[int, int, int]]]  # by tick: running, queued, blocks of each instance

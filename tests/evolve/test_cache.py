@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from headway.errors import HeadwayError
 from headway.evolve.cache import Cache, Key, Record
-from headway.types import HeadwayError
 
 KEY = Key("0123456789abcdef", "fedcba9876543210", 7)
 RECORD = Record({"latency.ttft.mean": 1.25, "latency.e2e.mean": None})

@@ -12,12 +12,12 @@ import pytest
 from small import CODE, code, document, suite
 
 import headway
+from headway.errors import HeadwayError
 from headway.evolve import Bundle, Cache, Evaluation, Limits, Suite, cases, evaluate, evaluate_many
 from headway.evolve.feedback import MOST_BYTES, fitted, harmless
 from headway.experiment.runner import runner_of
 from headway.policies.code import CodeError
 from headway.results.store import pretty
-from headway.types import HeadwayError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="disposable processes want fork")
 KEYS = ["primary", "ttft", "e2e", "complexity"]

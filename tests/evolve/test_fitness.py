@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.errors import HeadwayError
 from headway.evolve.evaluation import CaseResult
 from headway.evolve.fitness import fitness, gain, gains
 from headway.evolve.objectives import Objective, figures_of, read_objectives
-from headway.types import HeadwayError
 
 TTFT = Objective("ttft", "latency.ttft.mean", "minimize")
 BOTH = Objective("both", {"latency.e2e.mean": 0.5, "latency.e2e.p95": 0.5}, "minimize", 3.0)

@@ -12,6 +12,7 @@ import pytest
 from small import suite
 from stub_models import SOURCE, Counting, heavier, silent
 
+from headway.errors import HeadwayError
 from headway.evolve import Bundle, Suite, evaluate
 from headway.evolve.dialogue import Dialogue, evolve_with_model
 from headway.evolve.final import Conclusion
@@ -23,7 +24,6 @@ from headway.evolve.texts import DEFAULTS, bundle_of, texts_of
 from headway.policies.bundle import STAGES
 from headway.policies.code import check, language
 from headway.policies.templates import sources
-from headway.types import HeadwayError
 from installed import need
 
 need("gepa", "evolve")

@@ -17,9 +17,9 @@ from stub_models import Counting, heavier
 
 from conftest import ROOT, Run
 from headway.cli.dialogue import Talk
+from headway.errors import HeadwayError
 from headway.evolve.dialogue import model_of
 from headway.evolve.model import KEY, Endpoint, Recorder, Replay, code_in
-from headway.types import HeadwayError
 
 SECRET = "sk-very-secret"
 

@@ -10,6 +10,7 @@ import pytest
 from small import document, suite
 
 import headway.evolve.search as search_module
+from headway.errors import HeadwayError
 from headway.evolve import Bundle, Cache, Suite
 from headway.evolve.bench import Bench, Outcome
 from headway.evolve.engines import Engine, Plan
@@ -17,7 +18,6 @@ from headway.evolve.evolution import evolve
 from headway.evolve.final import Conclusion
 from headway.evolve.journal import Journal
 from headway.evolve.search import Search
-from headway.types import HeadwayError
 from installed import need
 
 need("optuna", "evolve")

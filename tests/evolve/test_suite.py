@@ -12,10 +12,10 @@ import yaml
 from small import document, suite
 
 from conftest import ROOT
+from headway.errors import HeadwayError
 from headway.evolve import Suite, evaluate
 from headway.evolve.suite import DEFAULT, presets
-from headway.scenario import Scenario
-from headway.types import HeadwayError
+from headway.scenario.scenario import Scenario
 
 
 def test_a_case_is_the_shared_scenario_with_a_workload_and_what_its_entry_changes() -> None:

@@ -18,12 +18,12 @@ import pytest
 import headway
 from command_line import interruptible
 from conftest import ROOT
+from headway.errors import HeadwayError
 from headway.evolve import worker, zygote
 from headway.evolve.limits import Limits, sieve
 from headway.evolve.worker import Failure, Task, confined, confined_many
 from headway.evolve.zygote import framed
 from headway.experiment.runner import runner_of
-from headway.types import HeadwayError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="disposable processes want fork")
 SMALL = Limits(memory_mb=200, cpu_s=20, deadline_s=20, result_mb=2)

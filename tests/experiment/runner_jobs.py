@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headway.types import HeadwayError, InvariantError
+from headway.errors import HeadwayError, InvariantError
 
 
 def square(number: int) -> int:

@@ -17,11 +17,12 @@ import yaml
 
 import headway
 from conftest import ROOT
-from headway import HeadwayError, Route, registry
+from headway import HeadwayError, Route
 from headway.experiment import workers
 from headway.experiment.run import prepare
 from headway.experiment.verdict import verdict
-from headway.scenario import Scenario
+from headway.policies import registry
+from headway.scenario.scenario import Scenario
 
 SCENARIO: dict[str, Any] = {
     "seed": 5,

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 import headway
-from headway import HeadwayError, registry
+from headway import HeadwayError
 from headway.cli import status
 from headway.experiment.verdict import saving
-from headway.scenario import STAGES
+from headway.policies import registry
+from headway.scenario.scenario import STAGES
 
 SCENARIO: dict[str, Any] = {
     "seed": 5,

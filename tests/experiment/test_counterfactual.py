@@ -12,6 +12,7 @@ from rich.console import Console
 
 import headway
 from conftest import Run
+from headway.errors import HeadwayError
 from headway.experiment.counterfactual import counterfactuals, forced_run
 from headway.experiment.explain import explain
 from headway.experiment.run import finished, prepare
@@ -19,8 +20,9 @@ from headway.report.explain import explanation
 from headway.results import store
 from headway.results.records import best_alternatives
 from headway.results.result import Result
-from headway.scenario import Scenario
-from headway.types import ClusterView, HeadwayError, Request, Route
+from headway.scenario.scenario import Scenario
+from headway.types import Request, Route
+from headway.views.cluster import ClusterView
 
 MS = 10**9
 

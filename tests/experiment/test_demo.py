@@ -12,14 +12,15 @@ from rich.console import Console
 
 import headway as package
 from conftest import Run
-from headway import HeadwayError, registry
+from headway import HeadwayError
 from headway.experiment.compare import Comparison
 from headway.experiment.contenders import ALL, ASIDE, contenders
+from headway.policies import registry
 from headway.report.labels import LONGEST, least_width, words, wrap
 from headway.report.paired import FIGURES as PAIRED
 from headway.report.terminal import comparison_report
 from headway.results.ranking import value
-from headway.scenario import DEFAULT, STAGES, Scenario
+from headway.scenario.scenario import DEFAULT, STAGES, Scenario
 
 FEW = "workload.requests=150"
 ALIKE = 0.001  # of a figure, below which two rows look the same

@@ -12,10 +12,11 @@ import yaml
 
 import headway as package
 from conftest import Run
+from headway.errors import HeadwayError
 from headway.experiment.notes import unmeasured
 from headway.results.recorded import COLUMNS
-from headway.scenario import Scenario
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.scenario.scenario import Scenario
+from headway.types import PS_PER_SECOND
 
 SCENARIO: dict[str, Any] = {
     "workload": {"requests": 120, "rate": "8/s", "prompt_tokens": 600, "output_tokens": 40},

@@ -11,8 +11,8 @@ import yaml
 
 import headway as package
 from conftest import Run
+from headway.errors import HeadwayError
 from headway.experiment.linear_fit import LinearFit
-from headway.types import HeadwayError
 
 TRUE = {"step": "12ms", "prefill_token": "150us", "prefill_pair": "15ns", "sequence": "800us", "chunk": "20ms"}
 GUESS = {"step": "8ms", "prefill_token": "300us", "prefill_pair": "15ns", "sequence": "500us", "chunk": "5ms"}

@@ -17,17 +17,18 @@ from hypothesis import strategies as st
 import headway
 from conftest import Run
 from drawing import draws
-from headway import registry
 from headway.cli import status
+from headway.errors import HeadwayError
 from headway.experiment.bracket import Mixes, fewest, highest
 from headway.experiment.load import Load, load_of
 from headway.experiment.plan import plan
 from headway.experiment.space import Counts, Pool, Space, space_of
 from headway.experiment.targets import Target, targets
 from headway.experiment.trials import figures
+from headway.policies import registry
 from headway.results.confidence import interval, quantile
-from headway.scenario import Scenario
-from headway.types import HeadwayError, Json
+from headway.scenario.scenario import Scenario
+from headway.types import Json
 
 SEEDS = 2
 MOST = 12

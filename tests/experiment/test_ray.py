@@ -15,12 +15,12 @@ import pytest
 import headway as package
 import runner_jobs
 from conftest import Run
+from headway.errors import HeadwayError, InvariantError
 from headway.evolve.limits import Limits
 from headway.evolve.worker import Failure, Task, confined_many
 from headway.experiment.batch import Job
 from headway.experiment.ray_runner import _Batch
 from headway.experiment.runner import runner_of
-from headway.types import HeadwayError, InvariantError
 from installed import need
 from ray_cluster import OTHER, lose, two_machines, when
 from test_runner import jobs, results

@@ -17,7 +17,7 @@ import pytest
 import headway as api
 import headway.policies  # (declares the policies)
 from conftest import TRACES, Run
-from headway import registry
+from headway.policies import registry
 
 Json = dict[str, Any]
 POLICIES = registry.names("routing")

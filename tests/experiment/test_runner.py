@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import runner_jobs
+from headway.errors import HeadwayError
 from headway.experiment.batch import Job
 from headway.experiment.runner import AHEAD, Processes, runner_of
-from headway.types import HeadwayError
 from ray_cluster import when
 
 

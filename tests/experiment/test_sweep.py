@@ -25,7 +25,7 @@ from headway.experiment.paired import HEADLINE
 from headway.report.progress import SweepProgress
 from headway.results import store, study
 from headway.results.ranking import value
-from headway.scenario import Scenario
+from headway.scenario.scenario import Scenario
 
 SCENARIO: dict[str, Any] = {
     "name": "small",

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 import headway
+from headway.errors import HeadwayError
 from headway.results.decisions import Decision
 from headway.results.records import Batch, KvMove
-from headway.types import ClusterView, HeadwayError, Request, Route
+from headway.types import Request, Route
+from headway.views.cluster import ClusterView
 
 BASE: dict[str, Any] = {
     "name": "traced",

@@ -12,9 +12,10 @@ import pytest
 
 import headway as package
 from conftest import ROOT, Run
+from headway.errors import HeadwayError
 from headway.report import validation
 from headway.results.recorded import COLUMNS, read_recorded
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.types import PS_PER_SECOND
 
 ENGINE = ROOT.parent / "shared" / "validation" / "llmservingsim" / "rtx4090_llama-3.1-8b_vllm-0.19.0" / "requests.jsonl"
 SCENARIO: dict[str, Any] = {

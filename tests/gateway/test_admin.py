@@ -14,8 +14,8 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from asking import ADMIN, KEY, admin, chat, component
 
+from headway.errors import HeadwayError
 from headway.gateway.config import Config
-from headway.types import HeadwayError
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
+from headway.errors import HeadwayError
 from headway.gateway.engines.checks import Checks, HealthSettings, Pulse
-from headway.types import HeadwayError
 
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
 

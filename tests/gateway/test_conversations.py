@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 
 from drawing import draws
+from headway.errors import HeadwayError
 from headway.gateway.sessions import SessionSettings, of_messages
-from headway.types import HeadwayError
 
 SYSTEM = {"role": "system", "content": 'Say "user" and {"role": "user"} to nobody. \\'}
 FIRST = {"role": "user", "content": 'What is a "quine"? }]},{ \\" \\\\'}

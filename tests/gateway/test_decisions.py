@@ -9,9 +9,9 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from asking import ADMIN, KEY, admin, chat
 
+from headway.errors import HeadwayError
 from headway.gateway.config import Config
 from headway.gateway.observing.decisions import KEPT, LONGEST_REASON, Reasons
-from headway.types import HeadwayError
 
 
 @pytest.fixture(autouse=True)

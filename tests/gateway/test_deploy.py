@@ -18,10 +18,10 @@ from etcd_server import free_port, started
 from live_gateway import Live
 
 from headway.cli import status
+from headway.errors import HeadwayError
 from headway.experiment.gateway_file import GatewayFile
 from headway.gateway.app import App
 from headway.gateway.config import Config
-from headway.types import HeadwayError
 
 CODE = """\
 def score(request, instance, cluster):

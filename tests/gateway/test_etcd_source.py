@@ -21,6 +21,7 @@ from etcd_server import EtcdServer, started
 from fake_engine import Engine
 
 from conftest import ROOT
+from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.engines.member import BackendSpec
@@ -30,7 +31,6 @@ from headway.gateway.membership.etcd_policy import read_policy
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.membership.etcd_source import EtcdSource
 from headway.gateway.membership.node import Node
-from headway.types import HeadwayError
 
 STATUS = "/headway/routing/policy-status/here"
 

@@ -11,8 +11,8 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 from fake_engine import Engine
 from openai_client import openai, openai_client
 
+from headway.errors import HeadwayError
 from headway.gateway.engines.member import BackendSpec
-from headway.types import HeadwayError
 
 TURNS = {"routing": "round-robin"}
 

@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack
 import pytest
 from openai_client import openai, openai_client
 
+from headway.errors import HeadwayError
 from headway.gateway.config import Config
 from headway.gateway.tape import replay
-from headway.types import HeadwayError
 
 LONG = [{"role": "user", "content": "word " * 400}]
 SHORT = [{"role": "user", "content": "hello"}]

@@ -13,8 +13,8 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 from openai_client import openai, openai_client
 
 from headway.cli import status
+from headway.errors import HeadwayError
 from headway.gateway.keys import Keyring, new_key
-from headway.types import HeadwayError
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 

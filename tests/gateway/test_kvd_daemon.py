@@ -14,6 +14,7 @@ pytest.importorskip("xxhash", reason="the extra `kvd` is not installed")
 
 from kvd_nodes import HANGS_S, block, daemon, key, run, served, until
 
+from headway.errors import HeadwayError
 from headway.gateway.kvd import frames
 from headway.gateway.kvd.client import KvdClient
 from headway.gateway.kvd.daemon import Daemon
@@ -21,7 +22,6 @@ from headway.gateway.kvd.errors import KvdError
 from headway.gateway.kvd.settings import Settings
 from headway.gateway.kvd.transports import register, transport
 from headway.gateway.kvd.unix import UnixTransport
-from headway.types import HeadwayError
 
 MIB = 2**20
 

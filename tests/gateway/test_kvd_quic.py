@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from kvd_nodes import HANGS_S, block, daemon, key, run, until
 
+from headway.errors import HeadwayError
 from headway.gateway.kvd import certs, flow, frames, mutual_tls
 from headway.gateway.kvd.channel import TlsFiles
 from headway.gateway.kvd.client import KvdClient
@@ -33,7 +34,6 @@ from headway.gateway.kvd.errors import KvdError
 from headway.gateway.kvd.quic import QuicDialler
 from headway.gateway.kvd.quic_link import Link
 from headway.gateway.kvd.settings import Settings
-from headway.types import HeadwayError
 
 HOSTS = ["localhost", "127.0.0.1"]
 MIB = 2**20

@@ -12,9 +12,9 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 from msgspec.structs import replace
 from openai_client import openai, openai_client
 
+from headway.errors import HeadwayError
 from headway.gateway.config import Config
 from headway.gateway.peers import PeerSettings
-from headway.types import HeadwayError
 
 KEY = "a key that all of them know"
 

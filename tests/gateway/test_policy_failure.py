@@ -9,11 +9,12 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from asking import ADMIN, KEY, admin, chat
 
-from headway.flight import Flight
+from headway.control.flight import Flight
+from headway.errors import HeadwayError
 from headway.gateway.live_policies import read_policies
 from headway.gateway.plane import Plane
 from headway.gateway.tape import replay
-from headway.types import HeadwayError, Path, Reject, Request
+from headway.types import Path, Reject, Request
 
 FAILING = {
     "raises": "def score(request, instance, cluster):\n    return 1 / (instance.index - instance.index)\n",

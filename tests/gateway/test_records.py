@@ -14,11 +14,11 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 import fake_engine
 from asking import chat, fetch
 
+from headway.errors import HeadwayError
 from headway.experiment.explain import explain
 from headway.gateway.config import Config
 from headway.report.page import report
 from headway.results.result import Result
-from headway.types import HeadwayError
 
 
 def written(live, folder: Path) -> list[Result]:

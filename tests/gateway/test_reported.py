@@ -12,11 +12,12 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
+from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.signals.reading import Hits, Mean, Reading, cleaned
 from headway.gateway.signals.signals import Signals, SignalSettings
-from headway.types import PS_PER_SECOND, HeadwayError, Path, Request
+from headway.types import PS_PER_SECOND, Path, Request
 
 PAGE = """\
 vllm:num_requests_running{{engine="0",model_name="m"}} {running}.0

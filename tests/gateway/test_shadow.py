@@ -9,9 +9,9 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from asking import ADMIN, KEY, admin, chat
 
+from headway.errors import HeadwayError
 from headway.gateway.config import Config
 from headway.gateway.tape import replay
-from headway.types import HeadwayError
 
 BUSIEST = "def score(request, instance, cluster):\n    return instance.inflight\n"
 FAILING = "def score(request, instance, cluster):\n    return 1 / (instance.inflight - instance.inflight)\n"

@@ -15,10 +15,10 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra 
 from asking import chat, component, ended
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from headway.errors import HeadwayError
 from headway.gateway.config import Config
 from headway.gateway.observing.otel_settings import OtelSettings
 from headway.gateway.observing.tracing import Tracing
-from headway.types import HeadwayError
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

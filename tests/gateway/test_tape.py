@@ -14,9 +14,9 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 from openai_client import openai, openai_client
 
 from headway.cli import status
+from headway.errors import HeadwayError
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.tape import Tape, records, replay
-from headway.types import HeadwayError
 
 
 def ask(one, number, stream=False):

@@ -20,11 +20,12 @@ from blake3 import blake3
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from drawing import draws
+from headway.errors import HeadwayError
 from headway.gateway import tokens as module
 from headway.gateway.chat_template import ChatTemplate
 from headway.gateway.prompt import read_body
 from headway.gateway.tokens import Hasher, Tokens, TokenSettings
-from headway.types import HeadwayError, Path
+from headway.types import Path
 
 TEMPLATE = """\
 {{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>

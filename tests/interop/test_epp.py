@@ -19,9 +19,9 @@ pytest.importorskip("httptools", reason="the extra `epp` is not installed")
 import grpc
 from inference_gateway import EVENT, USAGE, Call, Epp, chat, mutated, target
 
+from headway.errors import HeadwayError
 from headway.gateway.tape import replay
 from headway.interop.ext_proc import BUFFERED, FULL_DUPLEX, SERVICE, ProcessingRequest
-from headway.types import HeadwayError
 
 A, B = "127.0.0.2:8000", "127.0.0.3:8000"
 BACKENDS = {"a": f"http://{A}", "b": f"http://{B}"}

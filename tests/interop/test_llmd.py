@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from conftest import Run
+from headway.errors import HeadwayError
 from headway.interop.llmd import export_profile, import_config
-from headway.scenario import Policies
-from headway.types import HeadwayError
+from headway.scenario.scenario import Policies
 
 PREFIX = {"block_tokens": 64, "lru_blocks": 5000}
 PROFILES: list[dict[str, Any]] = [

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from headway.errors import HeadwayError
 from headway.latency import build, read_gpu, read_model
-from headway.types import HeadwayError
 
 EIGHT_B = read_model("llama-3.1-8b", "model")
 H100 = read_gpu("h100", "gpu")

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 import headway
 from drawing import draws
 from headway.cli import status
+from headway.errors import HeadwayError
 from headway.experiment.notes import unmeasured
 from headway.latency import FOREVER, Chunk, Hardware, StepTimes, build, gpus, models, read_gpu, read_model, shipped
 from headway.latency.base import scaled
 from headway.latency.fit import Step, fit
 from headway.latency.shards import shard
 from headway.latency.step_cost import cube_root
-from headway.types import HeadwayError
 
 DATA = Path(os.environ.get("HEADWAY_SHARED", Path(__file__).parents[3] / "shared")) / "calibration" / "h200"
 measured = pytest.mark.skipif(not DATA.exists(), reason="the measured steps are not here")

@@ -11,10 +11,11 @@ import pytest
 
 import headway
 from conftest import ROOT
+from headway.errors import HeadwayError
 from headway.experiment.engines import engines
 from headway.latency import LinkProfile, links
-from headway.scenario import Scenario
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.scenario.scenario import Scenario
+from headway.types import PS_PER_SECOND
 
 MEASURED = ROOT.parent / "shared" / "calibration" / "h200" / "kv_movement.csv"
 NAME = "h200-h2d-blocks-2026-11"

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import headway
 from conftest import ROOT
 from drawing import draws
+from headway.errors import HeadwayError
 from headway.experiment.notes import unmeasured
 from headway.latency import FOREVER, StepTable, build, read_gpu, read_model
 from headway.latency.base import scaled
-from headway.scenario import Scenario
-from headway.types import HeadwayError
+from headway.scenario.scenario import Scenario
 
 EIGHT_B = read_model("llama-3.1-8b", "model")
 H200 = read_gpu("h200", "gpu")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headway.latency import FOREVER, Estimator, Hardware, LatencyModel, Piecewise, build, explicit, read_gpu, read_model
-from headway.types import InstanceView
+from headway.views.instance import InstanceView
 
 MS = 10**9
 EIGHT_B = read_model("llama-3.1-8b", "model")

@@ -10,10 +10,10 @@ import pytest
 
 import headway
 from conftest import ROOT
+from headway.errors import HeadwayError
 from headway.experiment.engines import engines
 from headway.latency import capacity_score, gpus, kv_blocks, models, read_gpu, read_model
-from headway.scenario import Scenario
-from headway.types import HeadwayError
+from headway.scenario.scenario import Scenario
 
 POWER = ROOT.parent / "shared" / "calibration" / "h200" / "power.csv"
 

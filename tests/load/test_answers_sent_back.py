@@ -17,7 +17,7 @@ from headway.load.asking import Ask
 from headway.load.conversations import Conversations
 from headway.load.run import load
 from headway.load.text import Texts
-from headway.scenario import Scenario
+from headway.scenario.scenario import Scenario
 from headway.types import Path, Request
 from headway.workload.traffic import Planned
 

@@ -17,11 +17,11 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 from emulated import Emulated
 
 from headway import simulate
+from headway.errors import HeadwayError
 from headway.load.asking import Ask
 from headway.load.driver import Driver, drive
 from headway.load.run import load
 from headway.results.result import Result
-from headway.types import HeadwayError
 from headway.workload.traffic import OpenLoop
 
 PLAIN = {"requests": 12, "rate": "50/s", "prompt_tokens": 96, "output_tokens": 6}
@@ -95,7 +95,7 @@ def test_requests_are_sent_at_their_times_whatever_becomes_of_those_before(engin
 
 
 def plan(workload: dict[str, Any]) -> list[Any]:
-    from headway.scenario import Scenario
+    from headway.scenario.scenario import Scenario
 
     made = Scenario.load(scenario(workload))
     return list(made.workload.plan(3, made.cluster.default_model()))

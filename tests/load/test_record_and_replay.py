@@ -14,10 +14,10 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 from emulated import Emulated
 
 from headway import simulate
+from headway.errors import HeadwayError
 from headway.load.asking import Ask
 from headway.load.run import load
 from headway.results.result import Result
-from headway.types import HeadwayError
 from headway.workload.traces import open_trace
 
 CHAT = {"kind": "chat", "turns": 3, "think_time": "20ms"}

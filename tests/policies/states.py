@@ -8,10 +8,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from headway import registry
+from headway.policies import registry
 from headway.policies.context import Context
 from headway.policies.prefix_index import PrefixIndex
-from headway.types import ClusterView, InstanceView, Path, Request, Routed
+from headway.types import Path, Request
+from headway.views.cluster import ClusterView
+from headway.views.events import Routed
+from headway.views.instance import InstanceView
 
 
 class ToldIndex(PrefixIndex):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from states import ToldContext
 
-from headway import registry
+from headway.policies import registry
 from headway.policies.adapters import AdapterAffinity
-from headway.types import ClusterView, Finished, FirstToken, InstanceView, Path, Request, Routed
+from headway.types import Path, Request
+from headway.views.cluster import ClusterView
+from headway.views.events import Finished, FirstToken, Routed
+from headway.views.instance import InstanceView
 
 
 def request(number: int, adapter: str | None) -> Request:

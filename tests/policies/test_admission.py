@@ -17,23 +17,13 @@ from test_catalogue import Watched
 import headway
 from conftest import TRACES
 from drawing import draws
-from headway import registry
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.context import Context
-from headway.types import (
-    ADMIT,
-    PS_PER_SECOND,
-    ClusterView,
-    Delay,
-    Finished,
-    FirstToken,
-    HeadwayError,
-    InstanceChanged,
-    InstanceView,
-    Path,
-    Reject,
-    Request,
-    Routed,
-)
+from headway.types import ADMIT, PS_PER_SECOND, Delay, Path, Reject, Request
+from headway.views.cluster import ClusterView
+from headway.views.events import Finished, FirstToken, InstanceChanged, Routed
+from headway.views.instance import InstanceView
 
 SECOND = PS_PER_SECOND
 LEAPS: tuple[bool | str, ...] = (True, False, "random-cuts")

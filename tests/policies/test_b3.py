@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from states import ToldContext, bound, choice, choose, prompt, states, views
 
-from headway import registry
-from headway.control import ControlPlane
-from headway.flight import Flight
+from headway.control.flight import Flight
+from headway.control.plane import ControlPlane
+from headway.policies import registry
 from headway.policies.context import Context
 from headway.policies.priority import NoPriority
-from headway.types import ClusterView, InstanceView, Path, Request
+from headway.types import Path, Request
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 BLOCK = 512
 

@@ -10,11 +10,12 @@ from hypothesis import given
 from states import ToldContext, bound, choice, choose, prompt, states, views
 
 import headway.policies  # noqa: F401
-from headway import registry
-from headway.control import ControlPlane
+from headway.control.plane import ControlPlane
+from headway.policies import registry
 from headway.policies.context import Context
 from headway.policies.priority import NoPriority
-from headway.types import ADMIT, ClusterView
+from headway.types import ADMIT
+from headway.views.cluster import ClusterView
 
 
 def test_round_robin_takes_the_instances_in_turn():

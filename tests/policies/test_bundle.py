@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 import headway
+from headway.errors import HeadwayError
 from headway.policies.bundle import STAGES, Bundle, complexity
 from headway.policies.code import Program
 from headway.policies.defaults import DEFAULT_POLICIES
 from headway.policies.tree import to_source
-from headway.types import HeadwayError
 
 SOURCE = "weight = parameter(2, 0, 9)\n\n\ndef key(ticket):\n    return weight * ticket.enqueued\n"
 TREE = {"if": "request.prompt_tokens > 500", "then": "reject", "else": "admit"}

@@ -12,8 +12,10 @@ import pytest
 from states import ToldContext, choice, prompt, views
 
 import headway.policies  # noqa: F401
-from headway import registry
-from headway.types import ClusterView, HeadwayError, InstanceView
+from headway.errors import HeadwayError
+from headway.policies import registry
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 ENTRIES = [entry for entry in registry.entries() if not entry.blank]
 ROUTING = [entry for entry in registry.entries("routing") if not entry.blank]

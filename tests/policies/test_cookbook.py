@@ -10,7 +10,7 @@ import pytest
 import headway
 from conftest import ROOT
 from drawing import grid
-from headway import registry
+from headway.policies import registry
 from headway.policies.code import Program
 from headway.policies.templates import TEMPLATES, sources
 from headway.results.result import Result

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 import headway.policies.weighted  # noqa: F401  (registers filters and pickers)
-from headway import registry
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.context import Context
-from headway.types import ClusterView, HeadwayError, InstanceView, Path, Request
+from headway.types import Path, Request
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 REQUEST = Request(0, 0, 64, Path((1,), (64,)))
 

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from states import bound, choice, choose, prompt, states, views
 
 from headway import hashing
+from headway.errors import HeadwayError
 from headway.policies import kv_aware
-from headway.types import ClusterView, HeadwayError, Path, Request
+from headway.types import Path, Request
+from headway.views.cluster import ClusterView
 
 WEIGHTS = (0.55, 0.25, 0.10, 0.10)
 

@@ -8,9 +8,12 @@ import pytest
 from states import ToldContext, prompt
 
 import headway
-from headway import registry
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.disaggregation import Pairing, paired
-from headway.types import ClusterView, HeadwayError, InstanceView, Reject, Request, Route
+from headway.types import Reject, Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 ROLES = ("prefill", "prefill", "decode", "decode", "both")
 
@@ -218,7 +221,7 @@ def test_permits_are_of_both_halves_or_of_neither() -> None:
 
 def test_all_counts_are_given_back() -> None:
     from headway.experiment.run import prepare
-    from headway.scenario import Scenario
+    from headway.scenario.scenario import Scenario
 
     prepared = prepare(Scenario.load(scenario(routing="prefix-pair")))
     prepared.simulation().run(prepared.traffic())

@@ -11,11 +11,11 @@ import yaml
 
 import headway
 from conftest import ROOT, Run
-from headway import overrides
+from headway.errors import HeadwayError
 from headway.experiment.contenders import contenders
 from headway.policies.bundle import Bundle
-from headway.scenario import Scenario, load_data, validate
-from headway.types import HeadwayError
+from headway.scenario import overrides
+from headway.scenario.scenario import Scenario, load_data, validate
 
 RULE = (
     "weight = parameter(1, 0, 2)\n\n\ndef score(request, instance, cluster):\n    return -weight * instance.inflight\n"

@@ -13,20 +13,12 @@ from states import prompt, views
 from test_admission import LEAPS, small
 
 import headway
-from headway import registry
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.context import Context
-from headway.types import (
-    NO_PRIORITY,
-    PS_PER_SECOND,
-    ClusterView,
-    Finished,
-    HeadwayError,
-    Path,
-    Priority,
-    Request,
-    Route,
-    Routed,
-)
+from headway.types import NO_PRIORITY, PS_PER_SECOND, Path, Priority, Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.events import Finished, Routed
 
 SECOND = PS_PER_SECOND
 ENTRIES = [entry for entry in registry.entries("priority") if not entry.blank]

@@ -9,13 +9,15 @@ from typing import Annotated
 import pytest
 
 import headway.policies  # noqa: F401
-from headway import registry
-from headway.control import ControlPlane
+from headway.control.plane import ControlPlane
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.context import Context
 from headway.policies.priority import NoPriority
 from headway.report import catalogue
-from headway.types import HeadwayError, InstanceView, Request
 from headway.types import Path as Prompt
+from headway.types import Request
+from headway.views.instance import InstanceView
 
 WHERE = "policies.routing"
 
@@ -38,7 +40,7 @@ def user_file(folder: Path, text: str, name: str = "my_policy.py") -> str:
 DECORATED = """
 from __future__ import annotations
 from typing import Annotated
-from headway.registry import Bounds, policy
+from headway.policies.registry import Bounds, policy
 from headway.types import Route
 
 @policy("routing", "my-own", exact=["inflight"], reported=["queued"])

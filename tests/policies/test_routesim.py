@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from states import bound, choice, choose, prompt, states, views
 
+from headway.errors import HeadwayError
 from headway.policies.prefix_index import PrefixIndex
-from headway.types import PS_PER_SECOND, ClusterView, HeadwayError, InstanceView, Path
+from headway.types import PS_PER_SECOND, Path
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 
 def outstanding(view: InstanceView) -> int:

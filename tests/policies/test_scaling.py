@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 
 import headway.policies  # noqa: F401
 from drawing import draws
-from headway import registry
-from headway.autoscaler import PoolWatch
+from headway.control.autoscaler import PoolWatch
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.answers import check_scale
-from headway.types import PS_PER_SECOND, HeadwayError, InstanceView, LoadSample, PoolView, Scale
+from headway.types import PS_PER_SECOND, Scale
+from headway.views.instance import InstanceView
+from headway.views.pool import LoadSample, PoolView
 
 NAMES = [
     "static",

@@ -9,8 +9,10 @@ import pytest
 from states import ToldContext, bound, prompt, views
 
 import headway
-from headway import registry
-from headway.types import ClusterView, InstanceView, Request, Route, Scorecard
+from headway.policies import registry
+from headway.types import Request, Route, Scorecard
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 Json = dict[str, Any]
 CARDS = ("weighted", "kv-aware", "lmetric", "lmetric-plus-one", "prefix-aware", "prefix-overlap", "cost-escalation")

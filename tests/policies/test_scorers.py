@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 
 import headway.policies.weighted  # noqa: F401  (registers the scorers)
 from drawing import draws
-from headway import registry
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.context import Context
-from headway.registry import REPORTED
-from headway.types import ClusterView, Finished, HeadwayError, InstanceView, Path, Request, Routed
+from headway.policies.registry import REPORTED
+from headway.types import Path, Request
+from headway.views.cluster import ClusterView
+from headway.views.events import Finished, Routed
+from headway.views.instance import InstanceView
 
 EXACT = ("inflight", "inflight_tokens", "pending_prefill_tokens", "prefix_index")
 

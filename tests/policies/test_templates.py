@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import headway
-from headway import registry
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.code import Program
 from headway.policies.templates import STAGES, TEMPLATES, compile_template
-from headway.types import HeadwayError
 
 SCENARIO: dict[str, Any] = {
     "workload": {

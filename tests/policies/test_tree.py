@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import headway
-from headway import registry
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.code import check
 from headway.policies.tree import LONGEST, to_source, tree_source
-from headway.types import HeadwayError
 
 LOAD: dict[str, Any] = {
     "workload": {"requests": 60, "rate": "40/s", "prompt_tokens": 200, "output_tokens": 40},

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from command_line import interruptible
-from headway import registry
 from headway.cli import status
+from headway.errors import HeadwayError
 from headway.experiment.compare import compare
 from headway.experiment.run import simulate
+from headway.policies import registry
 from headway.results.store import pretty
-from headway.types import HeadwayError
 
 SMALL = ["workload.requests=8", "cluster.instances=2"]
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
-HEAD = "import os\nfrom headway.registry import policy\nfrom headway.types import Reject, Route\n\n"
+HEAD = "import os\nfrom headway.policies.registry import policy\nfrom headway.types import Reject, Route\n\n"
 ROUTE = "    def route(self, request, cluster):\n        "
 GOOD = ROUTE + "return Route(cluster.instances[0].id)\n"
 

@@ -18,13 +18,16 @@ from hypothesis import strategies as st
 
 import headway.policies.basic  # noqa: F401  (registers the policies compared with)
 from drawing import draws
-from headway import registry
-from headway.control import ControlPlane
+from headway.control.plane import ControlPlane
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.context import Context
 from headway.policies.priority import NoPriority
+from headway.policies.registry import REPORTED
 from headway.policies.weighted import DEFAULT, Weighted, read_scorers
-from headway.registry import REPORTED
-from headway.types import ADMIT, ClusterView, HeadwayError, InstanceView, Path, Request
+from headway.types import ADMIT, Path, Request
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 PROFILE = {"prefix-affinity": 3, "queue-depth": 2, "kv-utilization": 2}
 
@@ -369,7 +372,7 @@ def test_the_signals_read_are_those_of_the_scorers_and_filters(tmp_path: FilePat
     assert weighted("prefix-affinity:1,load-balance:1").entry.reported == ()
     assert weighted("kv-utilization:1", filters=["load-below"]).entry.reported == ("queued", "running", "kv_used")
     assert weighted({user_scorer(tmp_path, "Plain", "return []"): 1}).entry.reported == REPORTED
-    head = "from headway.registry import policy\n\n\n@policy('scorer', 'thrifty', reported=('watts',))\n"
+    head = "from headway.policies.registry import policy\n\n\n@policy('scorer', 'thrifty', reported=('watts',))\n"
     assert weighted({user_scorer(tmp_path, "Thrifty", "return []", head): 1}).entry.reported == ("watts",)
     exact = weighted("prefix-affinity:1,load-balance:1,active-requests:1").entry.exact
     assert sorted(exact) == ["inflight", "prefix_index"]

@@ -18,7 +18,7 @@ PROGRAM = """
 import sys
 from hashlib import blake2b
 import headway, headway.sim.instance
-from headway import registry
+from headway.policies import registry
 import headway.policies
 print(headway.sim.instance.__file__, file=sys.stderr)
 scenario = "shared-prefix-2026-11-15"

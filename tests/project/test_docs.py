@@ -26,7 +26,7 @@ from cyclopts import App
 import headway as package
 from command_line import run_script
 from conftest import ROOT, Run
-from headway import latency, registry
+from headway import latency
 from headway.cli import verbs
 from headway.evolve.suite import Suite
 from headway.experiment.compare import PER
@@ -34,7 +34,7 @@ from headway.experiment.controls import CONTROLS
 from headway.experiment.run import about
 from headway.latency import NAMES, gpus, links, models
 from headway.latency.calibration import COLUMNS as STEPS
-from headway.overrides import policy_file
+from headway.policies import registry
 from headway.policies.code import language, stage_of
 from headway.results import store, study
 from headway.results.groups import fairness, sessions
@@ -43,8 +43,10 @@ from headway.results.recorder import Recorder
 from headway.results.sample import Sample
 from headway.results.store import TRACES
 from headway.results.table import COLUMNS
-from headway.scenario import Scenario
-from headway.types import KEPT, OUTCOMES
+from headway.scenario.overrides import policy_file
+from headway.scenario.scenario import Scenario
+from headway.types import OUTCOMES
+from headway.views.cluster import KEPT
 from headway.workload.traces import FORMATS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.errors import InvariantError
 from headway.results.gaps import GapCounts
-from headway.types import InvariantError
 
 Run = tuple[int, int, int, int]
 

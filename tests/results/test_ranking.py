@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from recorders import MS, facts, fleet, record
 
+from headway.errors import HeadwayError
 from headway.results.metrics import summarise
 from headway.results.ranking import direction, figure, paths, rank
 from headway.results.recorder import Targets
-from headway.types import HeadwayError
 
 Named = tuple[str, dict[str, Any]]
 

@@ -6,9 +6,9 @@ import sys
 import pytest
 from recorders import record
 
+from headway.errors import HeadwayError
 from headway.results import lines, recorder
 from headway.results.table import COLUMNS, Row, Table
-from headway.types import HeadwayError
 
 ROWS = [
     {"arrival_ps": 1, "started_ps": 2, "first_token_ps": 3, "finished_ps": 4, "outcome": "completed", "instance": 1},

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from recorders import SECOND, facts, fleet, record, rows
 
+from headway.errors import InvariantError
 from headway.results.checks import verify
-from headway.types import InvariantError
 
 DONE = {
     "arrival_ps": 10, "started_ps": 20, "first_token_ps": 30, "finished_ps": 40,

@@ -12,11 +12,11 @@ from test_request_table import ROWS
 
 from conftest import ROOT, Run
 from headway import __version__
+from headway.errors import HeadwayError, InvariantError
 from headway.experiment.run import simulate
 from headway.results import store
 from headway.results.findings import find
 from headway.results.result import Result
-from headway.types import HeadwayError, InvariantError
 
 SCENARIO = {"seed": {"workload": 7, "simulation": 7, "jitter": 7}, "workload": {"rate": "40/s"}, "note": "µ"}
 SCENARIO |= {"cluster": {}, "policies": {}, "warmup": 0}

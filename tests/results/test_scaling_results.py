@@ -11,6 +11,7 @@ from recorders import MS, SECOND, facts, record
 
 import headway
 from conftest import Run
+from headway.errors import InvariantError
 from headway.results.checks import verify
 from headway.results.cost import PS_PER_HOUR
 from headway.results.metrics import summarise
@@ -18,7 +19,7 @@ from headway.results.ranking import direction, figure, rank, value
 from headway.results.recorder import FaultRecord, InstanceStats, PoolFacts, Recorder, ScaleRecord, StateChange
 from headway.results.result import Result
 from headway.results.scaling import OSCILLATION_PS
-from headway.types import InvariantError, Scale
+from headway.types import Scale
 
 Json = dict[str, Any]
 POOLS = [PoolFacts("chat", 0, 1, 3), PoolFacts("code", 3, 0, 1)]

@@ -13,10 +13,10 @@ import pytest
 from told_runs import PREFIXES, RUNS, told_run
 
 from conftest import Run
+from headway.errors import HeadwayError
 from headway.experiment.run import simulate
 from headway.results.result import Result
 from headway.results.timeline import timeline, write
-from headway.types import HeadwayError
 
 Event = dict[str, Any]
 # The fields of each phase in the Trace Event Format that we write: those it must have, and those it may.

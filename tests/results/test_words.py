@@ -16,7 +16,9 @@ from told_runs import PREFIXES, RUNS, told_run
 import headway.policies  # noqa: F401  (registers them)
 from conftest import Run
 from drawing import grid
-from headway import registry, simulate
+from headway import simulate
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.results.decisions import Decision, Decisions, scorer_weights
 from headway.results.findings import KINDS
 from headway.results.records import Counterfactual, Finding
@@ -30,7 +32,6 @@ from headway.results.words.material import Material
 from headway.results.words.mining import mine
 from headway.results.words.survey import survey
 from headway.results.words.tokens import FEWEST_TOKENS
-from headway.types import HeadwayError
 
 # A number that stands for itself: not a part of a name such as p99.
 NUMBER = re.compile(r"(?<![A-Za-z0-9_.])-?\d+(?:,\d{3})*(?:\.\d+)?")

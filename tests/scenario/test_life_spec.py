@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from headway.errors import HeadwayError
 from headway.experiment.run import prepare
-from headway.life_spec import Fault, Scaling, Warmup, read_scaling
 from headway.policies.scaling import Static
-from headway.scenario import Scenario
-from headway.types import HeadwayError
+from headway.scenario.life_spec import Fault, Scaling, Warmup, read_scaling
+from headway.scenario.scenario import Scenario
 
 S = 10**12
 APART = {"architecture": "disaggregated", "prefill": {"instances": 1}, "decode": {"instances": 2}}

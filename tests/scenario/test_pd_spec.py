@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from headway.errors import HeadwayError
 from headway.experiment.engines import engines
-from headway.scenario import Scenario
-from headway.types import HeadwayError
+from headway.scenario.scenario import Scenario
 
 APART = {"architecture": "disaggregated", "prefill": {"instances": 2}, "decode": {"instances": 1}}
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from headway import overrides
+from headway.errors import HeadwayError
 from headway.experiment.run import simulate
-from headway.references import absolute
-from headway.scenario import Scenario, load_data, validate
-from headway.types import HeadwayError
+from headway.scenario import overrides
+from headway.scenario.references import absolute
+from headway.scenario.scenario import Scenario, load_data, validate
 
 POLICIES = """
 from headway.types import ADMIT, Route

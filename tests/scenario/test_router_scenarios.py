@@ -10,7 +10,8 @@ import pytest
 import headway
 from headway import HeadwayError
 from headway.experiment.run import prepare
-from headway.types import ADMIT, ClusterView, Request, Route
+from headway.types import ADMIT, Request, Route
+from headway.views.cluster import ClusterView
 
 
 def scenario(**more: Any) -> dict[str, Any]:

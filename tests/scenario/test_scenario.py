@@ -12,14 +12,14 @@ import pytest
 import yaml
 
 from conftest import ROOT
-from headway import cluster_spec, kv_spec, life_spec, overrides, pd_spec
-from headway import scenario as scenario_module
+from headway.errors import HeadwayError
 from headway.experiment.notes import unmeasured
 from headway.latency import MODELS, gpus, models
 from headway.latency.gpus import GpuFigures
 from headway.latency.shapes import ModelFigures
-from headway.scenario import DEFAULT, Scenario, load_data, presets, validate
-from headway.types import HeadwayError
+from headway.scenario import cluster_spec, kv_spec, life_spec, overrides, pd_spec
+from headway.scenario import scenario as scenario_module
+from headway.scenario.scenario import DEFAULT, Scenario, load_data, presets, validate
 from headway.workload import arrivals, prefixes, shapes
 from headway.workload.spec import TraceSpec, WorkloadSpec
 from headway.workload.traces import FORMATS

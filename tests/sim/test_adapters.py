@@ -8,9 +8,10 @@ import pytest
 
 import headway
 from headway import hashing
+from headway.errors import HeadwayError, InvariantError
 from headway.experiment.run import prepare, run_facts
 from headway.sim.adapters import Adapters
-from headway.types import HeadwayError, InvariantError, Path, Request
+from headway.types import Path, Request
 from headway.workload.traffic import OpenLoop, Planned
 
 Json = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import headway
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 
 @pytest.mark.parametrize("rate", [1e-6, 2e-7])

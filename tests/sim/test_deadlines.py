@@ -12,7 +12,7 @@ from headway.experiment.run import prepare
 from headway.hashing import GROUP, OUTPUT, PROMPT, key
 from headway.latency.fixed import Fixed
 from headway.results.recorder import COLUMNS, Recorder
-from headway.scenario import Scenario
+from headway.scenario.scenario import Scenario
 from headway.sim.clock import Simulation
 from headway.types import ADMIT, Delay, Path, Reject, Request
 from headway.workload.traffic import OpenLoop, Planned

@@ -12,7 +12,7 @@ import pytest
 import headway
 from conftest import ROOT
 from headway.experiment.run import prepare
-from headway.scenario import Scenario
+from headway.scenario.scenario import Scenario
 from headway.sim.clock import Simulation
 from headway.types import PS_PER_SECOND
 

@@ -9,7 +9,7 @@ import pytest
 
 from exact_runs import no_garbage
 from headway.experiment.run import prepare
-from headway.scenario import Scenario
+from headway.scenario.scenario import Scenario
 
 APART = {"architecture": "disaggregated", "prefill": {"instances": 1}, "decode": {"instances": 2}}
 

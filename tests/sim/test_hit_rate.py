@@ -11,7 +11,7 @@ import pytest
 
 import headway
 from headway import ClusterView, HeadwayError, Request, Route
-from headway.registry import Entry
+from headway.policies.registry import Entry
 from headway.sim.hits import REQUESTS, HitRate
 
 LEAPS = pytest.mark.parametrize("leap", [True, False, "random-cuts"])

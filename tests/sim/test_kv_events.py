@@ -9,17 +9,19 @@ import pytest
 from hypothesis import strategies as st
 
 import headway
-from headway import registry
 from headway.hashing import GROUP, OUTPUT, PROMPT, key
 from headway.latency.base import LatencyModel
 from headway.latency.fixed import Fixed
-from headway.registry import Entry
+from headway.policies import registry
+from headway.policies.registry import Entry
 from headway.results.recorder import COLUMNS
 from headway.sim import fleet as fleet_module
 from headway.sim.clock import Simulation
 from headway.sim.instance import Instance
 from headway.sim.setup import ClusterSetup, EngineSetup
-from headway.types import ClusterView, InstanceView, Path, Request, Route
+from headway.types import Path, Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 from headway.workload.traffic import OpenLoop, Planned
 from searching import search, sized
 from strategies import Affine

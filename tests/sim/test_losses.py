@@ -12,7 +12,8 @@ import pytest
 import headway
 from drawn_policies import Witness
 from headway import Route
-from headway.types import HeadwayError, Scale
+from headway.errors import HeadwayError
+from headway.types import Scale
 from lived import BLOCK, MS, Told, lived, ms, requests, rows, scenario, states
 
 TOKEN_BYTES = 131_072  # of llama-3.1-8b

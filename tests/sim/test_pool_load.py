@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headway.pool_view import PoolView
 from headway.types import Scale
+from headway.views.pool import PoolView
 from lived import lived, requests, scenario, states
 
 

@@ -9,17 +9,20 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import strategies as st
 
-from headway import registry
 from headway.hashing import GROUP, OUTPUT, PROMPT, key, stable
 from headway.latency.fixed import Fixed
+from headway.policies import registry
 from headway.policies.prefix_index import PrefixIndex
-from headway.registry import REPORTED, Entry
+from headway.policies.registry import REPORTED, Entry
 from headway.results.recorder import COLUMNS, TIMED_OUT
 from headway.sim.clock import Simulation
 from headway.sim.polling import Polling
 from headway.sim.routers import SYNCED
 from headway.sim.setup import ClusterSetup, EngineSetup, RouterSetup
-from headway.types import ADMIT, ClusterView, Delay, Finished, FirstToken, InstanceView, Path, Request, Route, Routed
+from headway.types import ADMIT, Delay, Path, Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.events import Finished, FirstToken, Routed
+from headway.views.instance import InstanceView
 from headway.workload.traffic import OpenLoop, Planned
 from searching import search, sized
 

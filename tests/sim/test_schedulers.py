@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 
 import headway
 import headway.policies  # (declares the policies)
-from headway import HeadwayError, registry
+from headway import HeadwayError
 from headway.hashing import GROUP, OUTPUT, PROMPT, key
 from headway.latency.base import Chunk, LatencyModel, Run
 from headway.latency.fixed import Fixed
+from headway.policies import registry
 from headway.policies.queues import Ticket
 from headway.results.recorder import COLUMNS, COMPLETED, InstanceStats, Recorder
 from headway.sim.clock import Simulation
 from headway.sim.setup import ClusterSetup, EngineSetup
-from headway.types import ADMIT, ClusterView, Delay, InstanceView, Path, Priority, Request
+from headway.types import ADMIT, Delay, Path, Priority, Request
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 from headway.workload.traffic import OpenLoop, Planned
 from reference import simulate
 from reference_schedulers import OTHER, TARGETS, naive

@@ -10,7 +10,7 @@ import pytest
 
 import headway
 from headway import ClusterView, Request, Route
-from headway.registry import REPORTED, Entry
+from headway.policies.registry import REPORTED, Entry
 
 Seen = tuple[float, int, int, int, float, float]  # when in s; queued, running, KV blocks, busy, watts
 LEAPS = pytest.mark.parametrize("leap", [True, False, "random-cuts"])

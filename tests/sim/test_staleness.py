@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 import headway
 import headway.policies
-from headway import HeadwayError, registry
+from headway import HeadwayError
 from headway.hashing import GROUP, OUTPUT, PROMPT, key
 from headway.latency.base import LatencyModel
 from headway.latency.fixed import Fixed
-from headway.registry import REPORTED, Entry
+from headway.policies import registry
+from headway.policies.registry import REPORTED, Entry
 from headway.results.recorder import COLUMNS
 from headway.sim import fleet as fleet_module
 from headway.sim import signals as signals_module
@@ -23,7 +24,9 @@ from headway.sim.clock import Simulation
 from headway.sim.instance import Instance
 from headway.sim.polling import Polling
 from headway.sim.setup import ClusterSetup, EngineSetup
-from headway.types import ADMIT, ClusterView, Delay, InstanceView, Path, Request, Route
+from headway.types import ADMIT, Delay, Path, Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 from headway.workload.traffic import OpenLoop, Planned
 from searching import search, sized
 from strategies import Affine

@@ -16,7 +16,7 @@ import pytest
 import headway
 from headway import ClusterView, HeadwayError, Request, Result, Route
 from headway.errors import UndeclaredSignal
-from headway.registry import Entry
+from headway.policies.registry import Entry
 from headway.sim.flow import Flow
 from headway.sim.samples import FINEST_PS, MOST, Samples
 from headway.sim.ticks import Ticks

@@ -14,14 +14,15 @@ pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from conftest import ROOT
+from headway.errors import HeadwayError
 from headway.gateway.live_policies import read_policies
 from headway.results.result import Result
-from headway.scenario import Scenario
+from headway.scenario.scenario import Scenario
 from headway.twin.check import HITS, SPREAD, TTFT, Pair, Twin, twin
 from headway.twin.cluster import check, gateway_file, pace, tick_s
 from headway.twin.processes import taken
 from headway.twin.warming import meanwhile
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.types import PS_PER_SECOND
 
 WORKLOAD = {
     "requests": 60,

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import headway
 from headway import ADMIT, ClusterView, Context, HeadwayError, InstanceView, Request, Route
-from headway.control import ControlPlane
+from headway.control.plane import ControlPlane
+from headway.errors import UndeclaredSignal
 from headway.policies.priority import NoPriority
-from headway.registry import Entry, build
-from headway.types import NO_PRIORITY, PS_PER_SECOND, Path, UndeclaredSignal
+from headway.policies.registry import Entry, build
+from headway.types import NO_PRIORITY, PS_PER_SECOND, Path
 
 SECOND = PS_PER_SECOND
 MS = SECOND // 1000

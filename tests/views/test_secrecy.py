@@ -13,12 +13,13 @@ import pytest
 
 import headway
 import headway.policies  # (declares the policies)
-from headway import ADMIT, Admit, ClusterView, FirstToken, HeadwayError, InstanceView, Request, Route, Routed, registry
+from headway import ADMIT, Admit, ClusterView, FirstToken, HeadwayError, InstanceView, Request, Route, Routed
+from headway.control.router_state import Counted, Served
+from headway.policies import registry
 from headway.policies.code import language as lang
 from headway.policies.code.joining import of_value
 from headway.policies.flow import Bands
 from headway.policies.queues import Fifo
-from headway.router_state import Counted, Served
 
 Json = dict[str, Any]
 SECRETS = ("Job", "Planned", "Recorder", "Instance", "Simulation", "Result", "Trace", "WorkloadSpec")

@@ -9,7 +9,7 @@ from typing import Any
 
 from fake_service import Service, serve
 
-from headway.section import read
+from headway.config.section import read
 from headway.types import Request
 from headway.workload.spec import WorkloadSpec
 from headway.workload.traffic import Planned, Traffic

@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
+from headway.errors import HeadwayError
 from headway.streams import stream
-from headway.types import HeadwayError
 from headway.workload import arrivals, profiles
 
 COUNT = 40_000

@@ -11,7 +11,7 @@ from generated import plan, served, sessions, spec, takes, uneven
 
 from alone import alone
 from headway import simulate
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload import presets
 from headway.workload.traffic import OpenLoop, Planned, Sessions
 

@@ -10,7 +10,8 @@ import pytest
 from generated import mean, near, plan, served, sessions, share, spec, takes
 
 from headway import hashing, simulate
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND
 from headway.workload.traffic import Planned
 
 LENGTHS: dict[str, Any] = {

@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
+from headway.errors import HeadwayError
 from headway.streams import stream
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.types import PS_PER_SECOND
 from headway.workload import arrivals, profiles
 from headway.workload.curve import Curve, Piece
 

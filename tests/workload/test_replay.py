@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload import replay
 from headway.workload.traffic import NEVER, OpenLoop, Planned, Retry, Sessions, Traffic
 

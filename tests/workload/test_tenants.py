@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from generated import SIGMAS, mean, near, plan, served, sessions, share, spec, takes, uneven
 
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND
 from headway.workload.tenants import PROMPT_SIZES
 from headway.workload.traffic import Planned
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import headway
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND
 from headway.workload.traffic import Planned
 
 PLAIN = {"requests": 20, "rate": "10/s", "prompt_tokens": 50, "output_tokens": 5}

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from drawing import draws
-from headway.types import HeadwayError, Path, Request
+from headway.errors import HeadwayError
+from headway.types import Path, Request
 from headway.workload import traffic as module
 from headway.workload.sessions import Chain, Graph, Session
 from headway.workload.traffic import NEVER, OpenLoop, Planned, Retry, Sessions, Source

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from drawing import draws
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND
 from headway.workload import replay, trace_spec
 from headway.workload.inspect import describe
 from headway.workload.traces import Trace, mooncake, open_trace, weka

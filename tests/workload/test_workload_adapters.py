@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 import headway
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload import transforms
 from headway.workload.spec import WorkloadSpec
 from headway.workload.traces import open_trace

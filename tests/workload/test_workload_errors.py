@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headway.section import read
-from headway.types import HeadwayError
+from headway.config.section import read
+from headway.errors import HeadwayError
 from headway.workload.inspect import inspect
 from headway.workload.spec import WorkloadSpec
 from headway.workload.traces import read_trace

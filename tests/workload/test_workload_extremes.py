@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drawing import draws
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload import presets
 from headway.workload.plans import MOST_STEPS
 from headway.workload.traffic import Planned, Sessions

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headway.section import read
-from headway.types import HeadwayError
+from headway.config.section import read
+from headway.errors import HeadwayError
 from headway.workload.spec import WorkloadSpec
 from headway.workload.traces import read_trace
 

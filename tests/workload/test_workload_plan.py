@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headway import hashing
-from headway.section import read
+from headway.config.section import read
 from headway.types import PS_PER_SECOND
 from headway.workload.spec import Planned, WorkloadSpec
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from headway import __version__
 from headway.cli.etcd import EtcdChoice
 from headway.cli.page import say
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
     from headway.gateway.membership.agent import Agent
@@ -106,7 +106,7 @@ def _check_key(variable: str | None) -> None:
 
 
 def _changes(given: list[str]) -> dict[str, Any]:
-    from headway.documents import parse_yaml
+    from headway.config.documents import parse_yaml
     from headway.gateway.membership.node import optional
 
     found: dict[str, Any] = {}

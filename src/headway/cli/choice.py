@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from headway.types import Json
 
 if TYPE_CHECKING:
-    from headway.scenario import Scenario
+    from headway.scenario.scenario import Scenario
 
 ScenarioFile = Annotated[
     str | None, Parameter(help="A YAML file or a preset's name; the embedded default workload if left out.")
@@ -42,14 +42,14 @@ class Choice:
     ] = None
 
     def load(self, scenario: str | None) -> Scenario:
-        from headway.scenario import validate
+        from headway.scenario.scenario import validate
 
         return validate(self.data(scenario))
 
     def data(self, scenario: str | None) -> Json:
         """The scenario's plain mapping, changed but not yet validated."""
-        from headway import overrides
-        from headway.scenario import DEFAULT, load_data
+        from headway.scenario import overrides
+        from headway.scenario.scenario import DEFAULT, load_data
 
         data = load_data(DEFAULT if scenario is None else scenario)
         data = overrides.choose_policies(data, self.routing_policy, self.routing_scorers, self.policy_file)

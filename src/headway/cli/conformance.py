@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli.page import AsJson, Page, Verdict, say
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 
 def conformance(

@@ -11,7 +11,8 @@ from cyclopts import Parameter
 
 from headway.cli.etcd import EtcdChoice
 from headway.cli.page import AsJson, Page, Verdict, say
-from headway.types import HeadwayError, Json
+from headway.errors import HeadwayError
+from headway.types import Json
 
 if TYPE_CHECKING:
     from headway.experiment.deploy import Target

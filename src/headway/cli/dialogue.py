@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
     from headway.evolve.dialogue import Writer

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from headway.cli.choice import ScenarioFile
 from headway.cli.page import say
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 
 def emulate(

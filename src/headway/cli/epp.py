@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli.page import say
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 
 def epp(

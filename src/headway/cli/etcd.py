@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
     from headway.gateway.membership.etcd_settings import EtcdSettings

@@ -10,7 +10,8 @@ from cyclopts import Parameter
 from headway.cli.dialogue import Talk
 from headway.cli.page import AsJson, Page, say
 from headway.cli.where import RayCluster, Workers
-from headway.types import HeadwayError, Json
+from headway.errors import HeadwayError
+from headway.types import Json
 
 
 def evolve(

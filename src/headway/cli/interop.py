@@ -9,7 +9,8 @@ from cyclopts import App, Parameter
 
 from headway.cli.page import Page, say
 from headway.cli.trace_files import Files
-from headway.types import HeadwayError, Json
+from headway.errors import HeadwayError
+from headway.types import Json
 
 export = App(name="export", help="Write policies and workloads as other projects read them.", help_format="plaintext")
 import_ = App(name="import", help="Read policies and workloads that other projects wrote.", help_format="plaintext")
@@ -43,7 +44,7 @@ def import_llmd(
     output: Out = None,
 ) -> Page | None:
     """Read llm-d's EndpointPickerConfig as the routing policy of a scenario; what differs here is told on stderr."""
-    from headway.documents import read_yaml
+    from headway.config.documents import read_yaml
     from headway.interop.llmd import import_config
 
     found = import_config(read_yaml(file), file.name, profile)
@@ -65,7 +66,7 @@ def export_blis(
             raise HeadwayError("--output: a TraceV2 is two files, X.yaml and X.csv; say where, as in -o X.")
         return Files(format="blis").rewrite(source, output)
     from headway.interop.blis_export import export_workload
-    from headway.scenario import Scenario
+    from headway.scenario.scenario import Scenario
 
     scenario = Scenario.load(source)
     found = export_workload(scenario.workload, scenario.seed.workload)
@@ -86,7 +87,7 @@ def import_blis(
         if output is None:
             raise HeadwayError("--output: say where the trace is to be written, as in -o trace.jsonl.")
         return Files(read_format="blis", format="headway").rewrite(file, output)
-    from headway.documents import read_yaml
+    from headway.config.documents import read_yaml
     from headway.interop.blis import import_workload
 
     found = import_workload(read_yaml(file), file.name)

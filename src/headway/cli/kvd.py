@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from headway.cli.page import AsJson, Page, say
-from headway.types import HeadwayError, Json
+from headway.errors import HeadwayError
+from headway.types import Json
 
 if TYPE_CHECKING:
     from headway.gateway.kvd.client import KvdClient
@@ -38,7 +39,7 @@ def serve(
     key: Key = None,
 ) -> None:
     """Keep KV blocks until it is told to end (Ctrl-C or SIGTERM)."""
-    from headway.documents import read_yaml
+    from headway.config.documents import read_yaml
     from headway.gateway.kvd.settings import read_settings
 
     data: dict[str, Any] = {} if file is None else read_yaml(file)

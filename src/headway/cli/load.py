@@ -10,10 +10,11 @@ from cyclopts import Parameter
 
 from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
 from headway.cli.page import AsJson, Page, say
-from headway.types import HeadwayError, Json
+from headway.errors import HeadwayError
+from headway.types import Json
 
 if TYPE_CHECKING:
-    from headway.scenario import Scenario
+    from headway.scenario.scenario import Scenario
 
 
 def load(
@@ -74,8 +75,8 @@ def load(
 
 
 def _of_trace(file: Path, choice: Choice) -> Scenario:
-    from headway import overrides
-    from headway.scenario import validate
+    from headway.scenario import overrides
+    from headway.scenario.scenario import validate
 
     data = {"name": file.name, "workload": {"trace": {"path": str(file.absolute())}}}
     return validate(overrides.apply(data, choice.changes or ()))

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from msgspec.structs import asdict
 
 from headway.cli.page import AsJson, Page, Verdict
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 
 def replay(

@@ -8,7 +8,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli.page import AsJson, Page, say
-from headway.types import HeadwayError, Json
+from headway.errors import HeadwayError
+from headway.types import Json
 
 
 def report(

@@ -10,11 +10,12 @@ from cyclopts import Parameter
 
 from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
 from headway.cli.page import AsJson, Page, say
-from headway.types import HeadwayError, Json
+from headway.errors import HeadwayError
+from headway.types import Json
 
 if TYPE_CHECKING:
     from headway.results.result import Result
-    from headway.scenario import Scenario
+    from headway.scenario.scenario import Scenario
 
 Trace = Literal["minimal", "decisions", "full"]
 

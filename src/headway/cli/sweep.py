@@ -11,7 +11,8 @@ from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
 from headway.cli.page import AsJson, Page, say
 from headway.cli.run import Trace
 from headway.cli.where import RayCluster, Workers
-from headway.types import HeadwayError, Json
+from headway.errors import HeadwayError
+from headway.types import Json
 
 
 def sweep(

@@ -9,8 +9,9 @@ from cyclopts import App, Parameter
 
 from headway.cli.page import AsJson, Page
 from headway.cli.trace_files import AS_IT_COMES, AS_THEY_ARE, Drawn, Files, In, Out, at_least_one
-from headway.types import HeadwayError, Json
-from headway.wording import shown
+from headway.config.wording import shown
+from headway.errors import HeadwayError
+from headway.types import Json
 
 trace = App(name="trace", help="Look into a trace file, or make another of it.", help_format="plaintext")
 

@@ -10,7 +10,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli.page import AsJson, Page, say
-from headway.types import HeadwayError, Json
+from headway.errors import HeadwayError
+from headway.types import Json
 
 In = Annotated[Path, Parameter(name="IN", help="The trace to read.")]
 Out = Annotated[Path, Parameter(name="OUT", help="The file to write.")]

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
 from headway.cli.page import AsJson, Page, Verdict, say
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 
 def twin(

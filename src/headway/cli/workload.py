@@ -9,7 +9,8 @@ from cyclopts import App, Parameter
 
 from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
 from headway.cli.page import AsJson, Page, say
-from headway.types import HeadwayError, Json
+from headway.errors import HeadwayError
+from headway.types import Json
 
 workload = App(name="workload", help="Look at the workload of a scenario.", help_format="plaintext")
 

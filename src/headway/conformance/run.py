@@ -22,8 +22,9 @@ from msgspec import Struct
 from headway.conformance.checks import FAILED, PASSED, Bench, Finding, run_checks
 from headway.conformance.client import Router, wait_until_up
 from headway.conformance.engines import Engines
+from headway.errors import HeadwayError
 from headway.gateway.engines.backend import Address
-from headway.types import HeadwayError, Json
+from headway.types import Json
 
 ENGINES: Final = 3
 START_S: Final = 90.0

@@ -13,8 +13,9 @@ from headway.emulator.content import Aliases, Content, PathContent, TokenContent
 from headway.emulator.script import Script
 from headway.emulator.tokens import drawn_length, ids_of_chat, ids_of_text
 from headway.emulator.tools import called
+from headway.errors import HeadwayError
 from headway.hashing import stable
-from headway.types import HeadwayError, Path
+from headway.types import Path
 
 FIELD: Final = b"x-headway-request"  # a header with the same as the body's `headway`
 MOST_TOKENS: Final = 10_000_000

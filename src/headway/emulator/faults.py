@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct, convert
 from msgspec import ValidationError as Wrong
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 Mode = Literal["none", "slow", "hang", "reset", "500", "503", "unhealthy", "crash", "crash-after-tokens"]
 # What is wrong with requests as they come; the others are of the engine itself.

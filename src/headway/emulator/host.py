@@ -15,8 +15,9 @@ from headway.emulator.content import Aliases
 from headway.emulator.paths import Paths
 from headway.emulator.replica import Replica
 from headway.emulator.room import Room
+from headway.errors import HeadwayError
 from headway.sim.setup import ClusterSetup
-from headway.types import HeadwayError, Json
+from headway.types import Json
 
 LAST_PORT: Final = 65535
 

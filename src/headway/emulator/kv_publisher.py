@@ -16,9 +16,9 @@ from typing import Any, Final
 import msgspec
 
 from headway.emulator.content import Content
+from headway.errors import HeadwayError
 from headway.sim.instance import Instance
 from headway.sim.job import Job
-from headway.types import HeadwayError
 
 END: Final = (-1).to_bytes(8, "big", signed=True)
 KEPT: Final = 10_000  # batches that can be asked for again

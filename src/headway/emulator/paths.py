@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headway.emulator.faults import Fault
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
     from headway.emulator.host import Host

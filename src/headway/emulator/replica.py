@@ -19,10 +19,11 @@ from headway.emulator.faults import AT_THE_DOOR, WELL, Fault
 from headway.emulator.figures import Figures
 from headway.emulator.flight import Flight
 from headway.emulator.kv_publisher import KvPublisher
+from headway.errors import HeadwayError
 from headway.gateway.answers import head_of
 from headway.gateway.wire import Client, Incoming, Limits
 from headway.sim.job import Job
-from headway.types import HeadwayError, Request
+from headway.types import Request
 
 if TYPE_CHECKING:
     from headway.emulator.host import Host

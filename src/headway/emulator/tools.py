@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from headway.emulator.tokens import WIDTH, WORDS, mixed
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 DEEPEST: Final = 16
 MOST: Final = 4096  # values of one call

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from headway import references
+from headway.errors import HeadwayError
 from headway.evolve.cache import Cache, Key, Record
 from headway.evolve.cases import PLAY, Case
 from headway.evolve.fitness import COMPLETED
@@ -18,7 +18,8 @@ from headway.evolve.objectives import Objective
 from headway.evolve.worker import Failure, Task, confined, confined_many
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
-from headway.types import HeadwayError, Json
+from headway.scenario import references
+from headway.types import Json
 
 Progress = Callable[[], None]  # is told of every run that has been made
 # Figures that a feedback tells, whatever the objectives are.

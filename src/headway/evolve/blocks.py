@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from headway.types import HeadwayError
-from headway.wording import cut, shown
+from headway.config.wording import cut, shown
+from headway.errors import HeadwayError
 
 START: Final = "# EVOLVE-BLOCK-START"
 END: Final = "# EVOLVE-BLOCK-END"

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from headway import __version__
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 FORMAT: Final = 1
 MOST: Final = 50_000  # records in memory; the oldest go first

@@ -8,12 +8,13 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from headway.config.wording import one_line
+from headway.errors import HeadwayError, InvariantError
 from headway.evolve.objectives import figures_of
 from headway.experiment.run import simulate
 from headway.results.words import summarize
-from headway.scenario import Scenario
-from headway.types import HeadwayError, InvariantError, Json
-from headway.wording import one_line
+from headway.scenario.scenario import Scenario
+from headway.types import Json
 
 PLAY: Final = "headway.evolve.cases:play"
 TOLD_TOKENS: Final = 1000  # of a run in words, so that a whole feedback stays below 6 KB

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from headway.errors import HeadwayError
 from headway.evolve import gepa, openevolve
 from headway.evolve.cache import Cache
 from headway.evolve.engines import TEMPLATE, template_of
@@ -23,7 +24,7 @@ from headway.evolve.suite import DEFAULT, HELD_OUT, Suite
 from headway.evolve.texts import bundle_of, texts_of
 from headway.experiment.runner import Runner, runner_of
 from headway.policies.bundle import Bundle
-from headway.types import HeadwayError, Json
+from headway.types import Json
 
 Writer = Literal["openevolve", "gepa"]
 WRITERS: Final[tuple[Writer, ...]] = ("openevolve", "gepa")

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway import registry
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.bundle import WRITTEN, Bundle, source_of
 from headway.policies.code import Program
 from headway.policies.profile import scorer_list
-from headway.registry import Bounds
-from headway.types import HeadwayError
+from headway.policies.registry import Bounds
 
 DIGITS: Final = 4  # of a number that is chosen
 FALLS, RISES = 100, 10  # how far below and above the heaviest scorer a weight is looked for

@@ -7,16 +7,17 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from headway.documents import read_text, read_yaml
+from headway.config.documents import read_text, read_yaml
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 from headway.evolve.dimensions import dimensions
 from headway.evolve.islands import Islands
 from headway.evolve.numeric import Numeric, Sampler
 from headway.evolve.searcher import Searcher
 from headway.evolve.suite import Suite
-from headway.overrides import parse_yaml
 from headway.policies.bundle import STAGES, Bundle, is_bundle
-from headway.types import HeadwayError, Json
-from headway.wording import shown, suggest
+from headway.scenario.overrides import parse_yaml
+from headway.types import Json
 
 Engine = Literal["numeric", "gp"]
 BATCH: Final[dict[Engine, int]] = {"numeric": 10, "gp": 20}

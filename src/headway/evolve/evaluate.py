@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headway.errors import HeadwayError
 from headway.evolve.bench import Bench, Outcome, Progress, Wanted, baselines
 from headway.evolve.cache import Cache
 from headway.evolve.cases import Case
@@ -21,7 +22,6 @@ from headway.evolve.suite import DEFAULT, Suite
 from headway.evolve.trial import Candidate, Trial
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
-from headway.types import HeadwayError
 
 _MEMORY: Final = Cache()  # of this process, for whoever names no other: runs are pure, so it never tells anything else
 LEAST_S: Final = 0.05  # what a run is given even where next to nothing is left

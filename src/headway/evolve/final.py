@@ -20,7 +20,7 @@ from headway.evolve.suite import HELD_OUT, Suite
 from headway.experiment.contenders import ALL, contenders, stage_label
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
-from headway.scenario import Scenario
+from headway.scenario.scenario import Scenario
 from headway.types import Json
 
 TOGETHER: Final = 4  # policies whose held-out runs are made, and kept, at once

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
+from headway.errors import HeadwayError
 from headway.evolve.cache import Cache
 from headway.evolve.cases import Case
 from headway.evolve.evaluate import evaluate
@@ -21,7 +22,7 @@ from headway.evolve.suite import Suite
 from headway.evolve.texts import bundle_of, texts_of
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
-from headway.types import HeadwayError, Json
+from headway.types import Json
 
 MINIBATCH: Final = 3  # cases that a proposal is tried on first
 PROMPT: Final = """\

@@ -21,11 +21,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from headway import __version__
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.suite import Suite
 from headway.policies.bundle import Bundle
-from headway.types import HeadwayError, Json
-from headway.wording import shown
+from headway.types import Json
 
 FORMAT: Final = 1
 SEARCH: Final = "search.json"

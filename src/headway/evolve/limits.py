@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway.types import HeadwayError
-from headway.wording import shown
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 
 MB: Final = 1 << 20
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38  # of Linux's prctl

@@ -13,8 +13,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from headway.types import HeadwayError
-from headway.wording import cut, one_line, shown
+from headway.config.wording import cut, one_line, shown
+from headway.errors import HeadwayError
 
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}
 Prompt = str | Sequence[Message]  # a text is a user's only message

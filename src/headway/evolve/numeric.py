@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final, Literal
 
+from headway.errors import HeadwayError
 from headway.evolve.dimensions import Dimension, with_values
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.suite import Suite
 from headway.policies.bundle import Bundle
 from headway.streams import derive
-from headway.types import HeadwayError
 
 Sampler = Literal["nsga2", "tpe", "cmaes"]
 SAMPLERS: Final[tuple[Sampler, ...]] = ("nsga2", "tpe", "cmaes")

@@ -8,11 +8,12 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
+from headway.config.section import read
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.results.ranking import direction as best_way
 from headway.results.ranking import figure as known_figure
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.wording import shown
+from headway.types import Json
 
 Direction = Literal["minimize", "maximize"]
 WAYS: Final[dict[str, Direction]] = {"low": "minimize", "high": "maximize"}

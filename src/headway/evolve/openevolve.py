@@ -25,7 +25,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headway.documents import write_text, yaml_text
+from headway.config.documents import write_text, yaml_text
+from headway.config.wording import cut
+from headway.errors import HeadwayError
 from headway.evolve.blocks import program_of, sources_in
 from headway.evolve.model import Model
 from headway.evolve.openevolve_evaluator import EVALUATOR, FEATURES, PROGRAM, Task, candidates, prepare
@@ -35,8 +37,7 @@ from headway.evolve.texts import bundle_of, texts_of
 from headway.evolve.worker import GRACE_S
 from headway.policies.bundle import Bundle
 from headway.policies.code.language import MOST_CHARACTERS
-from headway.types import HeadwayError, Json
-from headway.wording import cut
+from headway.types import Json
 
 CONFIG: Final = "config.yaml"
 ERRORS: Final = "model-errors.txt"

@@ -18,6 +18,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headway.config.wording import one_line
+from headway.errors import HeadwayError
 from headway.evolve.blocks import sources_in
 from headway.evolve.evaluate import evaluate
 from headway.evolve.evaluation import Evaluation
@@ -27,8 +29,7 @@ from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.suite import Suite
 from headway.evolve.texts import bundle_of
 from headway.policies.bundle import Bundle
-from headway.types import HeadwayError, Json
-from headway.wording import one_line
+from headway.types import Json
 
 TASK: Final = "task.json"
 PROGRAM: Final = "initial_program.py"

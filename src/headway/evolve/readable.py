@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from headway import registry
-from headway.documents import yaml_text
+from headway.config.documents import yaml_text
+from headway.policies import registry
 from headway.policies.bundle import WRITTEN, Bundle, source_of
 
 PARAMETER: Final = r"^{name}\s*(?::[^=\n]*)?=\s*parameter\([^)]*\)"

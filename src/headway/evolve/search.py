@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from headway.errors import HeadwayError
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import cache_in, evaluate_many
 from headway.evolve.evaluation import Evaluation
@@ -13,7 +14,6 @@ from headway.evolve.searcher import Searcher
 from headway.evolve.suite import Suite
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
-from headway.types import HeadwayError
 
 Progress = Callable[[int, int, float | None], None]  # candidates judged, of how many, and the best fitness
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from headway.errors import HeadwayError
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import evaluate_many
 from headway.evolve.evaluation import Evaluation
@@ -15,7 +16,6 @@ from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.pareto import front, hypervolume
 from headway.evolve.suite import Suite
 from headway.experiment.runner import Runner
-from headway.types import HeadwayError
 
 FINALISTS: Final = 12  # candidates that are put to the validation part
 SHOWN: Final = 12  # of the front

@@ -20,15 +20,16 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from headway import overrides, references
+from headway.config.section import read
+from headway.config.units import duration_ps
+from headway.config.wording import cut, shown, suggest
+from headway.errors import HeadwayError
 from headway.evolve.cases import Case
 from headway.evolve.objectives import Objective, read_objectives
 from headway.policies.bundle import Bundle
-from headway.scenario import Scenario
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps
-from headway.wording import cut, shown, suggest
+from headway.scenario import overrides, references
+from headway.scenario.scenario import Scenario
+from headway.types import Json
 
 DEFAULT: Final = "routing-2026-11"
 PARTS: Final = ("train", "validation", "held_out")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from headway import registry
+from headway.config.wording import suggest
+from headway.errors import HeadwayError
 from headway.evolve.readable import readable
+from headway.policies import registry
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS
 from headway.policies.bundle import STAGES, WRITTEN, Bundle
 from headway.policies.code import check
 from headway.policies.defaults import DEFAULT_POLICIES
 from headway.policies.templates import sources as presets
-from headway.types import HeadwayError
-from headway.wording import suggest
 
 # What stands for the default policies: to begin with, nothing is different.
 DEFAULTS: Final = {

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from headway.config.wording import one_line, shown
+from headway.errors import HeadwayError
 from headway.evolve.bench import Outcome, policies_key
 from headway.evolve.cases import Case
 from headway.evolve.evaluation import CaseResult, Evaluation
@@ -14,8 +16,6 @@ from headway.evolve.fitness import MOST, failed, fitness, gains
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.suite import Suite
 from headway.policies.bundle import Bundle
-from headway.types import HeadwayError
-from headway.wording import one_line, shown
 
 Candidate = Bundle | str | Path | Mapping[str, Any]
 NOTHING: Final = Bundle("candidate", {})

@@ -20,10 +20,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from headway import registry
+from headway.config.wording import one_line
+from headway.errors import HeadwayError
 from headway.evolve.limits import MB, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, Limits, confine, control, sieve
-from headway.types import HeadwayError
-from headway.wording import one_line
+from headway.policies import registry
 
 HEADER: Final = 8  # bytes that say how long a frame is
 CHUNK: Final = 1 << 18

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from headway import registry
+from headway.policies import registry
 
 Finished = Callable[[int, Any], None]  # the place of a job, and what came of it
 Lost = Callable[[int, str], None]  # the place of a job that brought its process down every time, and a sentence on it

@@ -10,10 +10,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from headway import registry
+from headway.config.wording import one_line
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.queues import Ticket
-from headway.types import Finished, FirstToken, HeadwayError, Request, Routed
-from headway.wording import one_line
+from headway.types import Request
+from headway.views.events import Finished, FirstToken, Routed
 
 LIBRARIES = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 

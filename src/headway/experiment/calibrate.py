@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from headway.config.units import duration_ps
+from headway.errors import HeadwayError
 from headway.latency import calibration as steps
 from headway.latency import read_gpu
-from headway.types import HeadwayError
-from headway.units import duration_ps
 
 HOST: Final = "500us"  # what the shipped profiles assume
 NOT_TOLD: Final = "not told"  # when it was measured

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import headway.policies  # noqa: F401  (declares the policies)
-from headway import registry
-from headway.documents import read_text, read_yaml
-from headway.overrides import policy_config
+from headway.config.documents import read_text, read_yaml
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.bundle import STAGES, WRITTEN, Bundle, complexity, is_bundle, source_of
 from headway.policies.code import check, stage_of
 from headway.policies.tree import tree_source
-from headway.types import HeadwayError, Json
-from headway.wording import shown, suggest
+from headway.scenario.overrides import policy_config
+from headway.types import Json
 
 DOCUMENTS = (".yaml", ".yml")
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway import registry
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 from headway.experiment.batch import Job, strange
 from headway.experiment.contenders import WHERE, Contender, contenders, copied, place_of
 from headway.experiment.means import mean_summary
@@ -21,12 +22,12 @@ from headway.experiment.runner import Runner, runner_of
 from headway.experiment.seeds import check_seeds, seeded
 from headway.experiment.tracing import check_trace
 from headway.experiment.verdict import saving, verdict
-from headway.overrides import DEFAULT_POLICIES
+from headway.policies import registry
 from headway.results import study
 from headway.results.ranking import figure, rank
-from headway.scenario import DEFAULT, Scenario, Source
-from headway.types import HeadwayError, Json
-from headway.wording import shown, suggest
+from headway.scenario.overrides import DEFAULT_POLICIES
+from headway.scenario.scenario import DEFAULT, Scenario, Source
+from headway.types import Json
 
 Progress = Callable[[int, int], None]  # runs done so far, runs in all
 PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # who the best is measured against, by stage

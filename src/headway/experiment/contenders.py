@@ -12,15 +12,17 @@ from msgspec import Struct
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
-from headway import references, registry
+from headway.config.wording import one_line, shown, suggest
+from headway.errors import HeadwayError
 from headway.experiment.run import own_policy
-from headway.overrides import parse_yaml
-from headway.pd_spec import ROLES
+from headway.policies import registry
 from headway.policies.bundle import Bundle
 from headway.policies.profile import scorer_list
-from headway.scenario import STAGES, Scenario
-from headway.types import HeadwayError, Json
-from headway.wording import one_line, shown, suggest
+from headway.scenario import references
+from headway.scenario.overrides import parse_yaml
+from headway.scenario.pd_spec import ROLES
+from headway.scenario.scenario import STAGES, Scenario
+from headway.types import Json
 
 WHERE = "policies"
 ALL: Final = "all"  # instead of names: every policy of the stage

@@ -13,7 +13,7 @@ from headway.experiment.compare import run_all
 from headway.experiment.contenders import Contender, contenders
 from headway.experiment.runner import runner_of
 from headway.results.ranking import value
-from headway.scenario import DEFAULT, Scenario, Source
+from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
 from headway.workload.traces import Options, open_trace
 

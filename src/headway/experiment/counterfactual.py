@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.errors import HeadwayError
 from headway.experiment.batch import Job
 from headway.experiment.run import finished, prepare
 from headway.experiment.runner import runner_of
@@ -19,9 +20,9 @@ from headway.results.decisions import Decision
 from headway.results.ranking import figure, value
 from headway.results.records import Counterfactual
 from headway.results.result import Result
-from headway.scenario import Scenario
+from headway.scenario.scenario import Scenario
 from headway.streams import stream
-from headway.types import HeadwayError, Json
+from headway.types import Json
 
 Progress = Callable[[int, int], None]  # runs done so far, runs in all
 WHERE: Final = "counterfactuals"

@@ -15,7 +15,8 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from headway.documents import beside, read_text, yaml_text
+from headway.config.documents import beside, read_text, yaml_text
+from headway.errors import HeadwayError
 from headway.experiment.check_policy import DOCUMENTS, check_policy
 from headway.experiment.gateway_file import GatewayFile
 from headway.gateway.live_policies import STAGES, named, read_candidate, read_policies
@@ -27,8 +28,8 @@ from headway.gateway.settings import address
 from headway.gateway.shadow.canary import CANARY, read_canary
 from headway.policies.bundle import Bundle
 from headway.policies.code import stage_of
-from headway.references import absolute
-from headway.types import HeadwayError, Json
+from headway.scenario.references import absolute
+from headway.types import Json
 
 LOOK_S: Final = 0.2
 

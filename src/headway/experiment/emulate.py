@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from headway.experiment.engines import engines
-from headway.scenario import DEFAULT, Source, load_data, validate
+from headway.scenario.scenario import DEFAULT, Source, load_data, validate
 from headway.sim.setup import ClusterSetup
 
 ANY: Final = {"requests": 1, "rate": "1/s", "prompt_tokens": 1, "output_tokens": 1}  # nobody sends it

@@ -15,18 +15,19 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from headway.config.units import duration_ps
+from headway.control.journal import Forced
+from headway.errors import HeadwayError
 from headway.experiment import held_out, linear_fit
 from headway.experiment.calibrate import NOT_TOLD, check, write
 from headway.experiment.linear_fit import LinearFit
 from headway.experiment.run import finished, prepare
 from headway.experiment.validate import Validation
-from headway.journal import Forced
 from headway.latency import Gpu, Profile, read_gpu, read_profile
 from headway.latency.step_cost import Constants
 from headway.results.recorded import Served, served
-from headway.scenario import Scenario, Source
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps
+from headway.scenario.scenario import Scenario, Source
+from headway.types import Json
 
 HOLD: Final = 1e-3  # of both, beside the errors
 LINEAR: Final = "linear"

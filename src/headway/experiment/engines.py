@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headway.cluster_spec import Cluster, Engines
-from headway.kv_spec import TierSpec
 from headway.latency import capacity_score
-from headway.pd_spec import Transfer
+from headway.scenario.cluster_spec import Cluster, Engines
+from headway.scenario.kv_spec import TierSpec
+from headway.scenario.pd_spec import Transfer
 from headway.sim.setup import EngineSetup, PoolSetup, TierSetup, TransferSetup
-from headway.types import InstanceView
+from headway.views.instance import InstanceView
 
 
 def engines(cluster: Cluster) -> list[EngineSetup]:

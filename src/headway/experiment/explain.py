@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headway.errors import HeadwayError
 from headway.experiment.counterfactual import Progress, counterfactuals
 from headway.experiment.run import finished, prepare
 from headway.results.decisions import Decision
 from headway.results.records import Counterfactual
 from headway.results.result import Result
-from headway.scenario import Scenario
-from headway.types import PS_PER_SECOND, HeadwayError, Json
+from headway.scenario.scenario import Scenario
+from headway.types import PS_PER_SECOND, Json
 
 PS_PER_MS = PS_PER_SECOND // 1000
 

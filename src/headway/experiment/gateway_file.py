@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from headway.documents import parse_yaml, read_text, yaml_text
-from headway.types import HeadwayError
+from headway.config.documents import parse_yaml, read_text, yaml_text
+from headway.errors import HeadwayError
 
 
 class GatewayFile:

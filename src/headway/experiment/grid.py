@@ -13,14 +13,16 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway import overrides, registry
+from headway.config.wording import cut, listed, shown
+from headway.errors import HeadwayError
 from headway.experiment.contenders import label as policy_label
 from headway.experiment.contenders import stage_label
-from headway.overrides import parse_yaml
-from headway.references import absolute
-from headway.scenario import STAGES, Scenario, validate
-from headway.types import HeadwayError, Json
-from headway.wording import cut, listed, shown
+from headway.policies import registry
+from headway.scenario import overrides
+from headway.scenario.overrides import parse_yaml
+from headway.scenario.references import absolute
+from headway.scenario.scenario import STAGES, Scenario, validate
+from headway.types import Json
 
 WHERE: Final = "vary"
 MOST: Final = 100_000  # points

@@ -6,12 +6,13 @@ from typing import Final
 
 from msgspec.structs import asdict
 
+from headway.config.wording import suggest
+from headway.errors import HeadwayError
 from headway.latency import Gpu, Profile, gpus, plain, read_gpu, read_profile, step_times
 from headway.latency.base import Chunk
 from headway.latency.constant_words import WORDS
 from headway.latency.step_times import PS_PER_MS
-from headway.types import HeadwayError, Json
-from headway.wording import suggest
+from headway.types import Json
 
 MODEL: Final = "llama-3.1-8b"  # whose steps are the examples
 CONTEXT: Final = 1024

@@ -7,12 +7,12 @@ from math import fsum, log
 from pathlib import Path
 from typing import Final
 
+from headway.control.journal import Forced
+from headway.errors import HeadwayError
 from headway.experiment.validate import Validation, compared
-from headway.journal import Forced
 from headway.results.recorded import Served, read_recorded
 from headway.results.result import Result
-from headway.scenario import Scenario
-from headway.types import HeadwayError
+from headway.scenario.scenario import Scenario
 
 HELD_OUT: Final = 4  # every so-manyth request is held out
 FEWEST: Final = 40  # requests

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from headway.autoscaler import Autoscaler
+from headway.control.autoscaler import Autoscaler
+from headway.control.pool_watch import PoolWatch
 from headway.experiment.engines import pools
-from headway.life_spec import Scaling
 from headway.policies.scaling import Static
-from headway.pool_watch import PoolWatch
 from headway.results.recorder import Targets
-from headway.scenario import Scenario
+from headway.scenario.life_spec import Scaling
+from headway.scenario.scenario import Scenario
 from headway.sim.setup import ClusterSetup, FaultSetup, LifeSetup, PoolSetup, WarmupSetup
 from headway.streams import derive
 from headway.types import Request

@@ -16,16 +16,17 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.config.units import fine_duration
+from headway.control.journal import Forced
+from headway.errors import HeadwayError
 from headway.experiment import held_out
 from headway.experiment.calibrate import write
 from headway.experiment.run import finished, prepare
 from headway.experiment.validate import Validation
-from headway.journal import Forced
 from headway.latency.fit import solve
 from headway.results.recorded import Served, served
-from headway.scenario import Scenario
-from headway.types import HeadwayError, Json
-from headway.units import fine_duration
+from headway.scenario.scenario import Scenario
+from headway.types import Json
 
 HOLD: Final = 3e-3  # of each logarithm, beside the errors
 MEANS: Final = 0.5  # what the error of a mean counts, beside that of all requests together

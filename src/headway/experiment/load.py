@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway.scenario import Scenario
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps, rate
+from headway.config.units import duration_ps, rate
+from headway.errors import HeadwayError
+from headway.scenario.scenario import Scenario
+from headway.types import Json
 from headway.workload.clients import MOST_USERS
 
 WHERE: Final = "workload"

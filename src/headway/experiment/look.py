@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
-from headway.scenario import DEFAULT, Scenario, Source
-from headway.types import HeadwayError, Json
-from headway.wording import shown, suggest
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
+from headway.scenario.scenario import DEFAULT, Scenario, Source
+from headway.types import Json
 from headway.workload import inspect as traces
 from headway.workload.preview import REQUESTS
 from headway.workload.preview import preview as look

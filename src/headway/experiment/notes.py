@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headway import registry
-from headway.cluster_spec import Cluster
 from headway.latency import Aiconfigurator, Hardware, StepTable
-from headway.overrides import DEFAULT_POLICIES
-from headway.scenario import Scenario
+from headway.policies import registry
+from headway.scenario.cluster_spec import Cluster
+from headway.scenario.overrides import DEFAULT_POLICIES
+from headway.scenario.scenario import Scenario
 
 COPIES = "keep_prefill_copy"
 

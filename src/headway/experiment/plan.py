@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 from headway.experiment.bracket import Mixes, highest
 from headway.experiment.load import Load, load_of
 from headway.experiment.plan_words import notes, too_few, too_much, verdict
@@ -17,9 +19,8 @@ from headway.experiment.space import Counts, Space, space_of
 from headway.experiment.targets import Target, figure_of, targets
 from headway.experiment.trials import Candidate, Progress, Trials
 from headway.results.confidence import interval
-from headway.scenario import DEFAULT, Scenario, Source
-from headway.types import HeadwayError, Json
-from headway.wording import shown, suggest
+from headway.scenario.scenario import DEFAULT, Scenario, Source
+from headway.types import Json
 
 Find = Literal["replicas", "load"]
 FINDS: Final = ("replicas", "load")

@@ -5,14 +5,15 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
+from headway.config.wording import listed
+from headway.errors import HeadwayError
 from headway.experiment.bracket import FURTHEST
 from headway.experiment.notes import unmeasured
 from headway.experiment.space import Counts, scales
 from headway.experiment.targets import Target
 from headway.experiment.trials import Candidate, Trials
-from headway.scenario import Scenario
-from headway.types import HeadwayError, Json
-from headway.wording import listed
+from headway.scenario.scenario import Scenario
+from headway.types import Json
 
 if TYPE_CHECKING:
     from headway.experiment.plan import Judged, Plan

@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from headway import __version__
+from headway.config.wording import one_line, shown
+from headway.errors import HeadwayError
 from headway.experiment.batch import Finished, Job, Lost, first_failed
 from headway.experiment.runner import AHEAD, RETRIES
 from headway.experiment.workers import available
 from headway.results import study
-from headway.types import HeadwayError
-from headway.wording import one_line, shown
 
 CLIENT: Final = "ray://"
 LOOK_S: Final = 5.0  # how often the size of the cluster is asked for

@@ -10,23 +10,25 @@ from typing import Any
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from headway import __version__, registry
+from headway import __version__
+from headway.config.wording import one_line, shown
+from headway.control.journal import UNFORCED, Forced
+from headway.errors import HeadwayError, InvariantError
 from headway.experiment.blame import told
 from headway.experiment.engines import engines
 from headway.experiment.life import autoscaler, life_setup
 from headway.experiment.tracing import Explain, check_trace, journals
-from headway.journal import UNFORCED, Forced
 from headway.latency import Estimator
+from headway.policies import registry
 from headway.results.decision_log import DecisionLog
 from headway.results.recorder import PoolFacts, RunFacts
 from headway.results.result import Result
-from headway.scenario import DEFAULT, STAGES, Scenario, Source
+from headway.scenario.scenario import DEFAULT, STAGES, Scenario, Source
 from headway.sim.clock import Simulation
 from headway.sim.polling import Polling
 from headway.sim.setup import ClusterSetup, RouterSetup
 from headway.streams import derive, stream
-from headway.types import HeadwayError, InvariantError, Json
-from headway.wording import one_line, shown
+from headway.types import Json
 from headway.workload.traffic import Traffic
 
 ROUTER_STAGES = ("admission", "priority", "routing", "flow")

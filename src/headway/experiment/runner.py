@@ -14,9 +14,9 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from headway.errors import HeadwayError
 from headway.experiment.batch import Finished, Job, Lost, first_failed
 from headway.experiment.workers import available, crew, end, interrupted, pool_of, uninterrupted
-from headway.types import HeadwayError
 
 AHEAD: Final = 2  # jobs under way for each slot: one that runs, and one that waits for it
 RETRIES: Final = 3

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from headway.types import HeadwayError, Json
-from headway.wording import shown
+from headway.config.wording import shown
+from headway.errors import HeadwayError
+from headway.types import Json
 
 MOST: Final = 1000
 

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway.cluster_spec import SCALED, Cluster
-from headway.pd_spec import MOST_INSTANCES, ROLES
-from headway.scenario import Scenario
-from headway.types import HeadwayError, Json
-from headway.wording import listed, shown, suggest
+from headway.config.wording import listed, shown, suggest
+from headway.errors import HeadwayError
+from headway.scenario.cluster_spec import SCALED, Cluster
+from headway.scenario.pd_spec import MOST_INSTANCES, ROLES
+from headway.scenario.scenario import Scenario
+from headway.types import Json
 
 Counts = tuple[int, ...]  # of replicas, one a pool
 DECIMALS: Final = 6  # of a cost, so that equal ones are equal however they were added up

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.errors import HeadwayError
 from headway.experiment.batch import Job, strange
 from headway.experiment.grid import Axis, Point, Vary, axes, points
 from headway.experiment.means import mean_summary
@@ -23,8 +24,8 @@ from headway.results import study
 from headway.results.confidence import interval
 from headway.results.ranking import value
 from headway.results.table import library
-from headway.scenario import DEFAULT, Scenario, Source, load_data, validate
-from headway.types import HeadwayError, Json
+from headway.scenario.scenario import DEFAULT, Scenario, Source, load_data, validate
+from headway.types import Json
 
 Progress = Callable[[int, int, int], None]  # runs done so far, runs in all, and how many of them were there already
 SHARES: Final = (SHARE, "cache.token_hit_ratio")

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
+from headway.config.units import duration_ps, exact, rate
+from headway.config.wording import listed
+from headway.errors import HeadwayError
 from headway.experiment.grid import Axis, names
 from headway.experiment.paired import Noise
 from headway.experiment.verdict import verdict as best_of
 from headway.results.ranking import rank
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps, exact, rate
-from headway.wording import listed
+from headway.types import Json
 
 if TYPE_CHECKING:
     from headway.experiment.sweep import Swept

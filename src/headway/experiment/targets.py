@@ -19,11 +19,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.config.units import duration_ps, exact
+from headway.config.wording import cut, shown, suggest
+from headway.errors import HeadwayError
 from headway.results.percentiles import NAMES, PS_PER_MS
-from headway.scenario import Scenario
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps, exact
-from headway.wording import cut, shown, suggest
+from headway.scenario.scenario import Scenario
+from headway.types import Json
 
 WHERE: Final = "slo"
 LATENCIES: Final = ("ttft", "tpot", "itl", "e2e", "queue_wait")

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from headway.journal import Journal
+from headway.config.wording import shown, suggest
+from headway.control.journal import Journal
+from headway.errors import HeadwayError
 from headway.policies.context import Context
 from headway.results import store
 from headway.results.decision_log import DecisionLog
 from headway.results.result import Result
 from headway.results.store import TRACES
-from headway.types import ClusterView, Delay, HeadwayError, Priority, Reject, Request, Route
-from headway.wording import shown, suggest
+from headway.types import Delay, Priority, Reject, Request, Route
+from headway.views.cluster import ClusterView
 
 Explain = Callable[[Request, Route], None]  # is told every routing decision, with its scorecard
 

@@ -14,6 +14,7 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from headway.errors import HeadwayError
 from headway.experiment.batch import strange
 from headway.experiment.load import Load
 from headway.experiment.run import simulate
@@ -21,7 +22,7 @@ from headway.experiment.seeds import seeded
 from headway.experiment.space import Counts, Space
 from headway.experiment.targets import Target
 from headway.experiment.workers import available, crew, end, interrupted, pool_of, uninterrupted
-from headway.types import PS_PER_SECOND, HeadwayError, Json
+from headway.types import PS_PER_SECOND, Json
 
 SECTIONS: Final = ("requests", "duration_s", "latency", "throughput", "slo", "cost")
 Progress = Callable[[int], None]  # runs done so far

@@ -8,10 +8,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from headway.errors import HeadwayError
 from headway.results.percentiles import Spread, spread_of
 from headway.results.recorded import Served, read_recorded, served
 from headway.results.result import Result
-from headway.types import HeadwayError, Json
+from headway.types import Json
 
 KINDS: Final = ("ttft", "tpot", "e2e")
 STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99")

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import floor, log10
 from typing import Any
 
+from headway.config.wording import listed
 from headway.experiment.notes import note
 from headway.experiment.paired import SHARE, Noise
 from headway.results.promises import promises
 from headway.results.ranking import Named, direction, value
 from headway.types import Json
-from headway.wording import listed
 
 LEVEL = 0.02  # a difference of the deciding figure that is not worth a claim
 ENOUGH = 0.5  # below this share within the SLO nobody serves the workload

@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 PR_SET_PDEATHSIG = 1  # Linux: the signal a process gets when its parent ends
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from headway.control.journal import Journal
+from headway.errors import HeadwayError
 from headway.gateway.cascade.cascade import Cascade
 from headway.gateway.config import Config
 from headway.gateway.deciding.failures import Failures
@@ -40,9 +42,7 @@ from headway.gateway.signals.signals import Signals
 from headway.gateway.tape import Tape
 from headway.gateway.tokens import Tokens
 from headway.gateway.wire import Client, Incoming
-from headway.journal import Journal
 from headway.policies.flow import NEVER
-from headway.types import HeadwayError
 
 if TYPE_CHECKING:
     from headway.gateway.observing.tracing import Tracing

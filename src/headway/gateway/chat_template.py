@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from headway.types import HeadwayError
-from headway.wording import one_line
+from headway.config.wording import one_line
+from headway.errors import HeadwayError
 
 LARGEST: Final = 4 * 1024 * 1024  # bytes of a template's file
 SPECIAL: Final = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")

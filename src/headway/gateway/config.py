@@ -8,7 +8,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from headway.documents import beside, read_yaml
+from headway.config.documents import beside, read_yaml
+from headway.config.section import read
+from headway.config.units import duration_ps, size_bytes
+from headway.errors import HeadwayError
 from headway.gateway.cascade.chains import Chain, read_chains
 from headway.gateway.deciding.policy_plane import MOST_FAILURES
 from headway.gateway.engines.checks import HealthSettings
@@ -30,10 +33,8 @@ from headway.gateway.signals.event_listener import EventSettings
 from headway.gateway.signals.signals import SignalSettings
 from headway.gateway.tokens import TokenSettings
 from headway.gateway.wire import Limits
-from headway.references import absolute
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps, size_bytes
+from headway.scenario.references import absolute
+from headway.types import Json
 
 Many = Annotated[int, Meta(ge=1, le=10**9)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from headway.flight import Flight, Queued, TimedOut
+from headway.control.flight import Flight, Queued, TimedOut
 from headway.gateway.answers import error_body, error_event, head_of
 from headway.gateway.tally import Tally
 from headway.gateway.upstream import Upstream, connect

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headway.config.units import duration_ps
+from headway.errors import HeadwayError
 from headway.gateway.prompt import Body
 from headway.gateway.sessions import SessionSettings
 from headway.gateway.tokens import Tokens
-from headway.types import HeadwayError, Path, Request
-from headway.units import duration_ps
+from headway.types import Path, Request
 
 if TYPE_CHECKING:
     from headway.gateway.app import App

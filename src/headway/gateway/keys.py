@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from headway.documents import read_yaml
-from headway.section import read
-from headway.types import HeadwayError
-from headway.units import rate
-from headway.wording import shown
+from headway.config.documents import read_yaml
+from headway.config.section import read
+from headway.config.units import rate
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 
 PREFIX: Final = "hw-"
 BEARER: Final = b"bearer "

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headway import registry
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.gateway.shadow.canary import CANARY, read_canary
+from headway.policies import registry
 from headway.policies.bundle import Bundle
 from headway.policies.defaults import DEFAULT_POLICIES
-from headway.types import HeadwayError, Json
-from headway.wording import shown
+from headway.types import Json
 
 STAGES: Final = ("admission", "priority", "flow", "routing")  # what a gateway decides
 # Nobody plans the load of a live gateway, so it has a hard cap where a scenario has none.

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 
+from headway.config.section import read
+from headway.errors import HeadwayError
 from headway.gateway.settings import address, seconds
-from headway.section import read
-from headway.types import HeadwayError, Json, Path
+from headway.types import Json, Path
 
 if TYPE_CHECKING:
     from headway.gateway.app import App

@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import Any, Final
 
+from headway.control.model_groups import reachable
 from headway.gateway.deciding.policy_plane import Answer as Answer
 from headway.gateway.deciding.policy_plane import Counts as Counts
 from headway.gateway.deciding.policy_plane import Decided as Decided
 from headway.gateway.deciding.policy_plane import PolicyPlane, Tape
-from headway.model_groups import reachable
-from headway.types import SERVING, InstanceView, Json, Path, Priority, Reject, Request
+from headway.types import SERVING, Json, Path, Priority, Reject, Request
+from headway.views.instance import InstanceView
 
 COUNTED: Final = ("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens")
 STATIC: Final = ("model", "pool", "role", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")

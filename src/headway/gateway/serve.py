@@ -8,9 +8,9 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
-from headway.types import HeadwayError
 
 DRAIN_S = 30.0
 

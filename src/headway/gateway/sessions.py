@@ -19,10 +19,10 @@ from typing import Any, Final
 import xxhash
 from msgspec import Struct
 
+from headway.config.section import read
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.hashing import stable
-from headway.section import read
-from headway.types import HeadwayError
-from headway.wording import shown
 
 HEADER: Final = "x-headway-session"
 LONGEST: Final = 200  # characters of a session's name

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.types import HeadwayError
-from headway.units import duration_ps
-from headway.wording import shown
+from headway.config.units import duration_ps
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 
 
 def address(text: str, where: str) -> tuple[str, int]:

@@ -16,9 +16,10 @@ from typing import Any, BinaryIO, Final
 import msgspec
 from msgspec import Struct
 
-from headway.documents import file_name
+from headway.config.documents import file_name
+from headway.errors import HeadwayError
 from headway.gateway.plane import Plane
-from headway.types import HeadwayError, Json, Path, Request
+from headway.types import Json, Path, Request
 
 FORMAT: Final = 1
 FLUSH_BYTES: Final = 256 * 1024

@@ -23,12 +23,13 @@ import msgspec
 import xxhash
 from msgspec import Meta, Raw, Struct
 
+from headway.config.section import read
+from headway.config.wording import one_line
+from headway.errors import HeadwayError
 from headway.gateway.chat_template import ChatTemplate, plain
 from headway.gateway.prompt import Body, Digest, path_of
 from headway.hashing import stable
-from headway.section import read
-from headway.types import HeadwayError, Path
-from headway.wording import one_line
+from headway.types import Path
 
 Prompt = tuple[Path, int]  # block keys, and tokens in all
 Ids = Sequence[int]

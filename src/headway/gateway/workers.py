@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from headway.errors import HeadwayError
 from headway.gateway.config import Config
 from headway.gateway.peers import PeerSettings
 from headway.gateway.serve import run
-from headway.types import HeadwayError
 
 PAUSE_S: Final = 1.0  # before one that has died is replaced
 context = multiprocessing.get_context("spawn")

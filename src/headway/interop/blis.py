@@ -14,6 +14,10 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from headway.config.section import read
+from headway.config.units import duration_text
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.interop.blis_keys import (
     ARRIVALS,
     CLASSES,
@@ -28,10 +32,7 @@ from headway.interop.blis_keys import (
 )
 from headway.interop.blis_lengths import Dist, ours, plain
 from headway.interop.noted import Notes
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.units import duration_text
-from headway.wording import shown
+from headway.types import Json
 from headway.workload.spec import WorkloadSpec
 from headway.workload.tenants import DEFAULT
 

@@ -9,12 +9,13 @@ import msgspec
 import yaml
 from msgspec import Struct
 
+from headway.config.units import duration_ps
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.interop.blis_keys import ARRIVALS, CLASSES
 from headway.interop.blis_lengths import plain, theirs
 from headway.interop.noted import Notes
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps
-from headway.wording import shown
+from headway.types import Json
 from headway.workload import adapters, behaviour, durations, kinds, prefixes, profiles, shapes
 from headway.workload.correlations import Correlations
 from headway.workload.spec import WorkloadSpec

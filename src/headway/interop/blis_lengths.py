@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.interop.noted import Notes
-from headway.types import HeadwayError, Json
-from headway.wording import shown
+from headway.types import Json
 from headway.workload import shapes
 from headway.workload.shapes import MAX_TOKENS
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import grpc  # type: ignore[import-untyped, unused-ignore]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
+from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.exchange import Exchange
@@ -29,7 +30,6 @@ from headway.interop.ext_proc import (
     ProcessingRequest,
     ProcessingResponse,
 )
-from headway.types import HeadwayError
 
 DRAIN_S: Final = 30.0
 OPTIONS: Final = (

@@ -10,15 +10,16 @@ from typing import Any, Final
 import yaml
 from msgspec import Struct
 
+from headway.config.section import read
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.interop import llmd_plugins as plugins
 from headway.interop.llmd_plugins import FILTERS, HANDLER, PICKERS, PRODUCER, PRODUCER_NAME, SCORERS, ours, theirs
 from headway.interop.noted import Notes, Reading
 from headway.policies.defaults import DEFAULT_POLICIES
 from headway.policies.profile import DEFAULT
-from headway.scenario import Policies
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.wording import shown
+from headway.scenario.scenario import Policies
+from headway.types import Json
 
 KIND: Final = "EndpointPickerConfig"
 VERSION: Final = "inference.networking.x-k8s.io/v1alpha1"

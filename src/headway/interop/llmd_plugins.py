@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.interop.noted import Notes, Reading
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS
-from headway.types import HeadwayError, Json
-from headway.wording import shown
+from headway.types import Json
 
 PRODUCER: Final = "approx-prefix-cache-producer"
 PRODUCER_NAME: Final = "prefixMatchInfoProducerName"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headway.documents import beside, read_yaml
+from headway.config.documents import beside, read_yaml
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.policies.bundle import Bundle
-from headway.scenario import Scenario
-from headway.types import HeadwayError
-from headway.wording import shown
+from headway.scenario.scenario import Scenario
 
 
 def routing_of(source: str) -> Any:

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from msgspec.structs import fields
 
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 from headway.latency.aiconfigurator import Aiconfigurator
 from headway.latency.base import FOREVER, Chunk, LatencyModel, Run
 from headway.latency.capacity import capacity_score, kv_blocks
@@ -28,8 +30,6 @@ from headway.latency.shapes import ModelShape, models, read_model
 from headway.latency.step_table import StepTable
 from headway.latency.step_times import StepTimes, step_times
 from headway.latency.tables import plain
-from headway.types import HeadwayError
-from headway.wording import shown, suggest
 
 AnyModel = (
     type[Roofline]

@@ -9,7 +9,9 @@ from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
-from headway import section
+from headway.config import section
+from headway.config.units import duration_ps
+from headway.errors import HeadwayError
 from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.gpus import Gpu
 from headway.latency.kernel_data import Kernels, Source, find_source, with_kernels
@@ -17,8 +19,6 @@ from headway.latency.profiles import read_profile
 from headway.latency.scattered import Points, evened, through
 from headway.latency.shapes import ModelShape
 from headway.latency.surface import Surface
-from headway.types import HeadwayError
-from headway.units import duration_ps
 
 PS_PER_MS: Final = 10**9
 LONGEST: Final = 1 << 17  # tokens of a sequence up to which kernels are asked for

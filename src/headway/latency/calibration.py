@@ -11,6 +11,8 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.latency.base import Chunk
 from headway.latency.fit import Step, fit
 from headway.latency.gpus import Gpu
@@ -18,8 +20,7 @@ from headway.latency.shapes import read_model
 from headway.latency.shards import Shard, shard
 from headway.latency.step_cost import Constants
 from headway.latency.step_file import number, read_rows, whole
-from headway.types import HeadwayError, Json
-from headway.wording import shown
+from headway.types import Json
 
 # Of a step: what it decodes, what it computes of prompts, and how long it took. `shape` may be left out where the model
 # is given; with `composition`, {"decode": [[context, count], ...], "prefill": [[tokens, past], ...]}, its chunks are

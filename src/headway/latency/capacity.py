@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from headway.errors import HeadwayError
 from headway.latency.figures import share
 from headway.latency.gpus import Gpu, gpus
 from headway.latency.shapes import ModelShape
-from headway.types import HeadwayError
 
 MOST_BLOCKS: Final = 10**9
 

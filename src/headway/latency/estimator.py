@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.latency.base import LatencyModel
-from headway.types import PS_PER_SECOND, InstanceView
+from headway.types import PS_PER_SECOND
+from headway.views.instance import InstanceView
 
 
 class Estimator:

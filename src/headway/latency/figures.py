@@ -6,9 +6,10 @@ import re
 from fractions import Fraction
 from typing import Final
 
-from headway.types import PS_PER_SECOND, HeadwayError
-from headway.units import LONGEST_PS, exact, written
-from headway.wording import shown
+from headway.config.units import LONGEST_PS, exact, written
+from headway.config.wording import shown
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9][0-9_.]*(?:[eE][+-]?[0-9]+)?")
 _SUFFIX: Final = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from headway import section
+from headway.config import section
 from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.figures import token_ps
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from headway import section
+from headway.config import section
+from headway.config.units import bandwidth, size_bytes
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.latency.figures import not_negative, positive
 from headway.latency.tables import Table, load
-from headway.types import HeadwayError
-from headway.units import bandwidth, size_bytes
-from headway.wording import shown
 
 
 class Gpu(Struct, frozen=True):

@@ -8,16 +8,16 @@ from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
-from headway import section
+from headway.config import section
+from headway.config.units import duration_ps
+from headway.config.wording import listed, shown
+from headway.errors import HeadwayError
 from headway.latency import step_cost
 from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.gpus import Gpu
 from headway.latency.profiles import Profile, read_profile
 from headway.latency.shapes import ModelShape
 from headway.latency.shards import Shard, shard
-from headway.types import HeadwayError
-from headway.units import duration_ps
-from headway.wording import listed, shown
 
 KEPT: Final = 1 << 16  # costs remembered by tokens; engines use few counts, an estimator may ask for any
 

@@ -15,10 +15,10 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
+from headway.config.wording import listed, shown
+from headway.errors import HeadwayError
 from headway.latency.gpus import Gpu
 from headway.latency.shapes import ModelShape
-from headway.types import HeadwayError
-from headway.wording import listed, shown
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from headway import section
+from headway.config import section
+from headway.config.units import duration_ps, fine_duration
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.chunk_costs import ChunkCosts
-from headway.types import HeadwayError
-from headway.units import duration_ps, fine_duration
-from headway.wording import shown
 
 
 class LinearParameters(Struct):

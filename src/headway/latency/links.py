@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from headway.config.units import bandwidth, duration_ps
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.latency.tables import Table, load
-from headway.types import HeadwayError
-from headway.units import bandwidth, duration_ps
-from headway.wording import shown
 
 
 class LinkProfile(Struct, frozen=True):

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from headway.types import HeadwayError
-from headway.wording import listed, shown
+from headway.config.wording import listed, shown
+from headway.errors import HeadwayError
 
 NEEDED: Final = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
 EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from headway import section
+from headway.config import section
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.figures import count, positive, token_ps
-from headway.types import PS_PER_SECOND, HeadwayError
-from headway.wording import shown
+from headway.types import PS_PER_SECOND
 
 
 class PiecewiseParameters(Struct):

@@ -11,13 +11,13 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import asdict, fields, replace
 
-from headway import section
+from headway.config import section
+from headway.config.units import duration_ps
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 from headway.latency.gpus import Gpu, gpus
 from headway.latency.step_cost import Constants
 from headway.latency.tables import plain
-from headway.types import HeadwayError
-from headway.units import duration_ps
-from headway.wording import shown, suggest
 
 FOLDER: Final = "profiles"
 MODEL_OF_OTHERS: Final = "h200"  # the profile whose efficiencies an uncalibrated card is given

@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from headway import section
+from headway.config import section
+from headway.config.units import duration_ps
 from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.chunk_costs import ChunkCosts
 from headway.latency.figures import share
 from headway.latency.gpus import Gpu
 from headway.latency.shapes import ModelShape
 from headway.types import PS_PER_SECOND
-from headway.units import duration_ps
 
 
 class RooflineParameters(Struct):

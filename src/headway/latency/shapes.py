@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway import section
+from headway.config import section
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.latency.figures import count, positive
 from headway.latency.model_config import read_config
 from headway.latency.tables import Table, figures_of, load
-from headway.types import HeadwayError
-from headway.wording import shown
 
 MOST_PARAMS: Final = 10**15
 

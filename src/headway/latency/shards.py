@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from headway.errors import HeadwayError
 from headway.latency.shapes import ModelShape
-from headway.types import HeadwayError
 
 
 class Matmul(Struct, frozen=True):

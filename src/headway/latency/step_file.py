@@ -8,8 +8,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from headway.types import HeadwayError
-from headway.wording import listed, shown
+from headway.config.wording import listed, shown
+from headway.errors import HeadwayError
 
 Row = tuple[str, dict[str, Any]]
 

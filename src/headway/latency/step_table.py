@@ -9,7 +9,10 @@ from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
-from headway import section
+from headway.config import section
+from headway.config.units import LONGEST_PS, duration_ps
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.figures import positive
 from headway.latency.scattered import Points, through
@@ -17,9 +20,6 @@ from headway.latency.shapes import ModelShape, models
 from headway.latency.step_file import read_rows, whole
 from headway.latency.surface import Surface
 from headway.latency.tables import plain
-from headway.types import HeadwayError
-from headway.units import LONGEST_PS, duration_ps
-from headway.wording import shown
 
 # The columns of a file of steps, as for a calibration; a `shape` tells models apart.
 COLUMNS: Final = ("batch", "decode_kv_tokens", "n_prefill", "new_tokens", "past_context", "median_ms")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.latency.gpus import gpus, read_gpu
 from headway.latency.hardware import Hardware
 from headway.latency.profiles import Profile
 from headway.latency.shapes import ModelShape, read_model
-from headway.types import HeadwayError
-from headway.wording import shown
 
 PS_PER_MS: Final = 10**9
 MOST_GPUS: Final = 64

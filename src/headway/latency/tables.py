@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import yaml
 
-from headway.types import HeadwayError
-from headway.wording import shown, suggest
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 
 T = TypeVar("T")
 

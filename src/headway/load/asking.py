@@ -7,10 +7,11 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from headway.errors import HeadwayError
 from headway.gateway.engines.backend import Address
 from headway.load.conversations import Conversations
 from headway.load.text import Texts
-from headway.types import HeadwayError, Request
+from headway.types import Request
 from headway.workload.traffic import Planned
 
 Api = Literal["completions", "chat"]

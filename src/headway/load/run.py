@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 from typing import Any, Final
 
+from headway.errors import HeadwayError
 from headway.load.asking import Ask, address_of
 from headway.load.driver import Progress, drive
 from headway.results.result import Result
-from headway.scenario import DEFAULT, Scenario, Source
-from headway.types import HeadwayError
+from headway.scenario.scenario import DEFAULT, Scenario, Source
 
 REACH_S: Final = 10.0
 

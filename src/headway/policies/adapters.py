@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from headway.policies.context import Candidates, Context
-from headway.registry import Bounds, policy
-from headway.types import ClusterView, Event, Finished, InstanceChanged, Request, Routed
+from headway.policies.registry import Bounds, policy
+from headway.types import Request
+from headway.views.cluster import ClusterView
+from headway.views.events import Event, Finished, InstanceChanged, Routed
 
 Score = Annotated[float, Bounds(0.0, 1.0)]
 

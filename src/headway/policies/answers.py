@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from sys import float_info
 from typing import Any, Final
 
-from headway.types import Delay, HeadwayError, PoolView, Priority, Reject, Request, Scale
-from headway.wording import shown
+from headway.config.wording import shown
+from headway.errors import HeadwayError
+from headway.types import Delay, Priority, Reject, Request, Scale
+from headway.views.pool import PoolView
 
 LONGEST_PS: Final = 1 << 62  # of a delay
 VERDICT: Final = "admit must return ADMIT, a Reject, or a Delay of 1 ps to 2**62 ps"

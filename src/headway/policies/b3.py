@@ -15,10 +15,12 @@ from typing import Annotated
 from headway.policies.basic import least_loaded
 from headway.policies.belief import Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
+from headway.policies.registry import Bounds, policy
 from headway.policies.scorecards import scored
 from headway.policies.sessions import Binds, MaxSessions, Sessions
-from headway.registry import Bounds, policy
-from headway.types import ClusterView, InstanceView, Request, Route
+from headway.types import Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 # As many tokens as 31,250 blocks of 16: 500,000 // 512.
 LRU_BLOCKS = 976

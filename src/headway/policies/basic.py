@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
-from headway.registry import policy
-from headway.types import ClusterView, InstanceView, Request, Route
+from headway.policies.registry import policy
+from headway.types import Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 
 def least_loaded(instances: Sequence[InstanceView]) -> InstanceView:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from headway.policies.context import Context
-from headway.registry import Bounds
+from headway.policies.registry import Bounds
 
 BlockTokens = Annotated[int, Bounds(1, 4096, log=True)]
 LruBlocks = Annotated[int, Bounds(1, 10_000_000, log=True)]

@@ -23,14 +23,15 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Struct
 
-from headway import registry
-from headway.documents import beside, check_size, read_text, read_yaml, stem, write_text, yaml_text
+from headway.config.documents import beside, check_size, read_text, read_yaml, stem, write_text, yaml_text
+from headway.config.section import read
+from headway.config.wording import cut, shown, suggest
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.code import CodeError, Program, plain_program
 from headway.policies.defaults import DEFAULT_POLICIES
 from headway.policies.tree import to_source
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.wording import cut, shown, suggest
+from headway.types import Json
 
 FORMAT: Final = 1
 STAGES: Final = ("admission", "priority", "routing", "scheduler", "scaling")

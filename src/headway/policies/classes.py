@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headway.types import HeadwayError
-from headway.units import duration_ps
-from headway.wording import cut, shown
+from headway.config.units import duration_ps
+from headway.config.wording import cut, shown
+from headway.errors import HeadwayError
 
 CLASSES: Final = ("realtime", "standard", "batch", "best-effort")  # the most important first
 TTFT: Final = {"realtime": "500ms", "standard": "2s", "batch": "60s"}

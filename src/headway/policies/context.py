@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.policies.prefix_index import PrefixIndex
-from headway.types import Estimator as Estimator
-from headway.types import HeadwayError, InstanceView, Request
-from headway.wording import shown
+from headway.types import Request
+from headway.views.instance import Estimator as Estimator
+from headway.views.instance import InstanceView
 
 Candidates = Sequence[InstanceView]  # what scorers, filters and pickers are handed; not theirs to change
 

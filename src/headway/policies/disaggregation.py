@@ -16,24 +16,17 @@ from typing import Annotated, Any
 
 from msgspec.structs import replace
 
-from headway import registry
+from headway.config.wording import one_line, shown
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
+from headway.policies.registry import REPORTED, Bounds, Entry, policy
 from headway.policies.scorecards import ids
-from headway.registry import REPORTED, Bounds, Entry, policy
-from headway.types import (
-    ClusterView,
-    Event,
-    HeadwayError,
-    InstanceChanged,
-    InstanceView,
-    Reject,
-    Request,
-    Route,
-    Routed,
-    Scorecard,
-)
-from headway.wording import one_line, shown
+from headway.types import Reject, Request, Route, Scorecard
+from headway.views.cluster import ClusterView
+from headway.views.events import Event, InstanceChanged, Routed
+from headway.views.instance import InstanceView
 
 PLACE = "policies.routing"
 Spec = str | dict[str, Any]  # a policy by its name, or with parameters

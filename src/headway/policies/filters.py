@@ -12,9 +12,10 @@ from itertools import accumulate
 from typing import Annotated
 
 from headway.policies.context import Candidates, Context
-from headway.registry import Bounds, policy
+from headway.policies.registry import Bounds, policy
 from headway.streams import stream
-from headway.types import ClusterView, Request
+from headway.types import Request
+from headway.views.cluster import ClusterView
 
 
 @policy("filter", "kv-below", reported=("kv_used",))

@@ -17,13 +17,15 @@ from typing import Annotated, Final, Literal
 
 from msgspec.structs import replace
 
+from headway.config.units import duration_ps
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.policies.classes import CLASSES
 from headway.policies.context import Context
+from headway.policies.registry import Bounds, declared, policy
 from headway.policies.weights import exact_weights
-from headway.registry import Bounds, declared, policy
-from headway.types import ClusterView, HeadwayError, Priority, Request
-from headway.units import duration_ps
-from headway.wording import shown
+from headway.types import Priority, Request
+from headway.views.cluster import ClusterView
 
 NEVER: Final = 1 << 120  # later than any instant
 SLACK: Final = 16  # entries of those that have gone which a lane keeps in any case

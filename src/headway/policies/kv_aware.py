@@ -7,12 +7,15 @@ from hashlib import blake2b
 from operator import attrgetter
 from typing import Annotated, Any, Final
 
+from headway.errors import HeadwayError
 from headway.hashing import ROOT
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
+from headway.policies.registry import Bounds, policy
 from headway.policies.scorecards import scored
-from headway.registry import Bounds, policy
-from headway.types import ClusterView, HeadwayError, InstanceView, Path, Request, Route
+from headway.types import Path, Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 Weight = Annotated[float, Bounds(0, 1000)]
 

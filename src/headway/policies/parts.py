@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headway.registry import REPORTED, Entry
-from headway.types import Event
+from headway.policies.registry import REPORTED, Entry
+from headway.views.events import Event
 
 Observe = Callable[[Event], None]
 

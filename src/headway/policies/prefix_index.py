@@ -25,9 +25,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from headway.config.wording import suggest
+from headway.errors import HeadwayError
 from headway.policies.shared_store import SharedStore
-from headway.types import HeadwayError, Path
-from headway.wording import suggest
+from headway.types import Path
 
 TIERS: Final = ("gpu", "cpu", "storage")  # the fastest first
 GPU: Final = 0

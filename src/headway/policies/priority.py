@@ -12,23 +12,15 @@ import dataclasses
 from math import isfinite
 from typing import Annotated, Any, Final
 
+from headway.config.wording import cut, shown
+from headway.errors import HeadwayError
 from headway.policies.classes import TTFT, class_targets
 from headway.policies.context import Context
+from headway.policies.registry import Bounds, policy
 from headway.policies.weights import exact_weights
-from headway.registry import Bounds, policy
-from headway.types import (
-    NO_PRIORITY,
-    PS_PER_SECOND,
-    ClusterView,
-    Event,
-    Finished,
-    HeadwayError,
-    InstanceChanged,
-    Priority,
-    Request,
-    Routed,
-)
-from headway.wording import cut, shown
+from headway.types import NO_PRIORITY, PS_PER_SECOND, Priority, Request
+from headway.views.cluster import ClusterView
+from headway.views.events import Event, Finished, InstanceChanged, Routed
 
 SCORES: Final = {"realtime": 2.0, "standard": 1.0, "batch": 0.0, "best-effort": -1.0}
 HIGHEST: Final = 1e6

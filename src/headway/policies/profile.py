@@ -11,8 +11,9 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any
 
-from headway import registry
-from headway.types import HeadwayError, Json
+from headway.errors import HeadwayError
+from headway.policies import registry
+from headway.types import Json
 
 PLACE = "policies.routing.scorers"
 DEFAULT = "prefix-affinity:3,queue-depth:2,kv-utilization:2"

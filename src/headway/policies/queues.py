@@ -12,9 +12,10 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from headway.registry import check_call, outside
-from headway.types import NO_PRIORITY, PS_PER_SECOND, HeadwayError, Hints, Request
-from headway.wording import shown
+from headway.config.wording import shown
+from headway.errors import HeadwayError
+from headway.policies.registry import check_call, outside
+from headway.types import NO_PRIORITY, PS_PER_SECOND, Hints, Request
 
 
 class Ticket(Struct, eq=False, gc=False):

@@ -12,10 +12,12 @@ from typing import Annotated, Literal
 
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
+from headway.policies.registry import Bounds, policy
 from headway.policies.scorecards import scored
 from headway.policies.sessions import Binds, MaxSessions, Sessions
-from headway.registry import Bounds, policy
-from headway.types import PS_PER_SECOND, ClusterView, InstanceView, Request, Route
+from headway.types import PS_PER_SECOND, Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 Share = Annotated[float, Bounds(0, 1)]
 Weight = Annotated[float, Bounds(0, 1000)]

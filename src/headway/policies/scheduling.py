@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from headway.policies.classes import TTFT, class_targets
 from headway.policies.queues import DeficitRoundRobin, Fifo, Queue, Ranked, RankedByLength, Ticket
-from headway.registry import Bounds, policy
+from headway.policies.registry import Bounds, policy
 
 Tokens = Annotated[int, Bounds(1, 1_000_000, log=True)]
 ChunkTokens = Annotated[int | None, Bounds(1, 1_000_000, log=True)]  # of a prompt in one step; None: the budget

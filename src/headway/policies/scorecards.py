@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headway.policies.context import Candidates
-from headway.types import InstanceView, Scorecard
+from headway.types import Scorecard
+from headway.views.instance import InstanceView
 
 
 class Cuts:

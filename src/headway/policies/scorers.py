@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
 from headway.policies.context import Candidates, Context
+from headway.policies.registry import policy
 from headway.policies.sessions import Binds, MaxSessions, Sessions
-from headway.registry import policy
-from headway.types import ClusterView, Event, InstanceView, Request, Routed
+from headway.types import Request
+from headway.views.cluster import ClusterView
+from headway.views.events import Event, Routed
+from headway.views.instance import InstanceView
 
 
 class Prefixed(Believer):

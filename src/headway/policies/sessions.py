@@ -6,8 +6,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Annotated
 
-from headway.registry import Bounds
-from headway.types import Event, InstanceView, Routed
+from headway.policies.registry import Bounds
+from headway.views.events import Event, Routed
+from headway.views.instance import InstanceView
 
 MaxSessions = Annotated[int, Bounds(1, 100_000_000, log=True)]
 

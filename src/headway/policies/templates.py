@@ -13,6 +13,7 @@ from functools import partial
 from importlib import resources
 from typing import Annotated, Any, ClassVar, Final
 
+from headway.errors import HeadwayError
 from headway.policies.code import Program
 from headway.policies.code.stages import (
     Coded,
@@ -22,8 +23,7 @@ from headway.policies.code.stages import (
     CodedScaling,
     CodedScheduler,
 )
-from headway.registry import Bounds, Entry, defer, describe
-from headway.types import HeadwayError
+from headway.policies.registry import Bounds, Entry, defer, describe
 
 STAGES: Final[dict[str, type[Coded]]] = {
     "admission": CodedAdmission,

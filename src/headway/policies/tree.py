@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.config.wording import cut, listed, shown, suggest
+from headway.errors import HeadwayError
 from headway.policies.code.language import ENTRANCES
-from headway.types import HeadwayError
-from headway.wording import cut, listed, shown, suggest
 
 LONGEST: Final = 2_000  # characters of an expression
 DEEPEST: Final = 30  # branches within branches

@@ -6,6 +6,7 @@ import re
 from dataclasses import field
 from typing import Any
 
+from headway.errors import HeadwayError
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, BlockTokens, LruBlocks
 from headway.policies.code import CodeError
 from headway.policies.code.stages import (
@@ -17,10 +18,10 @@ from headway.policies.code.stages import (
     CodedScheduler,
     Values,
 )
+from headway.policies.registry import policy
 from headway.policies.scheduling import ChunkTokens
 from headway.policies.tree import tree_source
-from headway.registry import policy
-from headway.types import HeadwayError, Request
+from headway.types import Request
 
 LINE = re.compile(r"\btree line (\d+)")
 

@@ -10,16 +10,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from headway import registry
+from headway.config.wording import shown
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies import scorers as _scorers  # noqa: F401  (registers the scorers)
 from headway.policies.context import Candidates, Context
 from headway.policies.filters import highest
 from headway.policies.parts import joined, observer
 from headway.policies.profile import DEFAULT, PLACE, read_scorers
+from headway.policies.registry import policy
 from headway.policies.scorecards import Cuts, apart
-from headway.registry import policy
-from headway.types import ClusterView, HeadwayError, InstanceView, Request, Route
-from headway.wording import shown
+from headway.types import Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 Score = Callable[[Request, Candidates, ClusterView], list[float]]
 Keep = Callable[[Request, Candidates, ClusterView], Candidates]

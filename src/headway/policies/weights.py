@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 from math import isfinite
 
-from headway.types import HeadwayError
-from headway.wording import cut, shown
+from headway.config.wording import cut, shown
+from headway.errors import HeadwayError
 
 
 def exact_weights(given: Mapping[str, float], where: str) -> dict[str, Fraction]:

@@ -13,14 +13,15 @@ import msgspec
 import yaml
 from msgspec import Struct
 
+from headway.errors import HeadwayError
 from headway.experiment.contenders import place_of, stage_label
 from headway.experiment.verdict import verdict
-from headway.overrides import DEFAULT_POLICIES
 from headway.report.reproduce import again, policy_of
 from headway.results import store, study
 from headway.results.ranking import rank
 from headway.results.result import Result
-from headway.types import HeadwayError, Json
+from headway.scenario.overrides import DEFAULT_POLICIES
+from headway.types import Json
 
 Source = str | Path | Result
 SHOWN: Final = 3  # keys in a label that tells runs apart

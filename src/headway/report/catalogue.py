@@ -13,12 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 import headway.policies  # noqa: F401  (declares the policies)
-from headway import registry
-from headway.overrides import DEFAULT_POLICIES
-from headway.registry import Entry, Parameter
+from headway.config.wording import suggest
+from headway.errors import HeadwayError
+from headway.policies import registry
+from headway.policies.registry import Entry, Parameter
 from headway.report.terminal import facts, table
-from headway.types import HeadwayError, Json
-from headway.wording import suggest
+from headway.scenario.overrides import DEFAULT_POLICIES
+from headway.types import Json
 
 HEADINGS: Final = {
     "routing": "routing policies",

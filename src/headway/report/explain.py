@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from headway.config.wording import listed
 from headway.report.terminal import GAP, facts, number, table
-from headway.wording import listed
 
 SHOWN = 16  # candidates that a terminal shows
 SCORERS = 4

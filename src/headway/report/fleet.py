@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from headway.documents import yaml_text
+from headway.config.documents import yaml_text
 from headway.report.terminal import GAP, facts, number, percent, table
 from headway.types import Json
 

@@ -11,9 +11,9 @@ from html import escape
 from importlib import resources
 from string import Template
 
+from headway.errors import HeadwayError
 from headway.report.labels import LONGEST, words
 from headway.results.store import clean
-from headway.types import HeadwayError
 
 
 class Markup(str):

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from headway.errors import HeadwayError
 from headway.report import html
 from headway.report.book import Book
 from headway.report.cases import Case, Cases, Source, open_cases
@@ -25,7 +26,6 @@ from headway.report.sections.slo import slo
 from headway.report.sections.sweep import sweep
 from headway.report.sweeping import sweep_of
 from headway.results.result import Result
-from headway.types import HeadwayError
 
 Progress = Callable[[int, int], None]  # runs read so far, runs in all
 SCRIPTS: Final = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js", "draw.js")

@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headway.errors import HeadwayError
 from headway.experiment.plan import Judged, Plan
 from headway.experiment.plan_words import bound
 from headway.experiment.targets import Target
@@ -19,7 +20,7 @@ from headway.report import html, svg
 from headway.report.plots import bar
 from headway.report.terminal import GAP, number, percent, table
 from headway.results import store
-from headway.types import HeadwayError, Json
+from headway.types import Json
 
 WIDTH: Final = 9  # of a bar
 AXES: Final = {"rate": "requests/s", "users": "users", "speed": "speed", "load": "load"}

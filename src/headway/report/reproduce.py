@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from headway.overrides import DEFAULT_POLICIES
 from headway.results import store
+from headway.scenario.overrides import DEFAULT_POLICIES
 from headway.types import Json
 
 Run = tuple[str, Json, str]  # a label, a resolved scenario, and the folder that it lies in

@@ -12,9 +12,9 @@ from rich.text import Text
 from headway.experiment.compare import Comparison
 from headway.experiment.contenders import stage_label
 from headway.experiment.verdict import has_slo, written
-from headway.overrides import DEFAULT_POLICIES
 from headway.report.labels import Fitted, least_width, wrap
 from headway.results import ranking
+from headway.scenario.overrides import DEFAULT_POLICIES
 
 Column = tuple[str, str, Callable[[float | None], str]]  # a figure's path, its heading, how it is written
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from operator import ge
 
+from headway.errors import InvariantError
 from headway.results.recorder import COLUMNS, COMPLETED, IN_FLIGHT, InstanceStats, Recorder, RunFacts, TierStats
 from headway.results.scaling import held_ps
 from headway.results.scaling_checks import check_scaling
 from headway.results.transfers import check_transfers
-from headway.types import OUTCOMES, InvariantError
+from headway.types import OUTCOMES
 
 
 def verify(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> None:

@@ -13,18 +13,9 @@ from headway.policies.context import Context
 from headway.policies.prefix_index import PrefixIndex
 from headway.results.decisions import Decision, Decisions, Verdict
 from headway.results.table import Table
-from headway.types import (
-    PS_PER_SECOND,
-    ClusterView,
-    Delay,
-    InstanceView,
-    Json,
-    Priority,
-    Reject,
-    Request,
-    Route,
-    Scorecard,
-)
+from headway.types import PS_PER_SECOND, Delay, Json, Priority, Reject, Request, Route, Scorecard
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 ENDS = ("arrival_ps", "first_token_ps", "finished_ps", "outcome", "cached_tokens", "predicted_tokens", "loaded_from")
 Candidates = tuple[int, ...]

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from headway.types import InvariantError
+from headway.errors import InvariantError
 
 Progression = tuple[int, int, int, int]
 

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO, Final, TypeVar
 import msgspec
 from msgspec import structs
 
+from headway.errors import HeadwayError
 from headway.results.decisions import Decision
 from headway.results.table import COLUMNS, Coded, Row, Table
-from headway.types import HeadwayError
 
 BATCH: Final = 4096  # lines encoded at a time
 STRETCH: Final = 1 << 23  # bytes read at a time

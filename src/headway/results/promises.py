@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.config.units import duration_ps
 from headway.results.recorder import Targets
-from headway.units import duration_ps
 
 KINDS: Final = ("ttft", "tpot", "e2e")
 

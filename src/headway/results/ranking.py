@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Final, Literal
 
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 from headway.results.groups import fairness, sessions
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, TierStats
 from headway.results.sample import completed
 from headway.results.scaling import figures
-from headway.types import HeadwayError, Json
-from headway.wording import shown, suggest
+from headway.types import Json
 
 Best = Literal["low", "high"]
 Named = tuple[str, Json]

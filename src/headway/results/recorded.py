@@ -11,9 +11,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headway.config.wording import listed, shown
+from headway.errors import HeadwayError
 from headway.results.result import Result
-from headway.types import PS_PER_SECOND, HeadwayError
-from headway.wording import listed, shown
+from headway.types import PS_PER_SECOND
 
 # Seconds on one clock, and tokens; other names that engines' logs have for the same. An `arrival_time` is none of them:
 # vLLM writes it by another clock than the rest.

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from headway.errors import InvariantError
 from headway.results.recorder import FAILED, InstanceStats, PoolFacts, Recorder, RunFacts, StateChange
 from headway.results.scaling import levels
-from headway.types import InvariantError
 
 # What a state may turn into; an instance that was there before the run begins with ready.
 FOLLOWS: Final = {

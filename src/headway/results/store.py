@@ -34,14 +34,15 @@ import msgspec
 import yaml
 
 from headway import __version__
+from headway.config.wording import cut
+from headway.errors import HeadwayError
 from headway.results.decisions import Decisions, Verdict
 from headway.results.lines import DecisionFile, read_requests, write_lines, write_requests
 from headway.results.lines import clean as clean
 from headway.results.recorder import ScaleRecord, StateChange
 from headway.results.records import Batch, Counterfactual, Finding, KvMove, Preemption, Prompt, Series, Thrash
 from headway.results.table import Table
-from headway.types import HeadwayError, Json
-from headway.wording import cut
+from headway.types import Json
 
 FORMAT = 1
 TRACES: Final = ("minimal", "decisions", "full")  # how much of a run is written down, see `experiment.tracing`

@@ -20,10 +20,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from headway import __version__
+from headway.config.wording import cut
+from headway.errors import HeadwayError
 from headway.results import store
 from headway.results.result import Result
-from headway.types import HeadwayError, Json
-from headway.wording import cut
+from headway.types import Json
 
 FORMAT: Final = 1
 STUDY: Final = store.STUDY

@@ -9,10 +9,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from headway.config.wording import suggest
+from headway.errors import HeadwayError
 from headway.policies.prefix_index import TIERS
 from headway.results.recorder import Recorder
-from headway.types import OUTCOMES, HeadwayError
-from headway.wording import suggest
+from headway.types import OUTCOMES
 
 
 class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from headway.config.units import duration_ps
+from headway.errors import HeadwayError
 from headway.results.recorder import StateChange
 from headway.results.records import Preemption, Series, Thrash
 from headway.results.result import Result
 from headway.results.scaling import levels as replica_levels
 from headway.results.slots import Places, Stay, levels
-from headway.types import PS_PER_SECOND, HeadwayError, Json
-from headway.units import duration_ps
+from headway.types import PS_PER_SECOND, Json
 
 Record = TypeVar("Record", StateChange, Series, Preemption, Thrash)
 ROUTER: Final = 1  # the process of what is nobody's; an instance's is its index and this and one

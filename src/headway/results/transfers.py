@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headway.errors import InvariantError
 from headway.results.percentiles import spread_of
 from headway.results.recorder import InstanceStats, Recorder
 from headway.results.sample import rate
-from headway.types import InvariantError, Json
+from headway.types import Json
 
 
 def transfers(recorder: Recorder, instances: Sequence[InstanceStats], warmup: int, length_ps: int) -> Json:

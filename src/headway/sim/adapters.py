@@ -5,7 +5,7 @@ A running request's adapter stays; of those that nobody uses the one goes first 
 
 from __future__ import annotations
 
-from headway.types import InvariantError
+from headway.errors import InvariantError
 
 
 class Adapters:

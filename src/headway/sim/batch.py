@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headway.sim.job import Job
 from headway.sim.kv_cache import KvCache
 from headway.sim.leap import NEVER, duration, steps_begun
-from headway.types import InstanceView
+from headway.views.instance import InstanceView
 
 
 class Batch:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from heapq import heapify, heappush
 from typing import Any
 
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.policies.queues import Ticket, queue_of
 from headway.results.recorder import InstanceStats, Recorder
 from headway.results.records import Preemption
@@ -21,8 +23,7 @@ from headway.sim.job import WHOLE, Job
 from headway.sim.leap import duration
 from headway.sim.link import Links
 from headway.sim.loading import Loading
-from headway.types import HeadwayError, InstanceView
-from headway.wording import shown
+from headway.views.instance import InstanceView
 
 
 class Batching(Loading):

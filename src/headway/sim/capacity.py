@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headway.autoscaler import Autoscaler
+from headway.config.units import duration_text
+from headway.control.autoscaler import Autoscaler
 from headway.policies.scaling import Static
 from headway.results.recorder import REJECTED, FaultRecord, ScaleRecord
 from headway.sim.leap import NEVER
@@ -12,7 +13,6 @@ from headway.sim.lifecycle import Lifecycle, Place
 from headway.sim.losses import Losses
 from headway.sim.setup import FaultSetup, LifeSetup, PoolSetup
 from headway.types import REPLICAS, SERVING, STARTING, Request
-from headway.units import duration_text
 
 if TYPE_CHECKING:
     from headway.sim.cluster import Cluster

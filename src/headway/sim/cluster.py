@@ -8,13 +8,14 @@ from heapq import heappush
 from random import Random
 from typing import Any
 
-from headway.autoscaler import Autoscaler
-from headway.control import ControlPlane
-from headway.flight import QUEUED, Flight
-from headway.journal import UNFORCED, Forced, Journal
+from headway.control.autoscaler import Autoscaler
+from headway.control.flight import QUEUED, Flight
+from headway.control.journal import UNFORCED, Forced, Journal
+from headway.control.plane import ControlPlane
+from headway.errors import InvariantError
 from headway.policies.context import Context, Estimator
 from headway.policies.flow import NoFlow
-from headway.registry import declared
+from headway.policies.registry import declared
 from headway.results.recorder import COMPLETED, FAILED, IN_FLIGHT, REJECTED, TIMED_OUT
 from headway.sim.capacity import Capacity
 from headway.sim.deadlines import Deadlines
@@ -27,7 +28,7 @@ from headway.sim.leap import NEVER
 from headway.sim.routers import Routers, streams
 from headway.sim.setup import ClusterSetup
 from headway.sim.signals import PolledSignals, Signals
-from headway.types import OUTCOMES, InvariantError, Reject, Request
+from headway.types import OUTCOMES, Reject, Request
 from headway.workload.traffic import Planned, Traffic
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from headway.errors import InvariantError
 from headway.sim.piece import Piece
-from headway.types import InvariantError
 
 Runs = tuple[tuple[int, int], ...]  # (key, end block), as Path.blocks gives them
 Hold = tuple[int, int, int]  # key, first block, end block

@@ -14,7 +14,7 @@ from headway.sim.job import Job
 from headway.sim.link import Links
 from headway.sim.load import Load
 from headway.sim.tiers import Place, Tiers
-from headway.types import InstanceView
+from headway.views.instance import InstanceView
 
 
 class Loading(Batch):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headway.flight import Flight
+from headway.control.flight import Flight
+from headway.errors import HeadwayError
 from headway.results.recorder import REJECTED
 from headway.sim.gap_log import take_back
 from headway.sim.handover import Handover
 from headway.sim.job import Job
-from headway.types import REDIRECTED, RETRIED, HeadwayError, Priority, Reject
+from headway.types import REDIRECTED, RETRIED, Priority, Reject
 from headway.workload.traffic import Planned
 
 if TYPE_CHECKING:

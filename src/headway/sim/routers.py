@@ -15,17 +15,19 @@ from functools import partial
 from math import isfinite
 from random import Random
 
-from headway.control import ControlPlane
-from headway.flight import QUEUED, Flight, Queued, Sent
+from headway.config.wording import shown
+from headway.control.flight import QUEUED, Flight, Queued, Sent
+from headway.control.model_groups import Stranded
+from headway.control.plane import ControlPlane
+from headway.errors import HeadwayError
 from headway.hashing import stable
-from headway.model_groups import Stranded
 from headway.policies.prefix_index import PrefixIndex
-from headway.registry import REPORTED
+from headway.policies.registry import REPORTED
 from headway.sim.leap import NEVER
 from headway.sim.setup import RouterSetup
 from headway.sim.signals import Signals
-from headway.types import HeadwayError, InstanceView, Path, Priority, Reject, Request
-from headway.wording import shown
+from headway.types import Path, Priority, Reject, Request
+from headway.views.instance import InstanceView
 
 SYNCED = ("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens")
 

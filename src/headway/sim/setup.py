@@ -9,10 +9,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from headway.autoscaler import Triggers
+from headway.control.autoscaler import Triggers
 from headway.latency.base import LatencyModel
 from headway.sim.polling import Polling
-from headway.types import PS_PER_SECOND, InstanceView
+from headway.types import PS_PER_SECOND
+from headway.views.instance import InstanceView
 
 
 class TierSetup(Struct):

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from headway.registry import declared
+from headway.policies.registry import declared
 from headway.sim.batch import report_kv
 from headway.sim.busy import BusyWindow, PastWindow
 from headway.sim.flow import Flow
@@ -24,7 +24,8 @@ from headway.sim.kv_events import KvEvents
 from headway.sim.polling import History, Polling
 from headway.sim.ticks import Ticks
 from headway.sim.tiers import Tiers
-from headway.types import PS_PER_SECOND, InstanceView
+from headway.types import PS_PER_SECOND
+from headway.views.instance import InstanceView
 
 BUSY_WINDOW = 5 * PS_PER_SECOND
 WATTS_WINDOW = 30 * PS_PER_SECOND

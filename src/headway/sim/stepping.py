@@ -26,7 +26,7 @@ from headway.sim.ranked_cache import RankedCache
 from headway.sim.setup import EngineSetup
 from headway.sim.tier import Tier
 from headway.sim.tiers import Tiers
-from headway.types import InstanceView
+from headway.views.instance import InstanceView
 
 
 class Stepping(Batching):

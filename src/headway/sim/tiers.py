@@ -10,6 +10,7 @@ have arrived), never inside a run: what the GPU's cache has evicted, or stored, 
 
 from __future__ import annotations
 
+from headway.errors import InvariantError
 from headway.policies.prefix_index import GONE, GPU
 from headway.results.recorder import Recorder, TierStats
 from headway.results.records import KvMove, Thrash
@@ -21,7 +22,7 @@ from headway.sim.load import Load
 from headway.sim.ranked_cache import RankedCache
 from headway.sim.setup import EngineSetup
 from headway.sim.tier import Tier
-from headway.types import PS_PER_SECOND, InvariantError
+from headway.types import PS_PER_SECOND
 
 THRASH_PS = PS_PER_SECOND  # what is loaded so soon after it was stored away need not have gone
 Place = tuple[Tier, int, int]  # the fastest store that has them, first block, end block

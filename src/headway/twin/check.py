@@ -9,16 +9,17 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.errors import HeadwayError
 from headway.experiment.contenders import Contender, contenders
 from headway.experiment.run import simulate
 from headway.load.asking import Ask
 from headway.load.run import load
 from headway.results import store
 from headway.results.result import Result
-from headway.scenario import DEFAULT, Scenario, Source
+from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.twin.cluster import STEP_MS, check, live_cluster, pace, tick_s
 from headway.twin.warming import LINES
-from headway.types import HeadwayError, Json
+from headway.types import Json
 
 USUAL: Final = ("round-robin", "least-loaded", "weighted", "lmetric")
 # What is asked of a twin, each the most that it may be off.

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
+from headway.errors import HeadwayError
 from headway.experiment.engines import engines
-from headway.scenario import Scenario
+from headway.scenario.scenario import Scenario
 from headway.twin.processes import Process, emulated, serving, taken
 from headway.twin.warming import meanwhile, warm
-from headway.types import PS_PER_SECOND, HeadwayError, Json
+from headway.types import PS_PER_SECOND, Json
 
 STEP_MS: Final = 20.0  # of the wall's clock, that a step lasts at least
 POLL_S: Final = 0.1  # of the wall's clock, where the scenario's router is told everything at once

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 import headway.load as _near
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 START_S: Final = 60.0
 STOP_S: Final = 10.0

@@ -9,7 +9,7 @@ from typing import Final
 
 from headway.load.asking import Ask
 from headway.load.run import load
-from headway.scenario import Scenario
+from headway.scenario.scenario import Scenario
 from headway.types import Json
 
 LINES: Final = 24  # connections of the load generator

@@ -13,8 +13,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headway import hashing
-from headway.types import HeadwayError, Json, Path
-from headway.wording import cut, shown
+from headway.config.wording import cut, shown
+from headway.errors import HeadwayError
+from headway.types import Json, Path
 from headway.workload.shapes import check_weights
 
 BASE: Final = "base"

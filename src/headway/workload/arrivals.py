@@ -32,10 +32,11 @@ from typing import Any, Final
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from headway.section import read
-from headway.types import PS_PER_SECOND, HeadwayError, Json
-from headway.units import duration_ps, exact
-from headway.wording import cut, shown, suggest
+from headway.config.section import read
+from headway.config.units import duration_ps, exact
+from headway.config.wording import cut, shown, suggest
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND, Json
 from headway.workload.curve import US_PER_SECOND
 from headway.workload.profiles import Profile
 from headway.workload.traces import find_format, open_trace

@@ -19,11 +19,12 @@ from typing import Any, Final
 
 from msgspec import Struct, field, to_builtins
 
-from headway.section import read
+from headway.config.section import read
+from headway.config.units import duration_ps
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 from headway.streams import stream
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps
-from headway.wording import shown, suggest
+from headway.types import Json
 from headway.workload import durations, shapes
 from headway.workload.kinds import check_probability
 from headway.workload.plans import USUAL, Mark

@@ -8,11 +8,12 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from headway.config.section import read
+from headway.config.units import duration_ps
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.results.recorder import Targets
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps
-from headway.wording import shown
+from headway.types import Json
 from headway.workload import durations
 from headway.workload.traffic import Retry
 

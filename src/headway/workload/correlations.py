@@ -15,8 +15,9 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from headway.section import read
-from headway.types import HeadwayError, Json
+from headway.config.section import read
+from headway.errors import HeadwayError
+from headway.types import Json
 
 STEEPEST: Final = 100.0
 

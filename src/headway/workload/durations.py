@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from headway.types import HeadwayError
-from headway.units import LONGEST_PS, duration_ps
-from headway.wording import shown, suggest
+from headway.config.units import LONGEST_PS, duration_ps
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 from headway.workload.shapes import Draw, Maker, check_weights, clamped, continuous, pickers
 
 PS_PER_US: Final = 1_000_000

@@ -12,8 +12,9 @@ from itertools import count, islice
 from typing import Final
 
 from headway import hashing
+from headway.errors import HeadwayError
 from headway.streams import derive, stream
-from headway.types import HeadwayError, Path, Request
+from headway.types import Path, Request
 from headway.workload import arrivals, behaviour, durations, profiles, shapes
 from headway.workload.kinds import Completion
 from headway.workload.plans import PS_PER_US, Lengths, Mark, Planner, Recipe, Script, Turns

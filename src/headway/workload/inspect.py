@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from typing import Final
 
-from headway.types import PS_PER_SECOND, HeadwayError, Json
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND, Json
 from headway.workload import figures, reuse
 from headway.workload.figures import NONE, Columns
 from headway.workload.traces import Trace, read_trace, threads

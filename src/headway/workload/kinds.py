@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from msgspec import Struct, field, to_builtins
 
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.wording import shown, suggest
+from headway.config.section import read
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
+from headway.types import Json
 from headway.workload import durations, shapes
 from headway.workload.shapes import MAX_TOKENS, check_weights
 

@@ -20,10 +20,11 @@ import msgspec
 from msgspec import Struct
 
 from headway import hashing
-from headway.section import read
+from headway.config.section import read
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 from headway.streams import stream
-from headway.types import HeadwayError, Json
-from headway.wording import shown, suggest
+from headway.types import Json
 from headway.workload import shapes
 from headway.workload.shapes import MAX_TOKENS, check_weights, pickers
 

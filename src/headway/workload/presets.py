@@ -8,8 +8,9 @@ from typing import Any
 
 import yaml
 
-from headway.types import HeadwayError, Json
-from headway.wording import shown, suggest
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
+from headway.types import Json
 
 # What is given stands in place of these keys of a preset, too.
 INSTEAD = {

@@ -11,8 +11,8 @@ from fractions import Fraction
 from itertools import islice
 from typing import Final
 
+from headway.config.units import duration_ps
 from headway.types import PS_PER_SECOND, Json, Path
-from headway.units import duration_ps
 from headway.workload import figures
 from headway.workload.figures import NONE, Columns
 from headway.workload.spec import WorkloadSpec

@@ -25,10 +25,10 @@ from typing import Any, Final
 from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
-from headway.section import read
-from headway.types import HeadwayError
-from headway.units import duration_ps, duration_text
-from headway.wording import shown, suggest
+from headway.config.section import read
+from headway.config.units import duration_ps, duration_text
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 from headway.workload.curve import PS_PER_US, Curve, Piece
 
 MILLION: Final = 1_000_000

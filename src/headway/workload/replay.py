@@ -15,9 +15,10 @@ from itertools import repeat
 from typing import Final
 
 from headway import hashing
+from headway.config.units import duration_ps, rate
+from headway.errors import HeadwayError
 from headway.streams import stream
-from headway.types import HeadwayError, Path
-from headway.units import duration_ps, rate
+from headway.types import Path
 from headway.workload import arrivals, transforms
 from headway.workload.sessions import Chain, Graph, Session, Turn
 from headway.workload.trace_spec import BOTH_STARTS, PLACE, TraceSpec, parse, resolved, starts

@@ -24,10 +24,10 @@ from typing import Final, cast
 
 from msgspec import Struct
 
-from headway.section import read
-from headway.types import HeadwayError
-from headway.wording import shown as quoted
-from headway.wording import suggest
+from headway.config.section import read
+from headway.config.wording import shown as quoted
+from headway.config.wording import suggest
+from headway.errors import HeadwayError
 
 MAX_TOKENS: Final = 2**31 - 1
 MOST_LENGTHS: Final = 10_000_000  # in a file

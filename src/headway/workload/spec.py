@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.config.units import duration_ps
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.results.recorder import Targets
 from headway.streams import stream
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps
-from headway.wording import shown
+from headway.types import Json
 from headway.workload import clients, generate, presets, replay, shapes, tenants
 from headway.workload.generate import MAX_REQUESTS
 from headway.workload.replay import TraceSpec as TraceSpec

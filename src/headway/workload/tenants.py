@@ -10,11 +10,12 @@ from typing import Any, Final
 from msgspec import Struct, to_builtins
 
 from headway import hashing
-from headway.section import read
+from headway.config.section import read
+from headway.config.units import duration_text, rate
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 from headway.streams import derive
-from headway.types import HeadwayError, Json
-from headway.units import duration_text, rate
-from headway.wording import shown, suggest
+from headway.types import Json
 from headway.workload import adapters, arrivals, behaviour, clients, correlations, kinds, prefixes, profiles, shapes
 from headway.workload.correlations import Correlations
 from headway.workload.traffic import Retry

@@ -7,9 +7,10 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from headway import section
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps, rate
+from headway.config import section
+from headway.config.units import duration_ps, rate
+from headway.errors import HeadwayError
+from headway.types import Json
 from headway.workload import arrivals, transforms
 from headway.workload.traces import find_format
 

@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Final
 
 from headway import hashing
-from headway.types import HeadwayError, Path, Request
+from headway.errors import HeadwayError
+from headway.types import Path, Request
 from headway.workload.adapters import salted
 from headway.workload.sessions import Numbered, Turn
 from headway.workload.trace_spec import PLACE

@@ -14,7 +14,8 @@ from typing import Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway.types import HeadwayError, Request
+from headway.errors import HeadwayError
+from headway.types import Request
 from headway.workload.sessions import Session, Turn
 
 NEVER: Final = 1 << 120

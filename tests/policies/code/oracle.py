@@ -14,7 +14,9 @@ from typing import Any
 from headway.policies.code import Program, language, library, program, rewrite
 from headway.policies.code.memory import Memory
 from headway.policies.code.rejection import Exhausted, Misuse
-from headway.types import ClusterView, InstanceView, Path, Request
+from headway.types import Path, Request
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 CACHED = [0, 64, 32, 128]
 LONGEST = 3_000_000  # lines of plain Python

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from oracle import situation
 
-from headway import registry
+from headway.policies import registry
 from headway.policies.code import CodeError, Program, check, language
 from headway.policies.code.memory import Memory
 from headway.policies.context import Context
 from headway.policies.queues import Ticket
-from headway.types import ClusterView, InstanceView, Request
+from headway.types import Request
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 HEAD = "def route(request, instances, cluster):\n"
 OVER = r"more than 100,000 steps in one decision"
@@ -436,7 +438,7 @@ def test_memory_forgets_what_was_remembered_longest_ago() -> None:
 
 
 def test_what_only_a_decision_knows_is_not_asked_afterwards() -> None:
-    from headway.types import Routed
+    from headway.views.events import Routed
 
     for call, word in (("cached_tokens(instance)", "cached_tokens"), ("tenant(request).active", "tenant")):
         source = body("return 0") + f"def routed(request, instance):\n    remember('x', {call})\n"

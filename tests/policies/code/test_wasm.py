@@ -11,11 +11,13 @@ import pytest
 from oracle import situation
 
 import headway
-from headway import HeadwayError, registry
+from headway import HeadwayError
+from headway.policies import registry
 from headway.policies.code import CodeError
 from headway.policies.code.wasm import INSTANCE_FIELDS, MEMORY, REQUEST_FIELDS
 from headway.policies.context import Context
-from headway.types import ClusterView, InstanceView
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 wasmtime = pytest.importorskip("wasmtime", reason="the extra `wasm` is not installed")
 

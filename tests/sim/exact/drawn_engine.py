@@ -7,10 +7,12 @@ from random import Random
 from typing import Any
 
 import headway.policies  # noqa: F401  declares the built-in policies
-from headway import registry
+from headway.policies import registry
 from headway.sim.clock import Simulation
 from headway.sim.setup import ClusterSetup, EngineSetup
-from headway.types import ClusterView, InstanceView, Request, Route
+from headway.types import Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 from headway.workload.traffic import Traffic
 from strategies import Scenario
 

@@ -6,8 +6,10 @@ import zlib
 from typing import Any
 
 from headway import ClusterView, Request, Route
-from headway.registry import REPORTED, Entry
-from headway.types import ADMIT, KEPT, SERVING, Admit, InstanceChanged, Reject
+from headway.policies.registry import REPORTED, Entry
+from headway.types import ADMIT, SERVING, Admit, Reject
+from headway.views.cluster import KEPT
+from headway.views.events import InstanceChanged
 
 VIEW = (
     "inflight",

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from draw_sources import Draws, pick
-from headway.pool_view import PoolView
 from headway.types import PS_PER_SECOND, Scale
+from headway.views.pool import PoolView
 
 Json = dict[str, Any]
 MS = PS_PER_SECOND // 1000

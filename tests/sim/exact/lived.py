@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import headway
-from headway.pool_view import PoolView
 from headway.types import PS_PER_SECOND, Scale
+from headway.views.pool import PoolView
 
 Json = dict[str, Any]
 MS = PS_PER_SECOND // 1000

@@ -10,10 +10,13 @@ import pytest
 
 import headway
 from drawing import grid
-from headway import registry
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.sessions import Sessions
-from headway.scenario import Scenario
-from headway.types import ADMIT, Admit, ClusterView, HeadwayError, InstanceView, Reject, Request, Route
+from headway.scenario.scenario import Scenario
+from headway.types import ADMIT, Admit, Reject, Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 from headway.workload.traces import own
 from headway.workload.traces.record import Info, Record
 

@@ -20,8 +20,9 @@ from draw_sources import fresh_numbers
 from drawn_scenarios import BELIEVING, FAMILIES, LOOKING, PLAIN, ROUTESIM, SCHEDULERS, scattered, searched, write_trace
 from drawn_traits import COMMON, demand, traits
 from exact_runs import MODES, check, most_in_flight, run
-from headway import ClusterView, Request, Route, registry
+from headway import ClusterView, Request, Route
 from headway.experiment.run import prepare
+from headway.policies import registry
 from searching import search
 
 Json = dict[str, Any]

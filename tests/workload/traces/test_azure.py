@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces import FORMATS, Info, Record, open_trace
 
 AZURE = FORMATS["azure"]

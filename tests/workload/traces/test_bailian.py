@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces import detect, open_trace
 
 

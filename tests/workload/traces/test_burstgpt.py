@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces import FORMATS, Record, detect, open_trace
 
 V1 = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type

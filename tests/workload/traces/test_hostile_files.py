@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from alone import alone
 from drawing import draws
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload import replay
 from headway.workload.traces import FORMATS, Options, open_trace
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drawing import draws
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces.otel import FORMAT
 from headway.workload.traces.record import Options, Record
 from headway.workload.traces.source import head

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from drawing import draws
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces import own, own_parquet
 from headway.workload.traces.record import Info, Options, Reader, Record
 from headway.workload.traces.source import head

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from alone import alone
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces import FORMATS, open_trace
 from headway.workload.traces.record import Info, Options, Record
 from headway.workload.transforms.rewrite import Rewritten, rewrite

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from drawing import draws
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces import routesim
 from headway.workload.traces.record import Info, Options, Record
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces import open_trace, servegen
 from headway.workload.traces.record import Options, Record
 from headway.workload.traces.servegen_data import Window, clients

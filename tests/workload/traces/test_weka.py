@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drawing import draws
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND
 from headway.workload.traces.record import Options, Record
 from headway.workload.traces.source import head
 from headway.workload.traces.weka import FORMAT

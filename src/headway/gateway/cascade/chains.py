@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from headway.section import read
-from headway.types import HeadwayError
-from headway.wording import shown
+from headway.config.section import read
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 
 THRESHOLD: Final = -1.5
 LONGEST: Final = 16  # models of a chain

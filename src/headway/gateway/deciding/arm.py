@@ -7,8 +7,8 @@ from typing import Any
 
 from headway.policies.context import Context
 from headway.policies.disaggregation import paired
-from headway.registry import EVERYTHING, declared
-from headway.types import KEPT
+from headway.policies.registry import EVERYTHING, declared
+from headway.views.cluster import KEPT
 
 
 class Arm:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
+from headway.config.wording import one_line
 from headway.types import Json
-from headway.wording import one_line
 
 LOGGED: Final = 20  # failures, of one arm; beyond them every thousandth
 log = logging.getLogger("headway.gateway")

@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from headway.control import ControlPlane
-from headway.flight import Flight, Queued
+from headway.config.wording import one_line
+from headway.control.flight import Flight, Queued
+from headway.control.journal import Journal
+from headway.control.plane import ControlPlane
+from headway.control.router_state import RouterState, Served
 from headway.gateway.deciding.arm import Arm, kept
 from headway.gateway.live_policies import DEFAULTS, build_policies
 from headway.gateway.signals.beliefs import Beliefs
-from headway.journal import Journal
 from headway.policies.context import Context
-from headway.router_state import RouterState, Served
-from headway.types import Event, FirstToken, Json, Priority, Reject, Request, Routed
-from headway.wording import one_line
+from headway.types import Json, Priority, Reject, Request
+from headway.views.events import Event, FirstToken, Routed
 
 LIVE, CANARY = "live", "canary"
 PLAIN: Final[Json] = {

@@ -8,18 +8,20 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from headway.flight import Flight, Queued, TimedOut
+from headway.config.wording import one_line
+from headway.control.flight import Flight, Queued, TimedOut
+from headway.control.journal import Journal
+from headway.errors import HeadwayError
 from headway.gateway.deciding.arm import Arm
 from headway.gateway.deciding.live_control import PLAIN, LiveControl
 from headway.gateway.engines.halves import stand_in
 from headway.gateway.live_policies import build_policies
 from headway.gateway.shadow.canary import CANARY, Choice
 from headway.gateway.signals.beliefs import SPECULATIVE_PS, TTL_PS, Beliefs
-from headway.journal import Journal
 from headway.policies.context import Context
 from headway.streams import stream
-from headway.types import Estimator, HeadwayError, InstanceView, Json, Path, Reject, Request
-from headway.wording import one_line
+from headway.types import Json, Path, Reject, Request
+from headway.views.instance import Estimator, InstanceView
 
 Answer = Flight | Reject | TimedOut | Queued | None
 Decided = list[tuple[Request, Answer]]  # of requests that waited

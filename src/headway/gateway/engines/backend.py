@@ -6,7 +6,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from headway.types import HeadwayError, InstanceView
+from headway.errors import HeadwayError
+from headway.views.instance import InstanceView
 
 if TYPE_CHECKING:
     from headway.gateway.engines.member import BackendSpec

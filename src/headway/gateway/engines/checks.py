@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
+from headway.config.section import read
 from headway.gateway.engines.follower import Follower
 from headway.gateway.engines.poll import Poller, PollFailed
 from headway.gateway.settings import seconds
-from headway.section import read
 
 if TYPE_CHECKING:
     from headway.gateway.app import App

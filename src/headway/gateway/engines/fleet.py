@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from headway.errors import HeadwayError
 from headway.gateway.engines.backend import Backend
 from headway.gateway.engines.member import BackendSpec, check_models
-from headway.types import SERVING, HeadwayError
+from headway.types import SERVING
 
 if TYPE_CHECKING:
     from headway.gateway.app import App

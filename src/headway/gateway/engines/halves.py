@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headway.model_groups import OTHER
-from headway.types import SERVING, InstanceView
+from headway.control.model_groups import OTHER
+from headway.types import SERVING
+from headway.views.instance import InstanceView
 
 
 def stand_in(views: Sequence[InstanceView], roles: Sequence[str]) -> bool:

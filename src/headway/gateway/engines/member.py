@@ -8,10 +8,11 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
+from headway.config.section import read
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.gateway.engines.backend import Address
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.wording import shown
+from headway.types import Json
 
 Many = Annotated[int, Meta(ge=1, le=10**9)]
 Port = Annotated[int, Meta(ge=1, le=65535)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headway.types import HeadwayError
-from headway.wording import one_line
+from headway.config.wording import one_line
+from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
     from headway.gateway.engines.backend import Backend

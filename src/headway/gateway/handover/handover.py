@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.config.section import read
+from headway.errors import HeadwayError
 from headway.gateway.cascade.amend import fields_of
 from headway.gateway.handover import protocols
 from headway.gateway.handover.leg import Leg, framed
 from headway.gateway.settings import seconds
-from headway.section import read
-from headway.types import HeadwayError
 
 if TYPE_CHECKING:
     from headway.gateway.app import App

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from headway.errors import HeadwayError
 from headway.gateway.kvd.channel import TlsFiles
-from headway.types import HeadwayError
 
 CA: Final = "ca"
 SLACK: Final = timedelta(hours=1)  # clocks of nodes differ

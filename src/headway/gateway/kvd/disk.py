@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from headway.errors import HeadwayError
 from headway.gateway.kvd import block_file
 from headway.gateway.kvd.channel import Buffer
-from headway.types import HeadwayError
 
 MOST_BLOCKS: Final = 1_000_000  # in a folder; their index is in memory
 READERS: Final = 4

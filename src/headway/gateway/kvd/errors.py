@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 UNREACHABLE: Final = "unreachable"
 TIMEOUT: Final = "timeout"

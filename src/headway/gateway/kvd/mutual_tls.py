@@ -13,8 +13,8 @@ from aioquic import tls
 from aioquic.quic.configuration import QuicConfiguration
 from cryptography import x509
 
+from headway.errors import HeadwayError
 from headway.gateway.kvd.channel import TlsFiles
-from headway.types import HeadwayError
 
 ALPN: Final = "headway-kvd/1"
 IDLE_S: Final = 60.0

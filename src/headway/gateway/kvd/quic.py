@@ -16,12 +16,12 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import pull_quic_header
 
+from headway.errors import HeadwayError
 from headway.gateway.kvd import flow, mutual_tls
 from headway.gateway.kvd.channel import Channel, Dialler, Listener, TlsFiles, Transport
 from headway.gateway.kvd.errors import UNREACHABLE, Closed, KvdError
 from headway.gateway.kvd.quic_link import Link
 from headway.gateway.kvd.transports import host_and_port
-from headway.types import HeadwayError
 
 DATAGRAMS: Final = range(1200, 16_001)  # bytes; the shortest pass everywhere, aioquic takes no longer ones
 SOCKET_BUFFER: Final = 4 << 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ctypes.util import find_library
 
+from headway.errors import HeadwayError
 from headway.gateway.kvd.channel import Transport
-from headway.types import HeadwayError
 
 
 def transport() -> Transport:

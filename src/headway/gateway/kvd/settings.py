@@ -8,12 +8,12 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from headway.documents import read_yaml
+from headway.config.documents import read_yaml
+from headway.config.section import read
+from headway.config.units import duration_ps, size_bytes
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.gateway.kvd.channel import TlsFiles
-from headway.section import read
-from headway.types import HeadwayError
-from headway.units import duration_ps, size_bytes
-from headway.wording import shown
 
 MIB: Final = 2**20
 SHARES: Final = 4  # one peer has at most this part of the bytes in flight

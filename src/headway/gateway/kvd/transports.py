@@ -6,9 +6,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Final
 
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.gateway.kvd.channel import Transport
-from headway.types import HeadwayError
-from headway.wording import shown
 
 _OWN: Final = {
     "unix": "headway.gateway.kvd.unix",

@@ -9,9 +9,9 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
+from headway.config.wording import one_line
+from headway.errors import HeadwayError
 from headway.gateway.signals.scrape import parse
-from headway.types import HeadwayError
-from headway.wording import one_line
 
 TIMEOUT_S: Final = 2.0
 LARGEST: Final = 8 * 1024 * 1024  # bytes of an answer

@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from headway.types import HeadwayError
-from headway.wording import one_line
+from headway.config.wording import one_line
+from headway.errors import HeadwayError
 
 SAMPLE_S: Final = 1.0
 NAMES: Final = ("busy", "watts")

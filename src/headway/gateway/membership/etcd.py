@@ -17,9 +17,9 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
+from headway.config.wording import one_line
+from headway.errors import HeadwayError
 from headway.gateway.membership.etcd_settings import EtcdSettings
-from headway.types import HeadwayError
-from headway.wording import one_line
 
 SILENCE_S: Final = 60.0  # of a watch, after which it is made anew: its connection may be dead without saying so
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0  # before a lost server is tried again

@@ -10,14 +10,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from headway.documents import beside, read_yaml
+from headway.config.documents import beside, read_yaml
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.gateway.live_policies import read_policies
 from headway.gateway.membership.etcd import Etcd
 from headway.gateway.membership.etcd_policy import LARGEST, read_policy
 from headway.gateway.membership.node import Node, check_id
 from headway.policies.bundle import Bundle
-from headway.types import HeadwayError, Json
-from headway.wording import shown
+from headway.types import Json
 
 LOOK_S = 0.25  # how often it is looked whether something has happened
 QUIET = 2  # heartbeats without a request, after which a node is drained: one may have been on its way at the first

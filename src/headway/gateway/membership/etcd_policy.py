@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
-from headway import registry
-from headway.documents import parse_yaml
+from headway.config.documents import parse_yaml
+from headway.config.wording import shown
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.bundle import Bundle, is_bundle
-from headway.types import HeadwayError
-from headway.wording import shown
 
 LARGEST: Final = 256 * 1024
 

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from headway.config.section import read
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.gateway.settings import seconds
-from headway.section import read
-from headway.types import HeadwayError
-from headway.wording import shown
 
 PREFIX: Final = "/headway"
 

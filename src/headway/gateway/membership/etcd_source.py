@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from headway.config.wording import cut
+from headway.errors import HeadwayError
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.membership.etcd import SILENCE_S, Changes, Down, Etcd, EtcdError, Snapshot
 from headway.gateway.membership.etcd_policy import read_policy
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.membership.node import Node, check_id
-from headway.types import HeadwayError
-from headway.wording import cut
 
 if TYPE_CHECKING:
     from headway.gateway.app import App

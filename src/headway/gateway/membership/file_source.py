@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headway.documents import beside, parse_yaml
+from headway.config.documents import beside, parse_yaml
+from headway.errors import HeadwayError
 from headway.gateway.config import Config, named_files
-from headway.types import HeadwayError
 
 if TYPE_CHECKING:
     from headway.gateway.app import App

@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from headway.types import HeadwayError
-from headway.wording import one_line, shown, suggest
+from headway.config.wording import one_line, shown, suggest
+from headway.errors import HeadwayError
 
 ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 LARGEST: Final = 256 * 1024  # bytes of a node's document

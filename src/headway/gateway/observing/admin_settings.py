@@ -6,9 +6,9 @@ import os
 
 from msgspec import Struct
 
+from headway.config.section import read
+from headway.errors import HeadwayError
 from headway.gateway.settings import address
-from headway.section import read
-from headway.types import HeadwayError
 
 
 class _Keys(Struct):

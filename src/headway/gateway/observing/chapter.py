@@ -13,7 +13,9 @@ from headway.policies.belief import LRU_BLOCKS
 from headway.policies.prefix_index import PrefixIndex
 from headway.results.decision_log import seen
 from headway.results.decisions import Verdict
-from headway.types import ClusterView, Delay, InstanceView, Json, Priority, Reject, Request, Route, Scorecard
+from headway.types import Delay, Json, Priority, Reject, Request, Route, Scorecard
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 if TYPE_CHECKING:
     from headway.gateway.exchange import Exchange

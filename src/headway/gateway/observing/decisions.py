@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct, to_builtins
 
-from headway.section import read
-from headway.types import PS_PER_SECOND, ClusterView, Delay, HeadwayError, Json, Priority, Reject, Request, Route
-from headway.wording import shown
+from headway.config.section import read
+from headway.config.wording import shown
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND, Delay, Json, Priority, Reject, Request, Route
+from headway.views.cluster import ClusterView
 
 if TYPE_CHECKING:
     from headway.gateway.plane import Plane

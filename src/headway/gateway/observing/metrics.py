@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.errors import HeadwayError
 from headway.gateway.observing.figures import BETWEEN, BUCKETS, merge
-from headway.types import PS_PER_SECOND, HeadwayError, Json
+from headway.types import PS_PER_SECOND, Json
 
 PREFIX: Final = "headway_"
 

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
-from headway.section import read
-from headway.types import HeadwayError
-from headway.wording import shown
+from headway.config.section import read
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 
 
 class _Keys(Struct):

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headway.documents import yaml_text
+from headway.config.documents import yaml_text
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.gateway.deciding.policy_plane import lasting
 from headway.gateway.shadow.canary import CANARY
 from headway.gateway.shadow.candidate import CandidateSpec
 from headway.policies.bundle import Bundle
-from headway.registry import is_file
-from headway.types import HeadwayError, Json
-from headway.wording import shown
+from headway.policies.registry import is_file
+from headway.types import Json
 
 if TYPE_CHECKING:
     from aiohttp.web import Request, Response, StreamResponse

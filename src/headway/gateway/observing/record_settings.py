@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from headway.config.section import read
 from headway.gateway.settings import seconds
-from headway.section import read
 
 
 class _Keys(Struct):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headway.errors import HeadwayError, InvariantError
 from headway.gateway.deciding.policy_plane import StepTimes
 from headway.gateway.observing.chapter import UNTOLD, ChapterDocument, Ended, Engine, LogDocument, Taken
 from headway.gateway.tally import CACHED, PROMPT
@@ -23,7 +24,8 @@ from headway.results.recorder import COLUMNS, COMPLETED, NAMED, USUAL_CLASS, Rec
 from headway.results.records import Prompt
 from headway.results.result import Result
 from headway.results.seen import seen_stats
-from headway.types import OUTCOMES, HeadwayError, InstanceView, InvariantError, Json
+from headway.types import OUTCOMES, Json
+from headway.views.instance import InstanceView
 
 NICE: Final = 10
 

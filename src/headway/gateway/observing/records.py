@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from headway.errors import HeadwayError
 from headway.gateway.observing.chapter import Chapter, ChapterDocument, Engine
-from headway.types import ClusterView, Delay, HeadwayError, Priority, Reject, Request, Route
+from headway.types import Delay, Priority, Reject, Request, Route
+from headway.views.cluster import ClusterView
 
 if TYPE_CHECKING:
     from headway.gateway.app import App

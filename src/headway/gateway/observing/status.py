@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from headway.documents import yaml_text
+from headway.config.documents import yaml_text
 from headway.gateway.observing.decisions import policy_name
 from headway.gateway.observing.figures import BETWEEN, merge, percentiles
 from headway.types import PS_PER_SECOND, SERVING, Json

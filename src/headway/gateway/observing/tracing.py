@@ -15,9 +15,9 @@ import time
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from headway.errors import HeadwayError
 from headway.gateway.observing.decisions import Decisions, policy_name
 from headway.gateway.tally import PROMPT
-from headway.types import HeadwayError
 
 if TYPE_CHECKING:
     from headway.gateway.app import App

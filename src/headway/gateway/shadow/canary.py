@@ -15,11 +15,12 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, to_builtins
 
+from headway.config.section import read
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.gateway.settings import longer_ps
 from headway.hashing import stable
-from headway.section import read
-from headway.types import HeadwayError, Json, Request
-from headway.wording import shown
+from headway.types import Json, Request
 
 CANARY: Final = "canary"  # beside the stages, where policies are written down
 # By metric, how much worse a candidate may be: for times as a share of the others', for shares as a difference.

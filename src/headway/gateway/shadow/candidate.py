@@ -10,15 +10,18 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct, to_builtins
 
-from headway import registry
+from headway.config.section import read
+from headway.config.wording import cut, one_line, shown
+from headway.errors import HeadwayError
 from headway.gateway.live_policies import read_candidate
 from headway.gateway.settings import longer_ps, seconds
 from headway.gateway.shadow.frozen import FrozenContext, Shot, Stage
+from headway.policies import registry
 from headway.policies.disaggregation import paired
-from headway.section import read
 from headway.streams import stream
-from headway.types import Event, HeadwayError, InstanceView, Json, Reject, Route
-from headway.wording import cut, one_line, shown
+from headway.types import Json, Reject, Route
+from headway.views.events import Event
+from headway.views.instance import InstanceView
 
 LONG: Final = 10  # decisions in a row that may take longer than the budget
 KEPT: Final = 64

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headway.policies.context import Context
 from headway.policies.prefix_index import PrefixIndex
-from headway.types import ClusterView, InstanceView, Path, Priority, Request, Route
+from headway.types import Path, Priority, Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 if TYPE_CHECKING:
     from headway.gateway.deciding.live_control import LiveControl

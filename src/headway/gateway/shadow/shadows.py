@@ -9,25 +9,13 @@ from collections.abc import Collection, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from headway.errors import HeadwayError
 from headway.gateway.deciding.arm import kept
 from headway.gateway.shadow.candidate import Candidate, CandidateSpec, told
 from headway.gateway.shadow.frozen import Shot, Stage
-from headway.types import (
-    ClusterView,
-    Delay,
-    Event,
-    Finished,
-    FirstToken,
-    Handed,
-    HeadwayError,
-    InstanceChanged,
-    Json,
-    Priority,
-    Reject,
-    Request,
-    Route,
-    Routed,
-)
+from headway.types import Delay, Json, Priority, Reject, Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
 
 if TYPE_CHECKING:
     from headway.gateway.app import App

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 from msgspec import Meta, Struct, to_builtins
 
+from headway.config.section import read
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.gateway.settings import longer_ps, seconds
 from headway.gateway.signals.kv_events import LONGEST, Counts
 from headway.gateway.signals.kv_ledger import Ledger, Run
 from headway.gateway.signals.kv_stream import Stream
-from headway.section import read
-from headway.types import HeadwayError
-from headway.wording import shown
 
 if TYPE_CHECKING:
     from headway.gateway.app import App

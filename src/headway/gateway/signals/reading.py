@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from headway.types import PS_PER_SECOND, InstanceView
+from headway.types import PS_PER_SECOND
+from headway.views.instance import InstanceView
 
 WATTS_WINDOW: Final = 30 * PS_PER_SECOND
 HITS_WINDOW: Final = 60 * PS_PER_SECOND

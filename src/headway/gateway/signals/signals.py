@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
+from headway.config.section import read
+from headway.config.units import duration_ps
+from headway.errors import HeadwayError
 from headway.gateway.engines.follower import Follower
 from headway.gateway.engines.poll import Poller, PollFailed
 from headway.gateway.settings import seconds
 from headway.gateway.signals.reading import LOAD, NEUTRAL, Reading, cleaned, mean
 from headway.gateway.signals.scrape import parse
-from headway.section import read
-from headway.types import PS_PER_SECOND, HeadwayError
-from headway.units import duration_ps
+from headway.types import PS_PER_SECOND
 
 if TYPE_CHECKING:
     from headway.gateway.app import App

@@ -10,12 +10,15 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from headway import registry
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.answers import VERDICT, refuses, wrong_answer
 from headway.policies.context import Context
 from headway.policies.parts import joined, observer
-from headway.registry import policy
-from headway.types import ADMIT, Admit, ClusterView, Delay, HeadwayError, InstanceView, Reject, Request
+from headway.policies.registry import policy
+from headway.types import ADMIT, Admit, Delay, Reject, Request
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 PLACE = "policies.admission.policies"
 

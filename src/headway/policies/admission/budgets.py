@@ -8,21 +8,12 @@ from math import lcm
 from typing import Annotated, Literal
 
 from headway.policies.context import Context
+from headway.policies.registry import Bounds, policy
 from headway.policies.weights import exact_weights
-from headway.registry import Bounds, policy
-from headway.types import (
-    ADMIT,
-    SERVING,
-    Admit,
-    ClusterView,
-    Event,
-    Finished,
-    InstanceChanged,
-    InstanceView,
-    Reject,
-    Request,
-    Routed,
-)
+from headway.types import ADMIT, SERVING, Admit, Reject, Request
+from headway.views.cluster import ClusterView
+from headway.views.events import Event, Finished, InstanceChanged, Routed
+from headway.views.instance import InstanceView
 
 FULL = Reject("503: the model has as many requests in flight as it may")
 OVER_SHARE = Reject("429: all of the work in flight that is allowed is taken, and the tenant's share of it is used up")

@@ -6,8 +6,9 @@ import dataclasses
 from typing import Annotated, Any
 
 from headway.policies.classes import TTFT, class_targets
-from headway.registry import Bounds, policy
-from headway.types import ADMIT, PS_PER_SECOND, Admit, ClusterView, Reject, Request
+from headway.policies.registry import Bounds, policy
+from headway.types import ADMIT, PS_PER_SECOND, Admit, Reject, Request
+from headway.views.cluster import ClusterView
 
 TOO_LATE = Reject("503: no instance would give the first token in time")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from headway.registry import policy
-from headway.types import ADMIT, Admit, ClusterView, Reject, Request
+from headway.policies.registry import policy
+from headway.types import ADMIT, Admit, Reject, Request
+from headway.views.cluster import ClusterView
 
 REFUSED = Reject("503: nobody is admitted")
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
+from headway.config.wording import cut, shown
+from headway.errors import HeadwayError
 from headway.policies.classes import CLASSES
 from headway.policies.context import Context
-from headway.registry import Bounds, policy
-from headway.types import ADMIT, Admit, ClusterView, HeadwayError, InstanceView, Reject, Request
-from headway.wording import cut, shown
+from headway.policies.registry import Bounds, policy
+from headway.types import ADMIT, Admit, Reject, Request
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 SHEDDABLE = CLASSES[2:]  # batch and best-effort
 

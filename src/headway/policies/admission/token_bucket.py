@@ -6,8 +6,10 @@ from fractions import Fraction
 from typing import Annotated, Literal
 
 from headway.policies.context import Context
-from headway.registry import Bounds, policy
-from headway.types import ADMIT, PS_PER_SECOND, Admit, ClusterView, Delay, Event, Reject, Request, Routed
+from headway.policies.registry import Bounds, policy
+from headway.types import ADMIT, PS_PER_SECOND, Admit, Delay, Reject, Request
+from headway.views.cluster import ClusterView
+from headway.views.events import Event, Routed
 
 REMEMBERED = 1_000_000  # requests that have paid and were not yet routed
 

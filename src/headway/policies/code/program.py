@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
+from headway.config.wording import shown, suggest
 from headway.policies.code import language as lang
 from headway.policies.code.kinds import Kinds
 from headway.policies.code.library import SIZED, library, unsized
@@ -18,7 +19,6 @@ from headway.policies.code.names import CodeParameter, Names
 from headway.policies.code.rejection import CodeError, Exhausted, Misuse, Rejection
 from headway.policies.code.rewrite import FACTORY, rewritten
 from headway.policies.code.syntax import misplaced, parse, refused
-from headway.wording import shown, suggest
 
 QUOTED = re.compile(r"'(\w+)'")
 USED = list(library(lambda steps: None, Memory()))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 
 class Rejection(Struct, frozen=True):

@@ -7,35 +7,24 @@ from functools import partial
 from math import inf, isfinite
 from typing import Any, ClassVar, Final, NoReturn
 
-from headway import registry
-from headway.documents import file_name, read_text
+from headway.config.documents import file_name, read_text
+from headway.config.wording import shown
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, BlockTokens, LruBlocks
 from headway.policies.code import language as lang
 from headway.policies.code.program import Program, Running
 from headway.policies.code.rejection import CodeError, Misuse
 from headway.policies.context import Context
 from headway.policies.queues import Queue, Ranked, Ticket
+from headway.policies.registry import Entry, policy
 from headway.policies.scheduling import ChunkTokens
 from headway.policies.scorecards import scored
-from headway.registry import Entry, policy
-from headway.types import (
-    ADMIT,
-    PS_PER_SECOND,
-    Admit,
-    ClusterView,
-    Delay,
-    Event,
-    HeadwayError,
-    InstanceView,
-    PoolView,
-    Priority,
-    Reject,
-    Request,
-    Route,
-    Routed,
-    Scale,
-)
-from headway.wording import shown
+from headway.types import ADMIT, PS_PER_SECOND, Admit, Delay, Priority, Reject, Request, Route, Scale
+from headway.views.cluster import ClusterView
+from headway.views.events import Event, Routed
+from headway.views.instance import InstanceView
+from headway.views.pool import PoolView
 
 NOTHING: Final[list[int]] = []
 

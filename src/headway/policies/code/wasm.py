@@ -9,14 +9,17 @@ import struct
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
-from headway import registry
-from headway.documents import file_name, read_bytes
+from headway.config.documents import file_name, read_bytes
+from headway.config.wording import cut, one_line
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, BlockTokens, LruBlocks
 from headway.policies.code.rejection import CodeError
 from headway.policies.context import Context
-from headway.registry import policy
-from headway.types import ClusterView, HeadwayError, InstanceView, Request, Route
-from headway.wording import cut, one_line
+from headway.policies.registry import policy
+from headway.types import Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
 
 FUEL: Final = 1_000_000  # of one decision, about as many instructions
 MEMORY: Final = 16 << 20  # bytes that a module may have

@@ -7,9 +7,11 @@ from typing import Annotated, Final, Literal
 
 from msgspec.structs import replace
 
+from headway.errors import HeadwayError
+from headway.policies.registry import Bounds, declared, policy
 from headway.policies.scaling.wanted import Seconds, Share, Wanted, at_least_one, scale_to, wake, whole
-from headway.registry import Bounds, declared, policy
-from headway.types import HeadwayError, PoolView, Scale
+from headway.types import Scale
+from headway.views.pool import PoolView
 
 SIGNALS: Final = {"kv": "kv_used", "batch": "running", "busy": "busy"}  # what instances report of each
 OBSERVED: Final = 10  # of what saturated replicas held

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from math import fsum
 from typing import Annotated, Final, Literal
 
+from headway.policies.registry import Bounds, policy
 from headway.policies.scaling.wanted import Seconds, Share, Wanted, at_least_one, scale_to, whole
-from headway.registry import Bounds, policy
-from headway.types import PS_PER_SECOND, LoadSample, PoolView, Scale
+from headway.types import PS_PER_SECOND, Scale
+from headway.views.pool import LoadSample, PoolView
 
 Span = Annotated[float, Bounds(1, 604_800, log=True)]
 SHORTEST_STAY_S: Final = 1e-12  # of a request; the clock knows nothing shorter

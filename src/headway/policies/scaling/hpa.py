@@ -9,10 +9,11 @@ from typing import Annotated, Final, Literal
 
 from msgspec.structs import replace
 
+from headway.policies.registry import Bounds, declared, policy
 from headway.policies.scaling.capacity import SIGNALS, utilization
 from headway.policies.scaling.wanted import Seconds, Wanted, at_least_one, scale_to, wake, whole
-from headway.registry import Bounds, declared, policy
-from headway.types import PS_PER_SECOND, PoolView, Scale
+from headway.types import PS_PER_SECOND, Scale
+from headway.views.pool import PoolView
 
 SHARE: Final = 0.7  # of what there is, where no target is given
 QUEUE: Final = 5.0  # requests

@@ -5,9 +5,11 @@ from __future__ import annotations
 from math import floor
 from typing import Annotated
 
+from headway.errors import HeadwayError
+from headway.policies.registry import Bounds, policy
 from headway.policies.scaling.wanted import Seconds, Share, Wanted, at_least_one, scale_to, whole
-from headway.registry import Bounds, policy
-from headway.types import PS_PER_SECOND, HeadwayError, PoolView, Scale
+from headway.types import PS_PER_SECOND, Scale
+from headway.views.pool import PoolView
 
 Window = Annotated[float, Bounds(1, 3600, log=True)]
 Rate = Annotated[float, Bounds(1.01, 1000, log=True)]

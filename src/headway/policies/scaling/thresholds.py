@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+from headway.errors import HeadwayError
+from headway.policies.registry import Bounds, policy
 from headway.policies.scaling.wanted import Seconds, Share, at_least_one, scale_to, wake, whole
-from headway.registry import Bounds, policy
-from headway.types import PS_PER_SECOND, HeadwayError, PoolView, Scale
+from headway.types import PS_PER_SECOND, Scale
+from headway.views.pool import PoolView
 
 LOAD_S: Final = 60.0  # over which the load is averaged
 

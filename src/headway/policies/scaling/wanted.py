@@ -6,8 +6,9 @@ from collections import deque
 from math import ceil
 from typing import Annotated, Final
 
-from headway.registry import Bounds
-from headway.types import PS_PER_SECOND, PoolView, Scale
+from headway.policies.registry import Bounds
+from headway.types import PS_PER_SECOND, Scale
+from headway.views.pool import PoolView
 
 Seconds = Annotated[float, Bounds(0, 86_400)]
 Share = Annotated[float, Bounds(0.01, 1)]

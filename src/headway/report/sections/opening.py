@@ -7,12 +7,12 @@ from html import escape
 from typing import Any
 
 from headway import __version__
+from headway.config.units import duration_text
 from headway.report import html, svg
 from headway.report.book import Book
 from headway.report.terminal import described, number
 from headway.results.promises import KINDS, promises
 from headway.types import Json
-from headway.units import duration_text
 
 ENDS = ("completed", "rejected", "timed_out", "failed", "in_flight")
 

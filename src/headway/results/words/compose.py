@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from msgspec import Struct, to_builtins
 
-from headway import registry
+from headway.config.wording import suggest
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.results.records import Finding
 from headway.results.result import Result
 from headway.results.words.counterfactuals import simulated_again
@@ -16,8 +18,7 @@ from headway.results.words.issues import FOCUS, issues
 from headway.results.words.material import Material
 from headway.results.words.strategies import STRATEGIES, Ask
 from headway.results.words.tokens import FEWEST_TOKENS, made_up_words, tokens
-from headway.types import HeadwayError, Json
-from headway.wording import suggest
+from headway.types import Json
 
 # What a search would go by, by the paths of the summary that hold them.
 SCORES: Final = (

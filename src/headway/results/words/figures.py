@@ -8,9 +8,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from headway.config.wording import cut
 from headway.results.percentiles import PS_PER_MS
 from headway.types import PS_PER_SECOND
-from headway.wording import cut
 
 LONGEST_NAME: Final = 40  # characters of a name
 NO_VALUE: Final = "none"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from headway import policies, registry
+from headway import policies
+from headway.policies import registry
 from headway.results.words.figures import Line, Parts, Section, amount, count, ms, name, number, percent, said
 from headway.results.words.issues import Issue
 from headway.results.words.material import Material

@@ -7,8 +7,8 @@ from itertools import islice
 from types import ModuleType
 from typing import Final
 
-from headway.types import HeadwayError
-from headway.wording import shown, suggest
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 from headway.workload.traces import (
     azure,
     bailian,

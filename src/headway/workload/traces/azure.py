@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.source import cells, columns, lines
 from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late

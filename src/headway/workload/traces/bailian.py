@@ -11,8 +11,9 @@ from typing import Final
 
 import msgspec
 
-from headway.types import PS_PER_SECOND, HeadwayError
-from headway.wording import one_line, shown
+from headway.config.wording import one_line, shown
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND
 from headway.workload.traces.blocks import Fit, id_runs
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.source import lines

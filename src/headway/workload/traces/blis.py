@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway.types import HeadwayError
-from headway.wording import shown
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.workload.traces import blis_header
 from headway.workload.traces.blis_columns import DEFAULTS, FLAGS, REQUIRED, TOLD, WHOLE, files
 from headway.workload.traces.blis_header import ACCUMULATE

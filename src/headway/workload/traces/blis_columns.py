@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import Final
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 COLUMNS: Final = (
     *("request_id", "client_id", "tenant_id", "slo_class", "vllm_priority", "session_id", "round_index"),

@@ -8,9 +8,9 @@ from typing import Any, Final, Literal
 import yaml
 from msgspec import Struct
 
-from headway.section import read
-from headway.types import HeadwayError
-from headway.wording import cut, one_line
+from headway.config.section import read
+from headway.config.wording import cut, one_line
+from headway.errors import HeadwayError
 from headway.workload.traces.source import reason
 
 UNIT: Final = "microseconds"

@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO
 
 from msgspec import Struct
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces import blis_header
 from headway.workload.traces.blis_columns import COLUMNS, DEFAULTS, OPTIONAL, TOLD, names
 from headway.workload.traces.groups import GROUP, NamedLosses, group_of, origin

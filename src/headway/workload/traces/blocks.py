@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 Run = tuple[int, int]  # first id, count
 Runs = Sequence[Run]

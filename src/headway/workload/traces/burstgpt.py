@@ -11,8 +11,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from headway.types import PS_PER_SECOND, HeadwayError
-from headway.units import exact
+from headway.config.units import exact
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND
 from headway.workload.traces.azure import length
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.source import cells, columns, head, lines

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces.blocks import LARGEST, id_runs
 from headway.workload.traces.branches import Lane
 from headway.workload.traces.objects import decoded

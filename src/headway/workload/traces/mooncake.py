@@ -20,8 +20,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from headway.types import HeadwayError
-from headway.wording import one_line, shown
+from headway.config.wording import one_line, shown
+from headway.errors import HeadwayError
 from headway.workload.traces.blocks import Fit, id_runs
 from headway.workload.traces.mooncake_writer import write
 from headway.workload.traces.record import Format, Info, Options, Reader, Record

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces.source import lines
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces.objects import decoded, objects
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.stamps import LAST_NS, PS_PER_NS, in_order, iso_ns

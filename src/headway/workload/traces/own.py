@@ -15,8 +15,8 @@ import msgspec
 from msgspec import field
 from msgspec.structs import astuple
 
-from headway.types import HeadwayError
-from headway.wording import one_line, shown
+from headway.config.wording import one_line, shown
+from headway.errors import HeadwayError
 from headway.workload.traces import own_parquet
 from headway.workload.traces.groups import origin
 from headway.workload.traces.record import GLOBAL, LOCAL, Format, Info, Options, Reader, Record

@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import astuple
 
-from headway.types import HeadwayError
-from headway.wording import one_line
+from headway.config.wording import one_line
+from headway.errors import HeadwayError
 from headway.workload.traces.record import Record
 from headway.workload.traces.source import reason
 

@@ -11,9 +11,10 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any, Final
 
+from headway.errors import HeadwayError
 from headway.results import store
 from headway.results.records import Prompt
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.types import PS_PER_SECOND
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 
 NAME: Final = "records"

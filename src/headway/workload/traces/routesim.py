@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from headway.types import HeadwayError
-from headway.wording import one_line, shown
+from headway.config.wording import one_line, shown
+from headway.errors import HeadwayError
 from headway.workload.traces.groups import BLOCK_TOKENS, GROUP, Contents, NamedLosses, group_of
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.source import lines

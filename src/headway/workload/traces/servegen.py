@@ -18,9 +18,10 @@ from random import Random
 from typing import Any, Final
 
 from headway import streams
-from headway.types import PS_PER_SECOND, HeadwayError
-from headway.units import duration_ps
-from headway.wording import listed, shown
+from headway.config.units import duration_ps
+from headway.config.wording import listed, shown
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND
 from headway.workload.traces import servegen_data
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.servegen_data import WINDOW, Client, Datasets, Lengths, Window

@@ -18,8 +18,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headway.types import HeadwayError
-from headway.wording import listed, one_line, shown
+from headway.config.wording import listed, one_line, shown
+from headway.errors import HeadwayError
 from headway.workload.traces.source import reason
 from headway.workload.traces.table import LAST_PS, MAX_LENGTH, PS_PER_DAY
 

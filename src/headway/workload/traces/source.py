@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, Final, cast
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 GZIP: Final = b"\x1f\x8b"
 BOM: Final = b"\xef\xbb\xbf"

@@ -9,7 +9,8 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from headway import hashing
-from headway.types import PS_PER_SECOND, HeadwayError, Path
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND, Path
 from headway.workload.traces.blocks import beginning, rest, shared_blocks
 from headway.workload.traces.paths import Tree
 from headway.workload.traces.record import LOCAL, Info, Reader, Record

@@ -22,8 +22,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
-from headway import units
-from headway.types import HeadwayError
+from headway.config import units
+from headway.errors import HeadwayError
 from headway.workload.traces.blocks import beginning
 from headway.workload.traces.objects import decoded
 from headway.workload.traces.record import LOCAL, Format, Info, Options, Reader, Record

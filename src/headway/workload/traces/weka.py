@@ -20,7 +20,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND
 from headway.workload.traces import source
 from headway.workload.traces.blocks import LARGEST, id_runs
 from headway.workload.traces.branches import Lane

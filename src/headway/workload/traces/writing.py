@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Final, TextIO, cast
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces.record import Info, Record
 from headway.workload.traces.source import reason
 

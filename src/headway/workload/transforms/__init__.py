@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from headway.types import HeadwayError
-from headway.wording import cut, shown, suggest
+from headway.config.wording import cut, shown, suggest
+from headway.errors import HeadwayError
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms import anonymise, assign, cap, dequantise, filter, merge, scale, slice, starts
 from headway.workload.transforms.base import Transform, changed

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway import section
+from headway.config import section
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Transform, changed
 from headway.workload.transforms.numbering import Numbers

@@ -10,10 +10,10 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway import section
+from headway.config import section
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.hashing import stable
-from headway.types import HeadwayError
-from headway.wording import shown
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Transform, changed, factor
 

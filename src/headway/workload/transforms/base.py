@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway import units
-from headway.types import HeadwayError
-from headway.wording import shown
+from headway.config import units
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.workload.traces.record import Info, Reader, Record
 
 Transform = Callable[[Reader], Reader]

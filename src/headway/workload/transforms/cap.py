@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from headway import section
+from headway.config import section
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Held, Place, Transform, Waits, changed
 from headway.workload.transforms.threaded import threaded

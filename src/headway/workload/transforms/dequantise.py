@@ -14,9 +14,9 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway import section, units
+from headway.config import section, units
+from headway.errors import HeadwayError
 from headway.streams import stream
-from headway.types import HeadwayError
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Transform, changed, need_clock
 

@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from headway import section
-from headway.types import HeadwayError
+from headway.config import section
+from headway.errors import HeadwayError
 from headway.workload.traces.record import Record
 from headway.workload.transforms.base import Transform, Waits, changed
 

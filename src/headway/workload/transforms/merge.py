@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from headway import section, units
-from headway.types import HeadwayError
+from headway.config import section, units
+from headway.errors import HeadwayError
 from headway.workload.traces import open_trace
 from headway.workload.traces.blocks import beginning
 from headway.workload.traces.record import GLOBAL, LOCAL, Info, Options, Reader, Record

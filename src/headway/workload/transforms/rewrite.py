@@ -10,8 +10,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from headway.types import HeadwayError
-from headway.wording import listed
+from headway.config.wording import listed
+from headway.errors import HeadwayError
 from headway.workload.traces import FORMATS, find_format, open_trace
 from headway.workload.traces.record import Options, Record
 from headway.workload.traces.source import reason

@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway import section
-from headway.types import HeadwayError
+from headway.config import section
+from headway.errors import HeadwayError
 from headway.workload.traces.blocks import beginning
 from headway.workload.traces.record import Info, Reader, Record
 from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late

@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway import section, units
-from headway.types import HeadwayError
-from headway.wording import shown
+from headway.config import section, units
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Transform, Waits, changed, need_clock
 from headway.workload.transforms.threaded import threaded

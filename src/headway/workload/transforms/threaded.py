@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 from headway.workload.traces import threads
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Held

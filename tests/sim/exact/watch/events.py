@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from headway.errors import InvariantError
 from headway.sim.clock import Simulation
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.load import Load
-from headway.types import InvariantError
 
 Range = tuple[int, int]  # first block, end block
 Counted = tuple[int, int, int]  # the same, and how often

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.flight import Flight
+from headway.control.flight import Flight
 from headway.sim.clock import Simulation
 from headway.sim.job import Job
 from headway.sim.lifecycle import Place

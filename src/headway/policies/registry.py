@@ -17,9 +17,9 @@ from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
-from headway.policy_files import FROM_FILE, load_class
-from headway.types import HeadwayError
-from headway.wording import cut, expected, one_line, shown, suggest
+from headway.config.wording import cut, expected, one_line, shown, suggest
+from headway.errors import HeadwayError
+from headway.policies.policy_files import FROM_FILE, load_class
 
 T = TypeVar("T", bound=type)
 

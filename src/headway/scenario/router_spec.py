@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps, duration_text
-from headway.wording import shown
+from headway.config.section import read
+from headway.config.units import duration_ps, duration_text
+from headway.config.wording import shown
+from headway.errors import HeadwayError
+from headway.types import Json
 
 MOST = 1024
 

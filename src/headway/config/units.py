@@ -6,7 +6,8 @@ import re
 from fractions import Fraction
 from typing import Final
 
-from headway.types import PS_PER_SECOND, HeadwayError
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND
 
 TIME: Final = {
     "ps": Fraction(1),

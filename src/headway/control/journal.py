@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 from headway.policies.context import Context
-from headway.types import ClusterView, Delay, Priority, Reject, Request, Route
+from headway.types import Delay, Priority, Reject, Request, Route
+from headway.views.cluster import ClusterView
 
 Forced = Mapping[int, tuple[str, str | None]]  # by request: the target of its first decision, and where its prompt goes
 UNFORCED: Final[Forced] = {}

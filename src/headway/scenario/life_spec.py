@@ -7,11 +7,12 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from headway.autoscaler import Triggers
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps, duration_text, exact
-from headway.wording import shown
+from headway.config.section import read
+from headway.config.units import duration_ps, duration_text, exact
+from headway.config.wording import shown
+from headway.control.autoscaler import Triggers
+from headway.errors import HeadwayError
+from headway.types import Json
 from headway.workload import durations
 
 Share = Annotated[float, Meta(ge=0, le=1)]

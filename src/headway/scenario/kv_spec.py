@@ -7,11 +7,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from headway.config.section import read
+from headway.config.units import duration_text
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
 from headway.latency import read_link
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.units import duration_text
-from headway.wording import shown, suggest
+from headway.types import Json
 
 BlockTokens = Annotated[int, Meta(ge=1, le=65_536)]
 Positive = Annotated[int, Meta(ge=1, le=10**9)]

@@ -12,15 +12,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headway.documents import parse_yaml as parse_yaml
-from headway.documents import read_yaml as read_yaml
+from headway.config.documents import parse_yaml as parse_yaml
+from headway.config.documents import read_yaml as read_yaml
+from headway.config.wording import cut, shown, suggest
+from headway.errors import HeadwayError
 from headway.policies.bundle import Bundle, is_bundle
 from headway.policies.defaults import DEFAULT_POLICIES as DEFAULT_POLICIES
 from headway.policies.profile import scorer_list
-from headway.references import absolute
-from headway.registry import canonical, find
-from headway.types import HeadwayError, Json
-from headway.wording import cut, shown, suggest
+from headway.policies.registry import canonical, find
+from headway.scenario.references import absolute
+from headway.types import Json
 
 SEEDS = ("workload", "simulation", "jitter")
 

@@ -6,8 +6,8 @@ from copy import copy
 from heapq import heappop
 from typing import Any
 
-from headway.flight_book import FlightBook
-from headway.model_groups import Group, Stranded, grouped
+from headway.control.flights import FlightBook
+from headway.control.model_groups import Group, Stranded, grouped
 from headway.policies.context import Context
 from headway.policies.flow import NEVER
 from headway.types import Priority, Request

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from headway.flight import Flight
+from headway.config.wording import shown
+from headway.control.flight import Flight
+from headway.control.router_state import RouterState
+from headway.errors import HeadwayError
 from headway.policies.context import Context
-from headway.router_state import RouterState
-from headway.types import ClusterView, Event, Finished, FirstToken, Handed, HeadwayError
-from headway.wording import shown
+from headway.views.cluster import ClusterView
+from headway.views.events import Event, Finished, FirstToken, Handed
 
 
 class FlightBook:

@@ -9,7 +9,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headway.policies.flow import NEVER
-from headway.types import SERVING, InstanceView, Priority, Request
+from headway.types import SERVING, Priority, Request
+from headway.views.instance import InstanceView
 
 
 class Group:

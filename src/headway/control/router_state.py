@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Container, Iterator, Mapping
 from typing import Final
 
-from headway.types import KEPT, PS_PER_SECOND, ClusterView, InstanceView, Request
+from headway.types import PS_PER_SECOND, Request
+from headway.views.cluster import KEPT, ClusterView
+from headway.views.instance import InstanceView
 
 WINDOW_PS: Final = 10 * PS_PER_SECOND
 SHORT_PS: Final = PS_PER_SECOND

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import yaml
 
-from headway.types import HeadwayError
-from headway.wording import cut, shown
+from headway.config.wording import cut, shown
+from headway.errors import HeadwayError
 
 DEEPEST: Final = 100  # levels of a document
 MOST_VALUES: Final = 1_000_000  # in a document; aliases can stand for billions

@@ -8,9 +8,9 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
+from headway.config.wording import one_line, suggest
+from headway.errors import HeadwayError
 from headway.hashing import stable
-from headway.types import HeadwayError
-from headway.wording import one_line, suggest
 
 FROM_FILE = "headway_user_"  # how their modules are called
 _FILES: dict[Path, tuple[bytes, ModuleType]] = {}  # those that were executed, each with its text at the time

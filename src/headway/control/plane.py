@@ -12,34 +12,21 @@ from copy import copy
 from heapq import heappush
 from typing import Any, Final
 
-from headway.flight import QUEUED, Flight, Queued, Sent, TimedOut
-from headway.journal import UNFORCED, Forced, Journal
+from headway.config.units import duration_text
+from headway.config.wording import shown
+from headway.control.flight import QUEUED, Flight, Queued, Sent, TimedOut
+from headway.control.journal import UNFORCED, Forced, Journal
+from headway.control.router_state import RouterState
+from headway.control.waiting_room import WaitingRoom
 from headway.policies.answers import VERDICT, check_priority, is_number, refuses, wrong_answer, wrong_target
 from headway.policies.context import Context
 from headway.policies.disaggregation import paired
 from headway.policies.flow import NoFlow, Waiting
-from headway.registry import EVERYTHING, declared, figures
-from headway.router_state import RouterState
-from headway.types import (
-    ADMIT,
-    KEPT,
-    NO_PRIORITY,
-    SERVING,
-    Admit,
-    Delay,
-    Event,
-    FirstToken,
-    InstanceChanged,
-    InstanceView,
-    Priority,
-    Reject,
-    Request,
-    Route,
-    Routed,
-)
-from headway.units import duration_text
-from headway.waiting_room import WaitingRoom
-from headway.wording import shown
+from headway.policies.registry import EVERYTHING, declared, figures
+from headway.types import ADMIT, NO_PRIORITY, SERVING, Admit, Delay, Priority, Reject, Request, Route
+from headway.views.cluster import KEPT
+from headway.views.events import Event, FirstToken, InstanceChanged, Routed
+from headway.views.instance import InstanceView
 
 MOST_TOKENS: Final = 1 << 62  # that any prompt may be believed to have cached
 MOST_DELAYS: Final = 100_000  # of one request; who puts off more often would never let it in

@@ -6,8 +6,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headway.load_log import Level, Tally
-from headway.types import PS_PER_SECOND, REPLICAS, SERVING, STARTING, HeadwayError, InstanceView, LoadSample
+from headway.control.load_log import Level, Tally
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND, REPLICAS, SERVING, STARTING
+from headway.views.instance import InstanceView
+from headway.views.pool import LoadSample
 
 REMEMBERED: Final = 1 << 16  # samples of the history: 22 days of checks every 30 s
 NOTHING: Final = -1  # instead of an instant or a duration

@@ -12,10 +12,10 @@ from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any
 
-from headway import registry
+from headway.config.wording import cut
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.profile import scorer_list
-from headway.types import HeadwayError
-from headway.wording import cut
 
 Change = Callable[[str], str]
 HALVES = (".yaml", ".csv")  # the header and the rows of a BLIS trace

@@ -7,9 +7,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from headway import latency, registry
-from headway.kv_spec import Kv, Positive, read_kv
-from headway.pd_spec import (
+from headway import latency
+from headway.config.section import read
+from headway.config.units import duration_ps, duration_text
+from headway.config.wording import cut, shown
+from headway.errors import HeadwayError
+from headway.policies import registry
+from headway.scenario.kv_spec import Kv, Positive, read_kv
+from headway.scenario.pd_spec import (
     MOST_INSTANCES,
     ROLES,
     Architecture,
@@ -20,10 +25,7 @@ from headway.pd_spec import (
     check_shared,
     read_transfer,
 )
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps, duration_text
-from headway.wording import cut, shown
+from headway.types import Json
 
 LONGEST_NAME: Final = 100
 COMMON: Final = ("block_tokens", "prefix_caching")  # keys of `kv` that hold for the whole cluster

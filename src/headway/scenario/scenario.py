@@ -12,18 +12,20 @@ import msgspec
 from msgspec import Meta, Struct
 
 import headway.policies  # noqa: F401  (declares the policies)
-from headway import overrides, references, registry
-from headway.cluster_spec import Cluster
-from headway.life_spec import Fault, Scaling, read_faults, read_scaling
-from headway.pd_spec import ROLES
+from headway.config.section import read
+from headway.config.units import duration_ps, duration_text
+from headway.config.wording import cut, shown, suggest
+from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.policies.disaggregation import Pair
 from headway.policies.profile import scorer_list
 from headway.results.recorder import Targets
-from headway.router_spec import RouterSpec, read_routers
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.units import duration_ps, duration_text
-from headway.wording import cut, shown, suggest
+from headway.scenario import overrides, references
+from headway.scenario.cluster_spec import Cluster
+from headway.scenario.life_spec import Fault, Scaling, read_faults, read_scaling
+from headway.scenario.pd_spec import ROLES
+from headway.scenario.router_spec import RouterSpec, read_routers
+from headway.types import Json
 from headway.workload.spec import WorkloadSpec
 
 DEFAULT: Final = "conversations-2026-11-17"

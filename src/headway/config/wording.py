@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from headway.types import HeadwayError
+from headway.errors import HeadwayError
 
 WORDS: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
 PLURALS: Final = {int: "whole numbers", float: "numbers", str: "texts"}

@@ -6,7 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from headway.types import Hints, InstanceView, Reject, Request
+from headway.types import Hints, Reject, Request
+from headway.views.instance import InstanceView
 
 
 class Flight(Struct, eq=False, gc=False):

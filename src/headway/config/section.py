@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headway.types import HeadwayError
-from headway.wording import cut, expected, listed, shown, suggest
+from headway.config.wording import cut, expected, listed, shown, suggest
+from headway.errors import HeadwayError
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -11,23 +11,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.control.pool_watch import NOTHING
+from headway.control.pool_watch import PoolWatch as PoolWatch
 from headway.policies.answers import check_scale
 from headway.policies.scaling import Static
-from headway.pool_watch import NOTHING
-from headway.pool_watch import PoolWatch as PoolWatch
-from headway.types import (
-    PS_PER_SECOND,
-    REDIRECTED,
-    RETRIED,
-    SERVING,
-    Event,
-    Finished,
-    FirstToken,
-    Handed,
-    InstanceChanged,
-    Request,
-    Routed,
-)
+from headway.types import PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Request
+from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
 
 NEVER: Final = 1 << 120  # later than any instant
 KEPT_PS: Final = 600 * PS_PER_SECOND  # of windows, for a policy that does not say how long its own are

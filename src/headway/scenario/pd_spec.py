@@ -6,11 +6,12 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from headway.kv_spec import Kv, Positive
+from headway.config.section import read
+from headway.config.units import duration_text
+from headway.errors import HeadwayError
 from headway.latency import read_link
-from headway.section import read
-from headway.types import HeadwayError, Json
-from headway.units import duration_text
+from headway.scenario.kv_spec import Kv, Positive
+from headway.types import Json
 
 MOST_INSTANCES: Final = 100_000
 ROLES: Final = ("prefill", "decode")

@@ -1,0 +1,1 @@
+"""Reading settings: strict sections, YAML documents, units and the wording of errors."""

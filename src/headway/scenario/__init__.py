@@ -1,0 +1,1 @@
+"""A scenario: one YAML file and what it describes."""

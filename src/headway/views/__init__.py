@@ -1,0 +1,1 @@
+"""What a policy may see of instances and pools."""
