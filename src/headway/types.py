@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 PS_PER_SECOND: Final = 1_000_000_000_000
+NEVER: Final = 1 << 120  # in picoseconds: later than any instant
 
 
 class Path(Struct, eq=False, gc=False):

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drawing import draws
-from headway.control.autoscaler import NEVER, Autoscaler, Decision, PoolWatch, Triggers
+from headway.control.autoscaler import Autoscaler, Decision, PoolWatch, Triggers
 from headway.control.load_log import Level, Tally
 from headway.errors import HeadwayError
 from headway.policies import registry
-from headway.types import PS_PER_SECOND, SERVING, Path, Request, Scale
+from headway.types import NEVER, PS_PER_SECOND, SERVING, Path, Request, Scale
 from headway.views.events import Finished, FirstToken, Handed, InstanceChanged, Routed
 from headway.views.instance import InstanceView
 from headway.views.pool import PoolView

@@ -12,9 +12,8 @@ from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.context import Context
-from headway.policies.flow import NEVER
 from headway.policies.priority import NoPriority
-from headway.types import ADMIT, Admit, Delay, Path, Reject, Request, Route
+from headway.types import ADMIT, NEVER, Admit, Delay, Path, Reject, Request, Route
 from headway.views.events import Finished, FirstToken, Routed
 from headway.views.instance import InstanceView
 

@@ -20,11 +20,11 @@ from headway.hashing import GROUP, OUTPUT, PROMPT, key
 from headway.latency.fixed import Fixed
 from headway.policies import registry
 from headway.policies.context import Context
-from headway.policies.flow import NEVER, Bands
+from headway.policies.flow import Bands
 from headway.results.recorder import COLUMNS, COMPLETED, IN_FLIGHT, REJECTED, TIMED_OUT, Recorder
 from headway.sim.clock import Simulation
 from headway.sim.setup import ClusterSetup, EngineSetup
-from headway.types import ADMIT, Delay, Path, Priority, Reject, Request, Route
+from headway.types import ADMIT, NEVER, Delay, Path, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 from headway.workload.traffic import OpenLoop, Planned

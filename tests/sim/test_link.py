@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.sim.job import Job
-from headway.sim.leap import NEVER
 from headway.sim.link import Link
 from headway.sim.load import Load
-from headway.types import Path, Request
+from headway.types import NEVER, Path, Request
 
 US = 10**6
 GB = 10**9

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from headway.types import Path, Request
+from headway.types import NEVER, Path, Request
 from headway.workload.sessions import Turn
-from headway.workload.traffic import NEVER, Traffic
+from headway.workload.traffic import Traffic
 
 Service = Callable[[Request], tuple[int, bool]]  # how long a request takes, and whether it is completed
 

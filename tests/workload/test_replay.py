@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from headway.errors import HeadwayError
+from headway.types import NEVER
 from headway.workload import replay
-from headway.workload.traffic import NEVER, OpenLoop, Planned, Retry, Sessions, Traffic
+from headway.workload.traffic import OpenLoop, Planned, Retry, Sessions, Traffic
 
 MS = 10**9
 SECOND = 10**12

@@ -12,10 +12,10 @@ from hypothesis.strategies import DrawFn
 
 from drawing import draws
 from headway.errors import HeadwayError
-from headway.types import Path, Request
+from headway.types import NEVER, Path, Request
 from headway.workload import traffic as module
 from headway.workload.sessions import Chain, Graph, Session
-from headway.workload.traffic import NEVER, OpenLoop, Planned, Retry, Sessions, Source
+from headway.workload.traffic import OpenLoop, Planned, Retry, Sessions, Source
 
 
 def chain(name: str | None, delays: Sequence[int], tenant: str = "default") -> Chain:

@@ -15,10 +15,9 @@ from headway.control.pool_watch import NOTHING
 from headway.control.pool_watch import PoolWatch as PoolWatch
 from headway.policies.answers import check_scale
 from headway.policies.scaling import Static
-from headway.types import PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Request
+from headway.types import NEVER, PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Request
 from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
 
-NEVER: Final = 1 << 120  # later than any instant
 KEPT_PS: Final = 600 * PS_PER_SECOND  # of windows, for a policy that does not say how long its own are
 REMEMBERED: Final = 10_000  # requests that go on elsewhere and were not sent there yet
 EMPTY: Final = ("stopped", "provisioning", "loading", "unreachable")  # states of instances that hold no requests

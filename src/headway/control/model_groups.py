@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway.policies.flow import NEVER
-from headway.types import SERVING, Priority, Request
+from headway.types import NEVER, SERVING, Priority, Request
 from headway.views.instance import InstanceView
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from headway.control.flights import FlightBook
 from headway.control.model_groups import Group, Stranded, grouped
 from headway.policies.context import Context
-from headway.policies.flow import NEVER
-from headway.types import Priority, Request
+from headway.types import NEVER, Priority, Request
 
 
 class WaitingRoom(FlightBook):

@@ -19,9 +19,8 @@ from headway.sim.fleet import INDEX_BITS, Fleet
 from headway.sim.handover import Handover, Incoming
 from headway.sim.instance import Instance
 from headway.sim.job import Job
-from headway.sim.leap import NEVER
 from headway.sim.setup import ClusterSetup, TransferSetup
-from headway.types import NO_PRIORITY, PS_PER_SECOND, Request
+from headway.types import NEVER, NO_PRIORITY, PS_PER_SECOND, Request
 
 MASK: Final = (1 << INDEX_BITS) - 1
 FAST: Final = 1 << 60  # bytes a second, of a link that is as good as none

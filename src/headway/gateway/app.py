@@ -42,7 +42,7 @@ from headway.gateway.signals.signals import Signals
 from headway.gateway.tape import Tape
 from headway.gateway.tokens import Tokens
 from headway.gateway.wire import Client, Incoming
-from headway.policies.flow import NEVER
+from headway.types import NEVER
 
 if TYPE_CHECKING:
     from headway.gateway.observing.tracing import Tracing

@@ -18,8 +18,8 @@ from headway.load.book import Book
 from headway.load.greeting import greet
 from headway.load.line import Endpoint
 from headway.load.question import Question
-from headway.types import PS_PER_SECOND
-from headway.workload.traffic import NEVER, Traffic
+from headway.types import NEVER, PS_PER_SECOND
+from headway.workload.traffic import Traffic
 
 LEAD_NS: Final = 200_000_000  # before the first request
 NEAR_S: Final = 0.001  # a timer is no better than that

@@ -24,10 +24,9 @@ from headway.policies.classes import CLASSES
 from headway.policies.context import Context
 from headway.policies.registry import Bounds, declared, policy
 from headway.policies.weights import exact_weights
-from headway.types import Priority, Request
+from headway.types import NEVER, Priority, Request
 from headway.views.cluster import ClusterView
 
-NEVER: Final = 1 << 120  # later than any instant
 SLACK: Final = 16  # entries of those that have gone which a lane keeps in any case
 READS: Final = {  # by saturation signal: what is exact, what is reported
     "never": ((), ()),

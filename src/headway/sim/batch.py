@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from headway.sim.job import Job
 from headway.sim.kv_cache import KvCache
-from headway.sim.leap import NEVER, duration, steps_begun
+from headway.sim.leap import duration, steps_begun
+from headway.types import NEVER
 from headway.views.instance import InstanceView
 
 

@@ -8,11 +8,10 @@ from headway.config.units import duration_text
 from headway.control.autoscaler import Autoscaler
 from headway.policies.scaling import Static
 from headway.results.recorder import REJECTED, FaultRecord, ScaleRecord
-from headway.sim.leap import NEVER
 from headway.sim.lifecycle import Lifecycle, Place
 from headway.sim.losses import Losses
 from headway.sim.setup import FaultSetup, LifeSetup, PoolSetup
-from headway.types import REPLICAS, SERVING, STARTING, Request
+from headway.types import NEVER, REPLICAS, SERVING, STARTING, Request
 
 if TYPE_CHECKING:
     from headway.sim.cluster import Cluster

@@ -19,7 +19,7 @@ from headway.errors import HeadwayError
 from headway.results.recorder import Recorder
 from headway.sim.cluster import Cluster, by_row
 from headway.sim.fleet import INDEX_BITS
-from headway.sim.leap import NEVER
+from headway.types import NEVER
 from headway.workload.traffic import Traffic
 
 PROGRESS_EVERY = 1000  # arrivals

@@ -24,11 +24,10 @@ from headway.sim.handovers import Handovers
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.kv_events import KvEvents
-from headway.sim.leap import NEVER
 from headway.sim.routers import Routers, streams
 from headway.sim.setup import ClusterSetup
 from headway.sim.signals import PolledSignals, Signals
-from headway.types import OUTCOMES, Reject, Request
+from headway.types import NEVER, OUTCOMES, Reject, Request
 from headway.workload.traffic import Planned, Traffic
 
 

@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 from headway.results.recorder import IN_FLIGHT, Recorder
 from headway.sim.job import Job
-from headway.sim.leap import NEVER
+from headway.types import NEVER
 
 
 class Deadlines:

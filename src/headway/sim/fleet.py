@@ -13,13 +13,12 @@ from headway.sim.batch_log import BatchLog
 from headway.sim.gauge import Gauge
 from headway.sim.instance import Instance
 from headway.sim.job import Job
-from headway.sim.leap import NEVER
 from headway.sim.link import Links
 from headway.sim.samples import Samples
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.sim.tier import Tier
 from headway.streams import stream
-from headway.types import Request
+from headway.types import NEVER, Request
 
 ROWS_AHEAD = 1024
 INDEX_BITS = 20  # a heap entry is time and instance in one integer

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headway.sim.leap import NEVER
 from headway.sim.polling import History, Moment
 from headway.sim.samples import Samples
+from headway.types import NEVER
 
 if TYPE_CHECKING:
     from headway.sim.stepping import Stepping

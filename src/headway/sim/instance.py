@@ -14,10 +14,10 @@ from headway.sim.gap_log import take_back
 from headway.sim.hits import HitRate
 from headway.sim.job import Job
 from headway.sim.kv_cache import Stretch
-from headway.sim.leap import NEVER, duration, steps_begun
+from headway.sim.leap import duration, steps_begun
 from headway.sim.pace import Pace
 from headway.sim.stepping import Stepping
-from headway.types import Hints
+from headway.types import NEVER, Hints
 
 
 class Instance(Stepping):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from math import isqrt
-from typing import Final
-
-NEVER: Final = 1 << 120  # later than any instant
 
 
 def duration(first: int, increment: int, steps: int) -> int:

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from headway.results.recorder import Recorder, StateChange
-from headway.sim.leap import NEVER
 from headway.sim.setup import FaultSetup, LifeSetup, PoolSetup
 from headway.streams import stream
-from headway.types import REPLICAS
+from headway.types import NEVER, REPLICAS
 
 
 class Place:

@@ -11,9 +11,8 @@ from bisect import insort
 from collections import deque
 from heapq import heappop, heappush
 
-from headway.sim.leap import NEVER
 from headway.sim.load import Load
-from headway.types import PS_PER_SECOND
+from headway.types import NEVER, PS_PER_SECOND
 
 FINE = 40  # bits of a picosecond
 LOST = 1 << 20  # more than progress has lost by rounding down, which must not cost a whole picosecond

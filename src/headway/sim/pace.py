@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from headway.latency.base import LatencyModel, scaled
-from headway.sim.leap import NEVER
+from headway.types import NEVER
 
 
 class Pace:

@@ -23,10 +23,9 @@ from headway.errors import HeadwayError
 from headway.hashing import stable
 from headway.policies.prefix_index import PrefixIndex
 from headway.policies.registry import REPORTED
-from headway.sim.leap import NEVER
 from headway.sim.setup import RouterSetup
 from headway.sim.signals import Signals
-from headway.types import Path, Priority, Reject, Request
+from headway.types import NEVER, Path, Priority, Reject, Request
 from headway.views.instance import InstanceView
 
 SYNCED = ("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens")

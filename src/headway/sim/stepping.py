@@ -18,7 +18,7 @@ from headway.sim.batching import Batching
 from headway.sim.busy import BusyWindow
 from headway.sim.gap_log import ENTRY, take_back
 from headway.sim.job import Job
-from headway.sim.leap import NEVER, duration, steps_begun
+from headway.sim.leap import duration, steps_begun
 from headway.sim.link import Links
 from headway.sim.pace import Pace
 from headway.sim.polling import History
@@ -26,6 +26,7 @@ from headway.sim.ranked_cache import RankedCache
 from headway.sim.setup import EngineSetup
 from headway.sim.tier import Tier
 from headway.sim.tiers import Tiers
+from headway.types import NEVER
 from headway.views.instance import InstanceView
 
 

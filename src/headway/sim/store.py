@@ -16,7 +16,7 @@ from typing import Any
 
 from headway.errors import InvariantError
 from headway.sim.kv_cache import Stretch
-from headway.sim.leap import NEVER
+from headway.types import NEVER
 
 SPARE = 64  # entries of no use that the order may have, beside three for each that is of use
 

@@ -15,10 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.errors import HeadwayError
-from headway.types import Request
+from headway.types import NEVER, Request
 from headway.workload.sessions import Session, Turn
 
-NEVER: Final = 1 << 120
 FUTILE: Final = (
     10_000  # requests turned away at one instant, and so many a user, before we say that they always will be
 )

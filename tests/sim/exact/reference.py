@@ -16,8 +16,8 @@ from itertools import pairwise
 from headway import hashing
 from headway.latency.base import LatencyModel
 from headway.sim.setup import TierSetup
-from headway.types import Path, Request
-from headway.workload.traffic import NEVER, OpenLoop, Planned, Traffic
+from headway.types import NEVER, Path, Request
+from headway.workload.traffic import OpenLoop, Planned, Traffic
 from reference_schedulers import Fcfs, Fifo
 from reference_tiers import Load, Lower, Store, build
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from draw_sources import Draws, pick
 from headway import hashing
-from headway.types import Path
+from headway.types import NEVER, Path
 from headway.workload.sessions import Chain, Graph, Session, Turn
-from headway.workload.traffic import NEVER, Retry, Sessions, Source
+from headway.workload.traffic import Retry, Sessions, Source
 
 Json = dict[str, Any]
 ROOM = 1000  # turns, more than any source has
