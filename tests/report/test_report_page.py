@@ -16,7 +16,8 @@ from reported import HOSTILE, POLICIES, SCENARIO, Read, compared, counterfactual
 from conftest import Run
 from headway import simulate
 from headway.errors import HeadwayError
-from headway.report.page import SCRIPTS, report
+from headway.report.html import SCRIPTS
+from headway.report.page import report
 from headway.report.palette import COLOURS, GREY
 from headway.report.sections.headline import delta
 from headway.report.terminal import number, percent

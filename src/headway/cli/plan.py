@@ -41,7 +41,7 @@ def plan(
     workers: Annotated[int | None, Parameter(help="Processes to use; one a core if left out.")] = None,
     output: Annotated[
         Path | None,
-        Parameter(name=("--output", "-o"), help="Write the plan to this file: a page .html, charts .svg, or .json."),
+        Parameter(name=("--output", "-o"), help="Write the plan to this file: a page with charts .html, or .json."),
     ] = None,
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,

@@ -43,8 +43,9 @@ class Book:
 def figure(name: str, title: str, chart: Json) -> str:
     """A chart in its box, by a name of its own. Its data stands beside it and can end no script, whatever it holds."""
     data = msgspec.json.encode(clean(chart)).decode().replace("<", "\\u003c")
+    caption = f"<figcaption>{html.text(title)}</figcaption>" if title else ""
     return (
-        f'<figure><figcaption>{html.text(title)}</figcaption><div class="chart" id="{name}"></div>'
+        f'<figure>{caption}<div class="chart" id="{name}"></div>'
         f'<script type="application/json" data-chart="{name}">{data}</script></figure>'
     )
 

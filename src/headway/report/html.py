@@ -10,10 +10,13 @@ from hashlib import sha256
 from html import escape
 from importlib import resources
 from string import Template
+from typing import Final
 
 from headway.errors import HeadwayError
 from headway.report.labels import LONGEST, words
 from headway.results.store import clean
+
+SCRIPTS: Final = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js", "draw.js")
 
 
 class Markup(str):
@@ -22,17 +25,23 @@ class Markup(str):
     __slots__ = ()
 
 
-def page(title: str, parts: Iterable[str], scripts: Sequence[str] = ()) -> str:
-    """A whole page; `parts` are HTML already, the title is not. Of scripts these alone may run, each told by its
-    hash."""
+def page(title: str, parts: Iterable[str]) -> str:
+    """A whole page with the scripts that draw its charts, and their licences; `parts` are HTML already, the title is
+    not. No other script may run: the page names the hash of each."""
+    scripts = [_asset(name) for name in SCRIPTS]
+    licences = details("Licences of the scripts that draw the charts", f"<pre>{text(_asset('LICENSES.txt'))}</pre>")
     template = Template(resources.files("headway.report").joinpath("page.html").read_text(encoding="utf-8"))
     hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
     return template.substitute(
         title=escape(title),
-        body="\n".join(parts),
-        allowed=f"; script-src {hashes}" if scripts else "",
+        body="\n".join([*parts, f"<footer>{licences}</footer>"]),
+        allowed=f"; script-src {hashes}",
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
+
+
+def _asset(name: str) -> str:
+    return resources.files("headway.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def write(path: pathlib.Path, text: str, option: str = "--html") -> None:
@@ -47,18 +56,16 @@ def heading(title: str, *notes: str) -> str:
     return "\n".join((f"<h1>{escape(title)}</h1>", *(f"<p>{escape(note)}</p>" for note in notes)))
 
 
+def scriptless() -> str:
+    """What a page says where its charts cannot be drawn."""
+    return '<p class="scriptless">Charts need scripts, which are off here; every figure is in a table all the same.</p>'
+
+
 def section(title: str, *parts: str, note: str = "", name: str = "") -> str:
     """A part of a page; links find it by its name."""
     said = f"<p>{escape(note)}</p>" if note else ""
     begin = f'<section id="{escape(name)}">' if name else "<section>"
     return f"{begin}\n<h2>{escape(title)}</h2>\n{said}" + "\n".join(parts) + "\n</section>"
-
-
-def pair(*charts: tuple[str, str]) -> str:
-    """Charts beside each other, each with its title."""
-    return (
-        f'<div class="pair">{"".join(f"<div><h3>{escape(title)}</h3>{chart}</div>" for title, chart in charts)}</div>'
-    )
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:

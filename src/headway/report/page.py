@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +27,6 @@ from headway.report.sweeping import sweep_of
 from headway.results.result import Result
 
 Progress = Callable[[int, int], None]  # runs read so far, runs in all
-SCRIPTS: Final = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js", "draw.js")
 DEFAULT: Final = "report.html"
 # In reading order: the name of a part, what links call it, and what makes it; one that has nothing to show is empty.
 PARTS: Final[tuple[tuple[str, str, Callable[[Book], str]], ...]] = (
@@ -81,12 +79,7 @@ def page(cases: Cases, progress: Progress | None = None) -> str:
         made.insert(2, ("sweep", "Sweep", sweep(book, swept)))
     made = [part for part in made if part[2]]
     parts = [*opening(book, [part[:2] for part in made]), *(part[2] for part in made)]
-    return with_charts(f"{cases.name}: report", parts)
-
-
-def with_charts(title: str, parts: Sequence[str]) -> str:
-    """A page with the scripts that draw its charts, and their licences."""
-    return html.page(title, [*parts, _footer()], [_asset(name) for name in SCRIPTS])
+    return html.page(f"{cases.name}: report", parts)
 
 
 def drawn(cases: Cases) -> tuple[list[Case], str]:
@@ -98,14 +91,3 @@ def drawn(cases: Cases) -> tuple[list[Case], str]:
     kept = {cases.baseline, *others[: MOST - (cases.baseline is not None)]}
     note = f"Charts show {MOST} of {count:,} runs, the best and the baseline; tables have them all."
     return [case for case in cases.cases if case.label in kept], note
-
-
-def _asset(name: str) -> str:
-    return resources.files("headway.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _footer() -> str:
-    words = html.details(
-        "Licences of the scripts that draw the charts", f"<pre>{html.text(_asset('LICENSES.txt'))}</pre>"
-    )
-    return f"<footer>{words}</footer>"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from fractions import Fraction
-from html import escape
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,19 +14,18 @@ from headway.errors import HeadwayError
 from headway.experiment.plan import Judged, Plan
 from headway.experiment.plan_words import bound
 from headway.experiment.targets import Target
-from headway.report import html, svg
+from headway.report import html
+from headway.report.book import figure
+from headway.report.charts.base import brief
+from headway.report.charts.sweep import against_load
+from headway.report.palette import legend, palette
 from headway.report.plots import bar
 from headway.report.terminal import GAP, number, percent, table
 from headway.results import store
-from headway.types import Json
 
 WIDTH: Final = 9  # of a bar
 AXES: Final = {"rate": "requests/s", "users": "users", "speed": "speed", "load": "load"}
 DRAWN: Final = ("ttft", "tpot", "e2e")
-STYLE: Final = (
-    "<style>:root{--line:#dde1e7;--soft:#5a6472;--s1:#1f6fb8;--s2:#d1620b;--s3:#1d8a5f;--s4:#9a4fb5}"
-    "text{fill:var(--soft);font:11px system-ui,sans-serif}.grid{stroke:var(--line)}</style>"
-)
 
 
 def report(plan: Plan) -> RenderableType:
@@ -146,8 +143,11 @@ def _page(plan: Plan) -> str:
     title = f"{plan.scenario['name']}: {', '.join(target.written() for target in plan.targets)}"
     parts = [html.heading(title, plan.verdict, *plan.notes), html.facts(_facts(plan))]
     if plan.curve:
-        charts = [html.section(head, chart) for head, _, chart in _charts(plan)]
-        parts += [*charts, html.section("The curve", _points(plan), note="Means over the seeds.")]
+        parts += [
+            html.scriptless(),
+            *_charts(plan),
+            html.section("The curve", _points(plan), note="Means over the seeds."),
+        ]
     columns = [
         "replicas",
         AXES[plan.load.unit],
@@ -189,47 +189,29 @@ def _points(plan: Plan) -> str:
     return html.table(heads, rows)
 
 
-def _charts(plan: Plan) -> list[tuple[str, list[str], str]]:
-    """A chart of each latency that a target bounds, with its limit, and one of the goodput: title, lines, drawing."""
-    loads = [point["load"] for point in plan.curve]
+def _charts(plan: Plan) -> list[str]:
+    """A chart of each latency that a target bounds, with its limit, and one of the goodput."""
     bounded = [name for name in DRAWN if any(target.figure.startswith(f"{name}_p") for target in plan.targets)]
     found = []
     for name in bounded or ["ttft"]:
-        series = [(f"{name.upper()} {at}", _values(plan.curve, f"{name}_{at}")) for at in ("p50", "p99")]
-        limits = [
-            (target.figure, target.limit) for target in plan.targets if target.figure in (f"{name}_p50", f"{name}_p99")
-        ]
-        chart = svg.curve(series, loads, "ms", AXES[plan.load.unit], limits, _knee(plan.holds))
-        found.append((f"{name.upper()} against the load", [one for one, _ in series], chart))
-    rates = [("arrivals", _values(plan.curve, "arrivals_per_s")), ("goodput", _values(plan.curve, "goodput_per_s"))]
-    chart = svg.curve(rates, loads, "requests/s", AXES[plan.load.unit], [], _knee(plan.holds))
-    return [*found, ("Goodput against the load", [one for one, _ in rates], chart)]
+        lines = {f"{name.upper()} {at}": f"{name}_{at}" for at in ("p50", "p99")}
+        limits = [(target.figure, target.limit) for target in plan.targets if target.figure in lines.values()]
+        found.append(_chart(plan, name.upper(), lines, "ms", limits))
+    rates = {"arrivals": "arrivals_per_s", "goodput": "goodput_per_s"}
+    return [*found, _chart(plan, "Goodput", rates, "requests/s")]
 
 
-def _knee(holds: Fraction | None) -> float | None:
-    return None if holds is None else float(holds)
+def _chart(plan: Plan, name: str, lines: Mapping[str, str], unit: str, limits: Sequence[tuple[str, float]] = ()) -> str:
+    colours = palette(lines, None)
+    rows = [
+        {"figure": line, "at": brief(point["load"]), "value": brief(point[key])}
+        for line, key in lines.items()
+        for point in plan.curve
+        if point[key] is not None
+    ]
+    knee = None if plan.holds is None else float(plan.holds)
+    drawn = against_load(unit, AXES[plan.load.unit], rows, colours, limits, knee)
+    return html.section(f"{name} against the load", figure(f"{name.lower()}-chart", "", drawn), legend(colours))
 
 
-def _values(curve: Sequence[Json], name: str) -> list[float | None]:
-    return [point[name] for point in curve]
-
-
-def _drawing(plan: Plan) -> str:
-    """The charts below each other, in one SVG file."""
-    charts = _charts(plan) if plan.curve else []
-    step = svg.HEIGHT + 24
-    inner = []
-    for place, (head, names, chart) in enumerate(charts):
-        drawn, _, _ = chart.partition("<ul")  # this legend is for pages
-        told = "".join(
-            f'<tspan dx="12" style="fill:var(--s{n})">{escape(name)}</tspan>' for n, name in enumerate(names, 1)
-        )
-        drawn = drawn.replace(
-            "<svg ", f'<svg x="0" y="{place * step + 24}" width="{svg.WIDTH}" height="{svg.HEIGHT}" ', 1
-        )
-        inner.append(f'<text x="{svg.LEFT}" y="{place * step + 18}">{escape(head)}{told}</text>{drawn}')
-    box = f'viewBox="0 0 {svg.WIDTH} {max(step * len(charts), 1)}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {box}>{STYLE}{"".join(inner)}</svg>\n'
-
-
-WRITERS: Final[dict[str, Callable[[Plan], str]]] = {".html": _page, ".svg": _drawing, ".json": _json}
+WRITERS: Final[dict[str, Callable[[Plan], str]]] = {".html": _page, ".json": _json}

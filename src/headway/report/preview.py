@@ -9,12 +9,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headway.report import html, svg, trace
+from headway.report import html, trace
+from headway.report.book import figure, side_by_side
+from headway.report.charts.load import bins, lines
+from headway.report.palette import COLOURS, legend, palette
 from headway.report.plots import columns
-from headway.report.terminal import facts, number, percent, table
+from headway.report.terminal import facts, number, percent, table, time_text
 
 AS_IF = "Times of requests that wait for answers are as if answers came at once; in a run they come later."
-TENANTS = 7  # lines of a chart, beyond which the rest is one line
+TENANTS = len(COLOURS)  # lines of a chart, beyond which the rest is one line
 SPREAD = ("mean", "p50", "p90", "p99", "min", "max")
 SECONDS = ("mean", "p50", "p90", "p99", "max")
 
@@ -78,20 +81,22 @@ def _halved(rates: Sequence[float]) -> list[float]:
 
 def page(found: Found) -> str:
     """For a browser: one file."""
-    return html.page(_title(found), [html.heading(_title(found), *_notes(found)), *_sections(found)])
+    return html.page(_title(found), [html.heading(_title(found), *_notes(found)), html.scriptless(), *_sections(found)])
 
 
 def _sections(found: Found) -> Iterator[str]:
     if not found["requests"]:
         return
     yield html.facts(_figures(found))
-    rates = _series(found)
     if found["span_s"]:
-        yield html.section("Requests a second", svg.lines(rates, found["first_s"], found["span_s"], "requests/s"))
-    kinds = (("Prompt tokens", "prompt_tokens", 1), ("Output tokens", "output_tokens", 2))
-    charts = [(name, svg.bars(_bins(found[key]), "requests", colour)) for name, key, colour in kinds]
-    rows = [[name, *(number(found[key][at], 0) for at in SPREAD)] for name, key, _ in kinds]
-    yield html.section("Lengths", html.pair(*charts), html.table(["", *SPREAD], rows))
+        yield html.section("Requests a second", *_rates(found))
+    kinds = (("Prompt tokens", "prompt_tokens"), ("Output tokens", "output_tokens"))
+    charts = [
+        figure(key, name, bins(name, _bins(found[key]), "requests", colour))
+        for (name, key), colour in zip(kinds, COLOURS, strict=False)
+    ]
+    rows = [[name, *(number(found[key][at], 0) for at in SPREAD)] for name, key in kinds]
+    yield html.section("Lengths", side_by_side(charts), html.table(["", *SPREAD], rows), *_histograms(found, kinds))
     for label, key in trace.GROUPS:
         if len(found[key]) > 1:
             yield html.section(f"By {label}", _groups(found[key], label))
@@ -107,7 +112,7 @@ def _figures(found: Found) -> list[tuple[str, str]]:
     rows = [
         ("requests shown", number(found["requests"], 0)),
         ("requests a second", number(found["rate_per_s"], 2)),
-        ("from first to last", svg.time_text(found["span_s"])),
+        ("from first to last", time_text(found["span_s"])),
         ("prompt tokens on average", number(found["prompt_tokens"]["mean"], 0)),
         ("output tokens on average", number(found["output_tokens"]["mean"], 0)),
         ("of prompt tokens could be reused", percent(found["ideal_reuse"]["token_hit_ratio"])),
@@ -119,17 +124,33 @@ def _figures(found: Found) -> list[tuple[str, str]]:
     return rows
 
 
-def _series(found: Found) -> list[svg.Series]:
-    """A line for each tenant, the smaller ones together."""
+def _rates(found: Found) -> list[str]:
+    """The rate over time, a line for each tenant, the smaller ones together."""
     tenants = found["tenants"]
-    series = [(tenant["name"], tenant["rate_over_time_per_s"]) for tenant in tenants[:TENANTS]]
+    series = {tenant["name"]: tenant["rate_over_time_per_s"] for tenant in tenants[:TENANTS]}
     rest = [tenant["rate_over_time_per_s"] for tenant in tenants[TENANTS:]]
     if rest:
         together = [0.0] * max(map(len, rest))
         for rates in rest:
             together = [sofar + rate for sofar, rate in zip(together, rates, strict=True)]
-        series.append((f"{len(rest):,} more", together))
-    return series
+        series[f"{len(rest):,} more"] = together
+    start, span = found["first_s"], found["span_s"]
+    steps = {
+        name: [(start + span * place / len(rates), rate) for place, rate in enumerate([*rates, 0.0])]
+        for name, rates in series.items()
+    }
+    grey = list(series)[-1] if rest else None
+    colours = palette(series, grey)
+    chart = lines("requests/s", steps, (start, start + span), colours, None, "tenant")
+    peaks = html.table(["tenant", "peak/s"], [[name, number(max(rates), 2)] for name, rates in series.items()])
+    return [legend(colours), figure("rates", "", chart), html.details("The highest rates", peaks)]
+
+
+def _histograms(found: Found, kinds: Sequence[tuple[str, str]]) -> list[str]:
+    """The charts' figures as tables."""
+    tables = [[[size, number(count, 0)] for size, count in _bins(found[key])] for _, key in kinds]
+    heads = ["tokens", "requests"]
+    return [html.details(name, html.table(heads, rows)) for (name, _), rows in zip(kinds, tables, strict=True)]
 
 
 def _bins(lengths: Found) -> list[tuple[str, float]]:

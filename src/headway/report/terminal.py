@@ -22,6 +22,7 @@ GAP = "–"
 BEST: Final = "▸"
 MARKS: Final = {"template": "t", "control": "c"}
 MEANINGS: Final = {"template": "constants to search", "control": "shows one effect, not for use"}
+TIME_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"))
 GROUP: Final = 35  # columns that tenants or classes and FIGURES may take
 
 
@@ -34,6 +35,14 @@ def number(value: float | None, digits: int = 1) -> str:
 
 def percent(share: float | None) -> str:
     return GAP if share is None else f"{100 * share:.1f} %"
+
+
+def time_text(seconds: float) -> str:
+    """A time in the largest unit that makes it at least one."""
+    for size, unit in TIME_UNITS:
+        if abs(seconds) >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return "0 s" if not seconds else f"{seconds:.2g} s"
 
 
 def hours(seconds: float | None) -> str:

@@ -9,7 +9,6 @@ from headway.experiment.validate import RECORDED, SIMULATED, Validation
 from headway.report import html
 from headway.report.book import figure, side_by_side
 from headway.report.charts.distributions import cdf, curve
-from headway.report.page import with_charts
 from headway.report.palette import legend, palette
 from headway.report.sections.distributions import LONG, NAMES
 from headway.report.terminal import GAP, number, table
@@ -42,7 +41,7 @@ def page(found: Validation) -> str:
         html.section("Distributions", legend(colours), side_by_side(figures), note=NOTE),
         html.section("Errors", html.table(("", *HEADERS[2:]), _named_rows(found), short=True)),
     ]
-    return with_charts(_title(found), parts)
+    return html.page(_title(found), parts)
 
 
 def _title(found: Validation) -> str:

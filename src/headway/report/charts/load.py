@@ -13,7 +13,6 @@ from headway.types import Json
 ROW: Final = 17  # height of an instance
 CROWD: Final = 24  # instances from which on not every one has its name beside it
 LEAST: Final = 60
-LEVELS: Final = 9  # of a heat map
 
 Line = list[tuple[float, float]]  # from when on, in seconds, what value
 
@@ -59,9 +58,14 @@ def heat(
 
 
 def lines(
-    title: str, series: Mapping[str, Line], span: tuple[float, float], colours: Palette, base: str | None
+    title: str,
+    series: Mapping[str, Line],
+    span: tuple[float, float],
+    colours: Palette,
+    base: str | None,
+    whose: str = "policy",
 ) -> Json:
-    """A stepped line a policy."""
+    """A stepped line for each policy, or for each tenant."""
     size, unit = time_unit(span[1] - span[0])
     values = [
         {"policy": policy, "at": brief(at / size), "value": brief(value)}
@@ -70,7 +74,7 @@ def lines(
     ]
     across = axis("at", unit, scale={"domain": [brief(end / size) for end in span], "nice": False})
     up = axis("value", title)
-    hint = hints(("policy", "policy"), ("at", unit), ("value", title))
+    hint = hints(("policy", whose), ("at", unit), ("value", title))
     mark = {"type": "line", "interpolate": "step-after", "strokeWidth": 1.8, "clip": True}
     layers = [
         {
@@ -82,7 +86,7 @@ def lines(
             "encoding": {"x": across, "y": up, "tooltip": hint},
         },
     ]
-    return chart(f"{title} over time, by policy.", values, height=180, layer=layers)
+    return chart(f"{title} over time, by {whose}.", values, height=180, layer=layers)
 
 
 def events(rows: Sequence[Json], span: tuple[float, float], colours: Palette) -> Json:
@@ -112,5 +116,19 @@ def events(rows: Sequence[Json], span: tuple[float, float], colours: Palette) ->
             "tooltip": hints(
                 ("kind", "what"), ("policy", "policy"), ("at", unit), ("count", "count"), ("said", "more")
             ),
+        },
+    )
+
+
+def bins(title: str, counts: Sequence[tuple[str, float]], unit: str, colour: str) -> Json:
+    """A histogram: a bar for each bin, its label below."""
+    return chart(
+        f"{title}: {unit} by size.",
+        [{"bin": label, "value": value} for label, value in counts],
+        mark={"type": "bar", "color": colour},
+        encoding={
+            "x": {"field": "bin", "type": "ordinal", "title": None, "sort": None, "axis": {"labelOverlap": True}},
+            "y": axis("value", unit),
+            "tooltip": hints(("bin", "tokens"), ("value", unit)),
         },
     )

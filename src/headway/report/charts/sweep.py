@@ -63,3 +63,36 @@ def pareto(x: str, y: str, rows: Sequence[Json], colours: Palette) -> Json:
         },
     }
     return chart(f"{y} against {x}: a point a run, those that no other beats joined.", rows, layer=[front, points])
+
+
+def against_load(
+    unit: str,
+    load: str,
+    rows: Sequence[Json],
+    colours: Palette,
+    limits: Sequence[tuple[str, float]] = (),
+    knee: float | None = None,
+) -> Json:
+    """A line for each figure against the load. A row has `figure`, `at` and `value`. A limit is a broken line across,
+    the knee one upwards."""
+    across, up = axis("at", load), axis("value", unit)
+    scale = {"domain": list(colours), "range": list(colours.values())}
+    encoding = {
+        "x": across,
+        "y": up,
+        "color": {"field": "figure", "type": "nominal", "scale": scale, "legend": None},
+        "tooltip": hints(("figure", "figure"), ("at", load), ("value", unit)),
+    }
+    rule = {"type": "rule", "strokeDash": DASHES, "strokeWidth": 1.2, "style": "target"}
+    marks = [("y", name, limit) for name, limit in limits] + ([] if knee is None else [("x", load, knee)])
+    rules = [
+        {
+            "data": {"values": [{}]},
+            "mark": rule,
+            "encoding": {channel: {"datum": place}, "tooltip": {"value": f"{name}: {place:g}"}},
+        }
+        for channel, name, place in marks
+    ]
+    mark = {"type": "line", "strokeWidth": 2, "point": {"filled": True, "size": 45}}
+    layers = [{"mark": mark, "encoding": encoding}, *rules]
+    return chart(f"{', '.join(colours)} ({unit}) against {load}.", rows, layer=layers)

@@ -11,8 +11,7 @@ from headway.report.book import Book, side_by_side
 from headway.report.charts.decisions import contributions, histogram
 from headway.report.decided import WORST, Bad, Decided, Regrets
 from headway.report.digest import Digest
-from headway.report.svg import time_text
-from headway.report.terminal import GAP, number, percent
+from headway.report.terminal import GAP, number, percent, time_text
 from headway.results.percentiles import PS_PER_MS
 from headway.types import PS_PER_SECOND
 

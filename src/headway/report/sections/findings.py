@@ -8,7 +8,7 @@ from typing import Any, Final
 from headway.report import html
 from headway.report.book import Book
 from headway.report.digest import Digest
-from headway.report.svg import time_text
+from headway.report.terminal import time_text
 from headway.results.records import Finding
 from headway.types import PS_PER_SECOND
 

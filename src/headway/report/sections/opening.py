@@ -8,9 +8,9 @@ from typing import Any
 
 from headway import __version__
 from headway.config.units import duration_text
-from headway.report import html, svg
+from headway.report import html
 from headway.report.book import Book
-from headway.report.terminal import described, number
+from headway.report.terminal import described, number, time_text
 from headway.results.promises import KINDS, promises
 from headway.types import Json
 
@@ -20,12 +20,11 @@ ENDS = ("completed", "rejected", "timed_out", "failed", "in_flight")
 def opening(book: Book, parts: Iterable[tuple[str, str]]) -> list[str]:
     """The verdict, links to the parts that follow (name and title), and the scenario's card."""
     links = "".join(f'<a href="#{escape(name)}">{escape(title)}</a>' for name, title in parts)
-    off = "Charts need scripts, which are off here; every figure is in a table all the same."
     return [
         f"<h1>{escape(book.cases.name)}</h1>",
         f'<p class="verdict">{escape(book.cases.verdict)}</p>',
         f"<nav>{links}</nav>",
-        f'<p class="scriptless">{off}</p>',
+        html.scriptless(),
         html.section("Scenario", _card(book), _command(book), name="scenario"),
     ]
 
@@ -58,7 +57,7 @@ def _workload(scenario: Json, summary: Json, vary: Mapping[str, Any]) -> str:
         return said
     if "sessions" in summary:
         said += f" of {number(summary['sessions']['count'], 0)} sessions"
-    said += f" in {svg.time_text(summary['duration_s'])}"
+    said += f" in {time_text(summary['duration_s'])}"
     if not isinstance(rate, str | int | float):
         return said
     return f"{said}; sessions begin at {rate}" if "sessions" in summary else f"{said}, at {rate}"

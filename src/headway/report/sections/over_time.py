@@ -7,8 +7,7 @@ from headway.report.book import Book, side_by_side
 from headway.report.charts.load import Line, events, lines
 from headway.report.digest import Digest
 from headway.report.over_time import mean
-from headway.report.svg import time_text
-from headway.report.terminal import number
+from headway.report.terminal import number, time_text
 from headway.types import PS_PER_SECOND, Json
 
 
