@@ -19,7 +19,7 @@ from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.prompt import read_body
 from headway.gateway.serve import collect_seldom
-from headway.gateway.wire import Incoming
+from headway.http.wire import Incoming
 from load import share
 
 POLICIES = ("kv-aware", "lmetric")

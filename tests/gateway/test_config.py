@@ -8,7 +8,7 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 from headway.errors import HeadwayError
 from headway.gateway.config import Config
-from headway.gateway.engines.backend import Address
+from headway.http.address import Address
 
 ONE = {"backends": {"a": {"url": "http://127.0.0.1:9101"}}}
 

@@ -14,7 +14,7 @@ from fake_engine import Engine
 
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.keys import new_key
-from headway.gateway.tally import Tally
+from headway.http.answer_tally import AnswerTally
 
 FLOW = {"flow": {"name": "bands", "saturation": "concurrency", "max_inflight": 1}}
 
@@ -149,7 +149,7 @@ def test_what_is_heard_of_an_engine_that_has_left_is_not_of_the_next_in_its_plac
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_count_that_cannot_be_is_not_taken_for_one(stream):
-    tally = Tally(stream)
+    tally = AnswerTally(stream)
     tally.seen(b'data: {"usage": {"completion_tokens": ' + b"9" * 6000 + b"}}\n\n")
     assert tally.tokens < 10**12
 

@@ -52,13 +52,13 @@ def agent(
     import logging
 
     settings = etcd.settings()
-    from headway.gateway.engines.backend import Address
     from headway.gateway.membership.agent import Agent, Registration, advertised
     from headway.gateway.membership.agent_engine import Engine
     from headway.gateway.membership.agent_readings import WINDOW_S, Meter
     from headway.gateway.membership.etcd import Etcd
     from headway.gateway.membership.node import check_id
     from headway.gateway.settings import seconds
+    from headway.http.address import Address
 
     _check_key(engine_key_env)
     near = Address(engine, "--engine")

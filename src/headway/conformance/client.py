@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway.gateway.engines.backend import Address
+from headway.http.address import Address
 
 CONTENT: Final = re.compile(rb'"(?:content|text)": ?"[^"]')
 WAIT_S: Final = 30.0

@@ -23,7 +23,7 @@ from headway.conformance.checks import FAILED, PASSED, Bench, Finding, run_check
 from headway.conformance.client import Router, wait_until_up
 from headway.conformance.engines import Engines
 from headway.errors import HeadwayError
-from headway.gateway.engines.backend import Address
+from headway.http.address import Address
 from headway.types import Json
 
 ENGINES: Final = 3

@@ -10,7 +10,7 @@ from headway.sim.job import Job
 
 if TYPE_CHECKING:
     from headway.emulator.replica import Replica
-    from headway.gateway.wire import Client, Incoming
+    from headway.http.wire import ClientConnection, Incoming
 
 STREAM: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"
@@ -38,7 +38,9 @@ class Flight:
         "streams",
     )
 
-    def __init__(self, replica: Replica, client: Client, incoming: Incoming, asked: Asked, job: Job, id: str) -> None:
+    def __init__(
+        self, replica: Replica, client: ClientConnection, incoming: Incoming, asked: Asked, job: Job, id: str
+    ) -> None:
         self.replica, self.client, self.incoming, self.asked, self.job = replica, client, incoming, asked, job
         before, kind = ANSWERS[asked.kind]
         self.id = before + id

@@ -12,7 +12,7 @@ from headway.errors import HeadwayError
 if TYPE_CHECKING:
     from headway.emulator.host import Host
     from headway.emulator.replica import Replica
-    from headway.gateway.wire import Client, Incoming
+    from headway.http.wire import ClientConnection, Incoming
 
 GET, POST = b"GET", b"POST"
 
@@ -30,7 +30,7 @@ class Paths:
             b"/replicas": (GET, self.replicas),
         }
 
-    def answer(self, replica: Replica, client: Client, incoming: Incoming, path: bytes) -> None:
+    def answer(self, replica: Replica, client: ClientConnection, incoming: Incoming, path: bytes) -> None:
         if path == b"/faults":
             self.faults(replica, client, incoming)
             return
@@ -45,7 +45,7 @@ class Paths:
         else:
             found[1](replica, client, incoming)
 
-    def models(self, replica: Replica, client: Client, incoming: Incoming) -> None:
+    def models(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
         data: list[Any] = [
             {
                 "id": name,
@@ -61,21 +61,21 @@ class Paths:
         ]
         self._say(replica, client, incoming, {"object": "list", "data": data})
 
-    def health(self, replica: Replica, client: Client, incoming: Incoming) -> None:
+    def health(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
         status = 503 if replica.fault.mode == "unhealthy" else 200
         replica.say(client, incoming, status, b"")
 
-    def version(self, replica: Replica, client: Client, incoming: Incoming) -> None:
+    def version(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
         from headway.emulator.replica import VERSION
 
         self._say(replica, client, incoming, {"version": VERSION})
 
-    def metrics(self, replica: Replica, client: Client, incoming: Incoming) -> None:
+    def metrics(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
         replica.room.catch_up()
         page = replica.figures.page().encode()
         replica.say(client, incoming, 200, page, kind="text/plain; version=0.0.4; charset=utf-8")
 
-    def reset(self, replica: Replica, client: Client, incoming: Incoming) -> None:
+    def reset(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
         """Empties the prefix cache, unless requests hold some of it."""
         if not replica.room.forget(replica.index):
             replica.refuse(client, incoming, 503, "requests hold blocks of the cache; it stays as it is")
@@ -84,10 +84,10 @@ class Paths:
             replica.publisher.cleared()
         replica.say(client, incoming, 200, b"")
 
-    def replicas(self, replica: Replica, client: Client, incoming: Incoming) -> None:
+    def replicas(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
         self._say(replica, client, incoming, {"replicas": [self.host.describe(one) for one in self.host.replicas]})
 
-    def faults(self, replica: Replica, client: Client, incoming: Incoming) -> None:
+    def faults(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
         """GET tells what is wrong with whom; POST makes it so, for the replica that is asked or another by its name."""
         if incoming.method == POST:
             try:
@@ -105,5 +105,5 @@ class Paths:
             return
         self._say(replica, client, incoming, {"faults": {one.name: one.fault.mode for one in self.host.replicas}})
 
-    def _say(self, replica: Replica, client: Client, incoming: Incoming, document: Any) -> None:
+    def _say(self, replica: Replica, client: ClientConnection, incoming: Incoming, document: Any) -> None:
         replica.say(client, incoming, 200, msgspec.json.encode(document))

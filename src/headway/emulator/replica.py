@@ -20,8 +20,8 @@ from headway.emulator.figures import Figures
 from headway.emulator.flight import Flight
 from headway.emulator.kv_publisher import KvPublisher
 from headway.errors import HeadwayError
-from headway.gateway.answers import head_of
-from headway.gateway.wire import Client, Incoming, Limits
+from headway.http.replies import head_of
+from headway.http.wire import ClientConnection, Incoming, Limits
 from headway.sim.job import Job
 from headway.types import Request
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Replica:
-    """What `Client` knows as its app."""
+    """The host of its clients' connections."""
 
     def __init__(self, host: Host, index: int, reader: Reader, models: tuple[str, ...]) -> None:
         self.host, self.room, self.index, self.reader, self.models = host, host.room, index, reader, models
@@ -49,8 +49,8 @@ class Replica:
         self.name, self.model = self.instance.view.id, models[0]
         self.figures = Figures(self.instance, self.model, host.setup.block_tokens, host.setup.prefix_caching)
         self.limits = Limits()
-        self.keyring, self.held_bytes = None, 0  # `Client` looks at them; all may ask
-        self.clients: dict[Client, None] = {}
+        self.held_bytes = 0  # of clients' bodies
+        self.clients: dict[ClientConnection, None] = {}
         self.draining = False
         self.fault, self.left = WELL, 0  # what is wrong, and how many requests or tokens are left until or of it
         self.heal: asyncio.TimerHandle | None = None
@@ -64,11 +64,17 @@ class Replica:
     def seconds(self) -> float:
         return self.loop.time()
 
+    def check_sender(self, named: dict[bytes, bytes]) -> None:
+        """Everybody may ask."""
+
+    def count_refusal(self, status: int) -> None:
+        self.figures.refused(status)
+
     def created(self) -> int:
         return int(time.time())
 
     async def start(self, address: str, port: int) -> None:
-        self.server = await self.loop.create_server(lambda: Client(self), address, port, backlog=4096)
+        self.server = await self.loop.create_server(lambda: ClientConnection(self), address, port, backlog=4096)
         if not self.server.sockets:  # the loop skips addresses that it gets no socket for
             self.server.close()
             raise OSError(EMFILE, os.strerror(EMFILE))
@@ -99,7 +105,7 @@ class Replica:
 
     # --- a request ---------------------------------------------------------------------------------------------------
 
-    def begin(self, client: Client, incoming: Incoming) -> None:
+    def begin(self, client: ClientConnection, incoming: Incoming) -> None:
         path = incoming.target.partition(b"?")[0]
         kind = ASKED.get(path)
         if kind is None or incoming.method != b"POST":
@@ -121,7 +127,7 @@ class Replica:
             return
         self._fly(client, incoming, asked, number)
 
-    def _fly(self, client: Client, incoming: Incoming, asked: Asked, number: int) -> None:
+    def _fly(self, client: ClientConnection, incoming: Incoming, asked: Asked, number: int) -> None:
         content, params = asked.content, asked.body.kv_transfer_params or {}
         request = Request(
             number,
@@ -142,7 +148,7 @@ class Replica:
             handed = self.host.index_of(params.get("remote_engine_id"))
         flight.enqueued_ps = self.room.submit(self.index, job, flight, asked.priority, handed)
 
-    def _fail(self, client: Client, incoming: Incoming) -> None:
+    def _fail(self, client: ClientConnection, incoming: Incoming) -> None:
         mode = self.fault.mode
         if self.fault.requests is not None:
             self.left -= 1
@@ -277,7 +283,7 @@ class Replica:
 
     # --- answers of its own ------------------------------------------------------------------------------------------
 
-    def refuse(self, client: Client, incoming: Incoming, status: int, why: str) -> None:
+    def refuse(self, client: ClientConnection, incoming: Incoming, status: int, why: str) -> None:
         """In vLLM's words."""
         kind = TYPES.get(status, "InternalServerError")
         body = msgspec.json.encode({"error": {"message": why, "type": kind, "param": None, "code": status}})
@@ -285,7 +291,7 @@ class Replica:
 
     def say(
         self,
-        client: Client,
+        client: ClientConnection,
         incoming: Incoming,
         status: int,
         body: bytes,

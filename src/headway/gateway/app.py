@@ -41,7 +41,7 @@ from headway.gateway.signals.event_listener import Listener
 from headway.gateway.signals.signals import Signals
 from headway.gateway.tape import Tape
 from headway.gateway.tokens import Tokens
-from headway.gateway.wire import Client, Incoming
+from headway.http.wire import ClientConnection, Incoming
 from headway.types import NEVER
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class App:
         if self.listener is not None:
             self.components.append(self.listener)
         self.on_end: list[Callable[[Exchange, int, str, str], None]] = []  # hear of each exchange that has ended
-        self.clients: dict[Client, None] = {}
+        self.clients: dict[ClientConnection, None] = {}
         self.held_bytes = 0  # of their bodies
         self.waiting: dict[int, Exchange] = {}  # exchanges that the plane holds back, by request
         self.tasks: set[asyncio.Task[None]] = set()
@@ -167,7 +167,7 @@ class App:
         await self.run()
         shared = True if config.worker is not None else None
         return await self.loop.create_server(
-            lambda: Client(self), config.host, config.port, backlog=BACKLOG, reuse_port=shared
+            lambda: ClientConnection(self), config.host, config.port, backlog=BACKLOG, reuse_port=shared
         )
 
     async def run(self) -> None:
@@ -198,7 +198,7 @@ class App:
 
     # --- a request ---------------------------------------------------------------------------------------------------
 
-    def begin(self, client: Client, incoming: Incoming) -> None:
+    def begin(self, client: ClientConnection, incoming: Incoming) -> None:
         """A request that is routed has an exchange from now on; anything else is answered at once."""
         path = incoming.target
         if (query := path.find(b"?")) >= 0:
@@ -259,6 +259,15 @@ class App:
         except Exception:  # a task that ends so would tell nobody
             log.exception("a request could not be begun")
             exchange.fail()
+
+    def check_sender(self, named: dict[bytes, bytes]) -> tuple[int, str] | None:
+        keyring = self.keyring
+        if keyring is None or keyring.owner(named.get(b"authorization", b"")) is not None:
+            return None
+        return UNKNOWN.status, UNKNOWN.why
+
+    def count_refusal(self, status: int) -> None:
+        self.figures.refused(status)
 
     def _owner(self, incoming: Incoming) -> Key | Refusal:
         assert self.keyring is not None

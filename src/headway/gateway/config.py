@@ -32,7 +32,7 @@ from headway.gateway.shadow.candidate import CandidateSpec, read_shadows
 from headway.gateway.signals.event_listener import EventSettings
 from headway.gateway.signals.signals import SignalSettings
 from headway.gateway.tokens import TokenSettings
-from headway.gateway.wire import Limits
+from headway.http.wire import Limits
 from headway.scenario.references import absolute
 from headway.types import Json
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headway.control.flight import Flight, Queued, TimedOut
-from headway.gateway.answers import error_body, error_event, head_of
-from headway.gateway.tally import Tally
-from headway.gateway.upstream import Upstream, connect
+from headway.http.answer_tally import AnswerTally
+from headway.http.replies import error_body, error_event, head_of
+from headway.http.upstream import Upstream, connect
 from headway.types import Reject, Request
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headway.gateway.handover.handover import Handing
     from headway.gateway.keys import Key
     from headway.gateway.plane import Answer
-    from headway.gateway.wire import Client, Fields, Incoming
+    from headway.http.wire import ClientConnection, Fields, Incoming
 
 # Of one connection, not of the message.
 HOP: Final = frozenset(
@@ -70,13 +70,19 @@ class Exchange:
     )
 
     def __init__(
-        self, app: App, client: Client, incoming: Incoming, request: Request, stream: bool, key: Key | None = None
+        self,
+        app: App,
+        client: ClientConnection,
+        incoming: Incoming,
+        request: Request,
+        stream: bool,
+        key: Key | None = None,
     ) -> None:
         self.app, self.client, self.incoming, self.request = app, client, incoming, request
         self.key = key
         self.body = incoming.body  # what goes to the engine
         self.marks: list[bytes] = []  # fields more for the head of the answer
-        self.tally = Tally(stream)
+        self.tally = AnswerTally(stream)
         self.flight: Flight | None = None
         self.handing: Handing | None = None  # where another engine computes the prompt
         self.backend: Backend | None = None
@@ -149,7 +155,8 @@ class Exchange:
         self.upstream = upstream
         self.since, self.patience = self.app.seconds(), self.app.timeouts.first_byte_s
         asker = self if self.handing is None else self.handing.asker
-        upstream.send(asker, [self.head(upstream.backend, self.body), self.body])
+        assert self.backend is not None
+        upstream.send(asker, [self.head(self.backend, self.body), self.body])
         if self.client.paused:
             self.hold()
 
@@ -293,7 +300,7 @@ class Exchange:
         self.again = False
         if self.handing is not None:
             self.handing.drop()
-        self.tally = Tally(self.tally.stream)
+        self.tally = AnswerTally(self.tally.stream)
         self.app.figures.retried(why)
         self.flight = None
         self.decided(self.app.plane.resend(self.app.now_ps(), self.request.id, prefill))

@@ -14,7 +14,7 @@ from headway.types import Path, Request
 if TYPE_CHECKING:
     from headway.gateway.app import App
     from headway.gateway.keys import Key
-    from headway.gateway.wire import Incoming
+    from headway.http.wire import Incoming
 
 TENANT, CLASS, DEADLINE = b"x-headway-tenant", b"x-headway-class", b"x-headway-deadline"
 LONGEST: Final = 200  # signs of a name

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from headway.gateway.answers import error_body, head_of
 from headway.gateway.keys import UNKNOWN
 from headway.gateway.observing.openapi import data_plane
+from headway.http.replies import error_body, head_of
 
 if TYPE_CHECKING:
     from headway.gateway.app import App
-    from headway.gateway.wire import Client, Incoming
+    from headway.http.wire import ClientConnection, Incoming
 
 ROUTED: Final = {b"/v1/chat/completions": "chat", b"/v1/completions": "completion", b"/v1/embeddings": "embedding"}
 LOCAL: Final = (b"/v1/models", b"/health", b"/openapi.json")
@@ -22,7 +22,7 @@ class Local:
     def __init__(self, app: App) -> None:
         self.app = app
 
-    def answer(self, client: Client, incoming: Incoming, path: bytes) -> None:
+    def answer(self, client: ClientConnection, incoming: Incoming, path: bytes) -> None:
         """To a request that is not routed."""
         if path in ROUTED:
             self.say(client, incoming, 405, "this is asked by POST")
@@ -39,7 +39,7 @@ class Local:
         else:
             self.send(client, incoming, 200, msgspec.json.encode({"object": "list", "data": self.models()}))
 
-    def say(self, client: Client, incoming: Incoming, status: int, why: str, retry_after: int = 1) -> None:
+    def say(self, client: ClientConnection, incoming: Incoming, status: int, why: str, retry_after: int = 1) -> None:
         self.app.figures.refused(status)
         fields = (("retry-after", str(retry_after)),) if status in (429, 503) else ()
         if status == 405:
@@ -56,7 +56,12 @@ class Local:
         return keyring is not None and keyring.owner(incoming.named.get(b"authorization", b"")) is None
 
     def send(
-        self, client: Client, incoming: Incoming, status: int, body: bytes, fields: tuple[tuple[str, str], ...] = ()
+        self,
+        client: ClientConnection,
+        incoming: Incoming,
+        status: int,
+        body: bytes,
+        fields: tuple[tuple[str, str], ...] = (),
     ) -> None:
         head = head_of(status, len(body), fields, close=not incoming.keep_alive)
         client.transport.writelines([head] if incoming.method == b"HEAD" else [head, body])

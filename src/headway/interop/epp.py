@@ -18,7 +18,7 @@ from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.exchange import Exchange
 from headway.gateway.local import Local
-from headway.gateway.wire import Client, Incoming
+from headway.http.wire import ClientConnection, Incoming
 from headway.interop.epp_stream import Pick, Stream
 from headway.interop.ext_proc import (
     HEALTH,
@@ -44,7 +44,12 @@ class Immediate(Local):
     """What a picker answers by itself goes through the inference gateway."""
 
     def send(
-        self, client: Client, incoming: Incoming, status: int, body: bytes, fields: tuple[tuple[str, str], ...] = ()
+        self,
+        client: ClientConnection,
+        incoming: Incoming,
+        status: int,
+        body: bytes,
+        fields: tuple[tuple[str, str], ...] = (),
     ) -> None:
         call: Any = client
         call.answer(status, body, fields)

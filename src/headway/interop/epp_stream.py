@@ -11,9 +11,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from headway.gateway.answers import error_body
 from headway.gateway.exchange import Exchange
-from headway.gateway.wire import Fields, Incoming
+from headway.http.replies import error_body
+from headway.http.wire import Fields, Incoming
 from headway.interop.ext_proc import BUFFERED, FULL_DUPLEX, OVERWRITE, ProcessingResponse
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from headway.errors import HeadwayError
-from headway.gateway.engines.backend import Address
+from headway.http.address import Address
 from headway.load.conversations import Conversations
 from headway.load.text import Texts
 from headway.types import Request

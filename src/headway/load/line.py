@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 
 import httptools
 
-from headway.gateway.engines.backend import Address
-from headway.gateway.upstream import MOST_FREE
+from headway.http.address import Address
+from headway.http.upstream import MOST_FREE
 
 # To the end of its line: an event counts once, also where it says its content twice, by an old and a new name.
 CONTENT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)": ?"[^"][^\n]*')

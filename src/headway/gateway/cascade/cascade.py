@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from headway.gateway.cascade.chains import Chain
     from headway.gateway.keys import Key
     from headway.gateway.prompt import Body
-    from headway.gateway.upstream import Upstream
-    from headway.gateway.wire import Client, Fields, Incoming
+    from headway.http.upstream import Upstream
+    from headway.http.wire import ClientConnection, Fields, Incoming
     from headway.types import Request
 
 MARK: Final = b"x-headway-cascade: "
@@ -53,7 +53,7 @@ class Cascade(Exchange):
     def __init__(
         self,
         app: App,
-        client: Client,
+        client: ClientConnection,
         incoming: Incoming,
         request: Request,
         body: Body,

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.gateway.engines.backend import Address
+from headway.http.address import Address
 from headway.types import Json
 
 Many = Annotated[int, Meta(ge=1, le=10**9)]

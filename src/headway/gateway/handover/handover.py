@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from headway.gateway.engines.backend import Backend
     from headway.gateway.exchange import Exchange
     from headway.gateway.kvd.client import KvdClient
-    from headway.gateway.upstream import Asker, Upstream
-    from headway.gateway.wire import Fields
+    from headway.http.upstream import Asker, Upstream
+    from headway.http.wire import Fields
 
 REQUEST_ID: Final = b"x-request-id"
 TAKEN: Final = (REQUEST_ID, b"accept-encoding")  # of a client's head: each hand-over has an id, and is read

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 
-from headway.gateway.upstream import connect
+from headway.http.upstream import connect
 
 if TYPE_CHECKING:
     from headway.gateway.app import App
     from headway.gateway.engines.backend import Backend
-    from headway.gateway.upstream import Upstream
-    from headway.gateway.wire import Fields
+    from headway.http.upstream import Upstream
+    from headway.http.wire import Fields
 
 FRAMING: Final = (b"content-length", b"transfer-encoding")
 ANSWER_BYTES: Final = 16 * 1024 * 1024

@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from headway.errors import HeadwayError
-from headway.gateway.engines.backend import Address
 from headway.gateway.membership.agent_engine import Engine
 from headway.gateway.membership.agent_readings import Meter
 from headway.gateway.membership.etcd import Etcd, EtcdError, LeaseLost
 from headway.gateway.membership.node import Node
+from headway.http.address import Address
 
 HEARTBEATS: Final = 3  # a lease lasts for so many
 ENDING: Final = "its agent ends"

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from headway.errors import HeadwayError
-from headway.gateway.answers import error_body
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.observing import metrics
 from headway.gateway.observing.openapi import admin_api
 from headway.gateway.observing.policy_api import Handler, PolicyApi, Wrong
 from headway.gateway.observing.status import backend_status, figures_of, source_of, status
+from headway.http.replies import error_body
 
 if TYPE_CHECKING:
     from aiohttp.web import Request, Response, StreamResponse

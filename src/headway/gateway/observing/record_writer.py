@@ -18,7 +18,7 @@ import msgspec
 from headway.errors import HeadwayError, InvariantError
 from headway.gateway.deciding.policy_plane import StepTimes
 from headway.gateway.observing.chapter import UNTOLD, ChapterDocument, Ended, Engine, LogDocument, Taken
-from headway.gateway.tally import CACHED, PROMPT
+from headway.http.answer_tally import CACHED, PROMPT
 from headway.results.decision_log import DecisionLog
 from headway.results.recorder import COLUMNS, COMPLETED, NAMED, USUAL_CLASS, Recorder, RunFacts
 from headway.results.records import Prompt

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headway.errors import HeadwayError
 from headway.gateway.observing.decisions import Decisions, policy_name
-from headway.gateway.tally import PROMPT
+from headway.http.answer_tally import PROMPT
 
 if TYPE_CHECKING:
     from headway.gateway.app import App

@@ -22,7 +22,7 @@ MOST_PAIRS: Final = 500
 SHARE: Final = 0.9  # of the quantile that is compared
 
 
-class Tally:
+class SideTally:
     """Requests of one side that have ended in some stretch of time."""
 
     __slots__ = ("counts", "ended", "errors", "first", "missed", "sum_ps")
@@ -42,7 +42,7 @@ class Tally:
             at = bucket(ttft_ps)
             self.counts[at] = self.counts.get(at, 0) + 1
 
-    def join(self, other: Tally) -> None:
+    def join(self, other: SideTally) -> None:
         for name in ("ended", "errors", "missed", "first", "sum_ps"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for at, count in other.counts.items():
@@ -68,18 +68,18 @@ class Tally:
 class Trial:
     def __init__(self, slo_ps: int | None) -> None:
         self.slo_ps = slo_ps
-        self.total = {side: Tally() for side in SIDES}
+        self.total = {side: SideTally() for side in SIDES}
         # How far TTFT and error rate are apart; None of the former where one side has had no first token.
         self.pairs: deque[tuple[float | None, float]] = deque(maxlen=MOST_PAIRS)
-        self._seconds: deque[tuple[int, dict[str, Tally]]] = deque(maxlen=WINDOW_S)
-        self._pair = {side: Tally() for side in SIDES}
+        self._seconds: deque[tuple[int, dict[str, SideTally]]] = deque(maxlen=WINDOW_S)
+        self._pair = {side: SideTally() for side in SIDES}
 
     def ended(self, side: str, now_ps: int, ttft_ps: int, error: bool) -> None:
         missed = error or (self.slo_ps is not None and ttft_ps > self.slo_ps)
         number = now_ps // PS_PER_SECOND
         if not self._seconds or self._seconds[-1][0] != number:
             self._close()
-            self._seconds.append((number, {one: Tally() for one in SIDES}))
+            self._seconds.append((number, {one: SideTally() for one in SIDES}))
         self._seconds[-1][1][side].add(ttft_ps, error, missed)
         self.total[side].add(ttft_ps, error, missed)
 
@@ -95,10 +95,10 @@ class Trial:
         errors = canary.errors / canary.ended - live.errors / live.ended
         ours, theirs = canary.mean_s, live.mean_s
         self.pairs.append((None if ours is None or theirs is None else ours - theirs, errors))
-        self._pair = {side: Tally() for side in SIDES}
+        self._pair = {side: SideTally() for side in SIDES}
 
-    def recent(self, now_ps: int) -> dict[str, Tally]:
-        found = {side: Tally() for side in SIDES}
+    def recent(self, now_ps: int) -> dict[str, SideTally]:
+        found = {side: SideTally() for side in SIDES}
         for number, tallies in self._seconds:
             if number > now_ps // PS_PER_SECOND - WINDOW_S:
                 for side, tally in tallies.items():
@@ -136,7 +136,7 @@ class Trial:
             "others"
         )
 
-    def _slower(self, rule: Json, live: Tally, canary: Tally, waiting: dict[str, list[int]]) -> str | None:
+    def _slower(self, rule: Json, live: SideTally, canary: SideTally, waiting: dict[str, list[int]]) -> str | None:
         limit_ps = round(live.quantile_ps() * (1 + rule["worse_by"]))
         late = sum(age > limit_ps for age in waiting["canary"])
         of = canary.first + late

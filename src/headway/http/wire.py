@@ -7,16 +7,12 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import httptools
 from msgspec import Struct
 
-from headway.gateway.answers import error_body, head_of
-from headway.gateway.keys import UNKNOWN
-
-if TYPE_CHECKING:
-    from headway.gateway.keys import Keyring
+from headway.http.replies import error_body, head_of
 
 Fields = list[tuple[bytes, bytes]]
 PIPELINED: Final = 4  # requests that may wait on one connection; then it is not read
@@ -68,34 +64,29 @@ class Answering(Protocol):
     def go_on(self) -> None: ...
 
 
-class Refusals(Protocol):
-    def refused(self, status: int) -> None: ...
-
-
 class Host(Protocol):
     """Whom a client's requests are for, and what it says of clients."""
 
     limits: Limits
-    clients: dict[Client, None]
+    clients: dict[ClientConnection, None]
     held_bytes: int  # of their bodies
     draining: bool
 
     @property
-    def keyring(self) -> Keyring | None: ...
-
-    @property
-    def figures(self) -> Refusals: ...
-
-    @property
     def seconds(self) -> Callable[[], float]: ...
 
-    def begin(self, client: Client, incoming: Incoming) -> None:
+    def begin(self, client: ClientConnection, incoming: Incoming) -> None:
         """Answer it, or give the client an `exchange` that will."""
 
+    def check_sender(self, named: dict[bytes, bytes]) -> tuple[int, str] | None:
+        """Return the status and reason of a refusal if the sender of this head may not send requests."""
 
-class Client(asyncio.Protocol):
+    def count_refusal(self, status: int) -> None:
+        """Count an answer that the connection itself gave."""
+
+
+class ClientConnection(asyncio.Protocol):
     __slots__ = (
-        "app",
         "asked",
         "beginning",
         "body",
@@ -104,6 +95,7 @@ class Client(asyncio.Protocol):
         "fields",
         "head_bytes",
         "held",
+        "host",
         "loose",
         "named",
         "parser",
@@ -118,8 +110,8 @@ class Client(asyncio.Protocol):
         "waiting",
     )
 
-    def __init__(self, app: Host) -> None:
-        self.app = app
+    def __init__(self, host: Host) -> None:
+        self.host = host
         self.exchange: Answering | None = None
         self.waiting: deque[Incoming] = deque()
         self.parser: Any = httptools.HttpRequestParser(self)
@@ -143,21 +135,21 @@ class Client(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        transport.set_write_buffer_limits(high=self.app.limits.unsent_bytes)
+        transport.set_write_buffer_limits(high=self.host.limits.unsent_bytes)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.since = self.app.seconds()
+        self.since = self.host.seconds()
         self.stage = "head"
-        full = len(self.app.clients) >= self.app.limits.connections
-        self.app.clients[self] = None
+        full = len(self.host.clients) >= self.host.limits.connections
+        self.host.clients[self] = None
         if full:
             self.refuse(503, "the gateway has too many connections", linger=False)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.app.clients.pop(self, None)
+        self.host.clients.pop(self, None)
         self.waiting.clear()
-        self.app.held_bytes -= self.held
+        self.host.held_bytes -= self.held
         self.held = self.asked = 0
         self.parser = None  # which knows this object
         if self.exchange is not None:
@@ -167,7 +159,7 @@ class Client(asyncio.Protocol):
         if self.closing or self.refusal is not None:
             return
         if self.stage == "idle":
-            self.stage, self.since = "head", self.app.seconds()
+            self.stage, self.since = "head", self.host.seconds()
         if self.stage == "head":
             self.head_bytes += len(data)
         else:
@@ -183,11 +175,11 @@ class Client(asyncio.Protocol):
         except httptools.HttpParserError:
             self.refuse(400, "the request is no HTTP/1.1")
         if self.stage == "head":
-            if self.head_bytes > self.app.limits.head_bytes:
+            if self.head_bytes > self.host.limits.head_bytes:
                 self.refuse(431, "the head of the request is too long")
-            elif len(self.fields) > self.app.limits.fields:
+            elif len(self.fields) > self.host.limits.fields:
                 self.refuse(431, MANY_FIELDS)
-        elif self.stage == "body" and self.loose > self.app.limits.head_bytes:
+        elif self.stage == "body" and self.loose > self.host.limits.head_bytes:
             self.refuse(431, "the framing of the request's body is too long")
 
     def eof_received(self) -> bool:
@@ -213,11 +205,11 @@ class Client(asyncio.Protocol):
         if self.exchange is not None or self.waiting:
             self.refusal = (status, why)
             return
-        self.closing, self.since = True, self.app.seconds()
+        self.closing, self.since = True, self.host.seconds()
         body = error_body(status, why)
         fields = (("retry-after", "1"),) if status == 503 else ()
         self.transport.writelines([head_of(status, len(body), fields, close=True), body])
-        self.app.figures.refused(status)
+        self.host.count_refusal(status)
         if linger and self.stage != "idle" and self.transport.can_write_eof():
             self.transport.write_eof()
             asyncio.get_running_loop().call_later(LINGER_S, self.transport.close)
@@ -236,8 +228,8 @@ class Client(asyncio.Protocol):
         self.fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        app, fields = self.app, self.fields
-        limits = app.limits
+        host, fields = self.host, self.fields
+        limits = host.limits
         if len(fields) > limits.fields:
             raise Refused(431, MANY_FIELDS)
         if self.head_bytes > limits.head_bytes and sum(len(a) + len(b) for a, b in fields) > limits.head_bytes:
@@ -251,35 +243,30 @@ class Client(asyncio.Protocol):
             raise Refused(413, f"a body has at most {limits.body_bytes:,} bytes")
         if b"expect" in named and named[b"expect"].lower() == b"100-continue" and self.exchange is None:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self.stage, self.since, self.head_bytes, self.loose = "body", app.seconds(), 0, 0
+        self.stage, self.since, self.head_bytes, self.loose = "body", host.seconds(), 0, 0
 
     def on_body(self, data: bytes) -> None:
-        app, size = self.app, len(data)
+        host, size = self.host, len(data)
         self.body.append(data)
         self.loose = 0
         before = self.head_bytes
         self.head_bytes += size
         self.held += size
-        app.held_bytes += size
-        if self.head_bytes > app.limits.body_bytes:
-            raise Refused(413, f"a body has at most {app.limits.body_bytes:,} bytes")
-        if app.held_bytes > app.limits.held_bytes:
+        host.held_bytes += size
+        if self.head_bytes > host.limits.body_bytes:
+            raise Refused(413, f"a body has at most {host.limits.body_bytes:,} bytes")
+        if host.held_bytes > host.limits.held_bytes:
             raise Refused(503, "the gateway holds as many bytes of requests as it may")
-        if before <= STRANGERS < self.head_bytes and self._is_stranger():
-            raise Refused(UNKNOWN.status, UNKNOWN.why)
-
-    def _is_stranger(self) -> bool:
-        """Who may not ask fills no memory either."""
-        keyring = self.app.keyring
-        if keyring is None:
-            return False
-        return keyring.owner(self.named.get(b"authorization", b"")) is None
+        if before <= STRANGERS < self.head_bytes:  # who may not ask fills no memory either
+            refusal = host.check_sender(self.named)
+            if refusal is not None:
+                raise Refused(*refusal)
 
     def on_message_complete(self) -> None:
         parser = self.parser
         body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
         self.body, self.head_bytes, self.stage = [], 0, "idle"
-        self.since = self.app.seconds()
+        self.since = self.host.seconds()
         incoming = Incoming(
             parser.get_method(),
             self.target,
@@ -298,13 +285,13 @@ class Client(asyncio.Protocol):
 
     def done(self, keep: bool) -> None:
         """A request has its answer."""
-        app = self.app
+        host = self.host
         self.exchange = None
-        self.since = app.seconds()
+        self.since = host.seconds()
         self.held -= self.asked
-        app.held_bytes -= self.asked
+        host.held_bytes -= self.asked
         self.asked = 0
-        if not keep or self.closing or app.draining:
+        if not keep or self.closing or host.draining:
             self.closing = True
             self.transport.close()
         elif self.waiting:
@@ -325,7 +312,7 @@ class Client(asyncio.Protocol):
             if len(waiting) == PIPELINED - 1:
                 self.transport.resume_reading()
             try:
-                self.app.begin(self, incoming)
+                self.host.begin(self, incoming)
             except Exception:  # of a policy, say: its client is told, and the others are served
                 log.exception("a request could not be begun")
                 self.fail()
@@ -341,7 +328,7 @@ class Client(asyncio.Protocol):
 
     def overdue(self, now: float) -> None:
         """Called now and then: what has been waited for too long ends."""
-        limits = self.app.limits
+        limits = self.host.limits
         if (self.paused or self.closing) and self._stalls(now):
             self.transport.abort()
             return
@@ -362,7 +349,7 @@ class Client(asyncio.Protocol):
         left = self.transport.get_write_buffer_size()
         if self.stuck is None or left < self.stuck[0]:
             self.stuck = (left, now)
-        return now - self.stuck[1] > self.app.limits.unread_s
+        return now - self.stuck[1] > self.host.limits.unread_s
 
 
 class Refused(Exception):

@@ -16,7 +16,7 @@ TOLD: Final = b'"completion_tokens"'
 TAIL: Final = 4096  # bytes at the end of an answer in which its usage stands
 
 
-class Tally:
+class AnswerTally:
     __slots__ = ("_read", "_tokens", "events", "first", "stream", "tail")
 
     def __init__(self, stream: bool) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
-from headway.gateway.tally import Tally
+from headway.http.answer_tally import AnswerTally
 
 TEXT = b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\n\n'
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":%d,"total_tokens":9}}\n\n'
@@ -24,14 +24,14 @@ DONE = b"data: [DONE]\n\n"
     ],
 )
 def test_the_engines_own_count_of_a_stream_is_found_in_whatever_piece_it_came(pieces, tokens):
-    tally = Tally(True)
+    tally = AnswerTally(True)
     for piece in pieces:
         tally.seen(piece)
     assert tally.tokens == tokens
 
 
 def test_the_end_of_an_answer_in_many_pieces_is_read():
-    tally = Tally(False)
+    tally = AnswerTally(False)
     body = b'{"choices":[{"message":{"content":"' + b"x" * 9000 + b'"}}],"usage":{"completion_tokens": 12}}'
     for at in range(0, len(body), 100):
         tally.seen(body[at : at + 100])

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import httptools
 
-from headway.gateway.tally import EVENT, TOLD, Tally
+from headway.http.answer_tally import EVENT, TOLD, AnswerTally
 
 if TYPE_CHECKING:
-    from headway.gateway.engines.backend import Backend
-    from headway.gateway.wire import Fields
+    from headway.http.address import Address
+    from headway.http.wire import Fields
 
 LONGEST_HEAD: Final = 64 * 1024
 MOST_FREE: Final = 256  # connections kept open to one engine
 LAST: Final = b"0\r\n\r\n"  # chunk
 NO_HTTP: Final = "an answer that is no HTTP"
+
+
+class Server(Protocol):
+    """A server that connections are kept to."""
+
+    @property
+    def address(self) -> Address: ...
+
+    @property
+    def free(self) -> deque[Upstream]: ...
+
+    opened: int  # connections, free or not
 
 
 class Asker(Protocol):
@@ -36,10 +49,9 @@ class Asker(Protocol):
 
 
 class Upstream(asyncio.Protocol):
-    """Serves one exchange at a time and goes back to its backend."""
+    """Serves one exchange at a time and goes back to its server."""
 
     __slots__ = (
-        "backend",
         "complete",
         "exchange",
         "fields",
@@ -49,17 +61,18 @@ class Upstream(asyncio.Protocol):
         "keep",
         "more",
         "parser",
+        "server",
         "tally",
         "transport",
         "write",
     )
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
+    def __init__(self, server: Server) -> None:
+        self.server = server
         self.exchange: Asker | None = None
         self.transport: Any = None
         self.parser: Any = httptools.HttpResponseParser(self)
-        self.tally = Tally(True)
+        self.tally = AnswerTally(True)
         self.reset()
 
     def reset(self) -> None:
@@ -82,7 +95,7 @@ class Upstream(asyncio.Protocol):
         self.exchange = exchange
         self.transport.writelines(data)
 
-    def pass_on(self, write: Callable[[bytes], None], tally: Tally) -> None:
+    def pass_on(self, write: Callable[[bytes], None], tally: AnswerTally) -> None:
         """Of what is left of a stream whose first content has come, its asker hears nothing but the end. Two calls less
         for each piece are a twentieth of what a stream costs."""
         self.write, self.tally = write, tally
@@ -104,7 +117,7 @@ class Upstream(asyncio.Protocol):
             return
         write(data)
         tally = self.tally
-        tally.events += data.count(EVENT)  # as `Tally.seen` does
+        tally.events += data.count(EVENT)  # as `AnswerTally.seen` does
         if data.find(TOLD) >= 0:
             tally.tail = data
         self.heard = True
@@ -141,11 +154,11 @@ class Upstream(asyncio.Protocol):
 
     def _done(self) -> None:
         exchange, self.exchange = self.exchange, None
-        if self.keep and len(self.backend.free) < MOST_FREE:
+        if self.keep and len(self.server.free) < MOST_FREE:
             self.reset()
             if not self.transport.is_reading():  # its last client was slow
                 self.transport.resume_reading()
-            self.backend.free.append(self)
+            self.server.free.append(self)
         else:
             self.close()
         if exchange is not None:
@@ -158,9 +171,9 @@ class Upstream(asyncio.Protocol):
             exchange.broken(self, why)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.backend.opened -= 1
-        if self in self.backend.free:
-            self.backend.free.remove(self)
+        self.server.opened -= 1
+        if self in self.server.free:
+            self.server.free.remove(self)
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             if self.headed and exchange.until_close and error is None:
@@ -218,17 +231,17 @@ def end_of_head(data: bytes) -> int:
         start = end
 
 
-async def connect(loop: asyncio.AbstractEventLoop, backend: Backend, seconds: float) -> Upstream:
-    address = backend.address
-    backend.opened += 1
+async def connect(loop: asyncio.AbstractEventLoop, server: Server, seconds: float) -> Upstream:
+    address = server.address
+    server.opened += 1
     try:
         _, upstream = await asyncio.wait_for(
             loop.create_connection(
-                lambda: Upstream(backend), address.host, address.port, ssl=True if address.tls else None
+                lambda: Upstream(server), address.host, address.port, ssl=True if address.tls else None
             ),
             seconds,
         )
     except BaseException:
-        backend.opened -= 1
+        server.opened -= 1
         raise
     return upstream

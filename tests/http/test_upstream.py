@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headway.gateway.upstream import Upstream
+from headway.http.upstream import Upstream
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -96,7 +96,7 @@ def test_an_answer_comes_as_it_was_sent_wherever_it_is_cut(
         assert ("answered" in asker.told) == (at == len(stream))
     assert b"".join(asker.pieces) == stream[len(HEAD) :]
     assert asker.told == ["headed 200", "answered"]
-    assert upstream.backend.free == [upstream]
+    assert upstream.server.free == [upstream]
 
 
 @given(bodies, st.lists(heads, min_size=8, max_size=8), cuts, st.integers(0, 400))

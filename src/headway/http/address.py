@@ -1,0 +1,30 @@
+"""Addresses of HTTP servers, read from URLs."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from headway.errors import HeadwayError
+
+
+class Address:
+    """The parts of a URL such as http://10.0.0.7:8000. Request targets are appended to its path."""
+
+    __slots__ = ("base", "host", "host_line", "port", "tls", "url")
+
+    def __init__(self, url: str, where: str) -> None:
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise HeadwayError(f"{where}: expected a URL such as http://10.0.0.7:8000, got {url!r}.") from None
+        plain = url.isascii() and url.isprintable() and " " not in url
+        if parts.scheme not in ("http", "https") or not parts.hostname or not plain or parts.username is not None:
+            raise HeadwayError(f"{where}: expected a URL such as http://10.0.0.7:8000, got {url!r}.")
+        self.url = url.rstrip("/")
+        self.tls = parts.scheme == "https"
+        self.host = parts.hostname
+        self.port = port or (443 if self.tls else 80)
+        self.base = parts.path.rstrip("/").encode()
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        self.host_line = f"host: {shown}:{self.port}".encode()
