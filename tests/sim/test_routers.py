@@ -17,12 +17,11 @@ from headway.policies.registry import REPORTED, Entry
 from headway.results.recorder import COLUMNS, TIMED_OUT
 from headway.sim.clock import Simulation
 from headway.sim.polling import Polling
-from headway.sim.routers import SYNCED
 from headway.sim.setup import ClusterSetup, EngineSetup, RouterSetup
 from headway.types import ADMIT, Delay, Path, Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.events import Finished, FirstToken, Routed
-from headway.views.instance import InstanceView
+from headway.views.instance import SHARED, InstanceView
 from headway.workload.traffic import OpenLoop, Planned
 from searching import search, sized
 
@@ -206,7 +205,7 @@ def nothing_is_left(simulation: Simulation) -> None:
     assert routers is not None
     for router, (plane, views) in enumerate(zip(routers.planes, routers.views, strict=True)):
         assert not plane.flights and not plane.put_off and not any(routers.waiting)
-        for name in SYNCED:
+        for name in SHARED:
             assert [getattr(view, name) for view in views] == routers.foreign[name][router]
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from headway.evolve.suite import Suite
 from headway.policies.code import language as lang
+from headway.views.instance import SIGNALS
 
 ROLES: Final = {
     "admission": "decides whether a request is let in",
@@ -16,26 +17,12 @@ ROLES: Final = {
     "scaling": "says how many replicas a pool is to have",
 }
 MEANINGS: Final = {
+    **{f"instance.{name}": signal.hint for name, signal in SIGNALS.items() if signal.hint},
     "request.shared_prefix_tokens": "of the prompt, shared with others",
     "request.max_tokens": "None where the client did not say",
     "request.turn": "its place in the conversation",
     "request.session": "None without one",
     "request.arrival": "seconds",
-    "instance.index": "its place, from 0",
-    "instance.kv_blocks": "of its cache",
-    "instance.inflight": "requests sent there that have not ended",
-    "instance.inflight_tokens": "their prompt tokens",
-    "instance.pending_prefill_tokens": "uncached prompt tokens still to be computed",
-    "instance.decode_tokens": "prompt tokens of those that generate",
-    "instance.routed_since_report": "requests sent since it last reported",
-    "instance.queued": "waiting there, as last reported",
-    "instance.running": "in its batch, as last reported",
-    "instance.effective_load": "queued + running + routed_since_report",
-    "instance.kv_utilization": "0 to 1, as last reported",
-    "instance.hit_rate": "of its cache, as last reported",
-    "instance.recent_ttft": "seconds, None where nothing was seen",
-    "instance.recent_tpot": "seconds, None where nothing was seen",
-    "instance.estimated_wait": "seconds of prefill pending there",
     "cluster.now": "seconds",
     "cluster.instances": "all candidates",
     "cluster.totals": "of all instances",

@@ -7,7 +7,7 @@ from pathlib import Path
 from headway.errors import HeadwayError
 from headway.experiment.counterfactual import Progress, counterfactuals
 from headway.experiment.run import finished, prepare
-from headway.results.decisions import Decision
+from headway.results.decisions import RECORDED_BY_KIND, Decision
 from headway.results.records import Counterfactual
 from headway.results.result import Result
 from headway.scenario.scenario import Scenario
@@ -111,11 +111,7 @@ def _candidate(one: Decision, place: int, tried: list[Counterfactual], ids: dict
     return {
         "id": ids.get(index, str(index)),
         "chosen": index in (one.target, one.prefill),
-        "inflight": one.inflight[place],
-        "queued": one.queued[place],
-        "running": one.running[place],
-        "pending_prefill_tokens": one.pending_prefill_tokens[place],
-        "kv_used": one.kv_used[place] if one.kv_used else None,
+        **{name: values[place] if (values := getattr(one, name)) else None for name in RECORDED_BY_KIND},
         "believed_tokens": one.believed_tokens[place],
         "estimated_ttft_ms": None if one.estimated_ttft_ps[place] < 0 else _ms(one.estimated_ttft_ps[place]),
         "scores": {name: row[place] for name, row in one.scores.items()},

@@ -18,20 +18,7 @@ from headway.gateway.deciding.policy_plane import Counts as Counts
 from headway.gateway.deciding.policy_plane import Decided as Decided
 from headway.gateway.deciding.policy_plane import PolicyPlane, Tape
 from headway.types import SERVING, Json, Path, Priority, Reject, Request
-from headway.views.instance import InstanceView
-
-COUNTED: Final = ("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens")
-STATIC: Final = ("model", "pool", "role", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")
-REPORTED: Final = (
-    "queued",
-    "running",
-    "kv_used",
-    "kv_blocks",
-    "hit_rate",
-    "busy",
-    "watts",
-    "adapters",
-)
+from headway.views.instance import MEAN_IF_MISSING, REPORTED_LIVE, SHARED, STATIC, InstanceView
 
 NOTHING: Final[Mapping[str, float]] = {}
 
@@ -140,11 +127,10 @@ class Plane(PolicyPlane):
         if self.tape is not None:
             self.tape(now_ps, "join", (place, member))
         view = self.views[place]
-        view.id = member["id"]
-        view.serves = tuple(member["serves"])
         for name in STATIC:
             if name in member:
                 setattr(view, name, member[name])
+        view.serves = tuple(member["serves"])
         self.roles[place] = view.role
         if view.role == "prefill" and not self.pairs:
             return self._follow(now_ps, self.policies, self.former, "")
@@ -208,7 +194,7 @@ class Plane(PolicyPlane):
         if self.tape is not None:
             self.tape(now_ps, "report", (place, dict(signals)))
         view = self.views[place]
-        for name in REPORTED:
+        for name in REPORTED_LIVE:
             if name in signals:
                 setattr(view, name, signals[name])
         if "queued" in signals or "running" in signals:
@@ -224,7 +210,7 @@ class Plane(PolicyPlane):
         view = self.views[place]
         self.reporting[place] = False
         view.observed_at, view.routed_since_report, view.adapters = None, 0, ()
-        for name in ("busy", "watts", "hit_rate"):
+        for name in MEAN_IF_MISSING:
             setattr(view, name, neutral.get(name, 0.0))
         self._count(view)
 
@@ -281,13 +267,13 @@ class Plane(PolicyPlane):
 
     @staticmethod
     def _add(view: InstanceView, counts: Counts, sign: int) -> None:
-        for name, count in zip(COUNTED, counts, strict=True):
+        for name, count in zip(SHARED, counts, strict=True):
             setattr(view, name, getattr(view, name) + sign * count)
 
     def own(self, place: int) -> Counts:
         """What this gateway itself has under way there."""
         view = self.views[place]
-        found = [getattr(view, name) for name in COUNTED]
+        found = [getattr(view, name) for name in SHARED]
         for counts in self.peers.values():
             found = [have - theirs for have, theirs in zip(found, counts.get(place, (0, 0, 0, 0)), strict=True)]
         return found[0], found[1], found[2], found[3]

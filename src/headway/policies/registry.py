@@ -20,6 +20,7 @@ import msgspec
 from headway.config.wording import cut, expected, one_line, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies.policy_files import FROM_FILE, load_class
+from headway.views.instance import REPORTED as REPORTED
 
 T = TypeVar("T", bound=type)
 
@@ -50,18 +51,6 @@ ARGUMENTS = {
 }
 OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}
 
-REPORTED = (
-    "queued",
-    "running",
-    "adapters",
-    "kv_used",
-    "hit_rate",
-    "tier_used",
-    "offload_rate",
-    "reload_rate",
-    "busy",
-    "watts",
-)
 EVERYTHING = ("all",)  # of the exact signals
 
 # What a policy is in a comparison. A `policy` is worth choosing and runs unless the caller names others. An `extra`

@@ -6,16 +6,17 @@ from array import array
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from math import isnan, nan
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from headway.policies.belief import LRU_BLOCKS
 from headway.policies.context import Context
 from headway.policies.prefix_index import PrefixIndex
-from headway.results.decisions import Decision, Decisions, Verdict
+from headway.results.decisions import RECORDED, Decision, Decisions, Verdict
 from headway.results.table import Table
 from headway.types import PS_PER_SECOND, Delay, Json, Priority, Reject, Request, Route, Scorecard
 from headway.views.cluster import ClusterView
-from headway.views.instance import InstanceView
+from headway.views.instance import SIGNALS, InstanceView
 
 ENDS = ("arrival_ps", "first_token_ps", "finished_ps", "outcome", "cached_tokens", "predicted_tokens", "loaded_from")
 Candidates = tuple[int, ...]
@@ -34,9 +35,7 @@ class DecisionLog:
         self.reason, self.reasons = array("i"), Words[str]()
         self.candidates, self.sets = array("i"), Words[Candidates]()
         self.first = array("q")  # where those of its candidates begin
-        self.counts = array("i")  # of a decision: inflight, queued and running in turn, then kv_used where it is told
-        self.tokens = array("q")  # of a decision: inflight_tokens and pending_prefill_tokens in turn
-        self.kv_used = False
+        self.seen: dict[str, array[int]] = {}  # of each candidate, by signal
         self.believed = array("i")  # blocks of the router's index
         self.prompt_tokens = array("q")
         self.views: Sequence[InstanceView] = ()
@@ -55,6 +54,11 @@ class DecisionLog:
         self.requests = requests
         return Decisions(self, self.verdicts)
 
+    def watch(self, signals: Iterable[str]) -> None:
+        """The signals of candidates that decisions are written down with."""
+        for name in signals:
+            self.seen.setdefault(name, array("q" if SIGNALS[name].kind == "tokens" else "i"))
+
     def take(
         self,
         request: int,
@@ -65,12 +69,11 @@ class DecisionLog:
         priority: float,
         reason: str,
         candidates: int,
-        counts: list[int],
-        tokens: list[int],
+        seen: list[list[int]],
         believed: list[int],
         prompt_tokens: int,
     ) -> None:
-        """A decision; `candidates` by the number of their set. `score` has to follow."""
+        """A decision; `candidates` by the number of their set, `seen` as in `watch`. `score` has to follow."""
         self.request.append(request)
         self.at_ps.append(at_ps)
         self.router.append(router)
@@ -80,8 +83,8 @@ class DecisionLog:
         self.reason.append(self.reasons.number(reason))
         self.candidates.append(candidates)
         self.first.append(len(self.believed))
-        self.counts.fromlist(counts)
-        self.tokens.fromlist(tokens)
+        for column, values in zip(self.seen.values(), seen, strict=True):
+            column.fromlist(values)
         self.believed.fromlist(believed)
         self.prompt_tokens.append(prompt_tokens)
 
@@ -116,8 +119,8 @@ class DecisionLog:
     def __getitem__(self, place: int, /) -> Decision:
         candidates = self.sets.words[self.candidates[place]]
         count, first = len(candidates), self.first[place]
-        inflight, queued, running, *used = _rows(self.counts, first, count, 3 + self.kv_used)
-        inflight_tokens, pending = _rows(self.tokens, first, count, 2)
+        seen = {name: list(column[first : first + count]) for name, column in self.seen.items()}
+        counts = seen["running"], seen["pending_prefill_tokens"], seen["inflight_tokens"]
         tokens, size = self.prompt_tokens[place], self.block_tokens
         believed = [min(tokens, blocks * size) for blocks in self.believed[first : first + count]]
         views = [self.views[index] for index in candidates]
@@ -134,18 +137,19 @@ class DecisionLog:
             reason=self.reasons.words[self.reason[place]],
             priority=self.priority[place],
             candidates=list(candidates),
-            inflight=inflight,
-            pending_prefill_tokens=pending,
-            queued=queued,
-            running=running,
-            kv_used=used[0] if used else [],
             believed_tokens=believed,
-            estimated_ttft_ps=list(map(estimate, views, uncached, running, pending, inflight_tokens)),
+            estimated_ttft_ps=list(map(estimate, views, uncached, *counts)),
             scores=scores,
             totals=totals,
             lowest_wins=bool(self.lowest_wins[place]),
+            **self._recorded(seen),
             **self._end(self.request[place]),
         )
+
+    @staticmethod
+    def _recorded(seen: dict[str, list[int]]) -> Json:
+        """Fields of a decision; empty where the run does not maintain the signal."""
+        return {name: seen.get(name, []) for name in RECORDED}
 
     def _end(self, row: int) -> Json:
         """What came of a request, once that is known."""
@@ -179,12 +183,6 @@ def _estimate(idle: str, view: InstanceView, tokens: int, decodes: int, pending:
     if view.role == idle:
         return -1
     return round(view.estimate(tokens, decodes, pending, inflight_tokens) * PS_PER_SECOND)
-
-
-def _rows(column: array[int], first: int, count: int, rows: int) -> list[list[int]]:
-    """What a column of the candidates has of one decision, one row after the other."""
-    at = first * rows
-    return [list(column[at + row * count : at + (row + 1) * count]) for row in range(rows)]
 
 
 class Words(Generic[Word]):
@@ -221,7 +219,9 @@ class RouterJournal:
         self.own = not context.indexes
         self.index = PrefixIndex(len(views), LRU_BLOCKS, context.block_tokens) if self.own else context.indexes[0]
         self.log.views, self.log.block_tokens = views, self.index.block_tokens
-        self.log.kv_used = "kv_used" in reported
+        names = recorded(reported)
+        self.log.watch(names)
+        self.getters = [attrgetter(name) for name in names]
 
     def refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
         if isinstance(verdict, Reject):
@@ -251,7 +251,7 @@ class RouterJournal:
             priority.score if route.priority is None else route.priority,
             route.reason,
             self.number,
-            *seen(instances, log.kv_used),
+            [list(map(getter, instances)) for getter in self.getters],
             found if self.candidates == self.everybody else [found[index] for index in self.candidates],
             request.prompt_tokens,
         )
@@ -262,13 +262,8 @@ class RouterJournal:
                 self.index.touch(prefill, request.path)
 
 
-def seen(instances: Sequence[InstanceView], kv_used: bool) -> tuple[list[int], list[int]]:
-    """What the candidates showed when a decision was taken: `counts` and `tokens` of the log."""
-    counts = [view.inflight for view in instances]
-    counts += [view.queued for view in instances]
-    counts += [view.running for view in instances]
-    if kv_used:
-        counts += [view.kv_used for view in instances]
-    tokens = [view.inflight_tokens for view in instances]
-    tokens += [view.pending_prefill_tokens for view in instances]
-    return counts, tokens
+def recorded(reported: Collection[str]) -> list[str]:
+    """The signals that a run writes down with its decisions: of those that are recorded the ones that it maintains, and
+    what the estimates need."""
+    signals = [SIGNALS[name] for name in (*RECORDED, "inflight_tokens")]
+    return [one.name for one in signals if one.freshness == "exact" or one.always or one.name in reported]

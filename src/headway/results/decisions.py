@@ -14,8 +14,10 @@ import msgspec
 from msgspec import Struct
 
 from headway.results.table import library
+from headway.views.instance import SIGNALS
+from headway.views.signals import UNITS
 
-# What a data frame has of a decision, and of each candidate.
+# What a data frame has of a decision.
 WHOLE: Final = (
     "request",
     "at_ps",
@@ -26,15 +28,6 @@ WHOLE: Final = (
     "tier",
     "ttft_ps",
     "e2e_ps",
-)
-EACH: Final = (
-    "inflight",
-    "pending_prefill_tokens",
-    "queued",
-    "running",
-    "kv_used",
-    "believed_tokens",
-    "estimated_ttft_ps",
 )
 
 
@@ -64,7 +57,7 @@ class Decision(Struct, frozen=True):
     pending_prefill_tokens: list[int]
     queued: list[int]
     running: list[int]
-    kv_used: list[int]  # empty where no policy of the run reads it
+    kv_used: list[int]  # empty if no policy of the run declares it
     # What it believed: prompt tokens cached there, and the time to first token that the latency model gives, which is
     # -1 of an instance that could not compute the prompt: one that generates only or, where the chosen one of those was
     # left to compute it itself, one for prompts alone.
@@ -104,6 +97,12 @@ class Decision(Struct, frozen=True):
         else:
             found = [(float(one), place) for place, one in enumerate(self.estimated_ttft_ps) if one >= 0]
         return [self.candidates[place] for _, place in sorted(found)[:count]]
+
+
+# Signals that a decision records of each candidate, and what a data frame has of each.
+RECORDED: Final = tuple(name for name in Decision.__struct_fields__ if name in SIGNALS)
+RECORDED_BY_KIND: Final = sorted(RECORDED, key=lambda name: list(UNITS).index(SIGNALS[name].kind))  # requests first
+EACH: Final = (*RECORDED, "believed_tokens", "estimated_ttft_ps")
 
 
 class Rows(Protocol):

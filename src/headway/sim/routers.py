@@ -22,13 +22,10 @@ from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
 from headway.hashing import stable
 from headway.policies.prefix_index import PrefixIndex
-from headway.policies.registry import REPORTED
 from headway.sim.setup import RouterSetup
 from headway.sim.signals import Signals
 from headway.types import NEVER, Path, Priority, Reject, Request
-from headway.views.instance import InstanceView
-
-SYNCED = ("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens")
+from headway.views.instance import REPORTED, SHARED, InstanceView
 
 
 def streams(rng: Callable[[str], Random], router: int) -> Callable[[str], Random]:
@@ -60,7 +57,7 @@ class Routers:
         self.reported = ("observed_at", *[name for name in REPORTED if hasattr(self.board[0], name)])
         self.told: list[int | None] = [-1] * len(planes)  # the report that each has copied
         # What the others had counted by the last exchange: by name, router and instance.
-        self.foreign: dict[str, list[list[int]]] = {name: [[0] * len(views) for views in self.views] for name in SYNCED}
+        self.foreign: dict[str, list[list[int]]] = {name: [[0] * len(views) for views in self.views] for name in SHARED}
         self.changed: dict[int, None] = {}  # instances of which any of them has counted anything since
         self.touches: list[tuple[int, int, Path]] = []  # router, instance and prompt, since then
         self.sync_at = NEVER if setup.sync is None else setup.sync

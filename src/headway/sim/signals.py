@@ -25,7 +25,7 @@ from headway.sim.polling import History, Polling
 from headway.sim.ticks import Ticks
 from headway.sim.tiers import Tiers
 from headway.types import PS_PER_SECOND
-from headway.views.instance import InstanceView
+from headway.views.instance import REPORTED, SIGNALS, InstanceView
 
 BUSY_WINDOW = 5 * PS_PER_SECOND
 WATTS_WINDOW = 30 * PS_PER_SECOND
@@ -44,9 +44,10 @@ class Signals:
         self.kv = "kv_used" in wanted
         self.power = "busy" in wanted or "watts" in wanted
         self.hits = "hit_rate" in wanted
+        maintained = {*wanted, *(("busy", "watts") if self.power else ())}
+        self.unwanted = [name for name in REPORTED if name not in maintained and not SIGNALS[name].always]
         self.tiers: list[tuple[Tiers, int]] = []  # those of which somebody wants to know, and whose they are
-        self.unwanted = [name for name in TIER_SIGNALS if name not in wanted]
-        if len(self.unwanted) < len(TIER_SIGNALS):
+        if any(name in wanted for name in TIER_SIGNALS):
             self.tiers = [(one.tiers, index) for index, one in enumerate(instances) if one.tiers is not None]
         for tiers, _ in self.tiers:
             tiers.down, tiers.up = Flow(), Flow()
@@ -63,8 +64,7 @@ class Signals:
             self.strip(instance.view)
 
     def strip(self, view: InstanceView) -> None:
-        kept = {"kv_used": self.kv, "busy": self.power, "watts": self.power, "hit_rate": self.hits}
-        view.hide(*(name for name, wanted in kept.items() if not wanted), *self.unwanted)
+        view.hide(*self.unwanted)
 
     def hear(self, kv_events: KvEvents) -> None:
         self.kv_events = kv_events

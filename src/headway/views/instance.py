@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
-from typing import Any, ClassVar, Final, NoReturn, Protocol
+from typing import Annotated, Any, ClassVar, Final, NoReturn, Protocol
 
 from headway.errors import HeadwayError, UndeclaredSignal
+from headway.views.signals import NOT_AVAILABLE, Signal, derived, exact, reported, static, table
 
 
 class Estimator(Protocol):
@@ -32,119 +34,244 @@ class Recent(Protocol):
 
 
 NO_TIERS: Final[Mapping[str, int]] = {}
+SETTINGS_OR_PAGE: Final = "the engine's settings, or its metrics page"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class InstanceView:
-    """One instance as the router sees it. Long-lived and plain: whoever owns the truth writes the values before a
-    policy looks, so a view leads nowhere but to itself, to an estimator of step times and to the router's own past. A
-    signal that no policy of the run declares is hidden, so that a value nobody keeps true is told and never served."""
+    """One instance as the router sees it. Each annotated field is a signal: its freshness, kind, meaning and sources.
+
+    A view is long-lived and plain: the owner of the truth writes the values before a policy reads them, so a view leads
+    only to an estimator of step times and to the router's own past. Reading a signal that no policy of the run declares
+    raises an error, since the run does not maintain its value.
+    """
 
     hidden: ClassVar[tuple[str, ...]] = ()
-    __slots__ = (
-        "_estimator",
-        "_recent",
-        "adapter_slots",
-        "adapters",
-        "busy",
-        "capacity",
-        "completed",
-        "decode_tokens",
-        "hit_rate",
-        "id",
-        "index",
-        "inflight",
-        "inflight_tokens",
-        "kv_blocks",
-        "kv_used",
-        "max_batch_size",
-        "max_batch_tokens",
-        "max_queue",
-        "model",
-        "observed_at",
-        "offload_rate",
-        "output_tokens",
-        "pending_prefill_tokens",
-        "pool",
-        "queued",
-        "reload_rate",
-        "role",
-        "routed",
-        "routed_since_report",
-        "running",
-        "serves",
-        "state",
-        "tier_blocks",
-        "tier_used",
-        "watts",
-    )
 
-    def __init__(
-        self,
-        index: int,
-        id: str,
-        *,
-        model: str = "",
-        pool: str = "default",
-        kv_blocks: int = 1,
-        max_batch_size: int = 256,
-        max_batch_tokens: int = 2048,
-        max_queue: int = 256,
-        capacity: float = 1.0,
-        adapter_slots: int | None = None,
-        serves: tuple[str, ...] = (),
-        tier_blocks: Mapping[str, int] = NO_TIERS,
-    ) -> None:
-        # identity
-        self.index = index
-        self.id = id
-        self.pool = pool
-        self.model = model
-        self.serves = serves  # names of models it answers to; empty where requests are not told apart by model
-        self.role = "both"
-        self.state = "ready"
-        # exact: counted by this router itself
-        self.inflight = 0  # requests routed here and not yet ended, each once
-        self.inflight_tokens = 0  # their prompt tokens
-        self.pending_prefill_tokens = 0  # prompt tokens believed uncached, of those without a first token
-        self.decode_tokens = 0  # prompt tokens of those with one
-        self.routed = 0  # requests that ever were
-        self.completed = 0  # those of them that got all their tokens
-        self.output_tokens = 0  # of all that have ended
-        self._recent: Recent | None = None  # where somebody keeps it
-        # reported by the instance, all at once
-        self.observed_at: int | None = None  # when it said so, in ps; None where the signals are as of now
-        self.queued = 0
-        self.running = 0
-        self.routed_since_report = 0  # requests that came to it then or later; counted by this router, so exact
-        self.kv_used = 0  # blocks that some request holds
-        self.hit_rate = 0.0  # share of prompt tokens found cached, over the last 100 requests that entered the batch
-        self.tier_used: Mapping[str, int] = NO_TIERS  # blocks in use in each store below the GPU, by its name
-        self.offload_rate = 0.0  # blocks a second that went down from the GPU, over the last 10 s
-        self.reload_rate = 0.0  # and that were fetched up again
-        self.busy = 0.0  # share of the last 5 s with work (the simulator's stand-in for SM utilisation)
-        self.watts = 0.0  # mean over the last 30 s
-        self.adapters: tuple[str, ...] = ()  # names of those it has loaded, sorted; empty where they are always there
-        # static
-        self.kv_blocks = kv_blocks
-        self.max_batch_size = max_batch_size
-        self.max_batch_tokens = max_batch_tokens
-        self.max_queue = max_queue
-        self.tier_blocks = tier_blocks  # what each store below the GPU holds, by its name, the fastest first
-        self.capacity = capacity  # static figure in [0, 1] from TP, dtype, memory and free model slots
-        self.adapter_slots = adapter_slots  # how many adapters it holds; None where they are always there
-        self._estimator: Estimator | None = None
+    index: Annotated[int, static("number", "Its place among all instances.", hint="its place, from 0", wasm=0)]
+    id: Annotated[str, static("name", "Its name.", language=False)]
+    _: KW_ONLY
+    kv_blocks: Annotated[
+        int,
+        static(
+            "blocks", "KV blocks that its GPU holds.", live=SETTINGS_OR_PAGE, hint="of its cache", wasm=13, status=6
+        ),
+    ] = 1
+    max_batch_size: Annotated[int, static("count", "Requests that it runs at a time.", wasm=15)] = 256
+    max_batch_tokens: Annotated[int, static("tokens", "Tokens that one step computes at most.", wasm=16)] = 2048
+    max_queue: Annotated[int, static("count", "Requests that wait there at most.", wasm=17)] = 256
+    pool: Annotated[str, static("name", "Its deployment.")] = "default"
+    model: Annotated[str, static("name", "The model that it runs.")] = ""
+    role: Annotated[str, static("name", "both, prefill or decode.")] = "both"
+    state: Annotated[
+        str, static("name", "ready, or why it takes no requests.", simulated="its life", live="health checks")
+    ] = "ready"
+    serves: Annotated[
+        tuple[str, ...],
+        static("name", "Names of models it answers to; empty if the cluster does not tell models apart."),
+    ] = ()
+    capacity: Annotated[float, static("share", "Figure from TP, dtype, memory and free model slots.", wasm=14)] = 1.0
+    adapter_slots: Annotated[
+        int | None,
+        static(
+            "number", "LoRA adapters that it holds; None if all are always loaded.", live=NOT_AVAILABLE, language=False
+        ),
+    ] = None
+    tier_blocks: Annotated[
+        Mapping[str, int],
+        static("blocks", "What each store below the GPU holds, by its name, the fastest first.", live=NOT_AVAILABLE),
+    ] = field(default_factory=lambda: NO_TIERS)
+
+    inflight: Annotated[
+        int,
+        exact(
+            "count",
+            "Requests sent there that have not ended, each once.",
+            hint="requests sent there that have not ended",
+            shared=True,
+            wasm=1,
+            status=0,
+        ),
+    ] = 0
+    inflight_tokens: Annotated[
+        int, exact("tokens", "Their prompt tokens.", hint="their prompt tokens", shared=True, wasm=2, status=1)
+    ] = 0
+    pending_prefill_tokens: Annotated[
+        int,
+        exact(
+            "tokens",
+            "Prompt tokens believed uncached, of those of them without a first token.",
+            hint="uncached prompt tokens still to be computed",
+            shared=True,
+            wasm=3,
+            status=2,
+        ),
+    ] = 0
+    decode_tokens: Annotated[
+        int,
+        exact(
+            "tokens",
+            "Prompt tokens of those with a first token.",
+            hint="prompt tokens of those that generate",
+            shared=True,
+            wasm=4,
+        ),
+    ] = 0
+    routed: Annotated[int, exact("count", "Requests ever sent there.", wasm=5, status=10)] = 0
+    completed: Annotated[int, exact("count", "Those of them that got all their tokens.", wasm=6, status=11)] = 0
+    output_tokens: Annotated[int, exact("tokens", "Output tokens of all that have ended.")] = 0
+    observed_at: Annotated[
+        int | None,
+        exact(
+            "number",
+            "When it reported; None if the reported signals are as of now.",
+            unit="ps",
+            simulated="the last poll",
+            live="the last report",
+            language=False,
+        ),
+    ] = None
+    routed_since_report: Annotated[
+        int,
+        exact(
+            "count", "Requests sent there at or after that report.", hint="requests sent since it last reported", wasm=7
+        ),
+    ] = 0
+
+    queued: Annotated[
+        int,
+        reported(
+            "count",
+            "Requests that wait there.",
+            simulated="the instance's queue",
+            live="the engine's metrics page or an agent, else requests in flight beyond the batch",
+            always=True,
+            hint="waiting there, as last reported",
+            wasm=8,
+            status=3,
+        ),
+    ] = 0
+    running: Annotated[
+        int,
+        reported(
+            "count",
+            "Requests in its batch.",
+            simulated="the instance's batch",
+            live="the engine's metrics page or an agent, else requests in flight within the batch",
+            always=True,
+            hint="in its batch, as last reported",
+            wasm=9,
+            status=4,
+        ),
+    ] = 0
+    kv_used: Annotated[
+        int,
+        reported(
+            "blocks",
+            "KV blocks that requests hold.",
+            simulated="the instance's KV cache",
+            live="the engine's metrics page or an agent, else prompt tokens in flight",
+            wasm=10,
+            status=5,
+        ),
+    ] = 0
+    tier_used: Annotated[
+        Mapping[str, int],
+        reported(
+            "blocks",
+            "Blocks in use in each store below the GPU, by its name, cpu or storage.",
+            simulated="the instance's tiers",
+            live=NOT_AVAILABLE,
+        ),
+    ] = field(default_factory=lambda: NO_TIERS)
+    offload_rate: Annotated[
+        float,
+        reported(
+            "rate",
+            "Blocks a second that went down from the GPU, over the last 10 s.",
+            unit="blocks/s",
+            simulated="the instance's tiers",
+            live=NOT_AVAILABLE,
+        ),
+    ] = 0.0
+    reload_rate: Annotated[
+        float,
+        reported(
+            "rate",
+            "Blocks a second that came up to the GPU again, over the last 10 s.",
+            unit="blocks/s",
+            simulated="the instance's tiers",
+            live=NOT_AVAILABLE,
+        ),
+    ] = 0.0
+    busy: Annotated[
+        float,
+        reported(
+            "share",
+            "Share of the last 5 s with work.",
+            simulated="the instance's steps, in place of SM utilisation",
+            live="a GPU exporter on the metrics page, or an agent",
+            mean_if_missing=True,
+            wasm=12,
+            status=8,
+        ),
+    ] = 0.0
+    watts: Annotated[
+        float,
+        reported(
+            "power",
+            "Mean power over the last 30 s.",
+            simulated="idle and full power of its hardware, by its busy share",
+            live="a GPU exporter on the metrics page, or an agent",
+            mean_if_missing=True,
+            status=9,
+        ),
+    ] = 0.0
+    hit_rate: Annotated[
+        float,
+        reported(
+            "share",
+            "Share of prompt tokens found cached, of the last 100 requests that entered the batch; 0 before the first.",
+            simulated="the instance's KV cache",
+            live="counters of the metrics page over the last 60 s, or an agent",
+            hint="of its cache, as last reported",
+            mean_if_missing=True,
+            wasm=11,
+            status=7,
+        ),
+    ] = 0.0
+    adapters: Annotated[
+        tuple[str, ...],
+        reported(
+            "name",
+            "LoRA adapters that it has loaded, sorted; empty if all are always loaded.",
+            simulated="the instance's adapter slots",
+            live="the engine's metrics page",
+            always=True,
+        ),
+    ] = ()
+
+    _recent: Recent | None = field(default=None, init=False)  # if the router maintains it
+    _estimator: Estimator | None = field(default=None, init=False)
 
     @property
+    @derived(
+        "reported", "count", "routed_since_report", "queued", "running", hint="queued + running + routed_since_report"
+    )
     def effective_load(self) -> int:
         """Each outstanding request once: reported queue and batch, and what was routed since that report."""
         return self.queued + self.running + self.routed_since_report
 
     @property
+    @derived("reported", "share", "kv_used", hint="0 to 1, as last reported")
     def kv_utilization(self) -> float:
+        """Share of its KV blocks that requests hold."""
         return self.kv_used / self.kv_blocks
 
     @property
+    @derived("reported", "blocks", "kv_used")
     def free_blocks(self) -> int:
+        """KV blocks that no request holds."""
         return self.kv_blocks - self.kv_used
 
     def tier_utilization(self, tier: str) -> float:
@@ -152,21 +279,26 @@ class InstanceView:
         return self.tier_used.get(tier, 0) / self.tier_blocks[tier] if tier in self.tier_blocks else 0.0
 
     @property
+    @derived("reported", "count", "running")
     def free_sequences(self) -> int:
-        """How many more the batch could take."""
+        """Requests that its batch could take in addition."""
         return max(0, self.max_batch_size - self.running)
 
     @property
+    @derived("exact", "seconds", "recent", steps=2, hint="seconds, None where nothing was seen")
     def recent_ttft(self) -> float | None:
-        """Mean seconds, of the requests whose first token came in the last 10 s; None where none did."""
+        """Mean time to first token of the requests whose first token came in the last 10 s; None where none did."""
         return self._past().ttft
 
     @property
+    @derived("exact", "seconds", "recent", steps=2, hint="seconds, None where nothing was seen")
     def recent_tpot(self) -> float | None:
-        """Mean seconds, of the requests of two tokens and more that completed in the last 10 s; None where none did."""
+        """Mean time per output token of the requests of two tokens and more that completed in the last 10 s; None where
+        none did."""
         return self._past().tpot
 
     @property
+    @derived("exact", "rate", "recent", unit="tokens/s", steps=2)
     def tokens_per_second(self) -> float:
         """Output tokens of the requests that ended in the last 10 s, a second."""
         return self._past().tokens_per_second
@@ -177,6 +309,15 @@ class InstanceView:
         return self._recent
 
     @property
+    @derived(
+        "estimated",
+        "seconds",
+        "pending_prefill_tokens",
+        "inflight_tokens",
+        "running",
+        steps=3,
+        hint="seconds of prefill pending there",
+    )
     def estimated_wait(self) -> float:
         """Seconds to compute the prefill that is pending here."""
         return self.estimated_ttft(0)
@@ -211,6 +352,27 @@ class InstanceView:
 
     def __repr__(self) -> str:
         return f"InstanceView({self.id}, inflight={self.inflight}, queued={self.queued}, running={self.running})"
+
+
+# Every signal of an instance by name: the one table that everything else about signals is derived from.
+SIGNALS: Final[Mapping[str, Signal]] = table(InstanceView)
+
+
+def signal_names(chosen: Callable[[Signal], bool]) -> tuple[str, ...]:
+    """The fields of a view, derived ones excluded, that `chosen` accepts, in order of declaration."""
+    return tuple(name for name, signal in SIGNALS.items() if not signal.derived and chosen(signal))
+
+
+STATIC: Final = signal_names(lambda one: one.freshness == "static")
+EXACT: Final = signal_names(lambda one: one.freshness == "exact")
+REPORTED: Final = signal_names(lambda one: one.freshness == "reported")
+SHARED: Final = signal_names(lambda one: one.shared)
+MEAN_IF_MISSING: Final = signal_names(lambda one: one.mean_if_missing)
+# What a live engine may report: its size too, since its settings may not know it.
+REPORTED_LIVE: Final = (
+    *signal_names(lambda one: one.freshness == "reported" and one.live != NOT_AVAILABLE),
+    "kv_blocks",
+)
 
 
 def undeclared(signal: str, kind: str) -> UndeclaredSignal:

@@ -4,9 +4,12 @@ prompts are computed apart."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
+
+# Signals of instances that a pool shows as the mean over those that serve.
+MEANS: Final = ("queued", "running", "kv_utilization", "busy")
 
 
 class LoadSample(Struct, frozen=True, gc=False):

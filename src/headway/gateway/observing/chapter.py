@@ -4,6 +4,7 @@ down as it is, and many at a time become bytes: to sort it into columns is for t
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -11,7 +12,7 @@ from msgspec import Struct
 
 from headway.policies.belief import LRU_BLOCKS
 from headway.policies.prefix_index import PrefixIndex
-from headway.results.decision_log import seen
+from headway.results.decision_log import recorded
 from headway.results.decisions import Verdict
 from headway.types import Delay, Json, Priority, Reject, Request, Route, Scorecard
 from headway.views.cluster import ClusterView
@@ -75,8 +76,7 @@ class Taken(Struct, array_like=True, gc=False):
     priority: float
     reason: str
     candidates: int  # the number of their set
-    counts: list[int]
-    tokens: list[int]
+    seen: list[list[int]]
     believed: list[int]
     prompt_tokens: int
     card: Scorecard | None
@@ -108,7 +108,7 @@ class LogDocument(Struct):
 
     taken: list[bytes]  # of Taken, some in a piece
     sets: list[tuple[int, ...]]
-    kv_used: bool
+    signals: list[str]  # in the order of `Taken.seen`
     block_tokens: int
     verdicts: list[Verdict]
 
@@ -139,14 +139,16 @@ class LiveJournal:
         self.instances: Sequence[InstanceView] = ()
         self.candidates: tuple[int, ...] = ()
         self.number = 0
-        self.block_tokens, self.kv_used = 1, False
+        self.block_tokens = 1
+        self.signals: list[str] = []
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
         self.cluster, self.views = cluster, context.instances
         self.places: dict[str, int] = {}
         self.own = not context.indexes
         self.index = PrefixIndex(len(self.views), LRU_BLOCKS, context.block_tokens) if self.own else context.indexes[0]
-        self.block_tokens, self.kv_used = self.index.block_tokens, "kv_used" in reported
+        self.block_tokens, self.signals = self.index.block_tokens, recorded(reported)
+        self.getters = [attrgetter(name) for name in self.signals]
 
     def refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
         if isinstance(verdict, Reject):
@@ -165,7 +167,6 @@ class LiveJournal:
         if instances is not self.instances:  # they are the same until one comes or goes
             self.instances, self.candidates = instances, tuple([view.index for view in instances])
             self.number = self.sets.setdefault(self.candidates, len(self.sets))
-        counts, tokens = seen(instances, self.kv_used)
         found = self.index.matches(request.path)
         self.taken.add(
             Taken(
@@ -176,8 +177,7 @@ class LiveJournal:
                 priority.score if route.priority is None else route.priority,
                 route.reason,
                 self.number,
-                counts,
-                tokens,
+                [list(map(getter, instances)) for getter in self.getters],
                 [found[place] for place in self.candidates],
                 request.prompt_tokens,
                 route.scorecard,
@@ -197,7 +197,7 @@ class LiveJournal:
         return place
 
     def document(self) -> LogDocument:
-        return LogDocument(self.taken.pack(), list(self.sets), self.kv_used, self.block_tokens, self.verdicts)
+        return LogDocument(self.taken.pack(), list(self.sets), self.signals, self.block_tokens, self.verdicts)
 
 
 class Chapter:

@@ -13,6 +13,7 @@ from msgspec import Struct, to_builtins
 from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
+from headway.results.decisions import RECORDED_BY_KIND
 from headway.types import PS_PER_SECOND, Delay, Json, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from headway.gateway.plane import Plane
     from headway.policies.context import Context
 
+SHOWN: Final = [*[name for name in RECORDED_BY_KIND if name != "kv_used"], "kv_utilization"]  # of each candidate
 KEPT: Final = 512  # decisions, and as many with their scorecards
 PER_SECOND: Final = 20.0
 MOST_REASONS: Final = 1000
@@ -87,17 +89,7 @@ class Decisions:
         if not cluster.explain:
             self.every.append(Entry(now_ps, "routed", request, route, priority.score, None))
             return
-        seen = [
-            {
-                "id": view.id,
-                "inflight": view.inflight,
-                "queued": view.queued,
-                "running": view.running,
-                "pending_prefill_tokens": view.pending_prefill_tokens,
-                "kv_utilization": view.kv_utilization,
-            }
-            for view in cluster.instances
-        ]
+        seen = [{"id": view.id, **{name: getattr(view, name) for name in SHOWN}} for view in cluster.instances]
         entry = Entry(now_ps, "routed", request, route, priority.score, seen)
         self.every.append(entry)
         self.explained.append(entry)

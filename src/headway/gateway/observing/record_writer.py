@@ -165,7 +165,8 @@ def _scenario(document: ChapterDocument, engines: list[Engine]) -> Json:
 def _log(told: LogDocument, engines: dict[int, Engine], places: dict[int, int], numbers: dict[int, int]) -> DecisionLog:
     log = DecisionLog()
     log.views = [_view(index, engines[place]) for place, index in places.items()]
-    log.kv_used, log.block_tokens = told.kv_used, told.block_tokens
+    log.watch(told.signals)
+    log.block_tokens = told.block_tokens
     names = [[engines[place].name for place in one] for one in told.sets]
     for one in told.sets:
         log.sets.number(tuple(places[place] for place in one))
@@ -180,8 +181,7 @@ def _log(told: LogDocument, engines: dict[int, Engine], places: dict[int, int], 
                 row.priority,
                 row.reason,
                 row.candidates,
-                row.counts,
-                row.tokens,
+                row.seen,
                 row.believed,
                 row.prompt_tokens,
             )

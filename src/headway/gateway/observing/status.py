@@ -8,27 +8,15 @@ from headway.config.documents import yaml_text
 from headway.gateway.observing.decisions import policy_name
 from headway.gateway.observing.figures import BETWEEN, merge, percentiles
 from headway.types import PS_PER_SECOND, SERVING, Json
+from headway.views.instance import SIGNALS
 
 if TYPE_CHECKING:
     from headway.gateway.app import App
     from headway.gateway.engines.backend import Backend
 
 LAST: Final = 12  # decisions on the page
-# Of each engine's view, as it is called in the document and in the metrics.
-SEEN: Final = (
-    "inflight",
-    "inflight_tokens",
-    "pending_prefill_tokens",
-    "queued",
-    "running",
-    "kv_used",
-    "kv_blocks",
-    "hit_rate",
-    "busy",
-    "watts",
-    "routed",
-    "completed",
-)
+# Of each engine's view, as it is called in the document.
+SHOWN: Final = sorted((one for one in SIGNALS.values() if one.status is not None), key=lambda one: one.status or 0)
 
 
 @runtime_checkable
@@ -145,7 +133,7 @@ def backend_status(app: App, backend: Backend) -> Json:
         "ejected": backend.ejected,
         "failures": backend.failures,
         "unready": dict(backend.unready),
-        **{name: getattr(view, name) for name in SEEN},
+        **{signal.name: getattr(view, signal.name) for signal in SHOWN},
         "connections": backend.opened,
         "reports": app.plane.reporting[backend.place],
         "ages_s": {name: round(age, 3) for name, age in ages(app, backend).items()},

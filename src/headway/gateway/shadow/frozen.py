@@ -11,43 +11,13 @@ from headway.policies.context import Context
 from headway.policies.prefix_index import PrefixIndex
 from headway.types import Path, Priority, Request, Route
 from headway.views.cluster import ClusterView
-from headway.views.instance import InstanceView
+from headway.views.instance import EXACT, REPORTED, STATIC, InstanceView
 
 if TYPE_CHECKING:
     from headway.gateway.deciding.live_control import LiveControl
 
 # What a decision changes is taken down with it; the rest is looked up later, since engines do not change by the second.
-SEEN: Final = (
-    "inflight",
-    "inflight_tokens",
-    "pending_prefill_tokens",
-    "decode_tokens",
-    "routed",
-    "completed",
-    "output_tokens",
-    "observed_at",
-    "queued",
-    "running",
-    "routed_since_report",
-    "kv_used",
-    "hit_rate",
-    "busy",
-    "watts",
-    "adapters",
-)
-STATIC: Final = (
-    "id",
-    "model",
-    "pool",
-    "serves",
-    "role",
-    "state",
-    "kv_blocks",
-    "max_batch_size",
-    "max_batch_tokens",
-    "max_queue",
-    "capacity",
-)
+SEEN: Final = (*EXACT, *REPORTED)
 seen: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*SEEN)
 static: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*STATIC)
 Figures = tuple[int, int]  # of an index: tokens of a block, blocks of an instance

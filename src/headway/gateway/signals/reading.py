@@ -8,14 +8,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from headway.types import PS_PER_SECOND
-from headway.views.instance import InstanceView
+from headway.views.instance import MEAN_IF_MISSING, REPORTED_LIVE, SIGNALS, InstanceView
 
 WATTS_WINDOW: Final = 30 * PS_PER_SECOND
 HITS_WINDOW: Final = 60 * PS_PER_SECOND
 LOAD: Final = ("queued", "running")  # what makes a report one of load
-NEUTRAL: Final = ("busy", "watts", "hit_rate")  # the mean of the others stands for what is not known
-COUNTS: Final = ("queued", "running", "kv_used", "kv_blocks")
-TOLD: Final = (*COUNTS, *NEUTRAL, "adapters")
+COUNTS: Final = tuple(name for name in REPORTED_LIVE if SIGNALS[name].type is int)
+MEASURED: Final = (*COUNTS, *MEAN_IF_MISSING)
+TOLD: Final = (*MEASURED, *[name for name in REPORTED_LIVE if name not in MEASURED])
+CONVERTED: Final = ("kv_used", "kv_blocks")  # a page counts other blocks than the gateway
 
 
 class Figure(NamedTuple):
@@ -97,7 +98,7 @@ class Reading:
         """A page in the words of a view, its blocks as long as the gateway's. Figures that it lacks are filled in where
         policies need them together: an engine that tells of its queue alone runs the rest, and one that says nothing of
         its cache holds the prompts in flight."""
-        found = {name: page[name] for name in (*LOAD, "busy", "watts", "hit_rate", "adapters") if name in page}
+        found = {name: page[name] for name in TOLD if name in page and name not in CONVERTED}
         if any(name in found for name in LOAD):
             found.setdefault("queued", max(0, view.inflight - found.get("running", 0)))
             found.setdefault("running", max(0, view.inflight - found["queued"]))
@@ -128,13 +129,12 @@ def mean(values: Iterable[float]) -> float:
 def cleaned(signals: Mapping[str, Any]) -> dict[str, Any]:
     """What an agent says, as far as it can be true."""
     found: dict[str, Any] = {}
-    for name in (*COUNTS, *NEUTRAL):
+    for name in MEASURED:
         value = signals.get(name)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e15:
             found[name] = int(value) if name in COUNTS else float(value)
-    for name in ("busy", "hit_rate"):
-        if name in found:
-            found[name] = min(1.0, found[name])
+            if SIGNALS[name].kind == "share":
+                found[name] = min(1.0, found[name])
     if found.get("kv_blocks") == 0:
         del found["kv_blocks"]
     return found

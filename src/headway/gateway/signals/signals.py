@@ -21,9 +21,10 @@ from headway.errors import HeadwayError
 from headway.gateway.engines.follower import Follower
 from headway.gateway.engines.poll import Poller, PollFailed
 from headway.gateway.settings import seconds
-from headway.gateway.signals.reading import LOAD, NEUTRAL, Reading, cleaned, mean
+from headway.gateway.signals.reading import LOAD, Reading, cleaned, mean
 from headway.gateway.signals.scrape import parse
 from headway.types import PS_PER_SECOND
+from headway.views.instance import MEAN_IF_MISSING
 
 if TYPE_CHECKING:
     from headway.gateway.app import App
@@ -188,7 +189,7 @@ class Signals(Follower):
 
     @staticmethod
     def _power(reading: Reading) -> dict[str, float]:
-        return {name: reading.figures[name].value for name in NEUTRAL if name in reading.figures}
+        return {name: reading.figures[name].value for name in MEAN_IF_MISSING if name in reading.figures}
 
     def _report(self, backend: Backend, now: int) -> None:
         reading = self.readings[backend]
@@ -203,7 +204,7 @@ class Signals(Follower):
     def neutral(self, now: int) -> dict[str, float]:
         """Of what somebody tells, the mean of those who do."""
         fresh = [reading.fresh(now) for reading in self.readings.values()]
-        known = {name: [one[name] for one in fresh if name in one] for name in NEUTRAL}
+        known = {name: [one[name] for one in fresh if name in one] for name in MEAN_IF_MISSING}
         return {name: mean(values) for name, values in known.items() if values}
 
     def ages(self, backend: Backend) -> dict[str, float]:

@@ -6,9 +6,13 @@ that only operators that could do harm go through a guard.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
+
+from headway.views.instance import REPORTED, SIGNALS
+from headway.views.pool import MEANS
+from headway.views.signals import Signal
 
 # --- limits -----------------------------------------------------------------------------------------------------------
 
@@ -73,8 +77,20 @@ class Field(Struct, frozen=True):
     reported: tuple[str, ...] = ()
 
 
-def _counted(*names: str) -> dict[str, Field]:
-    return {name: Field(INT, exact=(name,)) for name in names}
+# What a value of a view may be. Where whole numbers are due, who writes the field may write either.
+KINDS: Final[dict[Any, int]] = {int: INT, str: STR, float: NUMBER}
+DERIVED_KINDS: Final[dict[Any, int]] = {int: INT, float: FLOAT, float | None: FLOAT | NONE}
+
+
+def _kind(signal: Signal) -> int | None:
+    """What a signal may be; None if the language has no such values."""
+    return (DERIVED_KINDS if signal.derived else KINDS).get(signal.type) if signal.language else None
+
+
+def _declared(reads: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The signals that a reader declares as exact, and as reported."""
+    exact = tuple(name for name in reads if name not in REPORTED)
+    return exact, tuple(name for name in reads if name in REPORTED)
 
 
 REQUEST_FIELDS: Final = {
@@ -85,22 +101,9 @@ REQUEST_FIELDS: Final = {
     "arrival": Field(FLOAT),
 }
 INSTANCE_FIELDS: Final = {
-    **{name: Field(INT) for name in ("index", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue")},
-    **{name: Field(STR) for name in ("pool", "model", "role", "state")},
-    "capacity": Field(NUMBER),
-    **_counted("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens", "routed", "completed"),
-    **_counted("output_tokens", "routed_since_report"),
-    "effective_load": Field(INT, ("routed_since_report",), ("queued", "running")),
-    "queued": Field(INT, reported=("queued",)),
-    "running": Field(INT, reported=("running",)),
-    "free_sequences": Field(INT, reported=("running",)),
-    "kv_used": Field(INT, reported=("kv_used",)),
-    "free_blocks": Field(INT, reported=("kv_used",)),
-    "kv_utilization": Field(FLOAT, reported=("kv_used",)),
-    **{name: Field(NUMBER, reported=(name,)) for name in ("hit_rate", "busy", "watts", "offload_rate", "reload_rate")},
-    **{name: Field(FLOAT | NONE, exact=("recent",)) for name in ("recent_ttft", "recent_tpot")},
-    "tokens_per_second": Field(NUMBER, exact=("recent",)),
-    "estimated_wait": Field(FLOAT, ("pending_prefill_tokens", "inflight_tokens"), ("running",)),
+    name: Field(kind, *_declared(signal.reads))
+    for name, signal in SIGNALS.items()
+    if (kind := _kind(signal)) is not None
 }
 CLUSTER_FIELDS: Final = {
     "now": Field(FLOAT),
@@ -134,12 +137,9 @@ POOL_FIELDS: Final = {
     **{name: Field(STR) for name in ("model", "role")},
     "now": Field(FLOAT),
     "since_scaled": Field(FLOAT | NONE),
-    **_counted("pending", "inflight", "inflight_tokens"),
+    **{name: Field(INT, exact=(name,)) for name in ("pending", "inflight", "inflight_tokens")},
     **{name: Field(NUMBER | NONE) for name in ("mean_ttft", "p99_ttft", "mean_latency", "p99_latency")},
-    "queued": Field(NUMBER, reported=("queued",)),
-    "running": Field(NUMBER, reported=("running",)),
-    "kv_utilization": Field(NUMBER, reported=("kv_used",)),
-    "busy": Field(NUMBER, reported=("busy",)),
+    **{name: Field(NUMBER, reported=SIGNALS[name].reads) for name in MEANS},
 }
 FIELDS: Final = {
     REQUEST: REQUEST_FIELDS,
@@ -176,9 +176,7 @@ FUNCTIONS: Final = {
     "recall": Function(2, 2),
     "remember": Function(2, 2),
     "cached_tokens": Function(1, 1, ("routing",), exact=("prefix_index",)),
-    "estimated_ttft": Function(
-        2, 2, ("routing", "admission"), ("pending_prefill_tokens", "inflight_tokens"), ("running",)
-    ),
+    "estimated_ttft": Function(2, 2, ("routing", "admission"), *_declared(SIGNALS["estimated_wait"].reads)),
     "tenant": Function(1, 1, ("routing", "admission", "priority"), exact=("tenants",)),
     "concurrency": Function(2, 2, ("scaling",)),
     "rate": Function(2, 2, ("scaling",)),
@@ -188,8 +186,9 @@ FUNCTIONS: Final = {
 # What takes longer than a step, by the steps it costs more: fields that are worked out, and functions.
 DEAR: Final = {
     **dict.fromkeys(("p99_ttft", "p99_latency"), 200),
-    **dict.fromkeys(("attainment", "concurrency", "rate", "output_rate", "estimated_wait", "estimated_ttft"), 3),
-    **dict.fromkeys(("recent_ttft", "recent_tpot", "tokens_per_second", "throughput", "burst"), 2),
+    **{name: signal.steps for name, signal in SIGNALS.items() if signal.steps},
+    **dict.fromkeys(("attainment", "concurrency", "rate", "output_rate", "estimated_ttft"), 3),
+    **dict.fromkeys(("throughput", "burst"), 2),
     **dict.fromkeys(("replicas", "serving", "starting", "mean_ttft", "mean_latency"), 3),
     "remember": 3,
     "recall": 1,

@@ -19,19 +19,16 @@ from headway.policies.context import Context
 from headway.policies.registry import policy
 from headway.types import Request, Route
 from headway.views.cluster import ClusterView
-from headway.views.instance import InstanceView
+from headway.views.instance import SIGNALS, InstanceView
 
 FUEL: Final = 1_000_000  # of one decision, about as many instructions
 MEMORY: Final = 16 << 20  # bytes that a module may have
 LARGEST: Final = 4 << 20  # bytes of a module
 REQUEST_FIELDS: Final = ("prompt_tokens", "shared_prefix_tokens", "max_tokens", "turn", "now")
-COUNTED: Final = (
-    *("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens", "routed", "completed"),
-    "routed_since_report",
-)
-REPORTED: Final = ("queued", "running", "kv_used", "hit_rate", "busy")
-STATIC: Final = ("kv_blocks", "capacity", "max_batch_size", "max_batch_tokens", "max_queue")
-INSTANCE_FIELDS: Final = ("index", *COUNTED, *REPORTED, *STATIC, "cached_tokens")
+RECORD: Final = sorted((one for one in SIGNALS.values() if one.wasm is not None), key=lambda one: one.wasm or 0)
+INSTANCE_FIELDS: Final = (*[one.name for one in RECORD], "cached_tokens")
+COUNTED: Final = tuple(one.name for one in RECORD if one.freshness == "exact")
+READ: Final = tuple(one.name for one in RECORD if one.freshness == "reported")
 PLACE: Final = "policies.routing: wasm"
 
 
@@ -131,7 +128,7 @@ def _first(error: Exception) -> str:
     return one_line(said[0] if said else type(error).__name__, kind=False)
 
 
-@policy("routing", "wasm", exact=(*COUNTED, "prefix_index"), reported=REPORTED)
+@policy("routing", "wasm", exact=(*COUNTED, "prefix_index"), reported=READ)
 class WasmRouting:
     """Decides by a module of WebAssembly, from whatever language it was compiled.
 

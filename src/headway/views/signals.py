@@ -1,0 +1,107 @@
+"""The vocabulary of signals: what is declared of each value that a policy may read of an instance.
+
+An annotated field of `InstanceView` and a property below `@derived` are signals, and that is their only declaration.
+`table` collects them into `headway.views.instance.SIGNALS`, which the registry, the policy language, the records of
+WebAssembly policies, decision records, the status page, staleness and the docs read.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+Freshness = Literal["static", "exact", "reported", "estimated"]
+Kind = Literal["number", "count", "tokens", "blocks", "share", "rate", "power", "seconds", "name"]
+UNITS: Final = {
+    "number": "",
+    "count": "requests",
+    "tokens": "tokens",
+    "blocks": "blocks",
+    "share": "0 to 1",
+    "rate": "1/s",
+    "power": "W",
+    "seconds": "s",
+    "name": "",
+}
+Getter = TypeVar("Getter", bound=Callable[..., Any])
+NOT_AVAILABLE: Final = ""  # as a source: the signal keeps its default
+
+
+class Signal(Struct, frozen=True, kw_only=True):
+    """What is declared of one signal."""
+
+    freshness: Freshness
+    kind: Kind
+    description: str = ""  # that of a derived signal is its docstring
+    simulated: str  # where the simulator takes the value from
+    live: str  # where the gateway takes it from
+    unit: str = ""  # if it is not that of the kind
+    # What a policy that reads it declares: the signal itself, unless it is static or derived.
+    reads: tuple[str, ...] = ()
+    derived: bool = False
+    # Policy language: whether it has the field, the steps that reading it costs beside the usual one, and a few words
+    # for a language model where the name does not say enough.
+    language: bool = True
+    steps: int = 0
+    hint: str = ""
+    # Of what each router counts: routers exchange their parts of it, and each adds up those of the others.
+    shared: bool = False
+    # Of what instances report: the signal is maintained even if no policy of the run declares it.
+    always: bool = False
+    # Of what an engine reports: the mean over the other engines stands for it where the engine does not report it.
+    mean_if_missing: bool = False
+    # Position in the record that WebAssembly policies read, and among the engine's fields of the status document.
+    wasm: int | None = None
+    status: int | None = None
+    # `table` fills these in.
+    name: str = ""
+    type: Any = None
+
+
+def static(kind: Kind, description: str, **more: Any) -> Signal:
+    sources = {"simulated": "the scenario's cluster", "live": "the engine's settings"}
+    return Signal(freshness="static", kind=kind, description=description, **{**sources, **more})
+
+
+def exact(kind: Kind, description: str, **more: Any) -> Signal:
+    sources = {"simulated": "counted by the router", "live": "counted by the gateway"}
+    return Signal(freshness="exact", kind=kind, description=description, **{**sources, **more})
+
+
+def reported(kind: Kind, description: str, *, simulated: str, live: str, **more: Any) -> Signal:
+    return Signal(freshness="reported", kind=kind, description=description, simulated=simulated, live=live, **more)
+
+
+def derived(freshness: Freshness, kind: Kind, *reads: str, **more: Any) -> Callable[[Getter], Getter]:
+    """Below `@property`: a signal that is worked out when a policy reads it, from the signals that it `reads`."""
+    source = ", ".join(reads)
+    signal = Signal(freshness=freshness, kind=kind, reads=reads, derived=True, simulated=source, live=source, **more)
+
+    def attach(getter: Getter) -> Getter:
+        text = (inspect.getdoc(getter) or "").split("\n\n")[0].replace("\n", " ")
+        setattr(getter, "signal", replace(signal, description=text))  # noqa: B010  (mypy knows of no such attribute)
+        return getter
+
+    return attach
+
+
+def table(view: type) -> dict[str, Signal]:
+    """The signals of a class by name: its annotated fields, then its derived properties, in order of declaration."""
+    found: dict[str, Signal] = {}
+    for name, hint in get_type_hints(view, include_extras=True).items():
+        for signal in getattr(hint, "__metadata__", ()):
+            reads = () if signal.freshness == "static" else (name,)
+            found[name] = _complete(signal, name, get_args(hint)[0], reads)
+    for name, member in vars(view).items():
+        signal = getattr(getattr(member, "fget", None), "signal", None)
+        if signal is not None:
+            found[name] = _complete(signal, name, get_type_hints(member.fget)["return"], signal.reads)
+    return found
+
+
+def _complete(signal: Signal, name: str, type_: Any, reads: tuple[str, ...]) -> Signal:
+    return replace(signal, name=name, type=type_, reads=reads, unit=signal.unit or UNITS[signal.kind])
