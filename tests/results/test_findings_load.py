@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from recorders import SECOND
 import headway
 from headway.results.columns import Columns
 from headway.results.findings import backlog, herding, hot_spot, pd_backpressure, saturation
+from headway.results.findings.stays import stays
 from headway.results.recorder import StateChange
 
 Json = dict[str, Any]
@@ -331,3 +333,12 @@ def test_what_a_random_walk_may_leave_is_no_backlog() -> None:
     assert (found.limit, found.word) == (22, "stable")
     rows = [at_once(k) if k < 98 else request(k) for k in range(120)]  # 22 wait
     assert backlog.backlog(Columns(result(rows).requests)).word != "stable"
+
+
+def test_a_prompt_that_the_first_instance_computes_stays_there_until_it_is_handed_over() -> None:
+    columns = SimpleNamespace(
+        routed_ps=[1], instance=[1], prefill_instance=[0], handed_ps=[4], finished_ps=[9], redirects=[0]
+    )
+    by_instance = stays(columns, ended_ps=20)  # type: ignore[arg-type]
+    spans = {index: [*zip(each.begin_ps, each.end_ps, strict=True)] for index, each in by_instance.items()}
+    assert spans == {0: [(1, 4)], 1: [(4, 9)]}

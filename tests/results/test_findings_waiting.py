@@ -256,6 +256,14 @@ def test_the_figures_of_starvation_are_exact() -> None:
     assert found.evidence["tenant"] == "slow"
 
 
+def test_the_usual_wait_counts_requests_that_start_at_the_first_instant() -> None:
+    rows = [request(0, start=0, first=1, end=2) for _ in range(13)]
+    rows += [request(0.5, start=20, first=21, end=22)]
+    rows += [request(1 + k, start=1 + k + 0.25, first=2 + k, end=3 + k) for k in range(12)]
+    (found,) = starvation.find(seen(rows))
+    assert found.evidence["median_wait_s"] == 0
+
+
 def test_who_waits_as_long_as_most_does_not_starve() -> None:
     rows = [request(0.5, start=20, first=21, end=22)]
     rows += [request(1 + k, start=4 + k, first=5 + k, end=6 + k) for k in range(12)]  # a median of 3 s

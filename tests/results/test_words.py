@@ -251,6 +251,8 @@ def test_decisions_that_were_simulated_again_come_first_by_what_they_gain() -> N
     assert summary.scores["regret.true"] > 0
     worst = told("simulated again", "issue-focused").text
     assert worst.count("Regret: simulated again, ") == 3
+    contexts = [line for line in worst.splitlines() if "Context: " in line]
+    assert contexts and all(line.count(" was believed to hold ") == 2 for line in contexts), "chosen and better"
 
 
 def test_an_audit_takes_decisions_at_even_distances() -> None:
