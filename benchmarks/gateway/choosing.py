@@ -51,13 +51,13 @@ def measure(policy: str, engines: int, size: int, count: int) -> dict[str, Any]:
         began = time.thread_time()
         request = app.intake.request("chat", incoming, read_body(data), None)
         read = time.thread_time()
-        app.plane.arrive(app.now_ps(), request)
+        app.plane.arrive(app.clock.now_ps(), request)
         sent = time.thread_time()
         all_of_it.append(sent - began)
         chosen.append(sent - read)
         under_way.append(request.id)
         if len(under_way) > UNDER_WAY:
-            app.plane.finished(app.now_ps(), under_way.pop(0), "completed", 10)
+            app.plane.finished(app.clock.now_ps(), under_way.pop(0), "completed", 10)
     loop.close()
     warm = count // 10
     found = {"policy": policy, "engines": engines, "bytes": size, "requests": count}

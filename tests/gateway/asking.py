@@ -54,5 +54,5 @@ def admin(
 
 def ended(live: Any) -> int:
     """How many requests are over, and counted."""
-    groups = list(live.app.figures.groups.values())
+    groups = list(live.app.metrics.groups.values())
     return sum(count for group in groups for count in list(group.ends.values()))

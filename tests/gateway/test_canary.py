@@ -113,7 +113,7 @@ def test_a_candidate_that_fails_is_stopped_and_the_policies_in_force_keep_what_t
     answers = crowd(one, 60, threads=1)
     assert {answer.status for answer in answers} == {200}
     assert one.app.failures.counts == {"live": 0, "canary": 5}
-    assert "canary" not in one.app.policies and one.app.canary.stopped == "its policies failed 5 times"
+    assert "canary" not in one.app.plane.policies and one.app.canary.stopped == "its policies failed 5 times"
     assert one.app.plane.control.live.routing is live_routing  # the same object, in the same turn
     kept(one)
     assert replay(file).different == 0
@@ -229,8 +229,7 @@ def test_engines_that_never_answer_count_too():
 
 def test_clients_that_go_count_with_the_time_that_they_have_waited():
     """Otherwise a candidate that nobody has the patience for would go on for ever."""
-    app = SimpleNamespace(now_ps=lambda: 0)
-    watch = CanaryWatch(app)
+    watch = CanaryWatch(SimpleNamespace(now_ps=lambda: 0), None, [], print)
     watch.trial, watch.choice = Trial(None), Choice(1.0, "request")
     for number in range(60):
         watch.trial.ended("live", 0, 50 * MS, False)

@@ -72,7 +72,7 @@ def test_an_unsure_answer_escalates_and_the_last_is_not_questioned(live):
 def test_each_step_is_a_request_of_its_own_and_each_is_told_of(live):
     one = chain(live, UNSURE, SURE)
     heard = []
-    one.app.on_end.append(
+    one.app.services.on_end.append(
         lambda exchange, now, outcome, why: heard.append((exchange.request.id, exchange.request.model, outcome, why))
     )
     client(one).chat.completions.create(model="answer", messages=MESSAGES)
@@ -92,7 +92,7 @@ def test_the_first_model_of_a_chain_begins_it_and_the_others_do_not(live):
 def test_a_long_prompt_is_read_for_each_model(live):
     one = chain(live, UNSURE, SURE)
     paths = []
-    one.app.on_end.append(lambda exchange, *_: paths.append(exchange.request.path.keys))
+    one.app.services.on_end.append(lambda exchange, *_: paths.append(exchange.request.path.keys))
     messages = [{"role": "user", "content": "word " * 100_000}]
     found = client(one).chat.completions.with_raw_response.create(model="answer", messages=messages)
     assert found.headers["x-headway-cascade"] == "2/2 e1"
@@ -272,7 +272,7 @@ def test_one_deadline_is_for_all_steps(live):
     one = chain(live, UNSURE, SURE)
     one.engines[1].mode = "hang"
     deadlines = []
-    one.app.on_end.append(lambda exchange, *_: deadlines.append(exchange.request.deadline_ps))
+    one.app.services.on_end.append(lambda exchange, *_: deadlines.append(exchange.request.deadline_ps))
     began = time.monotonic()
     with pytest.raises(openai.InternalServerError, match="the deadline is over"):
         client(one).chat.completions.create(
@@ -310,7 +310,7 @@ def test_a_key_counts_all_steps_as_one_request(live, tmp_path):
     user = openai_client(one.url, key)
     for _ in range(3):
         user.chat.completions.create(model="answer", messages=MESSAGES)
-    (owner,) = one.app.keyring.keys.values()
+    (owner,) = one.app.config.keyring.keys.values()
     one.until(lambda: owner.inflight == 0)
 
 

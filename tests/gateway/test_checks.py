@@ -25,7 +25,8 @@ def checked(one, **settings):
         if isinstance(part, Checks):
             one.call(part.stop())
     given = {"interval_s": 0.02, "timeout_s": 0.5, "fall": 2, "rise": 2, **settings}
-    made = Checks(one.app, HealthSettings(**given))
+    app = one.app
+    made = Checks(app.clock, app.fleet, app.health, HealthSettings(**given))
     one.app.components.append(made)
     one.call(made.start())
     return made
@@ -127,7 +128,7 @@ def test_one_that_leaves_is_asked_no_more(live):
     one.until(lambda: len(made.pulses) == 2)
     one.loop.call_soon_threadsafe(one.app.fleet.offer, "file", {"e1": one.app.fleet.backend("e1").spec})
     one.until(lambda: [backend.name for backend in made.pulses] == ["e1"])
-    assert len(made._tasks) == 1
+    assert len(made.follower._tasks) == 1
 
 
 def test_a_new_engine_is_judged_by_its_first_check_and_a_known_one_by_several():

@@ -98,8 +98,9 @@ def test_a_bundle_is_written_to_the_file_and_is_in_force(gateway, bundle, capsys
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 0
     shown = capsys.readouterr().out
     assert "version 1 is in force at http://127.0.0.1:" in shown
-    assert gateway.app.policies["routing"] == {"name": "code", "source": CODE}
-    assert gateway.app.policies["admission"] == {"name": "max-concurrency", "max_queue": 77}  # of which it says nothing
+    assert gateway.app.plane.policies["routing"] == {"name": "code", "source": CODE}
+    # Of admission the bundle says nothing.
+    assert gateway.app.plane.policies["admission"] == {"name": "max-concurrency", "max_queue": 77}
     assert chat(gateway).headers["x-headway-reason"] == "code"
     text = gateway.file.read_text()
     for kept in ("# What stands before our engines.\n", "# the first\n\npolicies:\n", "\n\n# Who may look.\nadmin: {"):
@@ -112,10 +113,10 @@ def test_a_canary_is_written_beside_them_and_goes_with_the_next(gateway, bundle,
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--canary", "100%", "--yes", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["deployed"] and "version 1 is in force" in told["said"] and "+canary:" in told["diff"]
-    assert gateway.app.policies["routing"] == "least-loaded"
+    assert gateway.app.plane.policies["routing"] == "least-loaded"
     assert chat(gateway).headers["x-headway-reason"] == "canary"
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 0
-    assert "canary" not in gateway.app.policies and "canary" not in gateway.file.read_text()
+    assert "canary" not in gateway.app.plane.policies and "canary" not in gateway.file.read_text()
     assert chat(gateway).headers["x-headway-reason"] == "code"
 
 
@@ -124,10 +125,10 @@ def test_it_goes_to_an_admin_api_without_a_file(live, bundle, capsys):
     url = f"http://127.0.0.1:{component(one, 'Admin').port}"
     given = ["deploy", str(bundle), "--admin", url, "--key-env", "TEST_ADMIN_KEY", "--yes"]
     assert status([*given, "--canary", "0.5"]) == 0
-    assert one.app.policies["canary"]["share"] == 0.5
+    assert one.app.plane.policies["canary"]["share"] == 0.5
     assert status(given) == 0
     assert "version 2 is in force" in capsys.readouterr().out
-    assert one.app.policies["routing"]["name"] == "code" and "canary" not in one.app.policies
+    assert one.app.plane.policies["routing"]["name"] == "code" and "canary" not in one.app.plane.policies
     assert status(["deploy", str(bundle), "--admin", url, "--key-env", "NOT_SET", "--yes"]) == 2
     assert "NOT_SET is not set" in capsys.readouterr().err
 
@@ -141,9 +142,9 @@ def test_it_goes_to_every_gateway_through_etcd(server, live, bundle, capsys):
     assert status(given) == 0
     shown = capsys.readouterr().out
     assert "is in force at" in shown and "+  name: code" in shown
-    assert one.app.policies["routing"]["name"] == "code"
+    assert one.app.plane.policies["routing"]["name"] == "code"
     assert status([*given, "--canary", "10%"]) == 0
-    one.until(lambda: one.app.policies.get("canary", {}).get("share") == 0.1)
+    one.until(lambda: one.app.plane.policies.get("canary", {}).get("share") == 0.1)
 
 
 def test_a_source_in_the_language_is_enough(live, tmp_path, capsys):
@@ -152,7 +153,7 @@ def test_a_source_in_the_language_is_enough(live, tmp_path, capsys):
     one = live(2, admin=ADMIN, policies={"routing": "least-loaded"})
     url = f"http://127.0.0.1:{component(one, 'Admin').port}"
     assert status(["deploy", str(source), "--admin", url, "--key-env", "TEST_ADMIN_KEY", "--yes"]) == 0
-    assert one.app.policies["routing"]["source"] == CODE
+    assert one.app.plane.policies["routing"]["source"] == CODE
 
 
 @pytest.mark.parametrize(

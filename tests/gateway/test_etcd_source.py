@@ -43,8 +43,10 @@ class Gateway(App):
         super().__init__(asyncio.get_running_loop(), config)
         self.reports: list[tuple[str, dict[str, float]]] = []
 
-    def report(self, name: str, signals: Any, age_s: float = 0.0) -> None:
-        super().report(name, signals)
+        self.told, self.signals.told = self.signals.told, self._hear  # type: ignore[method-assign]
+
+    def _hear(self, name: str, signals: Any, age_s: float = 0.0) -> None:
+        self.told(name, signals)
         self.reports.append((name, signals))
 
     def state(self, name: str) -> str | None:
@@ -54,6 +56,10 @@ class Gateway(App):
     @property
     def names(self) -> list[str]:
         return sorted(self.fleet.names)
+
+
+def source_of(app: App, settings: EtcdSettings, **more: Any) -> EtcdSource:
+    return EtcdSource(app.clock, app.fleet, app.switch, app.signals, settings, app.config.port, **more)
 
 
 class Scene:
@@ -89,7 +95,7 @@ def play(
     async def go() -> None:
         app, etcd = Gateway(**more), Etcd(EtcdSettings.read(server.url))
         settings = EtcdSettings.read({"endpoints": server.url, "gateway": "here", "timeout": "2s"})
-        source = EtcdSource(app, settings, grace_s=grace_s)
+        source = source_of(app, settings, grace_s=grace_s)
         await source.start()
         try:
             if connect:
@@ -281,7 +287,7 @@ def test_policies_are_swapped_and_wrong_ones_are_refused_while_the_old_ones_stay
 ) -> None:
     async def act(scene: Scene) -> None:
         await scene.put("routing/policy", {"routing": {"name": "kv-aware", "kv": 0.7}})
-        await until(lambda: scene.app.policies["routing"] == {"name": "kv-aware", "kv": 0.7})
+        await until(lambda: scene.app.plane.policies["routing"] == {"name": "kv-aware", "kv": 0.7})
         while not (found := await scene.status()).get("accepted"):
             await asyncio.sleep(0.01)
         for wrong, why in (
@@ -296,13 +302,13 @@ def test_policies_are_swapped_and_wrong_ones_are_refused_while_the_old_ones_stay
                 await asyncio.sleep(0.01)
             assert not found["accepted"] and why in found["error"]
             assert any(record.levelname == "WARNING" and why in record.getMessage() for record in caplog.records)
-        assert scene.app.policies["routing"] == {"name": "kv-aware", "kv": 0.7}
+        assert scene.app.plane.policies["routing"] == {"name": "kv-aware", "kv": 0.7}
         await scene.etcd.put("/headway/routing/policy", b"routing: round-robin  # as people write it\n")
-        await until(lambda: scene.app.policies["routing"] == "round-robin")
+        await until(lambda: scene.app.plane.policies["routing"] == "round-robin")
         await scene.etcd.delete("/headway/routing/policy")
         await scene.register("after")
         await until(lambda: "after" in scene.app.names)
-        assert scene.app.policies["routing"] == "round-robin"
+        assert scene.app.plane.policies["routing"] == "round-robin"
 
     play(clean, act)
 
@@ -315,7 +321,7 @@ def test_a_node_that_cannot_be_read_keeps_nothing_from_a_gateway_that_starts(cle
             await etcd.put("/headway/routing/policy", b'{"routing": "round-robin"}')
 
     async def act(scene: Scene) -> None:
-        await until(lambda: scene.app.policies["routing"] == "round-robin")
+        await until(lambda: scene.app.plane.policies["routing"] == "round-robin")
         assert scene.app.state("filed") == "draining"
 
     asyncio.run(before())
@@ -354,7 +360,7 @@ def test_while_etcd_is_down_what_was_known_holds_and_then_all_is_read_anew(serve
             await scene.register(name, lease)
         await scene.put("cordon/bb", {})
         await scene.put("routing/policy", {"routing": "random"})
-        await until(lambda: scene.app.policies["routing"] == "random" and scene.app.state("bb") == "draining")
+        await until(lambda: scene.app.plane.policies["routing"] == "random" and scene.app.state("bb") == "draining")
         scene.server.kill()
         await until(lambda: scene.source.connected is False)
         assert scene.app.names == ["a", "bb", "filed"] and scene.app.state("a") == "ready"
@@ -364,7 +370,7 @@ def test_while_etcd_is_down_what_was_known_holds_and_then_all_is_read_anew(serve
         await scene.register("ccc", lease)
         await until(lambda: scene.app.names == ["bb", "ccc", "filed"])
         await until(lambda: scene.app.state("bb") == "ready")
-        assert scene.source.connected and scene.app.policies["routing"] == "random"
+        assert scene.source.connected and scene.app.plane.policies["routing"] == "random"
 
     play(server, act)
 
@@ -375,7 +381,7 @@ def test_a_store_that_lost_its_data_costs_no_engine_that_registers_again_and_no_
             await scene.register(name)
         await scene.put("cordon/held", {"why": "repairs"})
         await scene.put("routing/policy", {"routing": "random"})
-        await until(lambda: scene.app.policies["routing"] == "random" and scene.app.state("held") == "draining")
+        await until(lambda: scene.app.plane.policies["routing"] == "random" and scene.app.state("held") == "draining")
         backend, lifted = scene.app.fleet.backend("back"), []
         left: list[tuple[str, str]] = []
         lift = scene.app.fleet.uncordon
@@ -395,7 +401,7 @@ def test_a_store_that_lost_its_data_costs_no_engine_that_registers_again_and_no_
         assert restored is not None and json.loads(restored.value) == {"why": "repairs"} and lifted == []
         await scene.etcd.delete("/headway/cordon/held")
         await until(lambda: scene.app.state("held") == "ready")
-        assert scene.app.policies["routing"] == "random"
+        assert scene.app.plane.policies["routing"] == "random"
 
     play(server, act, grace_s=3600)
 
@@ -419,7 +425,7 @@ def test_a_gateway_begins_without_its_etcd_and_finds_it_later() -> None:
 def test_another_prefix_is_another_fleet(clean: EtcdServer) -> None:
     async def go() -> None:
         app, etcd = Gateway(), Etcd(EtcdSettings.read(clean.url))
-        source = EtcdSource(app, EtcdSettings.read({"endpoints": clean.url, "prefix": "/staging"}))
+        source = source_of(app, EtcdSettings.read({"endpoints": clean.url, "prefix": "/staging"}))
         await source.start()
         document = json.dumps({"url": "http://127.0.0.1:9001", "models": ["m"]}).encode()
         await etcd.put("/headway/nodes/live", document)
@@ -434,7 +440,7 @@ def test_another_prefix_is_another_fleet(clean: EtcdServer) -> None:
 def test_requests_go_to_an_engine_of_etcd_and_none_to_a_cordoned_one(clean: EtcdServer, live: Any) -> None:
     gateway = live(engines=1)
     engine, etcd = Engine("from-etcd"), Etcd(EtcdSettings.read(clean.url))
-    source = EtcdSource(gateway.app, EtcdSettings.read(clean.url))
+    source = source_of(gateway.app, EtcdSettings.read(clean.url))
     gateway.call(engine.start())
     gateway.call(source.start())
     url = f"http://127.0.0.1:{engine.port}"

@@ -13,7 +13,7 @@ pytest.importorskip("zmq", reason="the extra `gateway` is not installed")
 from kv_engine import OWN, Publisher, chain, clearing, path_of, prompt_event, removal, root, until
 
 from headway.errors import HeadwayError
-from headway.gateway.plane import clock
+from headway.gateway.clock import Clock
 from headway.gateway.signals.beliefs import Beliefs
 from headway.gateway.signals.event_listener import EventSettings, Listener, with_rank
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL
@@ -36,8 +36,8 @@ class Gateway:
         self.beliefs = Beliefs(places, [self.index])
         given = {"bind": bind, "replay": replay, **more}
         self.fleet = SimpleNamespace(backends=[*backends, None], on_change=[])
-        app = SimpleNamespace(loop=self.loop, now_ps=clock(), fleet=self.fleet)
-        self.listener = Listener(app, self.beliefs, EventSettings.read(given, "events"), chain, root, OWN)
+        settings = EventSettings.read(given, "events")
+        self.listener = Listener(Clock(self.loop), self.fleet, self.beliefs, settings, chain, root, OWN)
         self.call(self.listener.start())
 
     def call(self, task):
@@ -289,7 +289,8 @@ def test_an_address_that_is_taken_is_said(opened):
     gateway = opened(Gateway(bind="tcp://127.0.0.1:*"))
     with pytest.raises(HeadwayError, match=r"events\.bind: .* cannot be listened on"):
         settings = EventSettings(bind=gateway.listener.address)
-        gateway.call(Listener(gateway.listener.app, gateway.beliefs, settings, chain, root, OWN).start())
+        first = gateway.listener
+        gateway.call(Listener(first.clock, first.fleet, gateway.beliefs, settings, chain, root, OWN).start())
 
 
 def test_what_was_told_can_be_told_again():

@@ -220,7 +220,7 @@ def test_a_head_that_never_ends_is_not_waited_for(live):
     with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
         sock.sendall(b"POST /v1/chat")
         assert read_all(sock).startswith(b"HTTP/1.1 408")
-    one.until(lambda: not one.app.clients)
+    one.until(lambda: not one.app.reception.clients)
 
 
 def test_requests_on_one_connection_are_answered_in_order(live):
@@ -243,8 +243,8 @@ def test_a_slow_client_does_not_fill_the_memory(live):
         sock.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
         )
-        one.until(lambda: any(client.paused for client in one.app.clients))
-        (waiting,) = one.app.clients
+        one.until(lambda: any(client.paused for client in one.app.reception.clients))
+        (waiting,) = one.app.reception.clients
         assert waiting.transport.get_write_buffer_size() < 2_000_000
         assert client(one).chat.completions.create(**BODY).choices[0].message.content == "hello"  # others go on
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -253,7 +253,7 @@ def test_a_slow_client_does_not_fill_the_memory(live):
 
 def test_a_connection_that_a_slow_client_held_up_serves_the_next_one(live):
     one = live(1, timeouts={"first_byte": "5s"}, retries=0)
-    one.app.limits = replace(one.app.limits, unsent_bytes=0)
+    one.app.reception.limits = replace(one.app.reception.limits, unsent_bytes=0)
 
     async def long(body):
         return {"more": "x" * 40_000}
@@ -264,8 +264,8 @@ def test_a_connection_that_a_slow_client_held_up_serves_the_next_one(live):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         sock.settimeout(30)
         sock.connect(("127.0.0.1", one.port))
-        one.until(lambda: len(one.app.clients) == 1)
-        (waiting,) = one.app.clients
+        one.until(lambda: len(one.app.reception.clients) == 1)
+        (waiting,) = one.app.reception.clients
         waiting.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
         sock.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)

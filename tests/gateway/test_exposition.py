@@ -16,9 +16,15 @@ pytest.importorskip("prometheus_client", reason="the extra `gateway` is not inst
 from asking import ADMIN, KEY, admin, chat, ended
 from prometheus_client.parser import text_string_to_metric_families
 
-from headway.gateway.observing.figures import MOST_GROUPS, MOST_NAMES, WINDOW_S, Figures, merge, percentiles
-from headway.gateway.observing.metrics import METRICS, render, together
-from headway.gateway.observing.status import figures_of, status
+from headway.gateway.observing.exposition import METRICS, render, together
+from headway.gateway.observing.gateway_metrics import (
+    MOST_GROUPS,
+    MOST_NAMES,
+    WINDOW_S,
+    GatewayMetrics,
+    merge,
+    percentiles,
+)
 from headway.types import PS_PER_SECOND
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,14 +80,14 @@ def test_what_no_engine_got_has_no_model_of_a_clients_making(live):
 def test_names_that_clients_make_up_are_bounded(live):
     one = live(1)
     for number in range(MOST_NAMES + 20):
-        one.app.figures._group(f"model {number}", "e0")
-        one.app.figures.retried(f"reason {number}")
-    assert len(one.app.figures.groups) == MOST_NAMES + 1 and ("other", "e0") in one.app.figures.groups
-    assert len(one.app.figures.retries) == MOST_NAMES + 1 and one.app.figures.retries["other"] == 20
+        one.app.metrics._group(f"model {number}", "e0")
+        one.app.metrics.retried(f"reason {number}")
+    assert len(one.app.metrics.groups) == MOST_NAMES + 1 and ("other", "e0") in one.app.metrics.groups
+    assert len(one.app.metrics.retries) == MOST_NAMES + 1 and one.app.metrics.retries["other"] == 20
 
 
 def test_pairs_of_models_and_engines_are_bounded_too():
-    figures = Figures()
+    figures = GatewayMetrics()
     for model in range(MOST_NAMES):
         for engine in range(20):
             figures._group(f"model {model}", f"engine {engine}")
@@ -108,7 +114,7 @@ def test_retries_refusals_and_ejections_are_told(live):
 def test_what_went_otherwise_than_it_should_is_counted(live):
     one = live(1, admin=ADMIN)
     one.app.signals.misses, one.app.tokens.default.unread = 2, 3
-    one.app.held_bytes += 7
+    one.app.reception.held_bytes += 7
     found = samples(admin(one, "/metrics").body.decode())
     assert total(found, "headway_scrape_failures_total") >= 2
     assert total(found, "headway_unread_prompts_total") == 3
@@ -141,7 +147,7 @@ def test_the_figures_of_several_processes_add_up(live):
     chat(second)
     for each, wanted in ((first, 3), (second, 1)):
         each.until(lambda each=each, wanted=wanted: ended(each) == wanted)
-    sent = json.loads(json.dumps([*figures_of(first.app), *figures_of(second.app)]))  # as they would travel
+    sent = json.loads(json.dumps([*first.app.board.figures(), *second.app.board.figures()]))  # as they would travel
     found = samples(render(together(sent))[0].decode())
     assert total(found, "headway_requests_total") == 4
     assert total(found, "headway_time_to_first_token_seconds_count") == 3
@@ -155,17 +161,17 @@ def test_the_other_processes_of_a_gateway_are_counted_and_other_gateways_are_not
     for each in (one, other):
         chat(each)
         each.until(lambda each=each: ended(each) == 1)
-    told = json.loads(json.dumps(figures_of(other.app)[0]))
+    told = json.loads(json.dumps(other.app.board.figures()[0]))
     for orders, wanted in ((True, 2), (False, 1)):  # which only processes of one gateway take
-        one.app.peers = SimpleNamespace(settings=SimpleNamespace(orders=orders), figures={"worker-1": told})
+        one.app.board.peers = SimpleNamespace(settings=SimpleNamespace(orders=orders), figures={"worker-1": told})
         found = samples(admin(one, "/metrics").body.decode())
         assert total(found, "headway_requests_total") == wanted
-        assert status(one.app)["requests"] == {"completed": wanted}
-    one.app.peers = None
+        assert one.app.board.status()["requests"] == {"completed": wanted}
+    one.app.board.peers = None
 
 
 def test_percentiles_of_the_last_minute_are_near_the_true_ones():
-    figures, draw = Figures(), random.Random(3)
+    figures, draw = GatewayMetrics(), random.Random(3)
     values = []
     for second in range(100):
         for _ in range(20):

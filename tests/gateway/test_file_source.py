@@ -23,7 +23,8 @@ class Scene:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.app = App(asyncio.get_running_loop(), Config.load(file))
-        self.source = FileSource(self.app)
+        app = self.app
+        self.source = FileSource(app.clock, app.fleet, app.switch, app.shadows, app.config)
 
     def write(self, text: str) -> None:
         """And two looks, since a change is taken at the second."""
@@ -50,7 +51,7 @@ def test_backends_and_policies_of_a_changed_file_are_taken_over(tmp_path: Path) 
     async def act(scene: Scene) -> None:
         kept = scene.app.fleet.backend("a")
         scene.write(FIRST.replace("b:", "c:").replace("random", "round-robin"))
-        assert scene.names == ["a", "c"] and scene.app.policies["routing"] == "round-robin"
+        assert scene.names == ["a", "c"] and scene.app.plane.policies["routing"] == "round-robin"
         assert scene.app.fleet.backend("a") is kept
 
     play(tmp_path, act)
@@ -90,7 +91,7 @@ def test_a_wrong_file_is_refused_once_and_what_was_in_force_stays(
             scene.source.look()
         said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
         assert len(said) == 1 and "is refused" in said[0] and why in said[0]
-        assert scene.names == ["a", "b"] and scene.app.policies["routing"] == "random"
+        assert scene.names == ["a", "b"] and scene.app.plane.policies["routing"] == "random"
         scene.write(FIRST.replace("b:", "c:"))
         assert scene.names == ["a", "c"]
 
@@ -99,11 +100,11 @@ def test_a_wrong_file_is_refused_once_and_what_was_in_force_stays(
 
 def test_backends_that_do_not_fit_leave_the_policies_as_they_were(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
-        scene.app.swap({"routing": "least-loaded"}, "admin")
+        scene.app.switch.swap({"routing": "least-loaded"}, "admin")
         scene.write(FIRST.replace("random", "round-robin").replace("max_backends: 2", "max_backends: 9") + "x")
         more = "{a: 'http://127.0.0.1:1', b: 'http://127.0.0.1:2', c: 'http://127.0.0.1:3'}"
         scene.write(f"backends: {more}\nmax_backends: 3\npolicies: {{routing: round-robin}}\n")
-        assert scene.names == ["a", "b"] and scene.app.policies["routing"] == "least-loaded"
+        assert scene.names == ["a", "b"] and scene.app.plane.policies["routing"] == "least-loaded"
 
     play(tmp_path, act, FIRST + "max_backends: 2\n")
 
@@ -129,16 +130,16 @@ def test_the_bundle_that_a_file_names_is_watched_too(tmp_path: Path) -> None:
         bundle.write_text(written.replace("NAME", "round-robin"))
         scene.source.look()
         scene.source.look()
-        assert scene.app.policies["routing"] == "round-robin"
+        assert scene.app.plane.policies["routing"] == "round-robin"
 
     play(tmp_path, act, "backends: {a: 'http://127.0.0.1:1'}\npolicies: best.yaml\n")
 
 
 def test_policies_of_another_source_stay_while_those_of_the_file_do_not_change(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
-        scene.app.swap({"routing": "round-robin"}, "etcd")
+        scene.app.switch.swap({"routing": "round-robin"}, "etcd")
         scene.write(FIRST.replace("b:", "c:"))
-        assert scene.names == ["a", "c"] and scene.app.policies["routing"] == "round-robin"
+        assert scene.names == ["a", "c"] and scene.app.plane.policies["routing"] == "round-robin"
 
     play(tmp_path, act)
 

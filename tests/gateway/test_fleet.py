@@ -177,7 +177,12 @@ def test_policies_change_under_way_and_counts_go_on(live):
     for thread in threads:
         thread.start()
     one.until(lambda: sum(engine.under_way for engine in one.engines) == 3)
-    do(one, one.app.swap, {"routing": "least-loaded", "admission": {"name": "max-concurrency", "max_queue": 3}}, "test")
+    do(
+        one,
+        one.app.switch.swap,
+        {"routing": "least-loaded", "admission": {"name": "max-concurrency", "max_queue": 3}},
+        "test",
+    )
     with pytest.raises(openai.InternalServerError, match="as many requests in flight as it may"):
         ask(one)
     for thread in threads:
@@ -197,8 +202,8 @@ def test_a_wrong_policy_is_refused_and_the_old_one_stays(live):
         "none",
     ):
         with pytest.raises(HeadwayError):
-            do(one, one.app.swap, wrong, "test")
-    assert (one.app.policies["routing"], one.app.plane.version) == ("round-robin", 0)
+            do(one, one.app.switch.swap, wrong, "test")
+    assert (one.app.plane.policies["routing"], one.app.plane.version) == ("round-robin", 0)
     assert [target(one) for _ in range(4)] == ["e0", "e1", "e0", "e1"]
 
 
@@ -210,7 +215,7 @@ def test_those_that_wait_in_the_queue_are_asked_anew_when_policies_change(live):
     for thread in threads:
         thread.start()
     one.until(lambda: len(one.app.waiting) == 3)
-    do(one, one.app.swap, {"routing": "round-robin"}, "test")
+    do(one, one.app.switch.swap, {"routing": "round-robin"}, "test")
     one.until(lambda: not one.app.waiting)
     one.until(lambda: one.engines[0].under_way >= 2)  # the queue let one go at a time
     for thread in threads:
@@ -226,5 +231,5 @@ def test_the_belief_of_what_is_cached_survives_a_change_of_policies(live):
     place = int(first.headers["x-headway-target"][1:])
     index = one.app.plane.control.indexes[0]
     assert index.size(place) > 0
-    do(one, one.app.swap, {"routing": "lmetric", "priority": "by-class"}, "test")
+    do(one, one.app.switch.swap, {"routing": "lmetric", "priority": "by-class"}, "test")
     assert one.app.plane.control.indexes[0] is index

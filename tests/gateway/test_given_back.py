@@ -46,7 +46,7 @@ def begun(one, count=1, **more):
 
 def leave(one):
     """All clients go."""
-    do(one, lambda: [client.transport.abort() for client in list(one.app.clients)])
+    do(one, lambda: [client.transport.abort() for client in list(one.app.reception.clients)])
     one.until(one.idle)
 
 
@@ -56,7 +56,7 @@ def test_who_waits_and_is_put_off_by_other_policies_comes_up_in_time(live):
     begun(one, 3)
     one.until(lambda: one.engines[0].under_way == 1 and len(one.app.waiting) == 2)
     later = {"name": "token-bucket", "rate": 5.0, "burst": 1, "on_empty": "delay"}
-    do(one, one.app.swap, {"admission": later, "flow": "none"}, "a test")
+    do(one, one.app.switch.swap, {"admission": later, "flow": "none"}, "a test")
     one.until(lambda: one.engines[0].under_way == 3, 5)
     leave(one)
 
@@ -69,10 +69,10 @@ def test_a_fault_with_one_who_waited_is_told_and_the_others_are_served(live, mon
     waiting, got = begun(one, 2)
     one.until(lambda: len(one.app.waiting) == 2)
     one.engines[0].mode = "ok"
-    (unlucky, *_) = one.app.waiting.values()
+    (unlucky, *_) = one.app.waiting.exchanges.values()
     dispatch = type(unlucky).dispatch
     monkeypatch.setattr(type(unlucky), "dispatch", lambda self: fail() if self is unlucky else dispatch(self))
-    do(one, one.app.swap, {"flow": "none"}, "a test")
+    do(one, one.app.switch.swap, {"flow": "none"}, "a test")
     for thread in waiting:
         thread.join(10)
     assert sorted(answer.status for answer in got) == [200, 500]
@@ -101,8 +101,8 @@ def test_a_fault_before_a_request_is_one_gives_its_key_back(live, tmp_path, monk
 def test_who_hears_of_ends_and_fails_holds_up_nobody(live):
     one = live(1)
     heard = []
-    one.app.on_end[:0] = [fail]
-    one.app.on_end.append(lambda exchange, *rest: heard.append(exchange))
+    one.app.services.on_end[:0] = [fail]
+    one.app.services.on_end.append(lambda exchange, *rest: heard.append(exchange))
     assert chat(one).status == 200
     one.until(lambda: len(heard) == 1)
     one.until(one.idle)

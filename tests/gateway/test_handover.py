@@ -363,7 +363,7 @@ def test_sglang_ends_a_stream_whose_prompt_is_lost_under_way(live):
 
 async def cut(app):
     """The connection of the first half is lost."""
-    (at,) = [client.exchange for client in app.clients if client.exchange is not None]
+    (at,) = [client.exchange for client in app.reception.clients if client.exchange is not None]
     at.handing.leg._upstream.transport.abort()
 
 

@@ -73,7 +73,7 @@ def test_what_two_could_read_in_two_ways_is_refused_whole(hostile, shape):
     answers = send(one, SHAPES[shape] + SMUGGLED)
     assert statuses(answers) == [400], answers
     assert one.engines[0].bodies == []
-    one.until(lambda: not one.app.clients)
+    one.until(lambda: not one.app.reception.clients)
 
 
 def test_a_body_in_chunks_goes_to_the_engine_with_its_length(hostile):
@@ -105,8 +105,8 @@ def test_what_is_too_large_is_refused_before_it_is_held(hostile, data, status):
         for start in range(0, len(data), 16384):
             sock.sendall(data[start : start + 16384])
         assert statuses(read_all(sock)) == [status]
-    one.until(lambda: not one.app.clients)
-    assert one.app.figures.refusals == {status: 1}
+    one.until(lambda: not one.app.reception.clients)
+    assert one.app.metrics.refusals == {status: 1}
     assert one.engines[0].bodies == []
 
 
@@ -117,13 +117,13 @@ def test_who_sends_a_byte_now_and_then_is_not_waited_for(hostile, begin):
         sock.sendall(begin)
         rest = iter(POST if not begin else b"1\r\na\r\n" * 1000)
         try:
-            while one.app.clients or not one.app.figures.refusals:
+            while one.app.reception.clients or not one.app.metrics.refusals:
                 sock.sendall(bytes([next(rest)]))
                 time.sleep(0.02)
         except ConnectionError:
             pass
         assert statuses(read_all(sock)) in ([408], [])
-    assert one.app.figures.refusals == {408: 1}
+    assert one.app.metrics.refusals == {408: 1}
     assert one.engines[0].bodies == []
 
 
@@ -133,7 +133,7 @@ def test_who_says_nothing_is_sent_away(hostile):
         idle.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
         assert statuses(read_all(idle)) == [200]
         assert statuses(read_all(silent)) == [408]
-    one.until(lambda: not one.app.clients)
+    one.until(lambda: not one.app.reception.clients)
 
 
 # --- several requests on one connection ------------------------------------------------------------------------------
@@ -181,18 +181,18 @@ def test_who_asks_on_and_on_and_reads_nothing_fills_no_memory(hostile):
             try:
                 sock.send(request * 100)
             except BlockingIOError:
-                return any(client.paused for client in list(one.app.clients))
+                return any(client.paused for client in list(one.app.reception.clients))
             return False
 
         one.until(full)
-        (client,) = one.app.clients
+        (client,) = one.app.reception.clients
         assert client.transport.get_write_buffer_size() < 1_000_000
         assert len(client.waiting) < 10_000  # of what was read at once
         assert statuses(send(one, closing(asked()))) == [200]  # others are served
         sock.setblocking(True)
         assert set(statuses(sock.recv(1_000_000))) == {200}
         reset(sock)
-    one.until(lambda: not one.app.clients)
+    one.until(lambda: not one.app.reception.clients)
 
 
 def test_who_sends_no_more_has_gone(hostile):
@@ -205,7 +205,7 @@ def test_who_sends_no_more_has_gone(hostile):
         assert read_all(sock) == b""
     one.until(lambda: one.engines[0].cancelled == 1)
     one.until(one.idle)
-    one.until(lambda: not one.app.clients)
+    one.until(lambda: not one.app.reception.clients)
 
 
 def test_clients_that_vanish_at_any_moment_leave_nothing(hostile):
@@ -219,7 +219,7 @@ def test_clients_that_vanish_at_any_moment_leave_nothing(hostile):
         time.sleep(0.0005 * (number % 9))
         reset(sock)
     one.until(one.idle)
-    one.until(lambda: not one.app.clients)
+    one.until(lambda: not one.app.reception.clients)
     one.until(lambda: sum(engine.under_way for engine in one.engines) == 0)
     assert statuses(send(one, closing(asked()))) == [200]
 
@@ -234,8 +234,8 @@ def test_many_who_do_not_read_hold_little_and_hinder_nobody(hostile):
     socks = [connect(one) for _ in range(20)]
     for sock in socks:
         sock.sendall(asked({**BODY, "stream": True}))
-    one.until(lambda: sum(client.paused for client in list(one.app.clients)) == 20)
-    held = [client.transport.get_write_buffer_size() for client in list(one.app.clients)]
+    one.until(lambda: sum(client.paused for client in list(one.app.reception.clients)) == 20)
+    held = [client.transport.get_write_buffer_size() for client in list(one.app.reception.clients)]
     assert max(held) < 1_000_000
     assert statuses(send(one, closing(asked()))) == [200]
     for sock in socks:
@@ -250,8 +250,8 @@ def test_who_takes_nothing_for_too_long_is_cut_off(hostile):
         sock.sendall(asked({**BODY, "stream": True}))
         one.until(lambda: one.engines[0].cancelled == 1)
         one.until(one.idle)
-        one.until(lambda: not one.app.clients)
-    assert [end for group in one.app.figures.groups.values() for end in group.ends] == [("failed", 200)]
+        one.until(lambda: not one.app.reception.clients)
+    assert [end for group in one.app.metrics.groups.values() for end in group.ends] == [("failed", 200)]
 
 
 def test_a_slow_client_gets_all_of_it(hostile):
@@ -274,10 +274,10 @@ def test_a_slow_client_gets_all_of_it(hostile):
 def test_more_connections_than_there_may_be_are_told_so(hostile):
     one = hostile(limits={"connections": 2})
     first, second = connect(one), connect(one)
-    one.until(lambda: len(one.app.clients) == 2)
+    one.until(lambda: len(one.app.reception.clients) == 2)
     assert statuses(send(one, b"")) == [503]
     first.close()
-    one.until(lambda: len(one.app.clients) == 1)
+    one.until(lambda: len(one.app.reception.clients) == 1)
     assert statuses(send(one, closing(asked()))) == [200]
     second.close()
 
@@ -287,13 +287,13 @@ def test_all_clients_together_make_it_hold_only_so_many_bytes(hostile):
     head = POST + b"content-length: 90000\r\n\r\n"
     with connect(one) as first:
         first.sendall(head + b" " * 80_000)
-        one.until(lambda: one.app.held_bytes == 80_000)
+        one.until(lambda: one.app.reception.held_bytes == 80_000)
         answer = send(one, head + b" " * 80_000)
         assert statuses(answer) == [503] and b"retry-after: 1" in answer
-        one.until(lambda: one.app.held_bytes == 80_000)
+        one.until(lambda: one.app.reception.held_bytes == 80_000)
         assert statuses(send(one, closing(asked()))) == [200]  # there is room for a small one
-        assert one.app.held_bytes == 80_000
-    one.until(lambda: one.app.held_bytes == 0 and not one.app.clients)
+        assert one.app.reception.held_bytes == 80_000
+    one.until(lambda: one.app.reception.held_bytes == 0 and not one.app.reception.clients)
 
 
 def test_what_is_answered_is_held_no_longer_also_where_several_come_at_once(hostile):
@@ -302,8 +302,8 @@ def test_what_is_answered_is_held_no_longer_also_where_several_come_at_once(host
         sock.sendall(asked() * 3 + SMUGGLED + POST + SIZE.replace(b"content", b"x") + b"\r\n")
         one.until(lambda: len(one.engines[0].bodies) == 3)
         one.until(one.idle)
-        one.until(lambda: one.app.held_bytes == 0)
-    assert one.app.held_bytes == 0
+        one.until(lambda: one.app.reception.held_bytes == 0)
+    assert one.app.reception.held_bytes == 0
 
 
 # --- where a request goes is not the request's to say ----------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_the_long_body_of_a_stranger_is_not_held(live, tmp_path, framing):
             assert sock.recv(65536)[9:12] in (b"401", b"")
         except ConnectionError:  # closed while one sends
             pass
-    one.until(lambda: one.app.figures.refusals == {401: 1})
+    one.until(lambda: one.app.metrics.refusals == {401: 1})
     long = [{"role": "user", "content": "a" * 200_000}]
     client = openai_client(one.url, keys["ann"])
     assert client.chat.completions.create(model="m", messages=long).choices[0].message.content == "hello"
@@ -76,7 +76,9 @@ def test_the_owner_of_the_key_is_the_tenant_whatever_the_head_says(live, tmp_pat
     file, keys = ring(tmp_path, slo_class="batch")
     one = live(1, keys=file)
     seen = []
-    one.app.on_end.append(lambda exchange, *rest: seen.append((exchange.request.tenant, exchange.request.slo_class)))
+    one.app.services.on_end.append(
+        lambda exchange, *rest: seen.append((exchange.request.tenant, exchange.request.slo_class))
+    )
     ask(one, keys["bob"], extra_headers={"x-headway-tenant": "ann", "x-headway-class": "critical"})
     one.until(lambda: seen == [("bob", "batch")])
 
@@ -97,7 +99,7 @@ def test_a_key_may_have_so_many_under_way(live, tmp_path):
     one.until(one.idle)
     ask(one, keys["ann"])
     one.until(one.idle)
-    assert {key.inflight for key in one.app.keyring.keys.values()} == {0}
+    assert {key.inflight for key in one.app.config.keyring.keys.values()} == {0}
 
 
 def test_a_key_may_ask_so_often():

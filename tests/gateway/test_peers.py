@@ -107,7 +107,7 @@ def test_a_peer_that_comes_again_before_its_loss_is_noticed_is_counted_once(pair
     plane = one.app.plane
 
     async def as_if_it_had_something():
-        plane.heard(one.app.now_ps(), name, {0: (5, 500, 50, 0)}, [])
+        plane.heard(one.app.clock.now_ps(), name, {0: (5, 500, 50, 0)}, [])
 
     one.call(as_if_it_had_something())
     former = one.app.peers._heard[name]
@@ -121,7 +121,7 @@ def test_a_peer_that_comes_again_before_its_loss_is_noticed_is_counted_once(pair
 async def again(two):
     """Its end of the connection stays open, as of a machine that has lost its network for a while."""
     (where,) = two.app.config.peers.to
-    two.app.loop.create_task(two.app.peers._tell(where))
+    two.app.clock.loop.create_task(two.app.peers._tell(where))
 
 
 def test_who_leaves_does_not_stand_for_the_next_of_its_name(live):
@@ -179,7 +179,7 @@ def test_an_order_goes_for_all_processes(live, tmp_path):
     one.until(lambda: one.app.peers.connected and two.app.peers.connected)
     one.loop.call_soon_threadsafe(one.app.orders.give, "cordon", "e1")
     one.loop.call_soon_threadsafe(one.app.orders.give, "swap", {"routing": "round-robin"})
-    two.until(lambda: two.app.plane.views[1].state == "draining" and two.app.policies["routing"] == "round-robin")
+    two.until(lambda: two.app.plane.views[1].state == "draining" and two.app.plane.policies["routing"] == "round-robin")
     one.loop.call_soon_threadsafe(one.app.orders.give, "uncordon", "e1")
     two.until(lambda: two.app.plane.views[1].state == "ready")
 

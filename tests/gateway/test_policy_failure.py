@@ -118,7 +118,7 @@ def test_a_wrong_answer_is_none_and_a_journal_has_it_again(live, tmp_path, wrong
     answers = [chat(one, stream=number % 2 == 0) for number in range(9)]
     assert {answer.status for answer in answers} == {200}
     one.until(lambda: one.app.plane.version == 1)
-    assert one.app.policies["routing"] == "least-loaded"  # there were none before
+    assert one.app.plane.policies["routing"] == "least-loaded"  # there were none before
     kept(one)
     found = replay(tmp_path / "journal")
     assert found.decisions == 9 and found.different == 0, found.differences
@@ -140,7 +140,7 @@ def test_one_that_cannot_be_bound_is_refused_and_the_old_stays(live, wrong, tmp_
 
     async def swap():
         with pytest.raises(HeadwayError, match="cannot be bound to the engines: RuntimeError: it does not like"):
-            one.app.swap({"routing": f"{wrong}:Unbound"}, "test")
+            one.app.switch.swap({"routing": f"{wrong}:Unbound"}, "test")
 
     one.call(swap())
     assert one.app.plane.control is control and one.app.plane.version == 0
@@ -153,11 +153,11 @@ def test_requests_that_wait_in_a_queue_are_asked_anew_of_whoever_takes_over(live
     flow = {"name": "bands", "max_inflight": 1}
     one = live(1, policies={"routing": "round-robin", "flow": flow}, policy_failures=2)
     swapped = {"routing": f"{wrong}:Nothing", "flow": flow}
-    one.loop.call_soon_threadsafe(one.app.swap, swapped, "test")
+    one.loop.call_soon_threadsafe(one.app.switch.swap, swapped, "test")
     one.until(lambda: one.app.plane.version == 1)
     assert {chat(one).status for _ in range(6)} == {200}
     one.until(lambda: one.app.plane.version == 2)
-    assert one.app.policies["routing"] == "round-robin"
+    assert one.app.plane.policies["routing"] == "round-robin"
     one.until(one.idle)
 
 

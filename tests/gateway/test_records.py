@@ -105,7 +105,7 @@ def test_other_policies_begin_another_folder(live, tmp_path):
     one = live(2, records=str(tmp_path), policies={"routing": "round-robin"})
     chat(one)
     one.until(one.idle)
-    one.loop.call_soon_threadsafe(one.app.swap, {"routing": "kv-aware"}, "test")
+    one.loop.call_soon_threadsafe(one.app.switch.swap, {"routing": "kv-aware"}, "test")
     one.until(lambda: one.app.plane.version == 1)
     chat(one)
     one.until(one.idle)

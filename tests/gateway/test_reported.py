@@ -15,8 +15,8 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
+from headway.gateway.signals.polled_signals import PolledSignals, SignalSettings
 from headway.gateway.signals.reading import Hits, Mean, Reading, cleaned
-from headway.gateway.signals.signals import Signals, SignalSettings
 from headway.types import PS_PER_SECOND, Path, Request
 
 PAGE = """\
@@ -35,6 +35,10 @@ def page(running=3, queued=2, usage=0.25, hits=0, queries=0, watts=300, busy=0.5
     return PAGE.format(running=running, queued=queued, usage=usage, hits=hits, queries=queries, watts=watts, busy=busy)
 
 
+def polled(app, **settings):
+    return PolledSignals(app.clock, app.plane, app.fleet, SignalSettings(**settings))
+
+
 class Bench:
     """A gateway that is not started, whose clock the test moves."""
 
@@ -42,8 +46,8 @@ class Bench:
         self.now = PS_PER_SECOND
         backends = {f"e{number}": f"http://127.0.0.1:{9000 + number}" for number in range(engines)}
         self.app = App(asyncio.new_event_loop(), Config.load({"backends": backends}))
-        self.app.now_ps = lambda: self.now
-        self.signals = Signals(self.app, SignalSettings(**settings))
+        self.app.clock.now_ps = lambda: self.now
+        self.signals = polled(self.app, **settings)
         self.backends = self.app.fleet.members
         self.views = [backend.view for backend in self.backends]
         for backend in self.backends:
@@ -72,7 +76,7 @@ def bench():
 
     yield start
     for one in made:
-        one.app.loop.close()
+        one.app.clock.loop.close()
 
 
 def test_a_page_becomes_what_policies_see(bench):
@@ -248,7 +252,7 @@ def test_what_an_agent_says_is_taken_as_far_as_it_can_be_true(said):
 def quiet(one):
     """Its own part for signals ends, so that the test's is the only one."""
     for part in one.app.components:
-        if isinstance(part, Signals):
+        if isinstance(part, PolledSignals):
             one.call(part.stop())
     return one
 
@@ -258,7 +262,7 @@ def test_pages_are_read_over_real_sockets_and_a_loss_is_noticed(live):
     one.engines[0].page = page(running=40, queued=9)
     one.engines[1].page = page(running=1, queued=0)
     app = one.app
-    signals = Signals(app, SignalSettings(interval_s=0.01, timeout_s=1.0, stale_s=0.3))
+    signals = polled(app, interval_s=0.01, timeout_s=1.0, stale_s=0.3)
     one.call(signals.start())
     try:
         views = app.plane.views
@@ -274,14 +278,14 @@ def test_pages_are_read_over_real_sockets_and_a_loss_is_noticed(live):
         one.until(lambda: len(signals.readings) == 1)
     finally:
         one.call(signals.stop())
-    assert app.fleet.on_change.count(signals._changed) == 0
+    assert app.fleet.on_change.count(signals.follower._changed) == 0
 
 
 def test_a_page_without_an_end_and_one_that_never_comes_do_no_harm(live):
     one = quiet(live(2))
     one.engines[0].page = page() + "# filler\n" * 2000
     one.engines[1].page = page(running=8)
-    signals = Signals(one.app, SignalSettings(interval_s=0.01, timeout_s=0.5, stale_s=1.0, page_bytes=4096))
+    signals = polled(one.app, interval_s=0.01, timeout_s=0.5, stale_s=1.0, page_bytes=4096)
     one.call(signals.start())
     try:
         one.until(lambda: one.app.plane.views[1].running == 8 and signals.misses > 0)
@@ -305,26 +309,26 @@ def test_what_was_sent_since_a_page_was_made_waits_there(bench):
     assert view.effective_load == 1  # a page that says nothing of its time is as of now
 
 
-class Ticking(Signals):
+class Ticking(PolledSignals):
     """By a clock that only waiting moves."""
 
     def __init__(self, app, settings, rounds):
-        super().__init__(app, settings)
-        self.clock, self.rounds = 7.03, rounds
+        super().__init__(app.clock, app.plane, app.fleet, settings)
+        self.now, self.rounds = 7.03, rounds
         self.asked, self.counted = [], []
-        app.seconds = lambda: self.clock
-        self._poller.text = self.text
+        app.clock.seconds = lambda: self.now
+        self.poller.text = self.text
 
     async def _until(self, at):
-        self.clock = max(self.clock, at)
+        self.now = max(self.now, at)
 
     async def text(self, backend, path):
-        self.asked.append(self.clock)
-        self.clock += self.rounds.pop(0)
+        self.asked.append(self.now)
+        self.now += self.rounds.pop(0)
         return page(running=len(self.asked))
 
     def heard(self, backend, page, routed=None):
-        self.counted.append((self.clock, routed))
+        self.counted.append((self.now, routed))
         if not self.rounds:
             raise asyncio.CancelledError
         return super().heard(backend, page, routed)
@@ -335,7 +339,7 @@ def test_pages_that_are_as_of_ticks_are_asked_for_behind_each_and_count_when_the
     signals = Ticking(one.app, SignalSettings(interval_s=0.5, ticks_s=0.02), [0.001, 0.01, 0.7, 0.001])
     signals.readings[one.backends[0]] = Reading()
     with pytest.raises(asyncio.CancelledError):
-        one.app.loop.run_until_complete(signals._follow_ticks(one.backends[0]))
+        one.app.clock.loop.run_until_complete(signals._follow_ticks(one.backends[0]))
     assert signals.asked == pytest.approx([7.502, 8.002, 8.502, 9.502])  # the third took until after the next
     assert signals.counted == [(pytest.approx(at), 0) for at in (7.52, 8.02, 9.202, 9.52)]
 

@@ -324,7 +324,7 @@ def test_in_a_storm_of_faults_every_request_has_an_answer(live):
     for engine in one.engines:
         engine.mode = "ok"
     one.until(one.idle)
-    one.until(lambda: not one.app.clients)
+    one.until(lambda: not one.app.reception.clients)
 
 
 def test_an_engine_killed_amid_many_streams_ends_them_all(live):

@@ -211,14 +211,14 @@ def test_the_work_is_done_when_the_request_is_on_its_way(live):
     """What a decision waits for is to take down the views, whatever the candidates do."""
     one = live(2, policies={"routing": "least-loaded"}, shadow={str(n): {"routing": "lmetric"} for n in range(8)})
     shadows, order = one.app.shadows, []
-    ask, dispatch = shadows._ask, one.app.exchange_type.dispatch
+    ask, dispatch = shadows._ask, one.app.reception.exchange_type.dispatch
 
-    class Watched(one.app.exchange_type):
+    class Watched(one.app.reception.exchange_type):
         def dispatch(self):
             order.append("dispatch")
             dispatch(self)
 
-    one.app.exchange_type = Watched
+    one.app.reception.exchange_type = Watched
     shadows._ask = lambda shot, asked: (order.append("ask"), ask(shot, asked))
     for _ in range(5):
         chat(one)

@@ -30,9 +30,10 @@ def traced(live):
     def start(engines=2, sample=1.0, **more):
         one = live(engines, **more)
         spans = InMemorySpanExporter()
-        tracing = Tracing(one.app, OtelSettings("http://127.0.0.1:9/v1/traces", sample), spans, simple=True)
-        one.app.tracing = tracing
-        one.app.on_end.append(tracing.ended)
+        app, settings = one.app, OtelSettings("http://127.0.0.1:9/v1/traces", sample)
+        tracing = Tracing(app.clock, app.plane, app.decisions, settings, spans, simple=True)
+        app.tracing = app.intake.tracing = tracing
+        app.services.on_end.append(tracing.ended)
         return one, spans
 
     return start

@@ -47,8 +47,8 @@ def test_a_journal_decides_the_same_again(live, tmp_path, routing):
     one.loop.call_soon_threadsafe(app.fleet.cordon, "e0")
     traffic(one, 10)
     one.loop.call_soon_threadsafe(app.fleet.uncordon, "e0")
-    one.loop.call_soon_threadsafe(app.swap, {"routing": "least-loaded", "flow": {"name": "bands"}}, "test")
-    one.loop.call_soon_threadsafe(app.plane.report, app.now_ps(), 2, {"queued": 3, "running": 9})
+    one.loop.call_soon_threadsafe(app.switch.swap, {"routing": "least-loaded", "flow": {"name": "bands"}}, "test")
+    one.loop.call_soon_threadsafe(app.plane.report, app.clock.now_ps(), 2, {"queued": 3, "running": 9})
     traffic(one, 10)
     added = {"e9": BackendSpec.read("e9", f"http://127.0.0.1:{one.engines[0].port}", "x")}
     one.loop.call_soon_threadsafe(app.fleet.offer, "admin", added)

@@ -42,8 +42,9 @@ class Epp:
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
 
     async def _start(self) -> None:
-        self.app = Picker(asyncio.get_running_loop(), Config.load(self.config))
-        self.server, self.port = await listen(self.app)
+        self.picker = Picker(asyncio.get_running_loop(), Config.load(self.config))
+        self.app = self.picker.app
+        self.server, self.port = await listen(self.picker)
 
     def call(self, task: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(task, self.loop).result(60)
@@ -78,7 +79,7 @@ class Epp:
     def ends(self) -> dict[tuple[str, int], int]:
         """How many requests ended in which way, by outcome and status."""
         found: dict[tuple[str, int], int] = {}
-        for group in list(self.app.figures.groups.values()):
+        for group in list(self.app.metrics.groups.values()):
             for end, count in list(group.ends.items()):
                 found[end] = found.get(end, 0) + count
         return found

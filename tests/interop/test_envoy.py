@@ -203,7 +203,7 @@ def test_a_stream_passes_piece_by_piece_and_is_counted(behind: Callable[..., Beh
     assert b"".join(pieces).count(b"data: {") == 5
     gateway.epp.until(gateway.epp.idle)
     assert gateway.epp.ends() == {("completed", 200): 1}
-    (group,) = gateway.epp.app.figures.groups.values()
+    (group,) = gateway.epp.app.metrics.groups.values()
     assert group.output == 5
 
 

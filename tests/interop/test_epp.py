@@ -58,7 +58,7 @@ def test_a_request_is_sent_to_an_endpoint_and_counted_until_its_answer_ends(epp:
     picker.until(picker.idle)
     assert call.rest() == []
     assert picker.ends() == {("completed", 200): 1}
-    (group,) = picker.app.figures.groups.values()
+    (group,) = picker.app.metrics.groups.values()
     assert group.output == 7  # as the engine's usage says
 
 
@@ -148,7 +148,7 @@ def test_a_client_that_goes_gives_its_place_back(epp: Callable[..., Epp]) -> Non
     amid_it.rest()  # Envoy half-closes, and the answer is not over
     at_the_head.stream.cancel()
     picker.until(picker.idle)
-    picker.until(lambda: not picker.app.calls)
+    picker.until(lambda: not picker.picker.calls)
     assert picker.ends() == {("failed", 0): 1, ("failed", 200): 1}
 
 
@@ -377,7 +377,7 @@ def test_a_message_that_is_none_of_the_protocol_ends_the_call_and_nothing_else(e
 def test_its_health_is_told_as_clusters_ask_it(epp: Callable[..., Epp]) -> None:
     picker = epp()
     assert picker.healthy() == 1
-    picker.app.draining = True
+    picker.app.reception.draining = True
     assert picker.healthy() == 2
 
 

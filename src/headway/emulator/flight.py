@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headway.emulator.answers import ANSWERS, usage_of
 from headway.emulator.asked import Asked
 from headway.sim.job import Job
 
 if TYPE_CHECKING:
-    from headway.emulator.replica import Replica
+    from headway.emulator.figures import Figures
+    from headway.emulator.room import Room
     from headway.http.wire import ClientConnection, Incoming
 
 STREAM: Final = (
@@ -17,6 +18,40 @@ STREAM: Final = (
     b"x-request-id: %b\r\nx-engine: %b\r\n\r\n"
 )
 OVER: Final = b"0\r\n\r\n"
+
+
+class Replica(Protocol):
+    """What a flight uses of its engine, and tells it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def room(self) -> Room: ...
+
+    @property
+    def figures(self) -> Figures: ...
+
+    def created(self) -> int: ...
+
+    def grant_tokens(self, tokens: int) -> int: ...
+
+    def cached_tokens(self, job: Job) -> int: ...
+
+    def first_token(self, flight: Flight, now: int) -> None: ...
+
+    def finished(self, flight: Flight, now: int) -> None: ...
+
+    def abandoned(self, flight: Flight) -> None: ...
+
+    def handed(self, flight: Flight) -> dict[str, Any]: ...
+
+    def say(
+        self, client: ClientConnection, incoming: Incoming, status: int, body: bytes, *, request_id: str | None = None
+    ) -> None: ...
 
 
 class Flight:

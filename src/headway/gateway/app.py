@@ -1,48 +1,40 @@
-"""The gateway: what its parts share, how a request begins, and what is done now and then."""
+"""The gateway: builds its parts from a configuration, starts them, and ends them."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-import msgspec
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headway.control.journal import Journal
 from headway.errors import HeadwayError
-from headway.gateway.cascade.cascade import Cascade
+from headway.gateway.clock import Clock
 from headway.gateway.config import Config
 from headway.gateway.deciding.failures import Failures
 from headway.gateway.engines.checks import Checks
 from headway.gateway.engines.fleet import Fleet
 from headway.gateway.engines.health import Health
-from headway.gateway.exchange import Exchange
+from headway.gateway.exchange import Exchange, Services
 from headway.gateway.handover.handover import Handover
-from headway.gateway.intake import NOT_YET, Intake
-from headway.gateway.keys import UNKNOWN, Key, Refusal
-from headway.gateway.live_policies import read_policies
-from headway.gateway.local import ROUTED, Local
+from headway.gateway.intake import Intake
+from headway.gateway.local import Local
 from headway.gateway.membership.etcd_source import EtcdSource
 from headway.gateway.membership.file_source import FileSource
 from headway.gateway.observing.decisions import Decisions, Reasons
-from headway.gateway.observing.figures import Figures
+from headway.gateway.observing.gateway_metrics import GatewayMetrics
 from headway.gateway.observing.records import Records
-from headway.gateway.observing.status import figures_of
-from headway.gateway.orders import Orders
+from headway.gateway.observing.status import StatusBoard
+from headway.gateway.orders import Orders, PolicySwitch
 from headway.gateway.peers import Peers
-from headway.gateway.plane import Decided, Plane, clock
-from headway.gateway.prompt import Body, read_body
+from headway.gateway.plane import Plane
+from headway.gateway.reception import Reception
 from headway.gateway.shadow.canary_watch import CanaryWatch
 from headway.gateway.shadow.shadows import Shadows
 from headway.gateway.signals.event_listener import Listener
-from headway.gateway.signals.signals import Signals
+from headway.gateway.signals.polled_signals import PolledSignals
 from headway.gateway.tape import Tape
 from headway.gateway.tokens import Tokens
-from headway.http.wire import ClientConnection, Incoming
-from headway.types import NEVER
+from headway.gateway.waiting import Waiting
 
 if TYPE_CHECKING:
     from headway.gateway.observing.tracing import Tracing
@@ -50,7 +42,6 @@ if TYPE_CHECKING:
 SWEEP_S: Final = 0.5
 EXPIRE_S: Final = 2.0
 BACKLOG: Final = 4096  # connections that wait to be accepted
-log = logging.getLogger("headway.gateway")
 
 
 class Component(Protocol):
@@ -62,20 +53,72 @@ class Component(Protocol):
 
 
 class App:
-    exchange_type: type[Exchange] = Exchange
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, config: Config) -> None:
-        self.loop, self.config = loop, config
-        self.seconds = loop.time  # by a clock that never goes back
-        self.limits, self.timeouts, self.retries = config.limits, config.timeouts, config.retries
-        self.now_ps = clock()
-        self.tape: Tape | None = None
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: Config,
+        exchange_type: type[Exchange] = Exchange,
+        local_type: type[Local] = Local,
+    ) -> None:
+        self.config = config
+        self.clock = clock = Clock(loop)
         self.decisions = Decisions(loop, config.explain)
-        self.records = None if config.records is None else Records(self, config.records)
+        self.records = None if config.records is None else Records(clock, config.records, config.policies)
         self.journals: list[Journal] = [self.decisions]
         if self.records is not None:
             self.journals.append(self.records)
-        self.plane = Plane(
+        self.plane = plane = self._plane()
+        self.tape: Tape | None = None
+        if config.journal is not None:
+            plane.tape = self.tape = Tape(config.journal.file, plane.head, config.journal.limit_bytes)
+        self.waiting = Waiting(clock, plane)
+        self.metrics, self.failures, self.tokens = GatewayMetrics(), Failures(), Tokens(config.tokens)
+        self.tracing = self._tracing()
+        # engines
+        self.fleet = Fleet(clock, plane, self.waiting, config.max_backends)
+        self.health = Health(clock, self.fleet, config.health.failures, config.health.eject_s)
+        self.checks = Checks(clock, self.fleet, self.health, config.health)
+        self.signals = PolledSignals(clock, plane, self.fleet, config.signals)
+        self.listener = self._listener()
+        # requests
+        self.services = self._services()
+        self.handover = None if config.disaggregation is None else Handover(self.services, config.disaggregation)
+        if self.handover is not None:
+            self.services.split = self.handover.split
+        self.intake = Intake(clock, self.waiting, self.tokens, config.sessions, config.deadlines, self.tracing)
+        self.local = local_type(self.fleet, config.chains, self.metrics, config.keyring)
+        self.reception = Reception(
+            config.limits,
+            self.intake,
+            self.services,
+            self.local,
+            self.metrics,
+            config.keyring,
+            config.chains,
+            exchange_type,
+        )
+        # policies, and what an operator says
+        self.shadows = Shadows(clock, plane, self.journals)
+        self.switch = PolicySwitch(clock, plane, self.waiting, self.failures)
+        self.orders = Orders(clock, plane, self.fleet, self.shadows, self.switch)
+        self.canary = CanaryWatch(clock, plane, self.services.on_end, self.orders.halt)
+        self.switch.on_change.append(self.canary.follow)
+        self.peers: Peers | None = None
+        if config.peers is not None:
+            self.peers = Peers(clock, plane, self.fleet, self.waiting, self.orders, config.peers)
+            self.orders.pass_on = self.peers.order
+        self.components = self._components()
+        self._observe()
+        self.components += self._sources()
+        self._expired = clock.seconds()
+        self.fleet.offer("file", config.backends)
+        self.shadows.offer("file", config.shadows)
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    def _plane(self) -> Plane:
+        config = self.config
+        return Plane(
             config.max_backends,
             config.policies,
             patience_ps=config.patience_ps,
@@ -86,48 +129,14 @@ class App:
             most_failures=config.policy_failures,
             journals=self.journals,
         )
-        self.plane.on_failure, self.plane.on_change = self._policy_failed, self._policies_changed
-        self.failures = Failures()
-        self.shadows, self.canary = Shadows(self), CanaryWatch(self)
-        self.reasons = Reasons(self.plane)
-        if config.journal is not None:
-            self.plane.tape = self.tape = Tape(config.journal.file, self.plane.head, config.journal.limit_bytes)
-        self.figures = Figures()
-        self.health = Health(self, config.health.failures, config.health.eject_s)
-        self.fleet = Fleet(self, config.max_backends)
-        self.tokens = Tokens(config.tokens)
-        self.intake = Intake(self, self.tokens, config.sessions)
-        self.keyring = config.keyring
-        self.signals = Signals(self, config.signals)
-        self.components: list[Component] = [self.tokens, self.signals, Checks(self, config.health), self.canary]
-        self.listener = self._listener()
-        if self.listener is not None:
-            self.components.append(self.listener)
-        self.on_end: list[Callable[[Exchange, int, str, str], None]] = []  # hear of each exchange that has ended
-        self.clients: dict[ClientConnection, None] = {}
-        self.held_bytes = 0  # of their bodies
-        self.waiting: dict[int, Exchange] = {}  # exchanges that the plane holds back, by request
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.draining = self._waking = False
-        self._expired = self.seconds()
-        self._alarm: Any = None
-        self._alarm_ps = NEVER
-        self.chains = config.chains
-        self.local, self.orders = Local(self), Orders(self)
-        self.handover = None if config.disaggregation is None else Handover(self, config.disaggregation)
-        if self.handover is not None:
-            self.components.append(self.handover)
-        self.peers = None if config.peers is None else Peers(self, config.peers)
-        if self.peers is not None:
-            self.components.append(self.peers)
-        self.tracing: Tracing | None = None
-        self._observe()
-        if config.etcd is not None:
-            self.components.append(EtcdSource(self, config.etcd))
-        if config.file is not None:
-            self.components.append(FileSource(self))
-        self.fleet.offer("file", config.backends)
-        self.shadows.offer("file", config.shadows)
+
+    def _tracing(self) -> Tracing | None:
+        """What is not asked for is not loaded."""
+        if self.config.otel is None:
+            return None
+        from headway.gateway.observing.tracing import Tracing
+
+        return Tracing(self.clock, self.plane, self.decisions, self.config.otel)
 
     def _listener(self) -> Listener | None:
         """Of what engines tell of their caches, where any does."""
@@ -140,50 +149,100 @@ class App:
                 "events: engines tell of tokens, so that the gateway has to know them: give the model's folder as "
                 "`tokens: {path: ...}`, or take `events` away."
             )
-        return Listener(self, self.plane, config.events, hasher.chain, hasher.root, hasher.block_tokens)
+        return Listener(
+            self.clock, self.fleet, self.plane, config.events, hasher.chain, hasher.root, hasher.block_tokens
+        )
+
+    def _services(self) -> Services:
+        timeouts = self.config.timeouts
+        return Services(
+            self.clock,
+            self.plane,
+            self.waiting,
+            self.fleet,
+            self.health,
+            Reasons(self.plane),
+            connect_s=timeouts.connect_s,
+            first_byte_s=timeouts.first_byte_s,
+            silence_s=timeouts.silence_s,
+            retries=self.config.retries,
+            count_retry=self.metrics.retried,
+        )
+
+    def _components(self) -> list[Component]:
+        """In the order in which they start."""
+        optional = (self.listener, self.handover, self.peers, self.records, self.tracing)
+        components: list[Component] = [self.tokens, self.signals, self.checks, self.canary]
+        return components + [part for part in optional if part is not None]
+
+    def _sources(self) -> list[Component]:
+        """Of members and policies, beside the file as it was read."""
+        config, clock, fleet = self.config, self.clock, self.fleet
+        sources: list[Component] = []
+        if config.etcd is not None:
+            sources.append(EtcdSource(clock, fleet, self.switch, self.signals, config.etcd, config.port))
+        if config.file is not None:
+            sources.append(FileSource(clock, fleet, self.switch, self.shadows, config))
+        return sources
 
     def _observe(self) -> None:
-        """Who hears of requests that have ended; what is not asked for is not loaded."""
-        config = self.config
-        self.on_end.append(self.figures.ended)
+        """Connect those who look on."""
+        config, on_end = self.config, self.services.on_end
+        on_end.append(self.metrics.ended)
         if self.records is not None:
-            self.on_end.append(self.records.ended)
-            self.components.append(self.records)
-        if config.otel is not None:
-            from headway.gateway.observing.tracing import Tracing
-
-            self.tracing = Tracing(self, config.otel)
-            self.on_end.append(self.tracing.ended)
-            self.components.append(self.tracing)
+            self.records.attach(self.plane, self.fleet, self.intake, self.reception)
+            on_end.append(self.records.ended)
+        if self.tracing is not None:
+            on_end.append(self.tracing.ended)
+        self.board = StatusBoard(
+            clock=self.clock,
+            plane=self.plane,
+            fleet=self.fleet,
+            waiting=self.waiting,
+            reception=self.reception,
+            metrics=self.metrics,
+            decisions=self.decisions,
+            failures=self.failures,
+            shadows=self.shadows,
+            canary=self.canary,
+            signals=self.signals,
+            tokens=self.tokens,
+            listener=self.listener,
+            handover=self.handover,
+            records=self.records,
+            peers=self.peers,
+            components=self.components,
+        )
         if self.peers is not None and self.peers.settings.orders:
-            self.peers.snapshot = lambda: figures_of(self)[0]
+            self.peers.snapshot = lambda: self.board.figures()[0]
         if config.admin is not None and not config.worker:  # of several processes the first answers for all
             from headway.gateway.observing.admin import Admin
 
-            self.components.append(Admin(self))
+            self.components.append(Admin(self.board, self.orders, config.admin))
+
+    # --- running -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> asyncio.Server:
         config = self.config
         await self.run()
         shared = True if config.worker is not None else None
-        return await self.loop.create_server(
-            lambda: ClientConnection(self), config.host, config.port, backlog=BACKLOG, reuse_port=shared
+        return await self.clock.loop.create_server(
+            self.reception.connect, config.host, config.port, backlog=BACKLOG, reuse_port=shared
         )
 
     async def run(self) -> None:
         """All but the listening."""
         for component in self.components:
             await component.start()
-        self.loop.call_later(SWEEP_S, self._sweep)
+        self.clock.call_later(SWEEP_S, self._sweep)
 
     async def drain(self, seconds: float) -> None:
         """No request more on any connection; those under way may end."""
-        self.draining = True
-        until = self.seconds() + seconds
-        while any(client.exchange is not None for client in self.clients) and self.seconds() < until:
+        self.reception.draining = True
+        until = self.clock.seconds() + seconds
+        while self.reception.busy and self.clock.seconds() < until:
             await asyncio.sleep(0.05)
-        for client in list(self.clients):
-            client.transport.abort()
+        self.reception.close()
         for backend in self.fleet.members:
             backend.close()
         for component in self.components:
@@ -191,185 +250,10 @@ class App:
         if self.tape is not None:
             self.tape.close()
 
-    def spawn(self, task: Coroutine[Any, Any, None]) -> None:
-        made = self.loop.create_task(task)
-        self.tasks.add(made)
-        made.add_done_callback(self.tasks.discard)
-
-    # --- a request ---------------------------------------------------------------------------------------------------
-
-    def begin(self, client: ClientConnection, incoming: Incoming) -> None:
-        """A request that is routed has an exchange from now on; anything else is answered at once."""
-        path = incoming.target
-        if (query := path.find(b"?")) >= 0:
-            path = path[:query]
-        kind = ROUTED.get(path)
-        if kind is None or incoming.method != b"POST":
-            self.local.answer(client, incoming, path)
-            return
-        if incoming.version == "1.0":  # whose answers have no chunks
-            self.local.say(client, incoming, 505, "this is asked by HTTP/1.1")
-            return
-        key: Key | None = None
-        if self.keyring is not None:
-            found = self._owner(incoming)
-            if isinstance(found, Refusal):
-                self.local.say(client, incoming, found.status, found.why, found.retry_after)
-                return
-            key = found
-        try:
-            body = read_body(incoming.body)
-            if not (body.messages or body.prompt or body.input):
-                raise HeadwayError("the request has no messages, prompt or input")
-            if body.steers:
-                raise HeadwayError("where KV lies is not for a client to say")
-            chain = self.chains.get(body.model)
-            if chain is None or kind == "embedding":
-                request = self.intake.request(kind, incoming, body, key)
-                exchange = self.exchange_type(self, client, incoming, request, body.stream, key)
-            else:
-                body.model = chain.models[0]
-                request = self.intake.request(kind, incoming, body, key)
-                exchange = Cascade(self, client, incoming, request, body, key, chain)
-        except Exception as error:
-            if key is not None:
-                key.release()
-            if not isinstance(error, msgspec.MsgspecError | HeadwayError):
-                raise  # a fault of ours, which the client is told
-            self.local.say(client, incoming, 400, f"the request cannot be read: {error}")
-            return
-        client.exchange = exchange
-        if self.tracing is not None:
-            self.tracing.begin(exchange)
-        if request.path is NOT_YET:
-            self.spawn(self.begin_later(exchange, body, exchange.begin))
-            return
-        exchange.begin(request.arrival_ps)
-        if self.plane.next_ps != self._alarm_ps:
-            self._set_alarm()
-
-    async def begin_later(self, exchange: Exchange, body: Body, begin: Callable[[int], None]) -> None:
-        """Others go on while a long prompt is read."""
-        try:
-            path, tokens = await self.tokens.of(body.model).path_later(body)
-            if not exchange.over:
-                exchange.request = replace(exchange.request, path=path, prompt_tokens=tokens)
-                begin(self.now_ps())
-                self._set_alarm()
-        except Exception:  # a task that ends so would tell nobody
-            log.exception("a request could not be begun")
-            exchange.fail()
-
-    def check_sender(self, named: dict[bytes, bytes]) -> tuple[int, str] | None:
-        keyring = self.keyring
-        if keyring is None or keyring.owner(named.get(b"authorization", b"")) is not None:
-            return None
-        return UNKNOWN.status, UNKNOWN.why
-
-    def count_refusal(self, status: int) -> None:
-        self.figures.refused(status)
-
-    def _owner(self, incoming: Incoming) -> Key | Refusal:
-        assert self.keyring is not None
-        owner = self.keyring.owner(incoming.named.get(b"authorization", b""))
-        return UNKNOWN if owner is None else owner.take(self.seconds()) or owner
-
-    def split(self, exchange: Exchange) -> None:
-        """Two engines are to serve it; one alone does, where nothing hands prompts over."""
-        if self.handover is not None:
-            self.handover.split(exchange)
-            return
-        assert exchange.backend is not None
-        self.plane.handed(self.now_ps(), exchange.request.id)
-        exchange.send_to(exchange.backend)
-
-    def ended(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
-        self.waiting.pop(exchange.request.id, None)
-        for hear in self.on_end:
-            try:
-                hear(exchange, now_ps, outcome, why)
-            except Exception:  # the answer is not to wait for who only looks on
-                log.exception("the end of a request could not be taken down")
-        if self.waiting:
-            self.wake_soon()
-
-    # --- policies ----------------------------------------------------------------------------------------------------
-
-    @property
-    def policies(self) -> dict[str, Any]:
-        return self.plane.policies
-
-    def swap(self, policies: str | dict[str, Any], source: str) -> None:
-        """Other policies from now on. Raises where they are wrong, and the old ones stay."""
-        wanted = read_policies(policies)
-        if wanted == self.plane.policies:
-            return
-        self.carry_out(self.plane.swap(self.now_ps(), wanted))
-        log.info("policies: version %d from %s: routing %s", self.plane.version, source, wanted["routing"])
-
-    def _policy_failed(self, arm: str, error: Exception) -> None:
-        """Others have decided on that request."""
-        self.failures.add(arm, error)
-        self.wake_soon()
-
-    def _policies_changed(self, why: str) -> None:
-        if why == "failure":
-            self.failures.fell_back(self.plane.version, self.plane.policies["routing"])
-        self.canary.follow(why)
-
-    def report(self, name: str, signals: Mapping[str, Any], age_s: float = 0.0) -> None:
-        """What an agent brings of an engine."""
-        self.signals.told(name, signals, age_s)
-
-    # --- now and then ------------------------------------------------------------------------------------------------
-
-    def wait(self, exchange: Exchange, queued: bool) -> None:
-        """The plane decides later."""
-        self.waiting[exchange.request.id] = exchange
-        if queued:
-            self.wake_soon()
-
-    def wake_soon(self) -> None:
-        """Once everything that happens at this turn of the loop has."""
-        if not self._waking:
-            self._waking = True
-            self.loop.call_soon(self.wake)
-
-    def wake(self) -> None:
-        self._waking = False
-        self.carry_out(self.plane.wake(self.now_ps()))
-
-    def carry_out(self, decided: Decided) -> None:
-        """What the plane has decided on requests that waited."""
-        for request, answer in decided:
-            exchange = self.waiting.pop(request.id, None)
-            if exchange is None:
-                continue
-            try:
-                exchange.decided(answer)
-            except Exception:  # the others have been decided on as well
-                log.exception("a request that waited could not be sent")
-                exchange.fail()
-        self._set_alarm()
-
-    def _set_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        self._alarm_ps = self.plane.next_ps
-        if self._alarm_ps != NEVER:
-            self._alarm = self.loop.call_later(max(0.0, (self._alarm_ps - self.now_ps()) / 1e12), self.wake)
-
-    def _expire(self) -> None:
-        """In slices, so that requests come in between."""
-        if self.plane.expire(self.now_ps()):
-            self.loop.call_soon(self._expire)
-
     def _sweep(self) -> None:
-        self.loop.call_later(SWEEP_S, self._sweep)  # first, so that no fault of what follows ends it for good
-        now = self.seconds()
-        for client in list(self.clients):
-            client.overdue(now)
+        self.clock.call_later(SWEEP_S, self._sweep)  # first, so that no fault of what follows ends it for good
+        now = self.clock.seconds()
+        self.reception.sweep(now)
         if self.fleet.leaving:
             self.fleet.sweep()
         if now >= self._expired + EXPIRE_S:
@@ -377,3 +261,8 @@ class App:
             self._expire()
         if self.tape is not None:
             self.tape.flush()
+
+    def _expire(self) -> None:
+        """In slices, so that requests come in between."""
+        if self.plane.expire(self.clock.now_ps()):
+            self.clock.call_soon(self._expire)

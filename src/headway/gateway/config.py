@@ -30,7 +30,7 @@ from headway.gateway.settings import address, longer_ps, seconds
 from headway.gateway.shadow.canary import CANARY, read_canary
 from headway.gateway.shadow.candidate import CandidateSpec, read_shadows
 from headway.gateway.signals.event_listener import EventSettings
-from headway.gateway.signals.signals import SignalSettings
+from headway.gateway.signals.polled_signals import SignalSettings
 from headway.gateway.tokens import TokenSettings
 from headway.http.wire import Limits
 from headway.scenario.references import absolute

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headway.control.flight import Flight, Queued, TimedOut
 from headway.http.answer_tally import AnswerTally
@@ -11,11 +13,16 @@ from headway.http.upstream import Upstream, connect
 from headway.types import Reject, Request
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.clock import Clock
     from headway.gateway.engines.backend import Backend
-    from headway.gateway.handover.handover import Handing
+    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.engines.health import Health
     from headway.gateway.keys import Key
-    from headway.gateway.plane import Answer
+    from headway.gateway.observing.decisions import Reasons
+    from headway.gateway.observing.observed import EndListener
+    from headway.gateway.plane import Answer, Plane
+    from headway.gateway.waiting import Waiting
+    from headway.http.upstream import Asker
     from headway.http.wire import ClientConnection, Fields, Incoming
 
 # Of one connection, not of the message.
@@ -36,6 +43,74 @@ OURS_AND_KEY: Final = OURS | {b"authorization"}
 # Of an engine's answer: what the gateway says itself is not for an engine to say.
 DROPPED: Final = HOP | {b"x-headway-%b" % name for name in (b"target", b"reason", b"request", b"cascade", b"prefill")}
 AGAIN: Final = (502, 503, 504, 429)  # of an engine: another may do better
+log = logging.getLogger("headway.gateway")
+
+
+class Handing(Protocol):
+    """A request whose prompt another engine computes."""
+
+    @property
+    def asker(self) -> Asker: ...
+
+    def drop(self) -> None: ...
+
+
+class Services:
+    """What all exchanges of a gateway use."""
+
+    __slots__ = (
+        "clock",
+        "connect_s",
+        "count_retry",
+        "first_byte_s",
+        "fleet",
+        "health",
+        "on_end",
+        "plane",
+        "reasons",
+        "retries",
+        "silence_s",
+        "split",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        clock: Clock,
+        plane: Plane,
+        waiting: Waiting,
+        fleet: Fleet,
+        health: Health,
+        reasons: Reasons,
+        *,
+        connect_s: float,
+        first_byte_s: float,
+        silence_s: float,
+        retries: int,
+        count_retry: Callable[[str], None],
+    ) -> None:
+        self.clock, self.plane, self.waiting, self.fleet = clock, plane, waiting, fleet
+        self.health, self.reasons = health, reasons
+        self.connect_s, self.first_byte_s, self.silence_s = connect_s, first_byte_s, silence_s
+        self.retries, self.count_retry = retries, count_retry
+        self.on_end: list[EndListener] = []  # hear of each exchange that has ended
+        self.split: Callable[[Exchange], None] = self.serve_alone  # sends an exchange to the two engines it has
+
+    def serve_alone(self, exchange: Exchange) -> None:
+        """One engine serves both halves, where nothing hands prompts over."""
+        assert exchange.backend is not None
+        self.plane.handed(self.clock.now_ps(), exchange.request.id)
+        exchange.send_to(exchange.backend)
+
+    def ended(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
+        waiting = self.waiting
+        waiting.exchanges.pop(exchange.request.id, None)
+        for hear in self.on_end:
+            try:
+                hear(exchange, now_ps, outcome, why)
+            except Exception:  # the answer is not to wait for who only looks on
+                log.exception("the end of a request could not be taken down")
+        waiting.nudge()
 
 
 class Exchange:
@@ -44,7 +119,6 @@ class Exchange:
     __slots__ = (
         "again",
         "alarm",
-        "app",
         "attempts",
         "backend",
         "body",
@@ -62,6 +136,7 @@ class Exchange:
         "request",
         "sent",
         "sent_ps",
+        "services",
         "since",
         "status",
         "tally",
@@ -71,14 +146,14 @@ class Exchange:
 
     def __init__(
         self,
-        app: App,
+        services: Services,
         client: ClientConnection,
         incoming: Incoming,
         request: Request,
         stream: bool,
         key: Key | None = None,
     ) -> None:
-        self.app, self.client, self.incoming, self.request = app, client, incoming, request
+        self.services, self.client, self.incoming, self.request = services, client, incoming, request
         self.key = key
         self.body = incoming.body  # what goes to the engine
         self.marks: list[bytes] = []  # fields more for the head of the answer
@@ -99,11 +174,11 @@ class Exchange:
 
     def begin(self, now_ps: int) -> None:
         """Ask the plane."""
-        app, request = self.app, self.request
+        services, request = self.services, self.request
         if request.deadline_ps is not None:
             left = (request.deadline_ps - now_ps) / 1e12
-            self.alarm = app.loop.call_later(max(0.0, left), self.expire)
-        self.decided(app.plane.arrive(now_ps, request))
+            self.alarm = services.clock.call_later(max(0.0, left), self.expire)
+        self.decided(services.plane.arrive(now_ps, request))
 
     def decided(self, answer: Answer) -> None:
         """What the plane says; None and Queued mean later."""
@@ -117,16 +192,16 @@ class Exchange:
         elif isinstance(answer, TimedOut):
             self.refuse(503, answer.reason, outcome="timed_out")
         else:
-            self.app.wait(self, queued=isinstance(answer, Queued))
+            self.services.waiting.add(self, queued=isinstance(answer, Queued))
 
     def dispatch(self) -> None:
         assert self.flight is not None
         self.attempts += 1
-        self.sent_ps = self.app.now_ps()
-        backend = self.backend = self.app.fleet.backends[self.flight.view.index]
+        self.sent_ps = self.services.clock.now_ps()
+        backend = self.backend = self.services.fleet.backends[self.flight.view.index]
         assert backend is not None
         if self.flight.prefill is not None:
-            self.app.split(self)
+            self.services.split(self)
         else:
             self.send_to(backend)
 
@@ -137,11 +212,11 @@ class Exchange:
             if not upstream.transport.is_closing():
                 self._send(upstream)
                 return
-        self.app.spawn(self._connect(backend, self.flight))
+        self.services.clock.spawn(self._connect(backend, self.flight))
 
     async def _connect(self, backend: Backend, flight: Flight | None) -> None:
         try:
-            upstream = await connect(self.app.loop, backend, self.app.timeouts.connect_s)
+            upstream = await connect(self.services.clock.loop, backend, self.services.connect_s)
         except Exception as error:  # of whatever kind: nobody else would tell the client
             if not self.over and flight is self.flight:
                 self.broken(None, f"no connection ({type(error).__name__})")
@@ -153,7 +228,7 @@ class Exchange:
 
     def _send(self, upstream: Upstream) -> None:
         self.upstream = upstream
-        self.since, self.patience = self.app.seconds(), self.app.timeouts.first_byte_s
+        self.since, self.patience = self.services.clock.seconds(), self.services.first_byte_s
         asker = self if self.handing is None else self.handing.asker
         assert self.backend is not None
         upstream.send(asker, [self.head(self.backend, self.body), self.body])
@@ -181,7 +256,7 @@ class Exchange:
     def headed(self, upstream: Upstream | None, status: int, fields: Fields) -> None:
         assert self.backend is not None
         self.status = status
-        self.app.health.answered(self.backend, status)
+        self.services.health.answered(self.backend, status)
         named = dict(fields)
         self.chunked = b"transfer-encoding" in named
         self.until_close = not self.chunked and b"content-length" not in named and status not in (204, 304)
@@ -192,14 +267,14 @@ class Exchange:
         lines += [name + b": " + value for name, value in fields if name not in DROPPED]
         lines.append(self.backend.target_line)
         if self.flight is not None:
-            lines.append(self.app.reasons.line(self.flight.reason))
+            lines.append(self.services.reasons.line(self.flight.reason))
         lines.append(b"x-headway-request: %d" % self.request.id)
         lines += self.marks
         if self.until_close or not self.incoming.keep_alive:
             lines.append(b"connection: close")
         lines.append(b"\r\n")
         self.sent = True
-        self.since, self.patience = self.app.seconds(), self.app.timeouts.silence_s
+        self.since, self.patience = self.services.clock.seconds(), self.services.silence_s
         if upstream is not None and upstream.more:
             self.opening = b"\r\n".join(lines)
         else:
@@ -224,11 +299,10 @@ class Exchange:
 
     def began(self) -> None:
         """The first content of a stream has come."""
-        app = self.app
-        self.first_ps = app.now_ps()
-        app.plane.first_token(self.first_ps, self.request.id)
-        if app.waiting:
-            app.wake_soon()
+        services = self.services
+        self.first_ps = services.clock.now_ps()
+        services.plane.first_token(self.first_ps, self.request.id)
+        services.waiting.nudge()
 
     def answered(self) -> None:
         """The answer is complete."""
@@ -247,7 +321,7 @@ class Exchange:
             return
         self.upstream = None
         assert self.backend is not None
-        self.app.health.failed(self.backend, why)
+        self.services.health.failed(self.backend, why)
         if not self.sent:
             if self._may_retry():
                 self._retry(why)
@@ -293,7 +367,7 @@ class Exchange:
         return upstream
 
     def _may_retry(self) -> bool:
-        return self.attempts <= self.app.retries and not self.sent
+        return self.attempts <= self.services.retries and not self.sent
 
     def _retry(self, why: str, prefill: bool = False) -> None:
         """Another engine, as long as nothing has reached the client: than its own, or than that of its prompt."""
@@ -301,11 +375,10 @@ class Exchange:
         if self.handing is not None:
             self.handing.drop()
         self.tally = AnswerTally(self.tally.stream)
-        self.app.figures.retried(why)
+        self.services.count_retry(why)
         self.flight = None
-        self.decided(self.app.plane.resend(self.app.now_ps(), self.request.id, prefill))
-        if self.app.waiting:
-            self.app.wake_soon()
+        self.decided(self.services.plane.resend(self.services.clock.now_ps(), self.request.id, prefill))
+        self.services.waiting.nudge()
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -355,13 +428,13 @@ class Exchange:
         """Nothing more is wanted for it of engines or plane."""
         if self.handing is not None:
             self.handing.drop()
-        app = self.app
-        now_ps = app.now_ps()
+        services = self.services
+        now_ps = services.clock.now_ps()
         if self.flight is not None:
-            app.plane.finished(now_ps, self.request.id, outcome, self.tally.tokens)
-        elif app.waiting.get(self.request.id) is self:
-            app.plane.give_up(now_ps, self.request.id)
-        app.ended(self, now_ps, outcome, why)
+            services.plane.finished(now_ps, self.request.id, outcome, self.tally.tokens)
+        elif services.waiting.exchanges.get(self.request.id) is self:
+            services.plane.give_up(now_ps, self.request.id)
+        services.ended(self, now_ps, outcome, why)
 
     # --- a slow client -----------------------------------------------------------------------------------------------
 
@@ -370,7 +443,7 @@ class Exchange:
             self.upstream.transport.pause_reading()
 
     def go_on(self) -> None:
-        self.since = self.app.seconds()
+        self.since = self.services.clock.seconds()
         if self.upstream is not None:
             self.upstream.transport.resume_reading()
 

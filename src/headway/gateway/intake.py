@@ -1,8 +1,12 @@
-"""What a request is to the policies: read from its head and body, which go on untouched."""
+"""What a request is to the policies: read from its head and body, which go on untouched; and how it begins."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from headway.config.units import duration_ps
 from headway.errors import HeadwayError
@@ -12,8 +16,11 @@ from headway.gateway.tokens import Tokens
 from headway.types import Path, Request
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.clock import Clock
+    from headway.gateway.exchange import Exchange
     from headway.gateway.keys import Key
+    from headway.gateway.observing.tracing import Tracing
+    from headway.gateway.waiting import Waiting
     from headway.http.wire import Incoming
 
 TENANT, CLASS, DEADLINE = b"x-headway-tenant", b"x-headway-class", b"x-headway-deadline"
@@ -21,11 +28,22 @@ LONGEST: Final = 200  # signs of a name
 MOST_NAMES: Final = 10_000  # tenants that are told apart; policies and figures keep something of each
 NOT_YET: Final = Path((), ())  # of a prompt that is too long to be read at once
 MOST_TOKENS: Final = 1 << 31  # that a client may ask for, as far as anybody here counts
+log = logging.getLogger("headway.gateway")
 
 
 class Intake:
-    def __init__(self, app: App, tokens: Tokens, sessions: SessionSettings) -> None:
-        self.app, self.tokens, self.sessions = app, tokens, sessions
+    def __init__(
+        self,
+        clock: Clock,
+        waiting: Waiting,
+        tokens: Tokens,
+        sessions: SessionSettings,
+        deadlines: Mapping[str, int],
+        tracing: Tracing | None = None,
+    ) -> None:
+        """`deadlines` are picoseconds by SLO class."""
+        self.clock, self.waiting, self.tracing = clock, waiting, tracing
+        self.tokens, self.sessions, self.deadlines = tokens, sessions, deadlines
         self.count = 0
         self.tenants: dict[str, None] = {}
 
@@ -42,7 +60,7 @@ class Intake:
         if key is not None:  # who has a key is who the key says, whatever the head says
             tenant, slo_class = key.tenant, key.slo_class or slo_class
         deadline_ps = self.deadline(fields.get(DEADLINE), slo_class)
-        number, now_ps = self.count, self.app.now_ps()
+        number, now_ps = self.count, self.clock.now_ps()
         self.count += 1
         return Request(
             number,
@@ -58,6 +76,28 @@ class Intake:
             kind=kind,
         )
 
+    def begin(self, exchange: Exchange, body: Body, begin: Callable[[int], None]) -> None:
+        """Call `begin` with the time of arrival, at once or when the prompt has been read."""
+        if self.tracing is not None:
+            self.tracing.begin(exchange)
+        if exchange.request.path is NOT_YET:
+            self.clock.spawn(self._begin_later(exchange, body, begin))
+            return
+        begin(exchange.request.arrival_ps)
+        self.waiting.follow_alarm()
+
+    async def _begin_later(self, exchange: Exchange, body: Body, begin: Callable[[int], None]) -> None:
+        """Others go on while a long prompt is read."""
+        try:
+            path, tokens = await self.tokens.of(body.model).path_later(body)
+            if not exchange.over:
+                exchange.request = replace(exchange.request, path=path, prompt_tokens=tokens)
+                begin(self.clock.now_ps())
+                self.waiting.set_alarm()
+        except Exception:  # a task that ends so would tell nobody
+            log.exception("a request could not be begun")
+            exchange.fail()
+
     def tenant(self, field: bytes) -> str:
         name = field.decode("latin-1")[:LONGEST]
         if name not in self.tenants:
@@ -69,7 +109,7 @@ class Intake:
     def deadline(self, field: bytes | None, slo_class: str) -> int | None:
         """From now on: what the client says, or else what its class has."""
         if field is None:
-            return self.app.config.deadlines.get(slo_class)
+            return self.deadlines.get(slo_class)
         text = field.decode("latin-1").strip()
         found = duration_ps(f"{text}s" if text.replace(".", "", 1).isdigit() else text, "x-headway-deadline")
         if found <= 0:

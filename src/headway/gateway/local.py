@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -11,7 +12,9 @@ from headway.gateway.observing.openapi import data_plane
 from headway.http.replies import error_body, head_of
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.keys import Keyring
+    from headway.gateway.observing.gateway_metrics import GatewayMetrics
     from headway.http.wire import ClientConnection, Incoming
 
 ROUTED: Final = {b"/v1/chat/completions": "chat", b"/v1/completions": "completion", b"/v1/embeddings": "embedding"}
@@ -19,8 +22,11 @@ LOCAL: Final = (b"/v1/models", b"/health", b"/openapi.json")
 
 
 class Local:
-    def __init__(self, app: App) -> None:
-        self.app = app
+    def __init__(
+        self, fleet: Fleet, chains: Iterable[str], metrics: GatewayMetrics, keyring: Keyring | None = None
+    ) -> None:
+        """`chains` are the names of models that stand for several."""
+        self.fleet, self.chains, self.metrics, self.keyring = fleet, chains, metrics, keyring
 
     def answer(self, client: ClientConnection, incoming: Incoming, path: bytes) -> None:
         """To a request that is not routed."""
@@ -40,7 +46,7 @@ class Local:
             self.send(client, incoming, 200, msgspec.json.encode({"object": "list", "data": self.models()}))
 
     def say(self, client: ClientConnection, incoming: Incoming, status: int, why: str, retry_after: int = 1) -> None:
-        self.app.figures.refused(status)
+        self.metrics.refused(status)
         fields = (("retry-after", str(retry_after)),) if status in (429, 503) else ()
         if status == 405:
             fields = (("allow", "POST" if incoming.target.partition(b"?")[0] in ROUTED else "GET"),)
@@ -48,11 +54,11 @@ class Local:
 
     def models(self) -> list[dict[str, Any]]:
         """Those that some engine serves, and chains of them."""
-        names = dict.fromkeys([*self.app.fleet.models, *self.app.chains])
+        names = dict.fromkeys([*self.fleet.models, *self.chains])
         return [{"id": name, "object": "model", "created": 0, "owned_by": "headway"} for name in names]
 
     def _stranger(self, incoming: Incoming) -> bool:
-        keyring = self.app.keyring
+        keyring = self.keyring
         return keyring is not None and keyring.owner(incoming.named.get(b"authorization", b"")) is None
 
     def send(

@@ -1,42 +1,101 @@
-"""An operator's word, which goes for all the processes of a gateway."""
+"""An operator's word: other policies, cordons, members and candidates, for all the processes of a gateway."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headway.gateway.engines.member import BackendSpec
+from headway.gateway.live_policies import read_policies
 from headway.gateway.shadow.candidate import read_shadows
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.clock import Clock
+    from headway.gateway.deciding.failures import Failures
+    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.plane import Plane
+    from headway.gateway.shadow.shadows import Shadows
+    from headway.gateway.waiting import Waiting
+
+log = logging.getLogger("headway.gateway")
+
+
+class PolicySwitch:
+    """Puts other policies in force, and hears of those that fail."""
+
+    def __init__(self, clock: Clock, plane: Plane, waiting: Waiting, failures: Failures) -> None:
+        self.clock, self.plane, self.waiting, self.failures = clock, plane, waiting, failures
+        self.on_change: list[Callable[[str], None]] = []  # hear why other policies decide now
+        plane.on_failure, plane.on_change = self._policy_failed, self._policies_changed
+
+    @property
+    def policies(self) -> dict[str, Any]:
+        return self.plane.policies
+
+    def swap(self, policies: str | dict[str, Any], source: str) -> None:
+        """Put other policies in force. Raises where they are wrong, and the old ones stay."""
+        wanted = read_policies(policies)
+        if wanted == self.plane.policies:
+            return
+        self.waiting.carry_out(self.plane.swap(self.clock.now_ps(), wanted))
+        log.info("policies: version %d from %s: routing %s", self.plane.version, source, wanted["routing"])
+
+    def _policy_failed(self, arm: str, error: Exception) -> None:
+        """Others have decided on that request."""
+        self.failures.add(arm, error)
+        self.waiting.wake_soon()
+
+    def _policies_changed(self, why: str) -> None:
+        if why == "failure":
+            self.failures.fell_back(self.plane.version, self.plane.policies["routing"])
+        for hear in self.on_change:
+            hear(why)
 
 
 class Orders:
-    def __init__(self, app: App) -> None:
-        self.app = app
+    def __init__(self, clock: Clock, plane: Plane, fleet: Fleet, shadows: Shadows, switch: PolicySwitch) -> None:
+        self.clock, self.plane, self.fleet, self.shadows, self.switch = clock, plane, fleet, shadows, switch
+        self.pass_on: Callable[..., None] | None = None  # to the other processes
 
     def give(self, *order: Any) -> None:
         """To this process and to the others."""
         self.obey(list(order))
-        if self.app.peers is not None:
-            self.app.peers.order(*order)
+        if self.pass_on is not None:
+            self.pass_on(*order)
+
+    def halt(self, why: str) -> None:
+        """End the canary."""
+        self.give("halt", why)
 
     def obey(self, order: list[Any]) -> None:
         """(cordon, name), (uncordon, name), (swap, policies), (halt, why), (shadows, candidates) or (admin, members).
         Raises where it cannot be done."""
         kind, given = order
-        app = self.app
         if kind == "cordon":
-            app.fleet.cordon(given)
+            self.fleet.cordon(given)
         elif kind == "uncordon":
-            app.fleet.uncordon(given)
+            self.fleet.uncordon(given)
         elif kind == "swap":
-            app.swap(given, "admin")
+            self.switch.swap(given, "admin")
         elif kind == "halt":
-            app.plane.halt(app.now_ps(), given)
+            self.plane.halt(self.clock.now_ps(), given)
         elif kind == "shadows":
-            app.shadows.offer("admin", read_shadows(given))
+            self.shadows.offer("admin", read_shadows(given))
         elif kind == "admin":
-            app.fleet.offer("admin", msgspec.convert(given, dict[str, BackendSpec]))
+            self.fleet.offer("admin", msgspec.convert(given, dict[str, BackendSpec]))
+
+    def standing(self) -> list[list[Any]]:
+        """What the operator has said so far, for a process that is new."""
+        orders: list[list[Any]] = [["cordon", name] for name in self.fleet.held]
+        if self.plane.version:
+            orders.append(["swap", self.plane.policies])
+        candidates = self.shadows.sources["admin"]
+        if candidates:
+            orders.append(["shadows", {name: spec.plain for name, spec in candidates.items()}])
+        members = self.fleet.sources["admin"]
+        if members:
+            orders.append(["admin", msgspec.to_builtins(members)])
+        return orders

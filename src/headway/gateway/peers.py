@@ -25,8 +25,11 @@ from headway.gateway.settings import address, seconds
 from headway.types import Json, Path
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
-    from headway.gateway.plane import Counts
+    from headway.gateway.clock import Clock
+    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.orders import Orders
+    from headway.gateway.plane import Counts, Plane
+    from headway.gateway.waiting import Waiting
 
 LONGEST: Final = 64 * 1024 * 1024
 MOST_TOUCHES: Final = 20_000  # between two exchanges; of more the others do not hear
@@ -79,8 +82,11 @@ class Message(Struct, omit_defaults=True):
 
 
 class Peers:
-    def __init__(self, app: App, settings: PeerSettings) -> None:
-        self.app, self.settings = app, settings
+    def __init__(
+        self, clock: Clock, plane: Plane, fleet: Fleet, waiting: Waiting, orders: Orders, settings: PeerSettings
+    ) -> None:
+        self.clock, self.plane, self.fleet, self.waiting = clock, plane, fleet, waiting
+        self.operator, self.settings = orders, settings
         self.figures: dict[str, Json] = {}  # of the others, by name
         self.snapshot: Callable[[], Json] | None = None  # of this one's figures
         self.orders: list[list[Any]] = []  # that were given here since the last exchange
@@ -103,12 +109,12 @@ class Peers:
                 self._server = await asyncio.start_server(self._listen, host, port)
         except OSError as error:
             raise HeadwayError(f"peers.listen: {settings.listen} cannot be listened on: {error.strerror}.") from None
-        self.app.plane.on_sent = self._sent
-        self._tasks = [self.app.loop.create_task(self._connect(one)) for one in settings.to]
-        self._tasks.append(self.app.loop.create_task(self._exchange()))
+        self.plane.on_sent = self._sent
+        self._tasks = [self.clock.create_task(self._connect(one)) for one in settings.to]
+        self._tasks.append(self.clock.create_task(self._exchange()))
 
     async def stop(self) -> None:
-        self.app.plane.on_sent = None
+        self.plane.on_sent = None
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -144,28 +150,13 @@ class Peers:
             name = self.settings.name.encode()
             proof = hmac.digest(self.settings.key, nonce + name, "sha256")
             writer.write(len(name).to_bytes(2, "big") + name + proof)
-            everything = Message(self._counts({}), [], None, self._standing())
+            standing = self.operator.standing() if self.settings.orders else []
+            everything = Message(self._counts({}), [], None, standing)
             writer.write(_framed(everything))
             self.connected[where] = writer
             await reader.read(1)  # nothing comes; its end is the other's
         finally:
             writer.close()
-
-    def _standing(self) -> list[list[Any]]:
-        """What the operator has said so far, for a process that is new."""
-        if not self.settings.orders:
-            return []
-        app = self.app
-        found: list[list[Any]] = [["cordon", name] for name in app.fleet.held]
-        if app.plane.version:
-            found.append(["swap", app.plane.policies])
-        candidates = app.shadows.sources["admin"]
-        if candidates:
-            found.append(["shadows", {name: spec.plain for name, spec in candidates.items()}])
-        members = app.fleet.sources["admin"]
-        if members:
-            found.append(["admin", msgspec.to_builtins(members)])
-        return found
 
     def order(self, *order: Any) -> None:
         """An operator's word, for the other processes too."""
@@ -180,11 +171,11 @@ class Peers:
 
     def _say(self) -> None:
         counts = self._counts(self._last)
-        names = {backend.place: backend.name for backend in self.app.fleet.members}
+        names = {backend.place: backend.name for backend in self.fleet.members}
         touches = [(names[place], list(path.keys), list(path.ends)) for place, path in self._touches if place in names]
         self._touches.clear()
         orders, self.orders = self.orders, []
-        now, figures = self.app.seconds(), None
+        now, figures = self.clock.seconds(), None
         if self.snapshot is not None and now >= self._due:
             self._due, figures = now + FIGURES_S, self.snapshot()
         if not (counts or touches or orders or figures):
@@ -199,8 +190,8 @@ class Peers:
     def _counts(self, last: dict[str, Counts]) -> dict[str, list[int]]:
         """Those that are not as they were at last."""
         found = {}
-        for name, backend in self.app.fleet.called.items():
-            own = self.app.plane.own(backend.place)
+        for name, backend in self.fleet.called.items():
+            own = self.plane.own(backend.place)
             if last.get(name) != own and (any(own) or name in last):
                 found[name] = list(own)
             last[name] = own
@@ -236,7 +227,7 @@ class Peers:
             if name and self._heard.get(name) is writer:
                 del self._heard[name]
                 self.figures.pop(name, None)
-                self.app.plane.lost(self.app.now_ps(), name)
+                self.plane.lost(self.clock.now_ps(), name)
 
     def _follow(self, name: str, writer: asyncio.StreamWriter) -> None:
         """A peer that comes again begins with all that it has, whether or not its former connection has ended."""
@@ -244,7 +235,7 @@ class Peers:
         self._heard[name] = writer
         if former is not None:
             former.transport.abort()
-            self.app.plane.lost(self.app.now_ps(), name)
+            self.plane.lost(self.clock.now_ps(), name)
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
         nonce = secrets.token_bytes(32)
@@ -257,13 +248,12 @@ class Peers:
         return name.decode("utf-8", "replace")
 
     def _hear(self, name: str, message: Message) -> None:
-        app = self.app
         for order in message.orders if self.settings.orders else ():
             try:
-                app.orders.obey(order)
+                self.operator.obey(order)
             except (HeadwayError, msgspec.MsgspecError, ValueError) as error:
                 log.warning("peers: what %s was told cannot be done here: %s", name, error)
-        places = {engine: backend.place for engine, backend in app.fleet.called.items()}
+        places = {engine: backend.place for engine, backend in self.fleet.called.items()}
         counts = {
             places[engine]: (four[0], four[1], four[2], four[3])
             for engine, four in message.counts.items()
@@ -275,9 +265,8 @@ class Peers:
             if engine in places
         ]
         if counts or touches:
-            app.plane.heard(app.now_ps(), name, counts, touches)
-            if app.waiting:
-                app.wake_soon()
+            self.plane.heard(self.clock.now_ps(), name, counts, touches)
+            self.waiting.nudge()
         if message.figures is not None:
             self.figures[name] = message.figures
 

@@ -55,27 +55,20 @@ class Immediate(Local):
         call.answer(status, body, fields)
 
 
-class Picker(App):
-    """The gateway's app, whose clients are calls of an inference gateway."""
-
-    exchange_type = Pick
+class Picker:
+    """A gateway whose clients are calls of an inference gateway."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, config: Config) -> None:
         for name, there in (("cascade", config.chains), ("disaggregation", config.disaggregation)):
             if there:
                 raise HeadwayError(f"{name}: an endpoint picker sends no requests itself; leave it out.")
-        super().__init__(loop, config)
-        self.local = Immediate(self)
+        self.app = App(loop, config, exchange_type=Pick, local_type=Immediate)
+        self.app.services.split = send_to_both
         self.calls: dict[Stream, None] = {}
-
-    def split(self, exchange: Exchange) -> None:
-        """Two engines are to serve it: both are named, and what stands beside the engines hands the prompt over."""
-        assert exchange.backend is not None
-        exchange.send_to(exchange.backend)
 
     async def process(self, messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         """A call: of one HTTP request, from its head to the end of its answer, or to its client's going."""
-        call = Stream(self)
+        call = Stream(self.app.reception, self.app.services)
         self.calls[call] = None
         try:
             async for message in messages:
@@ -91,7 +84,7 @@ class Picker(App):
 
     async def check(self, asked: Any, context: Any) -> Any:
         """gRPC's own health check, as a cluster asks it."""
-        return HealthCheckResponse(status=NOT_SERVING if self.draining else SERVING)
+        return HealthCheckResponse(status=NOT_SERVING if self.app.reception.draining else SERVING)
 
     def handlers(self) -> tuple[Any, Any]:
         process = grpc.stream_stream_rpc_method_handler(
@@ -106,12 +99,19 @@ class Picker(App):
         )
 
 
-async def listen(app: Picker, credentials: Any = None) -> tuple[Any, int]:
-    """A server that answers for the app, and its port."""
+def send_to_both(exchange: Exchange) -> None:
+    """Two engines are to serve it: both are named, and what stands beside the engines hands the prompt over."""
+    assert exchange.backend is not None
+    exchange.send_to(exchange.backend)
+
+
+async def listen(picker: Picker, credentials: Any = None) -> tuple[Any, int]:
+    """A server that answers for the picker, and its port."""
     server = grpc.aio.server(options=OPTIONS)
-    server.add_generic_rpc_handlers(app.handlers())
-    host = f"[{app.config.host}]" if ":" in app.config.host else app.config.host
-    address = f"{host}:{app.config.port}"
+    server.add_generic_rpc_handlers(picker.handlers())
+    config = picker.app.config
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    address = f"{host}:{config.port}"
     try:
         if credentials is None:
             port = server.add_insecure_port(address)
@@ -122,7 +122,7 @@ async def listen(app: Picker, credentials: Any = None) -> tuple[Any, int]:
     if not port:
         more = "" if credentials is None else ", or the certificate and its key are none"
         raise HeadwayError(f"listen: {address} cannot be listened on; another process may be there{more}.")
-    await app.run()
+    await picker.app.run()
     await server.start()
     return server, port
 
@@ -145,13 +145,13 @@ def serve(
 
 async def _serve(config: Config, started: Callable[[str], None], credentials: Any, drain_s: float) -> None:
     loop = asyncio.get_running_loop()
-    app = Picker(loop, config)
-    server, port = await listen(app, credentials)
+    picker = Picker(loop, config)
+    server, port = await listen(picker, credentials)
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     started(f"{config.host}:{port}")
     await ended.wait()
-    app.draining = True
+    picker.app.reception.draining = True
     await server.stop(drain_s)
-    await app.drain(0)
+    await picker.app.drain(0)

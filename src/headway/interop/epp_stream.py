@@ -18,7 +18,8 @@ from headway.interop.ext_proc import BUFFERED, FULL_DUPLEX, OVERWRITE, Processin
 
 if TYPE_CHECKING:
     from headway.gateway.engines.backend import Backend
-    from headway.interop.epp import Picker
+    from headway.gateway.exchange import Services
+    from headway.gateway.reception import Reception
 
 TARGET: Final = "x-gateway-destination-endpoint"
 SUBSET: Final = "x-gateway-destination-endpoint-subset"
@@ -41,7 +42,7 @@ class Pick(Exchange):
         if places is None:
             super().begin(now_ps)
             return
-        with self.app.plane.confined(now_ps, self.request, places):
+        with self.services.plane.confined(now_ps, self.request, places):
             super().begin(now_ps)
 
     def send_to(self, backend: Backend) -> None:
@@ -49,7 +50,7 @@ class Pick(Exchange):
         if places is None or backend.place in places:
             self.client.routed(self, backend)
             return
-        with self.app.plane.confined(self.app.now_ps(), self.request, places) as enough:
+        with self.services.plane.confined(self.services.clock.now_ps(), self.request, places) as enough:
             if enough:  # it was decided when it had waited, among all
                 self._retry("not allowed")
                 return
@@ -77,9 +78,9 @@ class Pick(Exchange):
         """The head of the engine's answer has passed."""
         assert self.backend is not None and self.flight is not None
         self.status, self.sent = status, True
-        self.app.health.answered(self.backend, status)
+        self.services.health.answered(self.backend, status)
         if self.flight.prefill is not None:  # its prompt has been computed, or there would be no answer
-            self.app.plane.handed(self.app.now_ps(), self.request.id)
+            self.services.plane.handed(self.services.clock.now_ps(), self.request.id)
 
     def passed(self, data: bytes) -> None:
         """A piece of the answer's body has."""
@@ -97,8 +98,8 @@ class Stream:
 
     paused = False  # as a client's connection can be; a gateway looks after its clients itself
 
-    def __init__(self, app: Picker) -> None:
-        self.app = app
+    def __init__(self, reception: Reception, services: Services) -> None:
+        self.reception, self.services = reception, services
         self.exchange: Pick | None = None
         self.over = False
         self._method, self._path = b"", b""
@@ -108,7 +109,7 @@ class Stream:
         self._phase = "request_headers"
         self._modes = (FULL_DUPLEX, FULL_DUPLEX)
         self._allowed: frozenset[str] | None = None
-        self._said: asyncio.Future[list[Any]] = app.loop.create_future()
+        self._said: asyncio.Future[list[Any]] = services.clock.loop.create_future()
         self._pick: Pick | None = None  # once it is sent
 
     async def hear(self, message: Any) -> list[Any]:
@@ -154,9 +155,9 @@ class Stream:
     async def _request_body(self, piece: Any, message: Any) -> list[Any]:
         self._body.append(piece.body)
         self._size += len(piece.body)
-        if self._size > self.app.limits.body_bytes:
-            most = f"a body has at most {self.app.limits.body_bytes:,} bytes"
-            self.app.figures.refused(413)
+        if self._size > self.reception.limits.body_bytes:
+            most = f"a body has at most {self.reception.limits.body_bytes:,} bytes"
+            self.reception.count_refusal(413)
             self.answer(413, error_body(413, most))
             return await self._said
         if not piece.end_of_stream and self._modes[0] != BUFFERED:  # that comes whole, whether trailers follow or not
@@ -176,7 +177,7 @@ class Stream:
         self._phase = phase
         incoming = Incoming(self._method, self._path, self._fields, body, True, "2", dict(self._fields))
         try:
-            self.app.begin(self, incoming)  # type: ignore[arg-type]  # it stands for a client's connection
+            self.reception.begin(self, incoming)  # type: ignore[arg-type]  # it stands for a client's connection
         except Exception:  # of a policy, say: this client is told, and the others are served
             log.exception("a request could not be begun")
             if self.exchange is not None and not self.exchange.over:
@@ -207,7 +208,7 @@ class Stream:
         """Of the engines that the gateway lets this request go to; None where it says nothing of them."""
         if self._allowed is None:
             return None
-        backends = [one for one in self.app.fleet.backends if one is not None]
+        backends = [one for one in self.services.fleet.backends if one is not None]
         return frozenset(one.place for one in backends if endpoint(one) in self._allowed)
 
     def routed(self, pick: Pick, backend: Backend) -> None:
@@ -220,7 +221,7 @@ class Stream:
         _set(heads, TARGET, target.encode())
         flight, address = pick.flight, backend.address
         if flight is not None and flight.prefill is not None:
-            prefill = self.app.fleet.backends[flight.prefill.index]
+            prefill = self.services.fleet.backends[flight.prefill.index]
             assert prefill is not None
             _set(heads, PREFILLER, endpoint(prefill).encode())
         if address.base:
@@ -244,7 +245,7 @@ class Stream:
         assert pick.backend is not None and pick.flight is not None
         heads = said.response_headers.response.header_mutation
         _set(heads, "x-headway-target", pick.backend.name.encode())
-        name, _, value = self.app.reasons.line(pick.flight.reason).partition(b": ")
+        name, _, value = self.services.reasons.line(pick.flight.reason).partition(b": ")
         _set(heads, name.decode(), value)
         _set(heads, "x-headway-request", str(pick.request.id).encode())
         if head.end_of_stream:

@@ -9,13 +9,12 @@ from msgspec.structs import replace
 
 from headway.gateway.cascade.amend import amended, asked_for, fields_of
 from headway.gateway.cascade.confidence import Confidence, Lines, document_of, without_logprobs
-from headway.gateway.exchange import AGAIN, Exchange
+from headway.gateway.exchange import AGAIN, Exchange, Services
 from headway.gateway.handover.leg import ANSWER_BYTES, FRAMING, Payload, framed
-from headway.gateway.intake import NOT_YET
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
     from headway.gateway.cascade.chains import Chain
+    from headway.gateway.intake import Intake
     from headway.gateway.keys import Key
     from headway.gateway.prompt import Body
     from headway.http.upstream import Upstream
@@ -41,6 +40,7 @@ class Cascade(Exchange):
         "fields",
         "held",
         "held_bytes",
+        "intake",
         "kind",
         "lines",
         "payload",
@@ -52,7 +52,8 @@ class Cascade(Exchange):
 
     def __init__(
         self,
-        app: App,
+        services: Services,
+        intake: Intake,
         client: ClientConnection,
         incoming: Incoming,
         request: Request,
@@ -62,7 +63,8 @@ class Cascade(Exchange):
     ) -> None:
         # What is packed could not be read.
         readable = [field for field in incoming.fields if field[0] != b"accept-encoding"]
-        super().__init__(app, client, replace(incoming, fields=readable), request, body.stream, key)
+        super().__init__(services, client, replace(incoming, fields=readable), request, body.stream, key)
+        self.intake = intake
         self.chain, self.prompt, self.kind, self.step = chain, body, request.kind, 0
         self.fields = fields_of(incoming.body)
         self.asked = asked_for(self.fields, "logprobs")
@@ -93,12 +95,11 @@ class Cascade(Exchange):
 
     def _escalate(self, outcome: str, why: str) -> None:
         """The next model is asked."""
-        app = self.app
         self._let_go()
         self.leave(outcome, why)
         self.step += 1
         self.prompt.model = self.chain.models[self.step]
-        request = app.intake.request(self.kind, self.incoming, self.prompt, self.key)
+        request = self.intake.request(self.kind, self.incoming, self.prompt, self.key)
         self.request = replace(request, deadline_ps=self.request.deadline_ps)
         self.tally = type(self.tally)(self.tally.stream)
         self.flight = self.backend = None
@@ -106,19 +107,12 @@ class Cascade(Exchange):
         self.again = self.until_close = False
         self.sent_ps = self.first_ps = -1
         self._prepare()
-        if app.tracing is not None:
-            app.tracing.begin(self)
-        if self.request.path is NOT_YET:
-            # Each model reads a prompt in its own way, and a long one takes a while.
-            app.spawn(app.begin_later(self, self.prompt, self._ask))
-        else:
-            self._ask(self.request.arrival_ps)
+        self.intake.begin(self, self.prompt, self._ask)
 
     def _ask(self, now_ps: int) -> None:
-        app = self.app
-        self.decided(app.plane.arrive(now_ps, self.request))
-        if app.waiting:
-            app.wake_soon()
+        services = self.services
+        self.decided(services.plane.arrive(now_ps, self.request))
+        services.waiting.nudge()
 
     def refuse(
         self, status: int, why: str, outcome: str = "rejected", fields: tuple[tuple[str, str], ...] = ()
@@ -144,9 +138,9 @@ class Cascade(Exchange):
             return
         assert self.backend is not None
         self.status = status
-        self.app.health.answered(self.backend, status)
+        self.services.health.answered(self.backend, status)
         self.until_close = not framed(fields)
-        self.since, self.patience = self.app.seconds(), self.app.timeouts.silence_s
+        self.since, self.patience = self.services.clock.seconds(), self.services.silence_s
         if status in AGAIN and self._may_retry():
             self.again = True
         elif status != 200:
@@ -160,7 +154,7 @@ class Cascade(Exchange):
         if self.last or self.stage == PASSED:
             super().relayed(data)
             return
-        self.since = self.app.seconds()
+        self.since = self.services.clock.seconds()
         if self.payload is None or self.over:
             return  # nobody wants to know it
         if self.tally.seen(data):
@@ -217,7 +211,7 @@ class Cascade(Exchange):
         self.until_close = closes  # of the engine's connection, whatever the client is told
         self.client.transport.writelines([self.opening, held])
         self.opening = b""
-        self.first_ps = self.app.now_ps()
+        self.first_ps = self.services.clock.now_ps()
 
     def _write_stripped(self, piece: bytes) -> None:
         lines = self.lines.read(piece)

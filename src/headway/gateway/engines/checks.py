@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from headway.config.section import read
-from headway.gateway.engines.follower import Follower
+from headway.gateway.engines.follower import Follower, turn
 from headway.gateway.engines.poll import Poller, PollFailed
 from headway.gateway.settings import seconds
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.clock import Clock
     from headway.gateway.engines.backend import Backend
+    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.engines.health import Health
 
 log = logging.getLogger("headway.gateway")
 Few = Annotated[int, Meta(ge=1, le=1000)]
@@ -85,20 +87,21 @@ class Pulse:
         return True
 
 
-class Checks(Follower):
-    def __init__(self, app: App, settings: HealthSettings) -> None:
-        super().__init__(app, Poller(settings.timeout_s, 0))
-        self.settings = settings
+class Checks:
+    def __init__(self, clock: Clock, fleet: Fleet, health: Health, settings: HealthSettings) -> None:
+        self.fleet, self.health, self.settings = fleet, health, settings
+        self.poller = Poller(settings.timeout_s, 0)
+        self.follower = Follower(clock, fleet, self.poller, self._begin, self._follow, self._forget)
         self.pulses: dict[Backend, Pulse] = {}
 
     async def start(self) -> None:
         if self.settings.path is not None:
-            await super().start()
-            self.app.health.probe = self.passes
+            await self.follower.start()
+            self.health.probe = self.passes
 
     async def stop(self) -> None:
-        self.app.health.probe = None
-        await super().stop()
+        self.health.probe = None
+        await self.follower.stop()
 
     def _begin(self, backend: Backend) -> None:
         self.pulses[backend] = Pulse()
@@ -109,12 +112,12 @@ class Checks(Follower):
     async def _follow(self, backend: Backend) -> None:
         interval, pulse = self.settings.interval_s, self.pulses[backend]
         soon = min(interval, SOON_S)
-        await asyncio.sleep(soon * self.turn(backend))
+        await asyncio.sleep(soon * turn(backend))
         while True:
             why = await self._asked(backend)
             if pulse.turned(not why, self.settings.fall, self.settings.rise):
                 log.warning("%s: %s", backend.name, f"fails its health check: {why}" if why else "is well again")
-                self.app.fleet.ready(backend.name, not why, why)
+                self.fleet.ready(backend.name, not why, why)
             await asyncio.sleep(interval if pulse.up and not pulse.row else soon)
 
     async def passes(self, backend: Backend) -> bool:
@@ -125,7 +128,7 @@ class Checks(Follower):
         """What is wrong; empty where nothing is. An engine without such a path says 404, and lives."""
         assert self.settings.path is not None
         try:
-            status = await self._poller.status(backend, self.settings.path)
+            status = await self.poller.status(backend, self.settings.path)
         except PollFailed as error:
             return str(error)
         except Exception as error:  # a check that ended would leave its engine as it is for ever

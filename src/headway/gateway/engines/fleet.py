@@ -15,7 +15,9 @@ from headway.gateway.engines.member import BackendSpec, check_models
 from headway.types import SERVING
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.clock import Clock
+    from headway.gateway.plane import Plane
+    from headway.gateway.waiting import Waiting
 
 SOURCES: Final = ("file", "admin", "etcd")  # where two name the same engine, the first is right
 # What makes it another engine, not the same with other figures.
@@ -24,8 +26,8 @@ log = logging.getLogger("headway.gateway")
 
 
 class Fleet:
-    def __init__(self, app: App, places: int) -> None:
-        self.app = app
+    def __init__(self, clock: Clock, plane: Plane, waiting: Waiting, places: int) -> None:
+        self.clock, self.plane, self.waiting = clock, plane, waiting
         self.backends: list[Backend | None] = [None] * places
         self.names: dict[str, Backend] = {}
         self.sources: dict[str, Mapping[str, BackendSpec]] = {source: {} for source in SOURCES}
@@ -79,11 +81,10 @@ class Fleet:
         place = next((place for place, backend in enumerate(self.backends) if backend is None), None)
         if place is None:  # it comes when one of those that leave has left
             log.warning("backends: %s has to wait for one of those that leave", spec.name)
-            self.app.loop.call_later(1.0, self._join_later, spec)
+            self.clock.call_later(1.0, self._join_later, spec)
             return
-        app = self.app
-        backend = self.backends[place] = self.names[spec.name] = Backend(spec, app.plane.views[place])
-        app.carry_out(app.plane.join(app.now_ps(), place, spec.seen))
+        backend = self.backends[place] = self.names[spec.name] = Backend(spec, self.plane.views[place])
+        self.waiting.carry_out(self.plane.join(self.clock.now_ps(), place, spec.seen))
         self.settle(backend)
         for hear in self.on_change:
             hear(backend, "joined")
@@ -101,28 +102,27 @@ class Fleet:
             self._join(spec)
             return
         backend.spec = spec
-        self.app.carry_out(self.app.plane.join(self.app.now_ps(), backend.place, spec.seen))
+        self.waiting.carry_out(self.plane.join(self.clock.now_ps(), backend.place, spec.seen))
 
     def _dismiss(self, backend: Backend) -> None:
         """It takes no more requests, and goes when it has none left. Its name is free at once."""
-        app = self.app
         self.leaving[backend] = None
         self.settle(backend)
         for hear in self.on_change:
             hear(backend, "left")
         gone = replace(backend.spec, name=f"{backend.spec.name} (leaving {backend.place})")
-        app.carry_out(app.plane.join(app.now_ps(), backend.place, gone.seen))
+        self.waiting.carry_out(self.plane.join(self.clock.now_ps(), backend.place, gone.seen))
         log.info("backends: %s leaves", backend.name)
         self.sweep()
 
     def sweep(self) -> None:
         """Called now and then: who leaves and has nothing left to do gives its place back."""
-        plane = self.app.plane
+        plane = self.plane
         for backend in [one for one in self.leaving if not plane.own(one.place)[0]]:
             del self.leaving[backend]
             self.backends[backend.place] = None
             backend.close()
-            self.app.carry_out(plane.leave(self.app.now_ps(), backend.place))
+            self.waiting.carry_out(plane.leave(self.clock.now_ps(), backend.place))
 
     # --- what can be sent to -----------------------------------------------------------------------------------------
 
@@ -169,6 +169,6 @@ class Fleet:
             state = "ready"
         view = backend.view
         if view.state != state:
-            self.app.plane.changed(self.app.now_ps(), backend.place, state)
+            self.plane.changed(self.clock.now_ps(), backend.place, state)
             if state in SERVING:
-                self.app.wake_soon()
+                self.waiting.wake_soon()

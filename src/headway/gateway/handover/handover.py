@@ -19,9 +19,8 @@ from headway.gateway.handover.leg import Leg, framed
 from headway.gateway.settings import seconds
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
     from headway.gateway.engines.backend import Backend
-    from headway.gateway.exchange import Exchange
+    from headway.gateway.exchange import Exchange, Services
     from headway.gateway.kvd.client import KvdClient
     from headway.http.upstream import Asker, Upstream
     from headway.http.wire import Fields
@@ -66,8 +65,8 @@ class HandoverSettings(Struct, frozen=True):
 
 
 class Handover:
-    def __init__(self, app: App, settings: HandoverSettings) -> None:
-        self.app, self.settings = app, settings
+    def __init__(self, services: Services, settings: HandoverSettings) -> None:
+        self.services, self.settings = services, settings
         self.handed = 0
         self.fallbacks: dict[str, int] = {}  # by why one engine served alone
         self._daemons: dict[str, KvdClient] = {}
@@ -102,9 +101,9 @@ class Handing:
     """One request on its way through two engines. `drop` ends it, whatever it is at."""
 
     def __init__(self, handover: Handover, exchange: Exchange) -> None:
-        self.handover, self.app, self.exchange = handover, handover.app, exchange
+        self.handover, self.services, self.exchange = handover, handover.services, exchange
         assert exchange.flight is not None and exchange.flight.prefill is not None and exchange.backend is not None
-        found = self.app.fleet.backends[exchange.flight.prefill.index]
+        found = self.services.fleet.backends[exchange.flight.prefill.index]
         assert found is not None
         self.prefill: Backend = found
         self.decode: Backend = exchange.backend
@@ -139,14 +138,14 @@ class Handing:
     def send_prompt(self, body: bytes) -> None:
         """The first half."""
         data = [self.exchange.head(self.prefill, body), body]
-        self.leg = Leg(self.app, self.prefill, data, self._prompted)
+        self.leg = Leg(self.services.clock, self.prefill, data, self._prompted, self.services.connect_s)
         self.leg.start(self.handover.settings.timeout_s)
 
     def _prompted(self, leg: Leg) -> None:
         if leg.complete:
-            self.app.health.answered(self.prefill, leg.status)
+            self.services.health.answered(self.prefill, leg.status)
         else:
-            self.app.health.failed(self.prefill, leg.why)
+            self.services.health.failed(self.prefill, leg.why)
         if not self.over:
             self.prompted(leg)
 
@@ -155,11 +154,10 @@ class Handing:
         raise NotImplementedError
 
     def leave_prefill(self) -> None:
-        app, flight = self.app, self.exchange.flight
+        services, flight = self.services, self.exchange.flight
         if flight is not None and flight.prefill is not None:
-            app.plane.handed(app.now_ps(), self.exchange.request.id)
-            if app.waiting:
-                app.wake_soon()
+            services.plane.handed(services.clock.now_ps(), self.exchange.request.id)
+            services.waiting.nudge()
 
     def go_on(self, body: bytes) -> None:
         """The second half."""
@@ -217,7 +215,7 @@ class KvdHanding(VllmHanding):
     def prompted(self, leg: Leg) -> None:
         self.leave_prefill()
         if leg.ok:
-            self.app.spawn(self._check(protocols.kvd_put(leg.answer, self.keys)))
+            self.services.clock.spawn(self._check(protocols.kvd_put(leg.answer, self.keys)))
         else:
             self.whole("prefill failed")
 

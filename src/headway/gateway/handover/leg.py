@@ -10,7 +10,7 @@ import httptools
 from headway.http.upstream import connect
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.clock import Clock
     from headway.gateway.engines.backend import Backend
     from headway.http.upstream import Upstream
     from headway.http.wire import Fields
@@ -60,9 +60,10 @@ class Leg:
         "_size",
         "_timer",
         "_upstream",
-        "app",
         "backend",
+        "clock",
         "complete",
+        "connect_s",
         "limit",
         "over",
         "status",
@@ -72,14 +73,15 @@ class Leg:
 
     def __init__(
         self,
-        app: App,
+        clock: Clock,
         backend: Backend,
         data: list[bytes],
         done: Callable[[Leg], None],
+        connect_s: float,
         limit: int = ANSWER_BYTES,
     ) -> None:
         """`data` is the head and the body."""
-        self.app, self.backend, self.limit = app, backend, limit
+        self.clock, self.backend, self.connect_s, self.limit = clock, backend, connect_s, limit
         self.status = self._size = 0
         self.over = self.until_close = self.complete = False
         self.why = ""
@@ -91,18 +93,18 @@ class Leg:
 
     def start(self, seconds: float) -> None:
         """It has so long from connecting to the end of the answer."""
-        self._timer = self.app.loop.call_later(seconds, self._late)
+        self._timer = self.clock.call_later(seconds, self._late)
         free = self.backend.free
         while free:
             upstream = free.pop()
             if not upstream.transport.is_closing():
                 self._send(upstream)
                 return
-        self.app.spawn(self._connect())
+        self.clock.spawn(self._connect())
 
     async def _connect(self) -> None:
         try:
-            upstream = await connect(self.app.loop, self.backend, self.app.timeouts.connect_s)
+            upstream = await connect(self.clock.loop, self.backend, self.connect_s)
         except Exception as error:
             self.broken(None, f"no connection ({type(error).__name__})")
             return

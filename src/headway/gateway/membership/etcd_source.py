@@ -31,7 +31,10 @@ from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.membership.node import Node, check_id
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.clock import Clock
+    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.orders import PolicySwitch
+    from headway.gateway.signals.polled_signals import PolledSignals
 
 SOURCE: Final = "etcd"
 AGENT: Final = "agent"  # who says that a node is ready
@@ -42,14 +45,23 @@ log = logging.getLogger("headway.gateway")
 
 class EtcdSource:
     def __init__(
-        self, app: App, settings: EtcdSettings, silence_s: float = SILENCE_S, grace_s: float = GRACE_S
+        self,
+        clock: Clock,
+        fleet: Fleet,
+        switch: PolicySwitch,
+        signals: PolledSignals,
+        settings: EtcdSettings,
+        port: int,
+        silence_s: float = SILENCE_S,
+        grace_s: float = GRACE_S,
     ) -> None:
-        self.app, self.settings = app, settings
+        """`port`, of the gateway, is part of its name where the settings give it none."""
+        self.clock, self.fleet, self.switch, self.signals, self.settings = clock, fleet, switch, signals, settings
         self.etcd = Etcd(settings)
         self.silence_s, self.grace_s = silence_s, grace_s
         self.connected: bool | None = None  # None: not tried yet
         self.revision = 0
-        self.gateway = settings.gateway or f"{socket.gethostname()}:{app.config.port}"
+        self.gateway = settings.gateway or f"{socket.gethostname()}:{port}"
         self.nodes: dict[str, Node] = {}  # as etcd has them
         self.offered: dict[str, BackendSpec] = {}
         self.cordons: dict[str, bytes] = {}  # those that stand in etcd; others may be held besides
@@ -66,7 +78,7 @@ class EtcdSource:
 
     async def start(self) -> None:
         """At once: a gateway whose etcd is away begins with what else it knows."""
-        self._task = self.app.loop.create_task(self._run())
+        self._task = self.clock.create_task(self._run())
 
     async def stop(self) -> None:
         if self._timer is not None:
@@ -113,7 +125,7 @@ class EtcdSource:
         nodes = {key.partition("/")[2]: item for key, item in keys.items() if key.startswith("nodes/")}
         cordons = {key.partition("/")[2]: item.value for key, item in keys.items() if key.startswith("cordon/")}
         if lost:
-            until = self.app.seconds() + self.grace_s
+            until = self.clock.seconds() + self.grace_s
             self._late = {name: until for name in self.nodes if name not in nodes}
             await self._restore({name: value for name, value in self.cordons.items() if name not in cordons})
             cordons = {**self.cordons, **cordons}
@@ -229,14 +241,14 @@ class EtcdSource:
             self._offer(wanted)
         for name in self.offered:
             node = self.nodes[name]
-            self.app.fleet.ready(name, node.ready, node.why or "its agent says so", AGENT)
+            self.fleet.ready(name, node.ready, node.why or "its agent says so", AGENT)
             if node.signals and self._news.get(name, OLD_S) < OLD_S:
-                self.app.report(name, node.figures())
+                self.signals.told(name, node.figures())
         self._news.clear()
 
     def _offer(self, wanted: dict[str, BackendSpec]) -> None:
         """All together, or where they do not fit together one by one: who does not fit is left out, not the rest."""
-        fleet = self.app.fleet
+        fleet = self.fleet
         try:
             fleet.offer(SOURCE, wanted)
             self.offered = wanted
@@ -265,7 +277,7 @@ class EtcdSource:
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.app.loop.call_later(self.grace_s, self._overdue) if self._late else None
+        self._timer = self.clock.call_later(self.grace_s, self._overdue) if self._late else None
 
     def _overdue(self) -> None:
         """Who has not registered with the new store is gone."""
@@ -279,20 +291,20 @@ class EtcdSource:
     def _cordon(self, name: str, value: bytes) -> None:
         if name not in self.cordons:
             log.info("etcd: %s is cordoned", _plain(name))
-            self.app.fleet.cordon(name)
+            self.fleet.cordon(name)
         self.cordons[name] = value
 
     def _lift(self, name: str) -> None:
         if self.cordons.pop(name, None) is not None:
             log.info("etcd: the cordon of %s is lifted", _plain(name))
-            self.app.fleet.uncordon(name)
+            self.fleet.uncordon(name)
 
     # --- policies ----------------------------------------------------------------------------------------------------
 
     def _swap(self, value: bytes, revision: int) -> None:
         self._policy = revision
         try:
-            self.app.swap(read_policy(value, f"{self.settings.prefix}/routing/policy"), SOURCE)
+            self.switch.swap(read_policy(value, f"{self.settings.prefix}/routing/policy"), SOURCE)
         except HeadwayError as error:
             log.warning("etcd: the policies of revision %d are refused, the old ones stay: %s", revision, error)
             self._answer({"revision": revision, "accepted": False, "error": str(error)})
@@ -302,7 +314,7 @@ class EtcdSource:
 
     def _answer(self, status: dict[str, Any]) -> None:
         """Beside the watch, which a slow write must not hold up."""
-        task = self.app.loop.create_task(self._write(f"routing/policy-status/{self.gateway}", status))
+        task = self.clock.create_task(self._write(f"routing/policy-status/{self.gateway}", status))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 

@@ -13,7 +13,10 @@ from headway.errors import HeadwayError
 from headway.gateway.config import Config, named_files
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.clock import Clock
+    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.orders import PolicySwitch
+    from headway.gateway.shadow.shadows import Shadows
 
 SOURCE: Final = "file"
 POLL_S: Final = 1.0
@@ -25,10 +28,14 @@ class FileSource:
     """Looks at the file, and at the bundles that it names, every second. A change is taken when the next look finds the
     same: half a file can be good YAML."""
 
-    def __init__(self, app: App, poll_s: float = POLL_S) -> None:
-        assert app.config.file is not None
-        self.app, self.path, self.poll_s = app, app.config.file, poll_s
-        self.config = app.config  # what was taken from the file last
+    def __init__(
+        self, clock: Clock, fleet: Fleet, switch: PolicySwitch, shadows: Shadows, config: Config, poll_s: float = POLL_S
+    ) -> None:
+        assert config.file is not None
+        self.clock, self.fleet, self.switch, self.shadows = clock, fleet, switch, shadows
+        self.path, self.poll_s = config.file, poll_s
+        self.keyring = config.keyring  # in use
+        self.config = config  # what was taken from the file last
         self._data: bytes | None = None
         self._document: dict[str, Any] = {}
         self._taken = self._fresh = self._look()
@@ -36,7 +43,7 @@ class FileSource:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self._task = self.app.loop.create_task(self._run())
+        self._task = self.clock.create_task(self._run())
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -77,19 +84,19 @@ class FileSource:
 
     def _take(self, config: Config) -> None:
         """All of it or nothing."""
-        app, before, in_force = self.app, self.config, self.app.policies
+        before, in_force = self.config, self.switch.policies
         if config.policies != before.policies:
-            app.swap(config.policies, SOURCE)
+            self.switch.swap(config.policies, SOURCE)
         try:
-            app.shadows.offer(SOURCE, config.shadows)
+            self.shadows.offer(SOURCE, config.shadows)
             if config.backends != before.backends:
-                app.fleet.offer(SOURCE, config.backends)
+                self.fleet.offer(SOURCE, config.backends)
         except HeadwayError:
-            app.swap(in_force, SOURCE)
-            app.shadows.offer(SOURCE, before.shadows)
+            self.switch.swap(in_force, SOURCE)
+            self.shadows.offer(SOURCE, before.shadows)
             raise
-        if app.keyring is not None and config.keyring is not None:
-            app.keyring.renew(config.keyring)
+        if self.keyring is not None and config.keyring is not None:
+            self.keyring.renew(config.keyring)
         self.config = config
         log.info("%s: its backends and policies are in force", self.path)
         keys = dict.fromkeys([*self._started, *self._document])

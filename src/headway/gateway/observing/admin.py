@@ -19,16 +19,17 @@ import msgspec
 
 from headway.errors import HeadwayError
 from headway.gateway.engines.member import BackendSpec
-from headway.gateway.observing import metrics
+from headway.gateway.observing import exposition
 from headway.gateway.observing.openapi import admin_api
-from headway.gateway.observing.policy_api import Handler, PolicyApi, Wrong
-from headway.gateway.observing.status import backend_status, figures_of, source_of, status
+from headway.gateway.observing.policy_api import Handler, PolicyApi, Wrong, read_json
 from headway.http.replies import error_body
 
 if TYPE_CHECKING:
     from aiohttp.web import Request, Response, StreamResponse
 
-    from headway.gateway.app import App
+    from headway.gateway.observing.admin_settings import AdminSettings
+    from headway.gateway.observing.status import StatusBoard
+    from headway.gateway.orders import Orders
 
 LOOKS: Final = ("GET", "HEAD")
 MOST_DECISIONS: Final = 512
@@ -42,12 +43,13 @@ PAGE_POLICY: Final = (
 )
 
 
-class Admin(PolicyApi):
+class Admin:
     """Of one process: where several serve, each has its own counts."""
 
-    def __init__(self, app: App) -> None:
-        assert app.config.admin is not None
-        self.app, self.settings = app, app.config.admin
+    def __init__(self, board: StatusBoard, orders: Orders, settings: AdminSettings) -> None:
+        self.board, self.orders, self.settings = board, orders, settings
+        self.clock, self.fleet, self.reception = board.clock, board.fleet, board.reception
+        self.policy_api = PolicyApi(board.plane, board.failures, board.canary, board.shadows, orders, self._json)
         self.digest = hashlib.sha256(self.settings.key().encode()).digest()
         self.watchers = 0
         self.port = self.settings.port
@@ -96,7 +98,7 @@ class Admin(PolicyApi):
             ("POST", "/backends/{name}/cordon", self.cordon),
             ("POST", "/backends/{name}/drain", self.cordon),
             ("POST", "/backends/{name}/uncordon", self.uncordon),
-            *self.policy_routes(),
+            *self.policy_api.routes(),
         ]
 
     # --- who may -----------------------------------------------------------------------------------------------------
@@ -155,7 +157,7 @@ class Admin(PolicyApi):
         return self.web.Response(text=text, content_type="text/html", headers=headers)
 
     async def status(self, request: Request) -> StreamResponse:
-        return self._json(status(self.app))
+        return self._json(self.board.status())
 
     async def events(self, request: Request) -> StreamResponse:
         """The same every second, as server-sent events."""
@@ -165,7 +167,7 @@ class Admin(PolicyApi):
         self.watchers += 1
         try:
             await answer.prepare(request)
-            while not self.app.draining:
+            while not self.reception.draining:
                 await answer.write(self._event())
                 await asyncio.sleep(EVERY_S)
         except (ConnectionResetError, ConnectionError):
@@ -176,21 +178,23 @@ class Admin(PolicyApi):
 
     def _event(self) -> bytes:
         """Made once for all who watch."""
-        now = self.app.seconds()
+        now = self.clock.seconds()
         if now - self._latest[0] > EVERY_S / 2:
-            self._latest = now, b"data: " + msgspec.json.encode(status(self.app)) + b"\n\n"
+            self._latest = now, b"data: " + msgspec.json.encode(self.board.status()) + b"\n\n"
         return self._latest[1]
 
     async def metrics(self, request: Request) -> StreamResponse:
-        figures, accept = figures_of(self.app), request.headers.get("Accept", "")
+        figures, accept = self.board.figures(), request.headers.get("Accept", "")
         # A page of many models and engines takes seconds to write, in which requests go on.
-        body, kind = await asyncio.to_thread(lambda: metrics.render(metrics.together(figures), accept))
+        body, kind = await asyncio.to_thread(lambda: exposition.render(exposition.together(figures), accept))
         return self.web.Response(body=body, headers={"Content-Type": kind})
 
     async def healthz(self, request: Request) -> StreamResponse:
-        serving = sum(one["serving"] for one in (backend_status(self.app, each) for each in self.app.fleet.members))
-        ready = serving > 0 and not self.app.draining
-        return self._json({"ready": ready, "serving": serving, "draining": self.app.draining}, 200 if ready else 503)
+        serving = sum(self.board.backend_status(each)["serving"] for each in self.fleet.members)
+        ready = serving > 0 and not self.reception.draining
+        return self._json(
+            {"ready": ready, "serving": serving, "draining": self.reception.draining}, 200 if ready else 503
+        )
 
     async def openapi(self, request: Request) -> StreamResponse:
         return self._json(admin_api())
@@ -202,8 +206,8 @@ class Admin(PolicyApi):
         every = request.query.get("every", "false")
         if every not in ("true", "false"):
             raise Wrong(400, "every: expected true or false")
-        found = self.app.decisions.last(int(given), every == "true")
-        shadows = self.app.shadows
+        found = self.board.decisions.last(int(given), every == "true")
+        shadows = self.board.shadows
         if not shadows.candidates:
             return self._json({"decisions": found})
         told = [{**one, "shadow": shadows.of(one["request"])} for one in found]
@@ -212,15 +216,15 @@ class Admin(PolicyApi):
     # --- engines -----------------------------------------------------------------------------------------------------
 
     async def backends(self, request: Request) -> StreamResponse:
-        return self._json({"backends": [backend_status(self.app, backend) for backend in self.app.fleet.members]})
+        return self._json({"backends": [self.board.backend_status(backend) for backend in self.fleet.members]})
 
     async def put_backend(self, request: Request) -> StreamResponse:
         """An engine joins, or is another than before."""
-        fleet, name = self.app.fleet, request.match_info["name"]
-        owner = source_of(self.app, name)
+        fleet, name = self.fleet, request.match_info["name"]
+        owner = self.board.source_of(name)
         if owner not in (None, SOURCE):
             raise Wrong(409, f"backends.{name}: is named by {_owner(owner)}, whose word counts; change it there")
-        spec = BackendSpec.read(name, _whole(await self._body(request)), f"backends.{name}")
+        spec = BackendSpec.read(name, _whole(await read_json(request)), f"backends.{name}")
         if spec.key_env is not None and spec.key_env not in self._engine_keys():
             raise Wrong(400, f"backends.{name}.key_env: {spec.key_env} is not among `admin.engine_keys` of the file")
         known = name in fleet.names
@@ -229,21 +233,21 @@ class Admin(PolicyApi):
         except HeadwayError as error:  # right in itself, and not beside the others
             raise Wrong(409, str(error)) from None
         backend = fleet.backend(name)
-        found = {"name": name, "state": "waiting"} if backend is None else backend_status(self.app, backend)
+        found = {"name": name, "state": "waiting"} if backend is None else self.board.backend_status(backend)
         return self._json(found, 200 if known else 201)
 
     def _offer(self, members: dict[str, BackendSpec]) -> None:
-        self.app.orders.give(SOURCE, msgspec.to_builtins(members))
+        self.orders.give(SOURCE, msgspec.to_builtins(members))
 
     def _engine_keys(self) -> tuple[str | None, ...]:
         """Else whoever has the admin key could have any variable sent to an address of theirs."""
-        named = self.app.fleet.sources["file"].values()
+        named = self.fleet.sources["file"].values()
         return (*self.settings.engine_keys, *(spec.key_env for spec in named))
 
     async def delete_backend(self, request: Request) -> StreamResponse:
         """It takes no more requests, and goes when it has none left."""
-        fleet, name = self.app.fleet, request.match_info["name"]
-        owner = source_of(self.app, name)
+        fleet, name = self.fleet, request.match_info["name"]
+        owner = self.board.source_of(name)
         if owner is None:
             raise Wrong(404, f"there is no engine {name!r}")
         if owner != SOURCE:
@@ -255,24 +259,24 @@ class Admin(PolicyApi):
         """No new requests until that is lifted; those under way end. To drain is to cordon and to wait for that, which
         `inflight` tells."""
         name = self._known(request)
-        self.app.orders.give("cordon", name)
+        self.orders.give("cordon", name)
         return self._one(name)
 
     async def uncordon(self, request: Request) -> StreamResponse:
         name = self._known(request)
-        self.app.orders.give("uncordon", name)
+        self.orders.give("uncordon", name)
         return self._one(name)
 
     def _known(self, request: Request) -> str:
         name = str(request.match_info["name"])
-        if name not in self.app.fleet.names and name not in self.app.fleet.held:
+        if name not in self.fleet.names and name not in self.fleet.held:
             raise Wrong(404, f"there is no engine {name!r}")
         return name
 
     def _one(self, name: str) -> Response:
-        backend = self.app.fleet.backend(name)
-        held = name in self.app.fleet.held
-        return self._json({"name": name, "cordoned": held} if backend is None else backend_status(self.app, backend))
+        backend = self.fleet.backend(name)
+        held = name in self.fleet.held
+        return self._json({"name": name, "cordoned": held} if backend is None else self.board.backend_status(backend))
 
 
 def _owner(source: str | None) -> str:

@@ -19,7 +19,7 @@ from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
 if TYPE_CHECKING:
-    from headway.gateway.exchange import Exchange
+    from headway.gateway.observing.observed import Observed
     from headway.policies.context import Context
 
 UNTOLD: Final = -1
@@ -224,7 +224,7 @@ class Chapter:
     def over(self) -> bool:
         return 0 <= self.end - self.first <= self.count
 
-    def ended(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
+    def ended(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
         request, flight, backend, tally = exchange.request, exchange.flight, exchange.backend, exchange.tally
         row = self._row(request, now_ps, outcome, why)
         row.retries = max(0, exchange.attempts - 1)

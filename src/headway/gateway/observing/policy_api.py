@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,11 @@ from headway.types import Json
 if TYPE_CHECKING:
     from aiohttp.web import Request, Response, StreamResponse
 
-    from headway.gateway.app import App
+    from headway.gateway.deciding.failures import Failures
+    from headway.gateway.orders import Orders
+    from headway.gateway.plane import Plane
+    from headway.gateway.shadow.canary_watch import CanaryWatch
+    from headway.gateway.shadow.shadows import Shadows
 
 Handler = Callable[["Request"], Awaitable["StreamResponse"]]
 
@@ -34,13 +37,21 @@ class Wrong(Exception):
         self.status = status
 
 
-class PolicyApi(ABC):
-    app: App
+class PolicyApi:
+    def __init__(
+        self,
+        plane: Plane,
+        failures: Failures,
+        canary: CanaryWatch,
+        shadows: Shadows,
+        orders: Orders,
+        reply: Callable[..., Response],
+    ) -> None:
+        """`reply` makes an answer of a document and, where it is not 200, a status."""
+        self.plane, self.failures, self.orders, self._json = plane, failures, orders, reply
+        self.watch, self.candidates = canary, shadows
 
-    @abstractmethod
-    def _json(self, document: Any, code: int = 200) -> Response: ...
-
-    def policy_routes(self) -> list[tuple[str, str, Handler]]:
+    def routes(self) -> list[tuple[str, str, Handler]]:
         return [
             ("GET", "/policies", self.policies),
             ("PUT", "/policies", self.put_policies),
@@ -56,57 +67,57 @@ class PolicyApi(ABC):
         return self._json(self._policies())
 
     def _policies(self) -> Json:
-        plane = self.app.plane
+        plane = self.plane
         return {
             "version": plane.version,
             "policies": plane.policies,
             "text": yaml_text(plane.policies),
-            "failures": self.app.failures.status(),
+            "failures": self.failures.status(),
         }
 
     async def put_policies(self, request: Request) -> StreamResponse:
         """The `policies:` block of a scenario, or the document of a bundle. A wrong one is told, and the old stay."""
-        given = await self._body(request)
+        given = await read_json(request)
         if not isinstance(given, dict):
             raise Wrong(400, "policies: expected a mapping of stages, or a bundle")
         if "format" in given:
             _no_files(given.get("policies"), "policies")
             given = dict(Bundle.read(given).policies)
         _no_files(given, "policies")
-        self.app.orders.give("swap", given)
+        self.orders.give("swap", given)
         return self._json(self._policies())
 
     # --- a canary ----------------------------------------------------------------------------------------------------
 
     async def canary(self, request: Request) -> StreamResponse:
-        return self._json({"version": self.app.plane.version, "canary": self.app.canary.status()})
+        return self._json({"version": self.plane.version, "canary": self.watch.status()})
 
     async def put_canary(self, request: Request) -> StreamResponse:
         """As in the gateway's file. It takes the place of the one before."""
-        given = await self._body(request)
+        given = await read_json(request)
         if not isinstance(given, dict):
             raise Wrong(400, "canary: expected a mapping, as in the gateway's file")
         _no_files(given, CANARY)
-        self.app.orders.give("swap", {**lasting(self.app.plane.policies), CANARY: given})
+        self.orders.give("swap", {**lasting(self.plane.policies), CANARY: given})
         return self._json(self._policies())
 
     async def delete_canary(self, request: Request) -> StreamResponse:
         """All go by the policies in force, which keep what they know."""
-        if CANARY not in self.app.plane.policies:
+        if CANARY not in self.plane.policies:
             raise Wrong(404, "there is no canary")
-        self.app.orders.give("halt", "by the admin API")
+        self.orders.give("halt", "by the admin API")
         return self._json(self._policies())
 
     # --- candidates beside it ----------------------------------------------------------------------------------------
 
     async def shadows(self, request: Request) -> StreamResponse:
-        return self._json({"shadows": self.app.shadows.status()})
+        return self._json({"shadows": self.candidates.status()})
 
     async def put_shadow(self, request: Request) -> StreamResponse:
-        name, there = request.match_info["name"], self.app.shadows
+        name, there = request.match_info["name"], self.candidates
         if name in there.sources["file"]:
             raise Wrong(409, f"shadow.{name}: is named by the gateway's file; change it there")
-        given = await self._body(request)
+        given = await read_json(request)
         if not isinstance(given, dict):
             raise Wrong(400, f"shadow.{name}: expected a mapping of stages, or a bundle")
         _no_files(given, f"shadow.{name}")
@@ -116,7 +127,7 @@ class PolicyApi(ABC):
         return self._json(there.candidates[name].status(), 200 if known else 201)
 
     async def delete_shadow(self, request: Request) -> StreamResponse:
-        name, sources = request.match_info["name"], self.app.shadows.sources
+        name, sources = request.match_info["name"], self.candidates.sources
         if name in sources["file"]:
             raise Wrong(409, f"shadow.{name}: is named by the gateway's file; take it out there")
         if name not in sources["admin"]:
@@ -125,15 +136,16 @@ class PolicyApi(ABC):
         return self._json({"name": name})
 
     def _offer_shadows(self, candidates: dict[str, CandidateSpec]) -> None:
-        self.app.orders.give("shadows", {name: spec.plain for name, spec in candidates.items()})
+        self.orders.give("shadows", {name: spec.plain for name, spec in candidates.items()})
 
-    async def _body(self, request: Request) -> Any:
-        try:
-            return msgspec.json.decode(await request.read())
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Wrong(400, f"the body is no JSON: {error}") from None
-        except RecursionError:
-            raise Wrong(400, "the body is too deep") from None
+
+async def read_json(request: Request) -> Any:
+    try:
+        return msgspec.json.decode(await request.read())
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Wrong(400, f"the body is no JSON: {error}") from None
+    except RecursionError:
+        raise Wrong(400, "the body is too deep") from None
 
 
 def _no_files(value: Any, where: str) -> None:

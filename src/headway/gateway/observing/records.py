@@ -16,14 +16,18 @@ import msgspec
 
 from headway.errors import HeadwayError
 from headway.gateway.observing.chapter import Chapter, ChapterDocument, Engine
-from headway.types import Delay, Priority, Reject, Request, Route
+from headway.types import Delay, Json, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.clock import Clock
     from headway.gateway.engines.backend import Backend
-    from headway.gateway.exchange import Exchange
+    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.intake import Intake
+    from headway.gateway.observing.observed import Observed
     from headway.gateway.observing.record_settings import RecordSettings
+    from headway.gateway.plane import Plane
+    from headway.gateway.reception import Reception
     from headway.policies.context import Context
 
 GRACE_S: Final = 600.0  # that a chapter waits for its last requests
@@ -37,20 +41,25 @@ log = logging.getLogger("headway.gateway")
 class Records:
     """A component, and a journal of the control plane."""
 
-    def __init__(self, app: App, settings: RecordSettings) -> None:
-        self.app, self.settings = app, settings
+    def __init__(self, clock: Clock, settings: RecordSettings, policies: Json) -> None:
+        """`policies` are those that the gateway begins with. The plane is made with its journals, so it and what stands
+        on it are given by `attach`."""
+        self.clock, self.settings = clock, settings
         self.place = _own_folder(settings)
         self.bound: tuple[Context, ClusterView, tuple[str, ...]] | None = None
-        self.current = Chapter(0, {}, app.config.policies, settings.decisions, settings.prompts)
+        self.current = Chapter(0, {}, policies, settings.decisions, settings.prompts)
         self.pending: list[Chapter] = []
         self.writing = 0
         self.lost = 0  # requests that were not written down, as they came too fast
         self._timer: Any = None
 
+    def attach(self, plane: Plane, fleet: Fleet, intake: Intake, reception: Reception) -> None:
+        self.plane, self.fleet, self.intake, self.reception = plane, fleet, intake, reception
+
     async def start(self) -> None:
         self.current.engines.update(self._engines())
-        self.app.fleet.on_change.append(self._changed)
-        self._timer = self.app.loop.call_later(self.settings.roll_s, self._due)
+        self.fleet.on_change.append(self._changed)
+        self._timer = self.clock.call_later(self.settings.roll_s, self._due)
 
     async def stop(self) -> None:
         """What there is is written, and waited for."""
@@ -64,7 +73,7 @@ class Records:
             await asyncio.sleep(0.01)
 
     def _engines(self) -> dict[int, Engine]:
-        return {backend.place: _engine(backend) for backend in self.app.fleet.members}
+        return {backend.place: _engine(backend) for backend in self.fleet.members}
 
     def _changed(self, backend: Backend, what: str) -> None:
         """Another engine at a place that has been somebody's begins another chapter."""
@@ -80,16 +89,16 @@ class Records:
 
     def roll(self) -> None:
         """The next request begins another chapter."""
-        chapter, first = self.current, self.app.intake.count
+        chapter, first = self.current, self.intake.count
         chapter.end = first
         self.current = Chapter(
-            first, self._engines(), self.app.policies, self.settings.decisions, self.settings.prompts
+            first, self._engines(), self.plane.policies, self.settings.decisions, self.settings.prompts
         )
         if self.bound is not None and self.current.journal is not None:
             self.current.journal.bind(*self.bound)
         if chapter.end == chapter.first:
             return
-        chapter.deadline = self.app.seconds() + GRACE_S
+        chapter.deadline = self.clock.seconds() + GRACE_S
         self.pending.append(chapter)
         if chapter.over:
             self._close(chapter)
@@ -97,9 +106,9 @@ class Records:
             self._close(self.pending[0])
 
     def _due(self) -> None:
-        self._timer = self.app.loop.call_later(self.settings.roll_s, self._due)
+        self._timer = self.clock.call_later(self.settings.roll_s, self._due)
         self.roll()
-        now = self.app.seconds()
+        now = self.clock.seconds()
         for chapter in [one for one in self.pending if one.deadline < now]:
             self._close(chapter)
 
@@ -110,17 +119,19 @@ class Records:
 
     def _close(self, chapter: Chapter) -> None:
         self.pending.remove(chapter)
-        if self.writing >= WRITING and not self.app.draining:  # in the end no more come, and all are written at once
+        if (
+            self.writing >= WRITING and not self.reception.draining
+        ):  # in the end no more come, and all are written at once
             count = chapter.count + len(chapter.open)
             self.lost += count
             log.warning("records: %d requests are not kept; they come faster than they are written", count)
             return
-        control = self.app.plane.control
+        control = self.plane.control
         document = chapter.document(
-            str(self.place / f"{chapter.first:09d}"), self.app.now_ps(), self.app.plane.block_tokens, control.metrics()
+            str(self.place / f"{chapter.first:09d}"), self.clock.now_ps(), self.plane.block_tokens, control.metrics()
         )
         self.writing += 1
-        self.app.spawn(self._write(document))
+        self.clock.spawn(self._write(document))
 
     async def _write(self, document: ChapterDocument) -> None:
         try:
@@ -139,7 +150,7 @@ class Records:
 
     # --- heard -------------------------------------------------------------------------------------------------------
 
-    def ended(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
+    def ended(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
         chapter = self._of(exchange.request.id)
         if chapter is None:  # its chapter has been written without it
             return

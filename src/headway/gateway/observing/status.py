@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from headway.config.documents import yaml_text
 from headway.gateway.observing.decisions import policy_name
-from headway.gateway.observing.figures import BETWEEN, merge, percentiles
+from headway.gateway.observing.gateway_metrics import BETWEEN, merge, percentiles
 from headway.types import PS_PER_SECOND, SERVING, Json
 from headway.views.instance import SIGNALS
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.clock import Clock
+    from headway.gateway.deciding.failures import Failures
     from headway.gateway.engines.backend import Backend
+    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.handover.handover import Handover
+    from headway.gateway.observing.decisions import Decisions
+    from headway.gateway.observing.gateway_metrics import GatewayMetrics
+    from headway.gateway.observing.records import Records
+    from headway.gateway.peers import Peers
+    from headway.gateway.plane import Plane
+    from headway.gateway.reception import Reception
+    from headway.gateway.shadow.canary_watch import CanaryWatch
+    from headway.gateway.shadow.shadows import Shadows
+    from headway.gateway.signals.event_listener import Listener
+    from headway.gateway.signals.polled_signals import PolledSignals
+    from headway.gateway.tokens import Tokens
+    from headway.gateway.waiting import Waiting
 
 LAST: Final = 12  # decisions on the page
 # Of each engine's view, as it is called in the document.
@@ -33,66 +49,166 @@ class Eventful(Protocol):
     def event_counts(self, backend: Backend) -> dict[str, int]: ...
 
 
-def ages(app: App, backend: Backend) -> dict[str, float]:
-    """By signal, in seconds. Where no component tells, that of the last report."""
-    found: dict[str, float] = {}
-    for component in app.components:
-        if isinstance(component, Aged):
-            found.update(component.ages(backend))
-    observed = backend.view.observed_at
-    if not found and observed is not None:
-        found["report"] = (app.now_ps() - observed) / PS_PER_SECOND
-    return found
+class StatusBoard:
+    """Reads the parts of the gateway that have something to tell."""
 
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        plane: Plane,
+        fleet: Fleet,
+        waiting: Waiting,
+        reception: Reception,
+        metrics: GatewayMetrics,
+        decisions: Decisions,
+        failures: Failures,
+        shadows: Shadows,
+        canary: CanaryWatch,
+        signals: PolledSignals,
+        tokens: Tokens,
+        listener: Listener | None,
+        handover: Handover | None,
+        records: Records | None,
+        peers: Peers | None,
+        components: Sequence[object],
+    ) -> None:
+        """Of the `components`, those that know the ages of signals or count events are asked."""
+        self.clock, self.plane, self.fleet, self.waiting, self.reception = clock, plane, fleet, waiting, reception
+        self.metrics, self.decisions, self.failures = metrics, decisions, failures
+        self.shadows, self.canary, self.signals, self.tokens = shadows, canary, signals, tokens
+        self.listener, self.handover, self.records, self.peers = listener, handover, records, peers
+        self.components = components
 
-def event_counts(app: App, backend: Backend) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for component in app.components:
-        if isinstance(component, Eventful):
-            found.update(component.event_counts(backend))
-    return found
+    def ages(self, backend: Backend) -> dict[str, float]:
+        """By signal, in seconds. Where no component tells, that of the last report."""
+        found: dict[str, float] = {}
+        for component in self.components:
+            if isinstance(component, Aged):
+                found.update(component.ages(backend))
+        observed = backend.view.observed_at
+        if not found and observed is not None:
+            found["report"] = (self.clock.now_ps() - observed) / PS_PER_SECOND
+        return found
 
+    def event_counts(self, backend: Backend) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for component in self.components:
+            if isinstance(component, Eventful):
+                found.update(component.event_counts(backend))
+        return found
 
-def figures_of(app: App) -> list[Json]:
-    """Those of every process of this gateway, its own first."""
-    found = [{**app.figures.plain(app.now_ps()), "gauges": gauges(app)}]
-    if app.peers is not None and app.peers.settings.orders:  # not those of other gateways
-        found += app.peers.figures.values()
-    return found
+    def figures(self) -> list[Json]:
+        """Those of every process of this gateway, its own first."""
+        found = [{**self.metrics.plain(self.clock.now_ps()), "gauges": self.gauges()}]
+        if self.peers is not None and self.peers.settings.orders:  # not those of other gateways
+            found += self.peers.figures.values()
+        return found
 
+    def status(self) -> Json:
+        plain = merge({kind: figures for kind, figures in one.items() if kind != "gauges"} for one in self.figures())
+        ends: dict[str, int] = {}
+        for key, count in plain["counters"]["requests"].items():
+            outcome = key.split(BETWEEN)[2]
+            ends[outcome] = ends.get(outcome, 0) + count
+        prompt, believed = (_total(plain, name) for name in ("prompt_tokens", "believed_cached_tokens"))
+        return {
+            "uptime_s": round(self.clock.now_ps() / PS_PER_SECOND, 3),
+            "draining": self.reception.draining,
+            "requests": ends,
+            "retries": _total(plain, "retries"),
+            "refusals": plain["counters"]["refusals"],
+            "waiting": len(self.waiting),
+            "connections": len(self.reception.clients),
+            "last_minute": percentiles(plain, self.clock.now_ps() / PS_PER_SECOND),
+            "believed_hit_ratio": believed / prompt if prompt else None,
+            "backends": [
+                {**self.backend_status(backend), "believed_hit_ratio": _believed(plain, backend.spec.name)}
+                for backend in self.fleet.members
+            ],
+            "policy": {
+                "version": self.plane.version,
+                "text": yaml_text(self.plane.policies),
+                "failures": self.failures.status(),
+            },
+            "shadows": self.shadows.status(),
+            "canary": self.canary.status(),
+            "decisions": [
+                _brief(one, policy_name(self.plane.policies["routing"]))
+                for one in self.decisions.last(LAST, every=True)
+            ],
+        }
 
-def status(app: App) -> Json:
-    plain = merge({kind: figures for kind, figures in one.items() if kind != "gauges"} for one in figures_of(app))
-    ends: dict[str, int] = {}
-    for key, count in plain["counters"]["requests"].items():
-        outcome = key.split(BETWEEN)[2]
-        ends[outcome] = ends.get(outcome, 0) + count
-    prompt, believed = (_total(plain, name) for name in ("prompt_tokens", "believed_cached_tokens"))
-    return {
-        "uptime_s": round(app.now_ps() / PS_PER_SECOND, 3),
-        "draining": app.draining,
-        "requests": ends,
-        "retries": _total(plain, "retries"),
-        "refusals": plain["counters"]["refusals"],
-        "waiting": len(app.waiting),
-        "connections": len(app.clients),
-        "last_minute": percentiles(plain, app.now_ps() / PS_PER_SECOND),
-        "believed_hit_ratio": believed / prompt if prompt else None,
-        "backends": [
-            {**backend_status(app, backend), "believed_hit_ratio": _believed(plain, backend.spec.name)}
-            for backend in app.fleet.members
-        ],
-        "policy": {
-            "version": app.plane.version,
-            "text": yaml_text(app.policies),
-            "failures": app.failures.status(),
-        },
-        "shadows": app.shadows.status(),
-        "canary": app.canary.status(),
-        "decisions": [
-            _brief(one, policy_name(app.policies["routing"])) for one in app.decisions.last(LAST, every=True)
-        ],
-    }
+    def backend_status(self, backend: Backend) -> Json:
+        spec, view = backend.spec, backend.view
+        leaving = self.fleet.names.get(spec.name) is not backend
+        return {
+            "name": spec.name,
+            "url": spec.url,
+            "models": list(spec.models),
+            "role": spec.role,
+            "pool": spec.pool,
+            "source": self.source_of(spec.name),
+            "place": backend.place,
+            "state": "leaving" if leaving else view.state,
+            "serving": view.state in SERVING and not leaving,
+            "cordoned": spec.name in self.fleet.held,
+            "ejected": backend.ejected,
+            "failures": backend.failures,
+            "unready": dict(backend.unready),
+            **{signal.name: getattr(view, signal.name) for signal in SHOWN},
+            "connections": backend.opened,
+            "reports": self.plane.reporting[backend.place],
+            "ages_s": {name: round(age, 3) for name, age in self.ages(backend).items()},
+            "kv_events": self.event_counts(backend),
+        }
+
+    def source_of(self, name: str) -> str | None:
+        """Who names the engine: file, admin or etcd."""
+        return next((source for source, members in self.fleet.sources.items() if name in members), None)
+
+    def gauges(self) -> dict[str, dict[str, Any]]:
+        """What there is now, by name and labels, and what engines told so far. All but those of `exposition.SAME` add
+        up over several processes."""
+        found: dict[str, dict[str, Any]] = {
+            "waiting_requests": {"": len(self.waiting)},
+            "client_connections": {"": len(self.reception.clients)},
+            "held_bytes": {"": self.reception.held_bytes},
+            "scrape_failures": {"": self.signals.misses},
+            "unread_prompts": {"": self.tokens.unread},
+            "kv_events_of_nobody": {"": 0 if self.listener is None else self.listener.unknown},
+            "handover_fallbacks": {} if self.handover is None else dict(self.handover.fallbacks),
+            "records_lost": {"": 0 if self.records is None else self.records.lost},
+            "policy_version": {"": self.plane.version},
+            "policy_failures": dict(self.failures.counts),
+            **self.shadows.figures(),
+            **self.canary.figures(),
+        }
+        for backend in self.fleet.members:
+            name, view = backend.spec.name, backend.view
+            own = self.plane.own(backend.place)
+            told = {
+                "inflight_requests": own[0],
+                "inflight_tokens": own[1],
+                "pending_prefill_tokens": own[2],
+                "engine_connections": backend.opened,
+                "backend_up": int(view.state in SERVING),
+                "backend_ejected": int(backend.ejected),
+                "backend_cordoned": int(name in self.fleet.held),
+                "backend_queued": view.queued,
+                "backend_running": view.running,
+                "backend_kv_utilization": view.kv_used / view.kv_blocks if view.kv_blocks else 0.0,
+                "backend_hit_rate": view.hit_rate,
+                "backend_busy": view.busy,
+                "backend_watts": view.watts,
+            }
+            for gauge, value in told.items():
+                found.setdefault(gauge, {})[name] = value
+            for signal, age in self.ages(backend).items():
+                found.setdefault("signal_age_seconds", {})[f"{name}{BETWEEN}{signal}"] = age
+            for kind, count in self.event_counts(backend).items():
+                found.setdefault("kv_events", {})[f"{name}{BETWEEN}{kind}"] = count
+        return found
 
 
 def _total(plain: Json, name: str) -> int:
@@ -113,78 +229,4 @@ def _brief(decision: Json, policy: str) -> Json:
     found = {name: value for name, value in decision.items() if name not in ("candidates", "scorecard")}
     if decision["decision"] == "routed":
         found["reason"] = found["reason"] or policy
-    return found
-
-
-def backend_status(app: App, backend: Backend) -> Json:
-    spec, view = backend.spec, backend.view
-    leaving = app.fleet.names.get(spec.name) is not backend
-    return {
-        "name": spec.name,
-        "url": spec.url,
-        "models": list(spec.models),
-        "role": spec.role,
-        "pool": spec.pool,
-        "source": source_of(app, spec.name),
-        "place": backend.place,
-        "state": "leaving" if leaving else view.state,
-        "serving": view.state in SERVING and not leaving,
-        "cordoned": spec.name in app.fleet.held,
-        "ejected": backend.ejected,
-        "failures": backend.failures,
-        "unready": dict(backend.unready),
-        **{signal.name: getattr(view, signal.name) for signal in SHOWN},
-        "connections": backend.opened,
-        "reports": app.plane.reporting[backend.place],
-        "ages_s": {name: round(age, 3) for name, age in ages(app, backend).items()},
-        "kv_events": event_counts(app, backend),
-    }
-
-
-def source_of(app: App, name: str) -> str | None:
-    """Who names the engine: file, admin or etcd."""
-    return next((source for source, members in app.fleet.sources.items() if name in members), None)
-
-
-def gauges(app: App) -> dict[str, dict[str, Any]]:
-    """What there is now, by name and labels, and what engines told so far. All but those of `metrics.SAME` add up over
-    several processes."""
-    found: dict[str, dict[str, Any]] = {
-        "waiting_requests": {"": len(app.waiting)},
-        "client_connections": {"": len(app.clients)},
-        "held_bytes": {"": app.held_bytes},
-        "scrape_failures": {"": app.signals.misses},
-        "unread_prompts": {"": app.tokens.unread},
-        "kv_events_of_nobody": {"": 0 if app.listener is None else app.listener.unknown},
-        "handover_fallbacks": {} if app.handover is None else dict(app.handover.fallbacks),
-        "records_lost": {"": 0 if app.records is None else app.records.lost},
-        "policy_version": {"": app.plane.version},
-        "policy_failures": dict(app.failures.counts),
-        **app.shadows.figures(),
-        **app.canary.figures(),
-    }
-    for backend in app.fleet.members:
-        name, view = backend.spec.name, backend.view
-        own = app.plane.own(backend.place)
-        told = {
-            "inflight_requests": own[0],
-            "inflight_tokens": own[1],
-            "pending_prefill_tokens": own[2],
-            "engine_connections": backend.opened,
-            "backend_up": int(view.state in SERVING),
-            "backend_ejected": int(backend.ejected),
-            "backend_cordoned": int(name in app.fleet.held),
-            "backend_queued": view.queued,
-            "backend_running": view.running,
-            "backend_kv_utilization": view.kv_used / view.kv_blocks if view.kv_blocks else 0.0,
-            "backend_hit_rate": view.hit_rate,
-            "backend_busy": view.busy,
-            "backend_watts": view.watts,
-        }
-        for gauge, value in told.items():
-            found.setdefault(gauge, {})[name] = value
-        for signal, age in ages(app, backend).items():
-            found.setdefault("signal_age_seconds", {})[f"{name}{BETWEEN}{signal}"] = age
-        for kind, count in event_counts(app, backend).items():
-            found.setdefault("kv_events", {})[f"{name}{BETWEEN}{kind}"] = count
     return found

@@ -20,9 +20,10 @@ from headway.gateway.observing.decisions import Decisions, policy_name
 from headway.http.answer_tally import PROMPT
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
-    from headway.gateway.exchange import Exchange
+    from headway.gateway.clock import Clock
+    from headway.gateway.observing.observed import Observed
     from headway.gateway.observing.otel_settings import OtelSettings
+    from headway.gateway.plane import Plane
 
 PARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 OPERATIONS: Final = {"chat": "chat", "completion": "text_completion", "embedding": "embeddings"}
@@ -40,7 +41,15 @@ class Trail:
 
 
 class Tracing:
-    def __init__(self, app: App, settings: OtelSettings, exporter: Any = None, simple: bool = False) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        plane: Plane,
+        decisions: Decisions,
+        settings: OtelSettings,
+        exporter: Any = None,
+        simple: bool = False,
+    ) -> None:
         """`simple` exports each span at once, for tests."""
         try:
             from opentelemetry import trace
@@ -51,11 +60,11 @@ class Tracing:
             from opentelemetry.sdk.trace.sampling import ALWAYS_ON
         except ImportError:
             raise HeadwayError("otel: opentelemetry is not installed; install headway[otel].") from None
-        self.app, self.settings, self.api = app, settings, trace
+        self.plane, self.decisions, self.settings, self.api = plane, decisions, settings, trace
         self.random = Random()
         self.ids = _ids()
         self.trails: dict[int, Trail] = {}  # of requests under way that are sampled
-        self.epoch_ns = time.time_ns() - app.now_ps() // PS_PER_NS
+        self.epoch_ns = time.time_ns() - clock.now_ps() // PS_PER_NS
         resource = Resource.create({"service.name": settings.service})
         self.provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False, id_generator=self.ids)
         out = OTLPSpanExporter(endpoint=settings.endpoint) if exporter is None else exporter
@@ -68,7 +77,7 @@ class Tracing:
     async def stop(self) -> None:
         await asyncio.to_thread(self.provider.shutdown)  # what is left is sent first
 
-    def begin(self, exchange: Exchange) -> None:
+    def begin(self, exchange: Observed) -> None:
         """Before it is decided on: the engine's parent is put into its head."""
         fields = exchange.incoming.fields
         given = next((value for name, value in fields if name == b"traceparent"), None)
@@ -89,7 +98,7 @@ class Tracing:
         exchange.incoming.fields = kept
         self.trails[exchange.request.id] = trail
 
-    def ended(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
+    def ended(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
         trail = self.trails.pop(exchange.request.id, None)
         if trail is None:
             return
@@ -125,7 +134,7 @@ class Tracing:
         self._close(server, now_ps, outcome, why)
 
     def _client(
-        self, exchange: Exchange, trail: Trail, name: str, common: dict[str, Any], now_ps: int, outcome: str, why: str
+        self, exchange: Observed, trail: Trail, name: str, common: dict[str, Any], now_ps: int, outcome: str, why: str
     ) -> None:
         assert exchange.backend is not None
         address = exchange.backend.address
@@ -145,8 +154,8 @@ class Tracing:
             span.add_event("first token", timestamp=self._ns(first))
         self._close(span, now_ps, outcome, why)
 
-    def _decision(self, exchange: Exchange, outcome: str) -> dict[str, Any]:
-        request, flight, plane = exchange.request, exchange.flight, self.app.plane
+    def _decision(self, exchange: Observed, outcome: str) -> dict[str, Any]:
+        request, flight, plane = exchange.request, exchange.flight, self.plane
         found: dict[str, Any] = {
             "headway.request": request.id,
             "headway.outcome": outcome,
@@ -167,7 +176,7 @@ class Tracing:
 
     def _scores(self, span: Any, request: int) -> None:
         """What the decision rested on, where that was asked for."""
-        entry = _explained(self.app.decisions, request)
+        entry = _explained(self.decisions, request)
         if entry is None or entry.answer.scorecard is None:
             return
         card = entry.answer.scorecard

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from headway.gateway.settings import longer_ps
@@ -12,8 +13,9 @@ from headway.gateway.shadow.trial import SIDES, Trial
 from headway.types import PS_PER_SECOND, Json
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
-    from headway.gateway.exchange import Exchange
+    from headway.gateway.clock import Clock
+    from headway.gateway.observing.observed import EndListener, Observed
+    from headway.gateway.plane import Plane
 
 EVERY_S: Final = 0.25
 GONE: Final = "the client has gone"
@@ -21,8 +23,9 @@ log = logging.getLogger("headway.gateway")
 
 
 class CanaryWatch:
-    def __init__(self, app: App) -> None:
-        self.app = app
+    def __init__(self, clock: Clock, plane: Plane, on_end: list[EndListener], halt: Callable[[str], None]) -> None:
+        """`on_end` hear of requests that have ended; `halt` ends the canary, in all processes, for the given reason."""
+        self.clock, self.plane, self.on_end, self.halt = clock, plane, on_end, halt
         self.spec: Json | None = None
         self.trial: Trial | None = None
         self.choice = Choice(0.0, "request")
@@ -33,7 +36,7 @@ class CanaryWatch:
 
     def follow(self, why: str) -> None:
         """Other policies are in force, or the same without their canary."""
-        spec = self.app.plane.policies.get(CANARY)
+        spec = self.plane.policies.get(CANARY)
         if why.startswith("halt: ") and self.spec is not None:
             self.stopped, self.stops = why.removeprefix("halt: "), self.stops + 1
             log.warning("canary: stopped, all go by the policies in force: %s", self.stopped)
@@ -45,16 +48,16 @@ class CanaryWatch:
         slo = spec["slo"]
         self.spec, self.stopped = spec, None
         self.trial = Trial(None if slo is None else longer_ps(slo["ttft"], "canary.slo.ttft"))
-        self.choice, self._since_ps = Choice(spec["share"], spec["by"]), self.app.now_ps()
-        self.app.on_end.append(self._ended)
-        self._timer = self.app.loop.call_later(EVERY_S, self._look)
+        self.choice, self._since_ps = Choice(spec["share"], spec["by"]), self.clock.now_ps()
+        self.on_end.append(self._ended)
+        self._timer = self.clock.call_later(EVERY_S, self._look)
         log.info("canary: %.3g %% of requests by %s", 100 * spec["share"], spec["policies"])
 
     def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self.app.on_end.remove(self._ended)
+            self.on_end.remove(self._ended)
         self.spec = None  # what is known of the last one stays
 
     async def start(self) -> None:
@@ -66,7 +69,7 @@ class CanaryWatch:
     def _side(self, request: Any) -> str:
         return SIDES[self.choice(request)]
 
-    def _ended(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
+    def _ended(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
         request = exchange.request
         if self.trial is None or request.arrival_ps < self._since_ps:
             return
@@ -78,16 +81,16 @@ class CanaryWatch:
 
     def _look(self) -> None:
         assert self.spec is not None and self.trial is not None
-        self._timer = self.app.loop.call_later(EVERY_S, self._look)
-        now_ps = self.app.now_ps()
+        self._timer = self.clock.call_later(EVERY_S, self._look)
+        now_ps = self.clock.now_ps()
         waiting: dict[str, list[int]] = {side: [] for side in SIDES}
-        for flight in self.app.plane.control.flights.values():
+        for flight in self.plane.control.flights.values():
             if flight.first_ps < 0 and flight.request.arrival_ps >= self._since_ps:
                 waiting[self._side(flight.request)].append(now_ps - flight.request.arrival_ps)
         for rule in self.spec["stop"]:
             why = self.trial.verdict(rule, now_ps, waiting)
             if why is not None:
-                self.app.orders.give("halt", why)
+                self.halt(why)
                 return
 
     # --- told --------------------------------------------------------------------------------------------------------
@@ -98,7 +101,7 @@ class CanaryWatch:
             return None
         spec = self.spec
         ttft, errors = trial.difference(0), trial.difference(1)
-        recent = trial.recent(self.app.now_ps())
+        recent = trial.recent(self.clock.now_ps())
         return {
             "running": spec is not None,
             "stopped": self.stopped,

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from headway.control.journal import Journal
 from headway.errors import HeadwayError
 from headway.gateway.deciding.arm import kept
 from headway.gateway.shadow.candidate import Candidate, CandidateSpec, told
@@ -18,7 +19,8 @@ from headway.views.cluster import ClusterView
 from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.clock import Clock
+    from headway.gateway.plane import Plane
     from headway.policies.context import Context
 
 MOST: Final = 16  # candidates
@@ -32,8 +34,9 @@ log = logging.getLogger("headway.gateway")
 class Shadows:
     """A journal of the plane, as long as there are candidates."""
 
-    def __init__(self, app: App) -> None:
-        self.app = app
+    def __init__(self, clock: Clock, plane: Plane, journals: list[Journal]) -> None:
+        """`journals` are those of the plane."""
+        self.clock, self.plane, self.journals = clock, plane, journals
         self.sources: dict[str, dict[str, CandidateSpec]] = {"file": {}, "admin": {}}
         self.candidates: dict[str, Candidate] = {}
         self.opinions: OrderedDict[int, Json] = OrderedDict()  # by request and candidate
@@ -52,12 +55,12 @@ class Shadows:
         every = {**sources["admin"], **sources["file"]}
         if len(every) > MOST:
             raise HeadwayError(f"shadow: there are {len(every)} candidates; {MOST} are the most.")
-        stage = self._stage or Stage(self.app.plane.control)
+        stage = self._stage or Stage(self.plane.control)
         made = {name: self.candidates.get(name) for name in every}
         for name, spec in every.items():
             old = made[name]
             if old is None or old.spec != spec:
-                made[name] = Candidate(name, spec, stage, self.app.plane.seed)
+                made[name] = Candidate(name, spec, stage, self.plane.seed)
         self.sources = sources
         self.candidates = {name: one for name, one in made.items() if one is not None}
         self._stage = stage if self.candidates else None
@@ -65,8 +68,8 @@ class Shadows:
 
     def _attend(self) -> None:
         """Be told of decisions and of what happens, where anybody wants to know."""
-        plane = self.app.plane
-        journals, control = self.app.journals, plane.control
+        plane = self.plane
+        journals, control = self.journals, plane.control
         if self in journals:
             journals.remove(self)
         if self._observe in control.observers:
@@ -77,7 +80,7 @@ class Shadows:
             return
         journals.append(self)
         self._pairs = plane.pairs
-        control.show(self.app.now_ps(), kept(tuple(one.routing for one in self.candidates.values())))
+        control.show(self.clock.now_ps(), kept(tuple(one.routing for one in self.candidates.values())))
         if any(one.observe is not None for one in self.candidates.values()):
             control.observers.append(self._observe)
 
@@ -85,8 +88,8 @@ class Shadows:
         """Other policies decide live."""
         assert self._stage is not None
         self._drain(everything=True)
-        self._stage.follow(self.app.plane.control)
-        if self._pairs != self.app.plane.pairs:
+        self._stage.follow(self.plane.control)
+        if self._pairs != self.plane.pairs:
             for candidate in self.candidates.values():
                 candidate.make()
         self._attend()
@@ -111,7 +114,7 @@ class Shadows:
                 one.skipped += 1
             return
         assert self._stage is not None
-        shot = Shot(now_ps, request, route, priority, self.app.plane.control.cluster, self._stage.indexes)
+        shot = Shot(now_ps, request, route, priority, self.plane.control.cluster, self._stage.indexes)
         self._put((shot, asked))
 
     def _observe(self, event: Event) -> None:
@@ -122,7 +125,7 @@ class Shadows:
         self._waiting.append(one)
         if not self._due:
             self._due = True
-            self.app.loop.call_soon(self._drain)
+            self.clock.call_soon(self._drain)
 
     def _drain(self, everything: bool = False) -> None:
         """In order, for as long as one may at a time."""
@@ -140,7 +143,7 @@ class Shadows:
                 break
         if waiting:
             self._due = True
-            self.app.loop.call_soon(self._drain)
+            self.clock.call_soon(self._drain)
 
     def _ask(self, shot: Shot, asked: list[Candidate]) -> None:
         self._count += 1

@@ -10,7 +10,7 @@ from collections import deque
 from math import sqrt
 from typing import Final
 
-from headway.gateway.observing.figures import bucket
+from headway.gateway.observing.gateway_metrics import bucket
 from headway.results.confidence import Interval, mean_of
 from headway.types import PS_PER_SECOND, Json
 

@@ -26,8 +26,9 @@ from headway.gateway.signals.kv_ledger import Ledger, Run
 from headway.gateway.signals.kv_stream import Stream
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.clock import Clock
     from headway.gateway.engines.backend import Backend
+    from headway.gateway.engines.fleet import Fleet
 
 SLICE_S: Final = 0.0005
 QUEUED: Final = 10_000  # batches in ZMQ's queue
@@ -194,19 +195,20 @@ class Engine:
     # --- the ledger's sink -------------------------------------------------------------------------------------------
 
     def stored(self, runs: list[Run]) -> None:
-        self.listener.plane.stored(self.listener.app.now_ps(), self.place, runs)
+        self.listener.plane.stored(self.listener.clock.now_ps(), self.place, runs)
 
     def removed(self, keys: list[int]) -> None:
-        self.listener.plane.removed(self.listener.app.now_ps(), self.place, keys)
+        self.listener.plane.removed(self.listener.clock.now_ps(), self.place, keys)
 
     def cleared(self, trust: str) -> None:
-        self.listener.plane.cleared(self.listener.app.now_ps(), self.place, trust)
+        self.listener.plane.cleared(self.listener.clock.now_ps(), self.place, trust)
 
 
 class Listener:
     def __init__(
         self,
-        app: App,
+        clock: Clock,
+        fleet: Fleet,
         plane: Plane,
         settings: EventSettings,
         chain: Callable[[int, Sequence[int]], int],
@@ -215,7 +217,8 @@ class Listener:
     ) -> None:
         """`chain`, `root` and `block_tokens` are those by which prompts get their keys."""
         self.block_tokens = block_tokens
-        self.app, self.plane, self.settings, self.loop = app, plane, settings, app.loop
+        self.clock, self.fleet, self.plane, self.settings = clock, fleet, plane, settings
+        self.loop = clock.loop
         self.chain, self.root = chain, root
         self.zmq: Any = None
         self.context: Any = None
@@ -231,16 +234,16 @@ class Listener:
         self.context = self.zmq.Context()
         if self.settings.bind is not None:
             Inlet(self, self._bound(self.settings.bind), self._dispatch)
-        for backend in self.app.fleet.backends:
+        for backend in self.fleet.backends:
             if backend is not None:
                 self.changed(backend, "joined")
-        self.app.fleet.on_change.append(self.changed)
+        self.fleet.on_change.append(self.changed)
         self._timer = self.loop.call_later(LOOK_S, self._look)
 
     async def stop(self) -> None:
         if self.context is None:
             return
-        self.app.fleet.on_change.remove(self.changed)
+        self.fleet.on_change.remove(self.changed)
         if self._timer is not None:
             self._timer.cancel()
         for engine in list(self.engines.values()):

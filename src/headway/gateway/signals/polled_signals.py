@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from headway.config.section import read
 from headway.config.units import duration_ps
 from headway.errors import HeadwayError
-from headway.gateway.engines.follower import Follower
+from headway.gateway.engines.follower import Follower, turn
 from headway.gateway.engines.poll import Poller, PollFailed
 from headway.gateway.settings import seconds
 from headway.gateway.signals.reading import LOAD, Reading, cleaned, mean
@@ -27,8 +27,10 @@ from headway.types import PS_PER_SECOND
 from headway.views.instance import MEAN_IF_MISSING
 
 if TYPE_CHECKING:
-    from headway.gateway.app import App
+    from headway.gateway.clock import Clock
     from headway.gateway.engines.backend import Backend
+    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.plane import Plane
 
 LATE_S: Final = 0.002  # after a tick: what timers may be early by, and clocks apart
 log = logging.getLogger("headway.gateway")
@@ -80,14 +82,21 @@ class SignalSettings(Struct, frozen=True):
         return found
 
 
-class Signals(Follower):
+class PolledSignals:
     """One reading for each engine, by its place."""
 
-    def __init__(self, app: App, settings: SignalSettings) -> None:
-        super().__init__(app, Poller(settings.timeout_s, settings.page_bytes))
-        self.settings = settings
+    def __init__(self, clock: Clock, plane: Plane, fleet: Fleet, settings: SignalSettings) -> None:
+        self.clock, self.plane, self.fleet, self.settings = clock, plane, fleet, settings
+        self.poller = Poller(settings.timeout_s, settings.page_bytes)
+        self.follower = Follower(clock, fleet, self.poller, self._begin, self._follow, self._forget)
         self.readings: dict[Backend, Reading] = {}
         self.pages = self.misses = 0
+
+    async def start(self) -> None:
+        await self.follower.start()
+
+    async def stop(self) -> None:
+        await self.follower.stop()
 
     def _begin(self, backend: Backend) -> None:
         self.readings[backend] = Reading()
@@ -101,13 +110,13 @@ class Signals(Follower):
     async def _take_turns(self, backend: Backend) -> None:
         """One page after another, never two at once; engines take turns by their places."""
         interval = self.settings.interval_s
-        await asyncio.sleep(interval * self.turn(backend))
-        due = self.app.seconds()
+        await asyncio.sleep(interval * turn(backend))
+        due = self.clock.seconds()
         while True:
             if self.settings.on and backend.spec.metrics is not None:
                 await self._poll(backend, backend.spec.metrics)
             self.check(backend)
-            now = self.app.seconds()
+            now = self.clock.seconds()
             due = max(due + interval, now)
             await asyncio.sleep(due - now)
 
@@ -115,7 +124,7 @@ class Signals(Follower):
         """A page for each tick: asked for when it must be there, and gone by when it is due."""
         interval, due = self.settings.interval_s, self.settings.ticks_s or 0.0
         while True:
-            tick = self.app.seconds() // interval * interval + interval
+            tick = self.clock.seconds() // interval * interval + interval
             await self._until(tick)
             routed = backend.view.routed
             await self._until(tick + LATE_S)
@@ -124,12 +133,12 @@ class Signals(Follower):
             self.check(backend)
 
     async def _until(self, at: float) -> None:
-        await asyncio.sleep(max(0.0, at - self.app.seconds()))
+        await asyncio.sleep(max(0.0, at - self.clock.seconds()))
 
     async def _poll(self, backend: Backend, path: str, due: float = 0.0, routed: int | None = None) -> None:
         """A page, which counts from `due` on; `routed` is what had been sent to the engine when it was made."""
         try:
-            page = await self._poller.text(backend, path)
+            page = await self.poller.text(backend, path)
             if due:
                 await self._until(due)
             signals = self.heard(backend, page, routed)
@@ -148,9 +157,9 @@ class Signals(Follower):
 
     def heard(self, backend: Backend, page: str, routed: int | None = None) -> dict[str, Any]:
         """A page, as of now, or of when so much had been `routed`: what has been sent since waits there."""
-        now, reading = self.app.now_ps(), self.readings.setdefault(backend, Reading())
+        now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
         found = parse(page, backend.spec.engine, self.settings.watts)
-        signals = reading.signals_of(found, backend.view, self.app.plane.block_tokens, now)
+        signals = reading.signals_of(found, backend.view, self.plane.block_tokens, now)
         if routed is not None and "queued" in signals:
             signals["queued"] += backend.view.routed - routed
         reading.take(signals, now, round(self.settings.stale_s * PS_PER_SECOND), True)
@@ -160,17 +169,17 @@ class Signals(Follower):
     def told(self, name: str, signals: Mapping[str, Any], age_s: float = 0.0) -> None:
         """What an agent said of its engine so long ago: queued, running, kv_used, kv_blocks, busy (0 to 1), watts (a
         mean over 30 s), hit_rate; any of them."""
-        backend = self.app.fleet.backend(name)
+        backend = self.fleet.backend(name)
         if backend is None:
             return
-        now, reading = self.app.now_ps(), self.readings.setdefault(backend, Reading())
+        now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
         lasts = round(self.settings.heartbeat_stale_s * PS_PER_SECOND)
         reading.take(cleaned(signals), now - round(age_s * PS_PER_SECOND), lasts, False)
         self._report(backend, now)
 
     def check(self, backend: Backend) -> None:
         """Called now and then: figures that are too old are not trusted any more."""
-        now, reading = self.app.now_ps(), self.readings[backend]
+        now, reading = self.clock.now_ps(), self.readings[backend]
         old = [name for name, figure in reading.figures.items() if figure.until <= now]
         for name in old:
             del reading.figures[name]
@@ -185,7 +194,7 @@ class Signals(Follower):
         neutral = self.neutral(now)
         if reading.reporting or old or (neutral and now - reading.neutral_at >= self.settings.stale_s * PS_PER_SECOND):
             reading.reporting, reading.neutral_at = False, now
-            self.app.plane.stale(now, backend.place, {**neutral, **self._power(reading)})
+            self.plane.stale(now, backend.place, {**neutral, **self._power(reading)})
 
     @staticmethod
     def _power(reading: Reading) -> dict[str, float]:
@@ -199,7 +208,7 @@ class Signals(Follower):
         if not reading.reporting and any(name in fresh for name in LOAD):
             reading.reporting = True
             log.info("%s: reports its load", backend.name)
-        self.app.plane.report(now, backend.place, {**self.neutral(now), **fresh})
+        self.plane.report(now, backend.place, {**self.neutral(now), **fresh})
 
     def neutral(self, now: int) -> dict[str, float]:
         """Of what somebody tells, the mean of those who do."""
@@ -210,4 +219,4 @@ class Signals(Follower):
     def ages(self, backend: Backend) -> dict[str, float]:
         """Seconds since each signal of an engine came; empty where nothing is trusted."""
         reading = self.readings.get(backend)
-        return {} if reading is None else reading.ages(self.app.now_ps())
+        return {} if reading is None else reading.ages(self.clock.now_ps())

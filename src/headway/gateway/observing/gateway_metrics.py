@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headway.types import PS_PER_SECOND, Json
 
 if TYPE_CHECKING:
-    from headway.gateway.exchange import Exchange
+    from headway.gateway.observing.observed import Observed
 
 # Upper ends in seconds.
 LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
@@ -81,7 +81,7 @@ def _middle(number: int) -> float:
     return (16.5 + part) * float(1 << (length - 5))
 
 
-class Figures:
+class GatewayMetrics:
     def __init__(self) -> None:
         self.groups: dict[tuple[str, str], Group] = {}
         self.retries: dict[str, int] = {}
@@ -100,7 +100,7 @@ class Figures:
         """An answer that no policy had a say in: what cannot be read, a key that is not known, a path that is none."""
         self.refusals[status] = self.refusals.get(status, 0) + 1
 
-    def ended(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
+    def ended(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
         """A request is over; called once for each that was read."""
         request, backend, sent_ps = exchange.request, exchange.backend, exchange.sent_ps
         key = ("", "") if backend is None else (request.model, backend.spec.name)

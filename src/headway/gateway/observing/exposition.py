@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headway.errors import HeadwayError
-from headway.gateway.observing.figures import BETWEEN, BUCKETS, merge
+from headway.gateway.observing.gateway_metrics import BETWEEN, BUCKETS, merge
 from headway.types import PS_PER_SECOND, Json
 
 PREFIX: Final = "headway_"

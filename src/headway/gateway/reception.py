@@ -1,0 +1,116 @@
+"""Clients' connections to the gateway, and how a request that one sends begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headway.errors import HeadwayError
+from headway.gateway.cascade.cascade import Cascade
+from headway.gateway.exchange import Exchange, Services
+from headway.gateway.keys import UNKNOWN, Key, Refusal
+from headway.gateway.local import ROUTED
+from headway.gateway.prompt import read_body
+from headway.http.wire import ClientConnection, Incoming, Limits
+
+if TYPE_CHECKING:
+    from headway.gateway.cascade.chains import Chain
+    from headway.gateway.intake import Intake
+    from headway.gateway.keys import Keyring
+    from headway.gateway.local import Local
+    from headway.gateway.observing.gateway_metrics import GatewayMetrics
+
+
+class Reception:
+    """The host of clients' connections."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        intake: Intake,
+        services: Services,
+        local: Local,
+        metrics: GatewayMetrics,
+        keyring: Keyring | None,
+        chains: Mapping[str, Chain],
+        exchange_type: type[Exchange] = Exchange,
+    ) -> None:
+        self.limits, self.intake, self.services, self.local = limits, intake, services, local
+        self.keyring, self.chains, self.exchange_type = keyring, chains, exchange_type
+        self.seconds, self.count_refusal = services.clock.seconds, metrics.refused
+        self.clients: dict[ClientConnection, None] = {}
+        self.held_bytes = 0  # of their bodies
+        self.draining = False
+
+    def connect(self) -> ClientConnection:
+        """Make the protocol of a new connection."""
+        return ClientConnection(self)
+
+    def begin(self, client: ClientConnection, incoming: Incoming) -> None:
+        """A request that is routed has an exchange from now on; anything else is answered at once."""
+        path = incoming.target
+        if (query := path.find(b"?")) >= 0:
+            path = path[:query]
+        kind = ROUTED.get(path)
+        if kind is None or incoming.method != b"POST":
+            self.local.answer(client, incoming, path)
+            return
+        if incoming.version == "1.0":  # whose answers have no chunks
+            self.local.say(client, incoming, 505, "this is asked by HTTP/1.1")
+            return
+        key: Key | None = None
+        if self.keyring is not None:
+            owner = self._admit(self.keyring, incoming)
+            if isinstance(owner, Refusal):
+                self.local.say(client, incoming, owner.status, owner.why, owner.retry_after)
+                return
+            key = owner
+        try:
+            body = read_body(incoming.body)
+            if not (body.messages or body.prompt or body.input):
+                raise HeadwayError("the request has no messages, prompt or input")
+            if body.steers:
+                raise HeadwayError("where KV lies is not for a client to say")
+            chain = self.chains.get(body.model)
+            if chain is None or kind == "embedding":
+                request = self.intake.request(kind, incoming, body, key)
+                exchange = self.exchange_type(self.services, client, incoming, request, body.stream, key)
+            else:
+                body.model = chain.models[0]
+                request = self.intake.request(kind, incoming, body, key)
+                exchange = Cascade(self.services, self.intake, client, incoming, request, body, key, chain)
+        except Exception as error:
+            if key is not None:
+                key.release()
+            if not isinstance(error, msgspec.MsgspecError | HeadwayError):
+                raise  # a fault of ours, which the client is told
+            self.local.say(client, incoming, 400, f"the request cannot be read: {error}")
+            return
+        client.exchange = exchange
+        self.intake.begin(exchange, body, exchange.begin)
+
+    def _admit(self, keyring: Keyring, incoming: Incoming) -> Key | Refusal:
+        owner = keyring.owner(incoming.named.get(b"authorization", b""))
+        return UNKNOWN if owner is None else owner.take(self.seconds()) or owner
+
+    def check_sender(self, named: dict[bytes, bytes]) -> tuple[int, str] | None:
+        if self.keyring is None or self.keyring.owner(named.get(b"authorization", b"")) is not None:
+            return None
+        return UNKNOWN.status, UNKNOWN.why
+
+    # --- all connections ---------------------------------------------------------------------------------------------
+
+    def sweep(self, now: float) -> None:
+        """Called now and then: what has been waited for too long ends."""
+        for client in list(self.clients):
+            client.overdue(now)
+
+    @property
+    def busy(self) -> bool:
+        return any(client.exchange is not None for client in self.clients)
+
+    def close(self) -> None:
+        for client in list(self.clients):
+            client.transport.abort()

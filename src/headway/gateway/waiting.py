@@ -1,0 +1,86 @@
+"""Exchanges that the plane decides on later, and when it is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from headway.types import NEVER, Request
+
+if TYPE_CHECKING:
+    from headway.gateway.clock import Clock
+    from headway.gateway.plane import Answer, Decided, Plane
+
+log = logging.getLogger("headway.gateway")
+
+
+class Waiter(Protocol):
+    """A request without a decision."""
+
+    @property
+    def request(self) -> Request: ...
+
+    def decided(self, answer: Answer) -> None: ...
+
+    def fail(self) -> None: ...
+
+
+class Waiting:
+    def __init__(self, clock: Clock, plane: Plane) -> None:
+        self.clock, self.plane = clock, plane
+        self.exchanges: dict[int, Waiter] = {}  # by request
+        self._waking = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ps = NEVER
+
+    def __len__(self) -> int:
+        return len(self.exchanges)
+
+    def add(self, exchange: Waiter, queued: bool) -> None:
+        """The plane decides later."""
+        self.exchanges[exchange.request.id] = exchange
+        if queued:
+            self.wake_soon()
+
+    def nudge(self) -> None:
+        """Something has changed that requests may wait for."""
+        if self.exchanges:
+            self.wake_soon()
+
+    def wake_soon(self) -> None:
+        """Ask the plane once everything that happens at this turn of the loop has happened."""
+        if not self._waking:
+            self._waking = True
+            self.clock.call_soon(self.wake)
+
+    def wake(self) -> None:
+        self._waking = False
+        self.carry_out(self.plane.wake(self.clock.now_ps()))
+
+    def carry_out(self, decided: Decided) -> None:
+        """Pass on what the plane has decided on requests that waited."""
+        for request, answer in decided:
+            exchange = self.exchanges.pop(request.id, None)
+            if exchange is None:
+                continue
+            try:
+                exchange.decided(answer)
+            except Exception:  # the others have been decided on as well
+                log.exception("a request that waited could not be sent")
+                exchange.fail()
+        self.set_alarm()
+
+    def follow_alarm(self) -> None:
+        """Set the alarm anew if the plane names another instant."""
+        if self.plane.next_ps != self._alarm_ps:
+            self.set_alarm()
+
+    def set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._alarm_ps = self.plane.next_ps
+        if self._alarm_ps != NEVER:
+            delay_s = max(0.0, (self._alarm_ps - self.clock.now_ps()) / 1e12)
+            self._alarm = self.clock.call_later(delay_s, self.wake)
