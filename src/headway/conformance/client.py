@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
+import asyncio
 import json
 import re
 import time
@@ -11,9 +11,11 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headway.http.address import Address
+from headway.http.client import HttpClient, NoAnswer, Stream
 
 CONTENT: Final = re.compile(rb'"(?:content|text)": ?"[^"]')
 WAIT_S: Final = 30.0
+PLAIN: Final = {"accept-encoding": "identity"}
 
 
 class Answer(Struct):
@@ -50,37 +52,33 @@ class Router:
         if api == "completions":
             path, said = "/v1/completions", {"prompt": prompt}  # type: ignore[dict-item]
         body = {"model": self.model, "max_tokens": tokens, "stream": True, "ignore_eos": True, **said}
-        fields = {"content-type": "application/json"}
+        fields = {"content-type": "application/json", **PLAIN}
         if self.key is not None:
             fields["authorization"] = f"Bearer {self.key}"
-        found = Answer(pieces=[])
-        connection = connected(self.address, WAIT_S)
+        return asyncio.run(self._ask(f"{self.address.root}{path}", json.dumps(body).encode(), fields, leave_after))
+
+    async def _ask(self, url: str, body: bytes, fields: dict[str, str], leave_after: int | None) -> Answer:
+        answer = Answer(pieces=[])
+        client = HttpClient(WAIT_S, redirects=False)
         try:
-            connection.request("POST", self.address.base.decode() + path, json.dumps(body), fields)
-            answer = connection.getresponse()
-            found.status = answer.status
-            found.fields = {name.lower(): value for name, value in answer.getheaders()}
-            self._read(answer, found, leave_after)
-        except (OSError, http.client.HTTPException):
+            async with client.stream("POST", url, body, fields, WAIT_S) as stream:
+                answer.status, answer.fields = stream.status, stream.fields
+                await self._read(stream, answer, leave_after)
+        except NoAnswer:
             pass  # what has come so far tells
         finally:
-            connection.close()
-        return found
+            await client.close()
+        return answer
 
-    def _read(self, answer: http.client.HTTPResponse, found: Answer, leave_after: int | None) -> None:
+    async def _read(self, stream: Stream, answer: Answer, leave_after: int | None) -> None:
         rest = b""
-        while data := answer.read1(65536):
+        async for data in stream.pieces():
             lines, _, rest = (rest + data).rpartition(b"\n")
-            found.hear(lines)
-            if leave_after is not None and found.tokens >= leave_after:
+            answer.hear(lines)
+            if leave_after is not None and answer.tokens >= leave_after:
                 return
-        found.hear(rest)
-        found.whole = True
-
-
-def connected(address: Address, seconds: float) -> http.client.HTTPConnection:
-    kind = http.client.HTTPSConnection if address.tls else http.client.HTTPConnection
-    return kind(address.host, address.port, timeout=seconds)
+        answer.hear(rest)
+        answer.whole = True
 
 
 def text(seed: Any, words: int = 600) -> str:
@@ -90,16 +88,18 @@ def text(seed: Any, words: int = 600) -> str:
 
 def get(url: str, seconds: float = 5.0) -> tuple[int, str]:
     """Status and text of a page; 0 where nobody answers."""
-    address = Address(url, "--metrics")
-    connection = connected(address, seconds)
+    return asyncio.run(_get(Address(url, "--metrics").root, seconds))
+
+
+async def _get(url: str, seconds: float) -> tuple[int, str]:
+    client = HttpClient(seconds, redirects=False)
     try:
-        connection.request("GET", address.base.decode() or "/")
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException):
+        answer = await client.get(url, PLAIN)
+    except NoAnswer:
         return 0, ""
     finally:
-        connection.close()
+        await client.close()
+    return answer.status, answer.body.decode(errors="replace")
 
 
 def wait_until_up(router: Router, seconds: float, alive: Any = lambda: True) -> bool:

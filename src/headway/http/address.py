@@ -10,7 +10,7 @@ from headway.errors import HeadwayError
 class Address:
     """The parts of a URL such as http://10.0.0.7:8000. Request targets are appended to its path."""
 
-    __slots__ = ("base", "host", "host_line", "port", "tls", "url")
+    __slots__ = ("base", "host", "host_line", "port", "root", "tls", "url")
 
     def __init__(self, url: str, where: str) -> None:
         try:
@@ -28,3 +28,4 @@ class Address:
         self.base = parts.path.rstrip("/").encode()
         shown = f"[{self.host}]" if ":" in self.host else self.host
         self.host_line = f"host: {shown}:{self.port}".encode()
+        self.root = f"{parts.scheme}://{shown}:{self.port}{parts.path.rstrip('/')}"

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from headway.config.section import read
-from headway.gateway.engines.follower import Follower, turn
-from headway.gateway.engines.poll import Poller, PollFailed
+from headway.gateway.engines.follower import Follower, Poller, PollFailed, turn
 from headway.gateway.settings import seconds
 
 if TYPE_CHECKING:

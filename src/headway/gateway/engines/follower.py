@@ -1,4 +1,4 @@
-"""A task for each engine while it is a member: for those who ask each engine something now and then."""
+"""Asking engines beside the traffic: a task for each engine while it is a member, and small questions to it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,56 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from headway.http.client import HttpClient, NoAnswer, TooLong, check_installed
+
 if TYPE_CHECKING:
     from headway.gateway.clock import Clock
     from headway.gateway.engines.backend import Backend
     from headway.gateway.engines.fleet import Fleet
-    from headway.gateway.engines.poll import Poller
 
 GOLDEN: Final = 0.6180339887498949  # multiples of it, less their whole part, lie as far apart as they can
+
+
+class PollFailed(Exception):
+    """No answer that could be used, and why."""
+
+
+class Poller:
+    """Connections are kept, one for each engine; no redirect is followed and no proxy asked."""
+
+    def __init__(self, timeout_s: float, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.client = HttpClient(timeout_s, per_host=2, redirects=False)
+
+    async def stop(self) -> None:
+        await self.client.close()
+
+    async def status(self, backend: Backend, path: str) -> int:
+        """Of a GET; what it says beside that is not read."""
+        try:
+            return await self.client.get_status(*_question(backend, path))
+        except NoAnswer as error:
+            raise PollFailed(str(error)) from None
+
+    async def text(self, backend: Backend, path: str) -> str:
+        url, fields = _question(backend, path)
+        try:
+            async with self.client.stream("GET", url, headers=fields) as stream:
+                if stream.status != 200:
+                    raise PollFailed(f"status {stream.status}")
+                page = await stream.read(self.most_bytes)
+        except TooLong:
+            raise PollFailed(f"a page of more than {self.most_bytes:,} bytes") from None
+        except NoAnswer as error:
+            raise PollFailed(str(error)) from None
+        return page.decode("utf-8", "replace")
+
+
+def _question(backend: Backend, path: str) -> tuple[str, dict[str, str]]:
+    fields = {"accept": "text/plain, */*"}
+    if backend.key:
+        fields["authorization"] = f"Bearer {backend.key.decode('latin-1')}"
+    return backend.address.url + (path if path.startswith("/") else f"/{path}"), fields
 
 
 class Follower:
@@ -32,7 +75,7 @@ class Follower:
         self._tasks: dict[Backend, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
-        await self.poller.start()
+        check_installed()
         self.fleet.on_change.append(self._changed)
         for backend in self.fleet.members:
             self._changed(backend, "joined")

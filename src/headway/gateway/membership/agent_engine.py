@@ -6,12 +6,11 @@ import logging
 import os
 from typing import Any, Final
 
-import aiohttp
 import msgspec
 
-from headway.config.wording import one_line
 from headway.errors import HeadwayError
 from headway.gateway.signals.scrape import parse
+from headway.http.client import HttpClient, NoAnswer, TooLong
 
 TIMEOUT_S: Final = 2.0
 LARGEST: Final = 8 * 1024 * 1024  # bytes of an answer
@@ -22,16 +21,13 @@ log = logging.getLogger("headway.agent")
 class Engine:
     def __init__(self, url: str, key_env: str | None = None, metrics: str = "/metrics", timeout_s: float = TIMEOUT_S):
         self.url, self.metrics = url.rstrip("/"), metrics
-        self.timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self._key = None if key_env is None else os.environ.get(key_env, "")
-        self._session: aiohttp.ClientSession | None = None
+        key = None if key_env is None else os.environ.get(key_env, "")
+        self._client = HttpClient(timeout_s, headers={"Authorization": f"Bearer {key}"} if key else {})
         self._hits: tuple[float, float] | None = None  # and queries, at the last look
         self._told = ""
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._client.close()
 
     async def unready(self) -> str:
         """Why it is not ready; nothing where it is. Engines without /health are asked for their models."""
@@ -90,20 +86,12 @@ class Engine:
         self._told = why
 
     async def _get(self, path: str) -> tuple[int, bytes]:
-        if self._session is None:
-            headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-            self._session = aiohttp.ClientSession(headers=headers, timeout=self.timeout)
         try:
-            async with self._session.get(f"{self.url}{path}") as response:
-                body = bytearray()
-                async for data in response.content.iter_any():
-                    body += data
-                    if len(body) > LARGEST:
-                        raise HeadwayError(f"{self.url}{path} has more than {LARGEST:,} bytes")
-                return response.status, bytes(body)
-        except TimeoutError:
-            raise HeadwayError(f"{self.url}{path} did not answer in {self.timeout.total:g} s") from None
-        except aiohttp.ClientConnectorError as error:
-            raise HeadwayError(f"{self.url} cannot be reached ({one_line(error.os_error, kind=False)})") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise HeadwayError(f"{self.url} cannot be reached ({one_line(error)})") from None
+            answer = await self._client.get(f"{self.url}{path}", most_bytes=LARGEST)
+        except TooLong:
+            raise HeadwayError(f"{self.url}{path} has more than {LARGEST:,} bytes") from None
+        except NoAnswer as error:
+            if error.timed_out:
+                raise HeadwayError(f"{self.url}{path} did not answer in {self._client.timeout_s:g} s") from None
+            raise HeadwayError(f"{self.url} cannot be reached ({error.why})") from None
+        return answer.status, answer.body

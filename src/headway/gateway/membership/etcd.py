@@ -13,13 +13,13 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Final
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
 from headway.gateway.membership.etcd_settings import EtcdSettings
+from headway.http.client import HttpClient, NoAnswer
 
 SILENCE_S: Final = 60.0  # of a watch, after which it is made anew: its connection may be dead without saying so
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0  # before a lost server is tried again
@@ -84,8 +84,7 @@ class Etcd:
         self.endpoints = settings.endpoints
         self._at = 0  # the endpoint asked first
         self._token: str | None = None
-        self._tls = settings.tls()
-        self._session: aiohttp.ClientSession | None = None
+        self._client = HttpClient(settings.timeout_s, tls=settings.tls())
 
     async def __aenter__(self) -> Etcd:
         return self
@@ -94,9 +93,7 @@ class Etcd:
         await self.close()
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._client.close()
 
     # --- keys --------------------------------------------------------------------------------------------------------
 
@@ -168,9 +165,9 @@ class Etcd:
                     changes = _changes(line, revision)
                     if changes is not None:
                         yield changes
-        except TimeoutError:
-            return
-        except (aiohttp.ClientError, OSError) as error:
+        except NoAnswer as error:
+            if error.timed_out:
+                return
             self._leave(at)
             raise EtcdDown(f"etcd: the watch at {self.endpoints[at]} is lost ({_why(error)}).") from None
         self._leave(at)
@@ -200,16 +197,14 @@ class Etcd:
 
     async def _lines(self, endpoint: str, body: Any, silence_s: float) -> AsyncGenerator[bytes, None]:
         """Of an answer without an end."""
-        timeout = aiohttp.ClientTimeout(total=None, connect=self.settings.timeout_s, sock_read=silence_s)
         # Without a leader this member would hear of nothing and stay silent.
         headers = {**await self._headers(endpoint), "Grpc-Metadata-hasleader": "true"}
-        async with self._open().post(
-            f"{endpoint}/v3/watch", data=msgspec.json.encode(body), headers=headers, timeout=timeout
-        ) as response:
-            if response.status != 200:
-                raise self._refused(endpoint, "watch", response.status, await response.read())
+        url, data = f"{endpoint}/v3/watch", msgspec.json.encode(body)
+        async with self._client.stream("POST", url, data, headers, silence_s) as stream:
+            if stream.status != 200:
+                raise self._refused(endpoint, "watch", stream.status, await stream.read())
             rest = bytearray()
-            async for data in response.content.iter_any():
+            async for data in stream.pieces():
                 rest += data
                 if b"\n" in data:
                     *whole, last = bytes(rest).split(b"\n")
@@ -230,7 +225,7 @@ class Etcd:
             endpoint = self.endpoints[at]
             try:
                 return await self._ask(endpoint, path, body)
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            except NoAnswer as error:
                 failures.append(f"{endpoint}: {_why(error)}")
                 self._leave(at)
         raise EtcdDown(f"etcd: no endpoint answers ({'; '.join(failures)}).")
@@ -245,10 +240,8 @@ class Etcd:
         return _document(endpoint, path, answer, ("header", "result"))
 
     async def _post(self, endpoint: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes]:
-        timeout = aiohttp.ClientTimeout(total=self.settings.timeout_s)
-        data = msgspec.json.encode(body)
-        async with self._open().post(f"{endpoint}/v3/{path}", data=data, headers=headers, timeout=timeout) as response:
-            return response.status, await response.read()
+        answer = await self._client.post(f"{endpoint}/v3/{path}", msgspec.json.encode(body), headers)
+        return answer.status, answer.body
 
     async def _headers(self, endpoint: str) -> dict[str, str]:
         settings = self.settings
@@ -268,7 +261,7 @@ class Etcd:
         if NO_LEASE in message:
             return LeaseLost("etcd: the lease is no more.")
         if status >= 500 or any(word in message for word in ELSEWHERE):
-            return aiohttp.ClientConnectionError(message or f"status {status}")
+            return NoAnswer.because(message or f"status {status}")
         if not message:
             return EtcdError(
                 f"etcd: {endpoint} answered {status} to /v3/{path}; an etcd of 3.4 or later with its JSON gateway is "
@@ -280,12 +273,6 @@ class Etcd:
         """The next endpoint is asked first, unless another question has moved on already."""
         if self._at == at:
             self._at = (at + 1) % len(self.endpoints)
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=self._tls if self._tls is not None else True)
-            self._session = aiohttp.ClientSession(connector=connector)
-        return self._session
 
 
 def _document(endpoint: str, path: str, answer: bytes, wanted: tuple[str, ...]) -> Any:
@@ -357,9 +344,7 @@ def _message(answer: bytes) -> str:
     return str(found.get("message", "") if isinstance(found, dict) else found)
 
 
-def _why(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return one_line(error.os_error, kind=False)
-    return one_line(error)
+def _why(error: Exception) -> str:
+    if not isinstance(error, NoAnswer):
+        return one_line(error)
+    return "no answer in time" if error.timed_out else error.why

@@ -18,8 +18,7 @@ from msgspec import Meta, Struct
 from headway.config.section import read
 from headway.config.units import duration_ps
 from headway.errors import HeadwayError
-from headway.gateway.engines.follower import Follower, turn
-from headway.gateway.engines.poll import Poller, PollFailed
+from headway.gateway.engines.follower import Follower, Poller, PollFailed, turn
 from headway.gateway.settings import seconds
 from headway.gateway.signals.reading import LOAD, Reading, cleaned, mean
 from headway.gateway.signals.scrape import parse

@@ -1,0 +1,162 @@
+"""The one client for questions beside the traffic: pages of engines, health checks, etcd, checks of other routers.
+
+Answers are bounded in time and size, connections are kept, no proxy is asked. The traffic itself goes over `upstream`.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway.config.wording import one_line
+from headway.errors import HeadwayError
+
+MISSING: Final = "signals and health checks need the package aiohttp; install headway with the extra `gateway`."
+
+
+class Answer(Struct, frozen=True):
+    status: int
+    body: bytes
+
+
+class NoAnswer(Exception):
+    """No answer came that can be used."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(one_line(error))
+        self.error = error
+
+    @classmethod
+    def because(cls, message: str) -> NoAnswer:
+        """The server answers that it cannot serve now."""
+        return cls(_library().ClientConnectionError(message))
+
+    @property
+    def timed_out(self) -> bool:
+        return isinstance(self.error, TimeoutError)
+
+    @property
+    def why(self) -> str:
+        """In the system's own words where no connection could be made."""
+        cause = getattr(self.error, "os_error", None)
+        return str(self) if cause is None else one_line(cause, kind=False)
+
+
+class TooLong(Exception):
+    """The answer has more bytes than its reader takes."""
+
+
+class Stream:
+    """An answer while it comes."""
+
+    def __init__(self, response: Any, lost: type[Exception]) -> None:
+        self._response, self._lost = response, lost
+        self.status: int = response.status
+        self.fields: dict[str, str] = {name.lower(): value for name, value in response.headers.items()}
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Raises NoAnswer where the connection is lost, or silent for too long."""
+        content = self._response.content
+        while True:
+            try:
+                piece = await content.readany()
+            except (self._lost, OSError, TimeoutError, ValueError) as error:
+                raise NoAnswer(error) from None
+            if not piece:
+                return
+            yield piece
+
+    async def read(self, most_bytes: int | None = None) -> bytes:
+        """All of the rest. Raises NoAnswer and TooLong."""
+        body = bytearray()
+        async for piece in self.pieces():
+            body += piece
+            if most_bytes is not None and len(body) > most_bytes:
+                raise TooLong
+        return bytes(body)
+
+
+class HttpClient:
+    def __init__(
+        self,
+        timeout_s: float,
+        *,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        per_host: int = 0,
+        redirects: bool = True,
+    ) -> None:
+        """`timeout_s` is for a whole answer. At most `per_host` connections are open to one server; 0 sets no limit."""
+        self.timeout_s, self.headers, self.tls = timeout_s, headers, tls
+        self.per_host, self.redirects = per_host, redirects
+        self._session: Any = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def get(self, url: str, headers: Mapping[str, str] | None = None, most_bytes: int | None = None) -> Answer:
+        """Raises NoAnswer, and TooLong for a body of more than `most_bytes`."""
+        async with self.stream("GET", url, headers=headers) as stream:
+            return Answer(stream.status, await stream.read(most_bytes))
+
+    async def get_status(self, url: str, headers: Mapping[str, str] | None = None) -> int:
+        """What the answer says beside that is not read."""
+        async with self.stream("GET", url, headers=headers) as stream:
+            return stream.status
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
+        async with self.stream("POST", url, body, headers) as stream:
+            return Answer(stream.status, await stream.read())
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        silence_s: float | None = None,
+    ) -> AsyncGenerator[Stream, None]:
+        """An answer that is read as it comes. With `silence_s` it may last for ever, and be silent for so long; the
+        client's timeout is then for the connection."""
+        aiohttp = _library()
+        timeout = aiohttp.ClientTimeout(total=self.timeout_s)
+        if silence_s is not None:
+            timeout = aiohttp.ClientTimeout(total=None, connect=self.timeout_s, sock_read=silence_s)
+        try:
+            response = await self._open(aiohttp).request(
+                method, url, data=body, headers=headers, timeout=timeout, allow_redirects=self.redirects
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError, UnicodeError, ValueError) as error:
+            raise NoAnswer(error) from None
+        async with response:
+            yield Stream(response, aiohttp.ClientError)
+
+    def _open(self, aiohttp: Any) -> Any:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=0, limit_per_host=self.per_host, ssl=self.tls if self.tls is not None else True
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector, headers=self.headers, cookie_jar=aiohttp.DummyCookieJar()
+            )
+        return self._session
+
+
+def check_installed() -> None:
+    """Raise HeadwayError where the library is missing."""
+    _library()
+
+
+def _library() -> Any:
+    try:
+        import aiohttp
+    except ImportError:
+        raise HeadwayError(MISSING) from None
+    return aiohttp
