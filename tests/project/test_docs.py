@@ -309,7 +309,8 @@ def _names(module: ModuleType) -> set[str]:
 def _fields(cls: type) -> set[str]:
     own = [base for base in cls.__mro__ if base.__module__.startswith("headway")]
     names = {name for base in own for name in (*vars(base), *inspect.get_annotations(base))}
-    return names | set(getattr(cls, "__struct_fields__", ()))
+    fields = set(getattr(cls, "__struct_fields__", ()))
+    return names | fields | {name.removesuffix("_ps").removesuffix("_s") for name in fields}  # keys have no such ends
 
 
 def _paths(document: Any, before: str = "") -> set[str]:

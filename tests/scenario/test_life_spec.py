@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.experiment.run import prepare
 from headway.policies.scaling import Static
-from headway.scenario.life_spec import Fault, Scaling, Warmup, read_scaling
+from headway.scenario.life_spec import Drain, Fault, Scaling, Warmup
 from headway.scenario.scenario import Scenario
 
 S = 10**12
@@ -35,7 +36,7 @@ def test_an_empty_section_is_all_defaults() -> None:
     found = load(scaling={}).scaling
     assert found == Scaling()
     assert (found.interval_ps, found.window_ps, found.patience_ps) == (30 * S, 60 * S, 300 * S)
-    assert (found.triggers, found.warmup, found.drain, found.provisioning) == (None, None, "wait", "0s")
+    assert (found.triggers, found.warmup, found.drain, found.provisioning) == (None, None, Drain(), "0s")
 
 
 def test_without_any_of_the_keys_nothing_comes_or_goes() -> None:
@@ -120,8 +121,8 @@ def test_faults_strike_places_that_may_be_used_only_later() -> None:
     faults = [*slow(instance="instance-3", duration="2m"), {"at": "1s", "instance": "instance-0", "kind": "crash"}]
     found = load({"max_replicas": 4}, faults=faults).faults
     assert found == (
-        Fault(3 * S, "instance-3", "slow", 120 * S, Fraction(2)),
-        Fault(1 * S, "instance-0", "crash", None, Fraction(1)),
+        Fault(3 * S, "instance-3", "slow", Fraction(2), 120 * S),
+        Fault(1 * S, "instance-0", "crash"),
     )
 
 
@@ -286,11 +287,11 @@ def test_overrides_reach_the_keys() -> None:
     changes = ["scaling.interval=5s", "scaling.drain.mode=redirect", "cluster.max_replicas=4", "policies.scaling=hpa"]
     found = Scenario.load(given, changes)
     assert found.scaling is not None
-    assert (found.scaling.interval_ps, found.scaling.drain) == (5 * S, "redirect")
+    assert (found.scaling.interval_ps, found.scaling.drain.mode) == (5 * S, "redirect")
     assert found.cluster.scaled()["default"].bounds() == (2, 4)
 
 
 def test_penalties_are_whole_thousandths() -> None:
-    found = read_scaling({"warmup": {"duration": "1s", "penalty": 1.2344}}).warmup
+    found = read(Scaling, {"warmup": {"duration": "1s", "penalty": 1.2344}}, "scaling").warmup
     assert found is not None
     assert found.penalty == Fraction(1234, 1000)

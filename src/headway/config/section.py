@@ -1,41 +1,74 @@
-"""Strict reading of one section of a scenario: an unknown key or a wrong value is an error that says where."""
+"""Strict reading of one section of a file: an unknown key or a wrong value is an error that says where."""
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 import msgspec
 
+from headway.config.keys import Key, keys_of
 from headway.config.wording import cut, expected, listed, shown, suggest
 from headway.errors import HeadwayError
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def read(kind: type[S], data: object, where: str) -> S:
-    """A struct from a mapping. Fields typed `Any` are taken as they are, for the owner of the section to read."""
+def read(kind: type[S], data: object, where: str, only: Collection[str] | None = None) -> S:
+    """A struct from a mapping, by the declarations of its fields (`headway.config.keys`).
+
+    Fields typed `Any` are taken as they are, for the owner of the section to read. A struct may have two methods that
+    are called here: `expand(data, where)` makes a mapping of what may stand for one, `settled(where)` checks keys
+    against each other and returns the section, or another in its place. `only` are the keys that may stand here, where
+    not all may.
+    """
+    expand = getattr(kind, "expand", None)
+    if expand is not None:
+        data = expand(data, where)
     if not isinstance(data, dict):
         raise HeadwayError(f"{where}: expected a mapping, got {shown(data)}.")
-    fields = fields_of(kind)
+    keys = keys_of(kind)
+    if only is not None:
+        keys = {name: key for name, key in keys.items() if name in only}
     values: dict[str, Any] = {}
-    for key, value in data.items():
-        name = cut(str(key))
-        place = f"{where}.{name}" if where else name
-        field = fields.get(str(key))
-        if field is None:
-            raise HeadwayError(f"{place}: there is no such key.{suggest(name, fields)}")
-        try:
-            values[field.name] = msgspec.convert(value, field.type)
-        except (msgspec.ValidationError, OverflowError, RecursionError):
-            raise HeadwayError(f"{place}: expected {expected(field.type)}, got {shown(value)}.") from None
-    missing = [repr(field.encode_name) for field in fields.values() if field.required and field.name not in values]
+    for name, value in data.items():
+        key = keys.get(str(name))
+        if key is None:
+            short = cut(str(name))
+            raise HeadwayError(f"{place_of(short, where)}: there is no such key.{suggest(short, keys)}")
+        if key.unit is None and key.section is None:
+            value = _converted(key, value, where)
+        values[key.field] = value
+    missing = [repr(key.name) for key in keys.values() if key.required and key.field not in values]
     if missing:
         raise HeadwayError(f"{where or 'scenario'}: {listed(missing)} {'is' if len(missing) == 1 else 'are'} missing.")
-    return kind(**values)
+    for key in keys.values():
+        if (key.unit is not None or key.section is not None) and key.field in values:
+            values[key.field] = _read_value(key, values[key.field], place_of(key.name, where))
+    found = kind(**values)
+    settled = getattr(found, "settled", None)
+    return found if settled is None else settled(where)
 
 
-@cache
-def fields_of(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
-    """By name; to read the annotations takes longer than to read a section."""
-    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
+def place_of(name: str, where: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def _converted(key: Key, value: Any, where: str) -> Any:
+    try:
+        return msgspec.convert(value, key.type)
+    except (msgspec.ValidationError, OverflowError, RecursionError):
+        place = place_of(key.name, where)
+        raise HeadwayError(f"{place}: expected {expected(key.type)}, got {shown(value)}.") from None
+
+
+def _read_value(key: Key, value: Any, place: str) -> Any:
+    """A quantity with its unit, or a section: one that is left empty has its defaults."""
+    if value is None and key.optional:
+        return None
+    if key.unit is not None:
+        return key.unit.parse(value, place)
+    assert key.section is not None
+    if isinstance(value, key.section):
+        return value
+    return read(key.section, {} if value is None and not key.required else value, place)

@@ -6,6 +6,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
+from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
 
@@ -70,6 +71,14 @@ def duration_ps(value: object, where: str) -> int:
     return round(fine_duration(value, where))
 
 
+def positive_duration_ps(value: object, where: str) -> int:
+    """A duration with its unit that is longer than nothing, in whole picoseconds."""
+    found = duration_ps(value, where)
+    if found <= 0:
+        raise HeadwayError(f"{where}: must be longer than nothing, got {shown(value)}.")
+    return found
+
+
 def fine_duration(value: object, where: str) -> Fraction:
     """A duration with its unit, in picoseconds and parts of one."""
     parsed = _parse(value, r"(ps|ns|us|µs|ms|s|min|m|h|d)")
@@ -108,13 +117,15 @@ def rate(value: object, where: str) -> Fraction:
     return found
 
 
-def size_bytes(value: object, where: str) -> int:
+def size_bytes(value: object, where: str, least: int = 0) -> int:
     parsed = _parse(value, r"([kKMGT]?i?B)")
     if parsed is None or parsed[1] not in SIZE:
         raise HeadwayError(f"{where}: {_quoted(value)} is not a size; write it with its unit, as in 80GB or 16GiB.")
     found = round(parsed[0] * SIZE[parsed[1]])
     if found > LARGEST:
         raise HeadwayError(f"{where}: must be at most 1000000TB, got {_quoted(value)}.")
+    if found < least:
+        raise HeadwayError(f"{where}: must be at least {least:,} bytes, got {shown(value)}.")
     return found
 
 

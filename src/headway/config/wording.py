@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
+from msgspec import Meta
+
 from headway.errors import HeadwayError
 
 WORDS: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
@@ -67,9 +69,10 @@ def expected(kind: Any) -> str:
         limits = [
             f"{word} {limit_text(limit)}"
             for name, word in LIMITS
-            if (limit := getattr(inner[1], name, None)) is not None
+            for mark in inner[1:]
+            if isinstance(mark, Meta) and (limit := getattr(mark, name)) is not None
         ]
-        return " ".join((expected(inner[0]), " and ".join(limits)))
+        return " ".join(filter(None, (expected(inner[0]), " and ".join(limits))))
     if origin is Literal:
         return " or ".join(repr(value) for value in inner)
     if origin in (Union, UnionType):

@@ -7,12 +7,14 @@ the replicas there are, and answers with the changes that are to be made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from headway.config.keys import Duration, PositiveDuration
 from headway.control.pool_watch import NOTHING
 from headway.control.pool_watch import PoolWatch as PoolWatch
+from headway.errors import HeadwayError
 from headway.policies.answers import check_scale
 from headway.policies.scaling import Static
 from headway.types import NEVER, PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Request
@@ -30,13 +32,28 @@ Met = Callable[[Request, int, int, str, int], bool | None]
 class Triggers(Struct, frozen=True):
     """What makes it look before its next periodic check, and how long it then takes no notice. None: not that."""
 
-    queue_depth: float | None = None  # requests that wait, at the router or at instances, a serving replica, above this
-    attainment: float | None = None  # share of requests that met their SLO within the window, below this, in any class
-    high: float | None = None  # requests in flight over slots of the serving replicas, above this
-    low: float | None = None  # and below this,
-    sustained_ps: int = 0  # either for so long
-    rate_change: float | None = None  # requests came at a rate that differs by this share from that at the last check
-    gap_ps: int = 15_000_000_000_000  # from one check to the next
+    queue_depth: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        "above it: requests that wait, at the router or at instances, for each replica that serves",
+    ] = None
+    attainment: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        "below it, in any class: share of requests that met their SLO within the window",
+    ] = None
+    high: Annotated[Annotated[float, Meta(ge=0)] | None, "above it: requests in flight over slots"] = None
+    low: Annotated[Annotated[float, Meta(ge=0)] | None, "below it: requests in flight over slots"] = None
+    sustained_ps: Annotated[Duration, "how long `high` or `low` must have held"] = 0
+    rate_change: Annotated[
+        Annotated[float, Meta(gt=0)] | None, "by which share the rate differs from that at the last look"
+    ] = None
+    gap_ps: Annotated[PositiveDuration, "the shortest time from one look to the next that a trigger makes"] = (
+        15 * PS_PER_SECOND
+    )
+
+    def settled(self, where: str) -> Triggers:
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise HeadwayError(f"{where}.low: must be below 'high', {self.high:g}, got {self.low:g}.")
+        return self
 
 
 class Decision(Struct, frozen=True):

@@ -64,7 +64,7 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
             busy_watts=card.busy_watts * spec.tp,
             gpus=spec.tp,
             usd_per_gpu_hour=card.usd_per_hour,
-            adapter_load_ps=0 if spec.adapters is None else spec.adapters.load_ps,
+            adapter_load_ps=0 if spec.adapters is None else spec.adapters.load_time_ps,
             tiers=None if spec.kv.tiers is None else [_tier(name, tier) for name, tier in spec.kv.tiers.items()],
             offload=spec.kv.offload,
             offload_level=spec.kv.offload_level,

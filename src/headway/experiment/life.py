@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -37,10 +38,10 @@ def life_setup(scenario: Scenario, setup: ClusterSetup, build: Callable[[Any, st
         loading=draws(scaling.model_load, "scaling.model_load"),
         seed=derive(scenario.seed.simulation, "scaling"),
         warmup=None if warmup is None else WarmupSetup(warmup.steps(), warmup.duration_ps),
-        drain=scaling.drain,
-        drain_timeout_ps=scaling.drain_timeout_ps,
+        drain=scaling.drain.mode,
+        drain_timeout_ps=scaling.drain.timeout_ps,
         faults=[
-            FaultSetup(fault.at_ps, places[fault.instance], fault.kind, fault.duration_ps, fault.factor)
+            FaultSetup(fault.at_ps, places[fault.instance], fault.kind, fault.duration_ps, fault.factor or Fraction(1))
             for fault in scenario.faults
         ],
         retries=scenario.retries,

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from headway.config.wording import listed, shown, suggest
 from headway.errors import HeadwayError
-from headway.scenario.cluster_spec import SCALED, Cluster
-from headway.scenario.pd_spec import MOST_INSTANCES, ROLES
+from headway.scenario.cluster_spec import MOST_INSTANCES, SCALED, Cluster
+from headway.scenario.pd_spec import ROLES
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 

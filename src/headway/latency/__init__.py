@@ -22,7 +22,7 @@ from headway.latency.fixed import Fixed
 from headway.latency.gpus import Gpu, gpus, read_gpu
 from headway.latency.hardware import Hardware
 from headway.latency.linear import Linear
-from headway.latency.links import LinkProfile, links, read_link
+from headway.latency.links import LinkProfile, links
 from headway.latency.piecewise import Piecewise
 from headway.latency.profiles import Profile, read_profile, shipped
 from headway.latency.roofline import Roofline
@@ -112,7 +112,6 @@ __all__ = [
     "models",
     "plain",
     "read_gpu",
-    "read_link",
     "read_model",
     "read_profile",
     "shipped",

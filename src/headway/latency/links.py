@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
-from headway.config.units import bandwidth, duration_ps
+from headway.config.keys import Unit, bytes_text
+from headway.config.units import bandwidth, duration_ps, duration_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.latency.tables import Table, load
+
+FIGURES: Final = ("latency", "bandwidth")
 
 
 class LinkProfile(Struct, frozen=True):
@@ -24,23 +28,45 @@ class LinkProfile(Struct, frozen=True):
     within: float  # no measured time is further from the line, relative to it
 
 
-def read_link(profile: str | None, latency: Any, speed: Any, usual: tuple[str, str], where: str) -> tuple[int, int]:
-    """Picoseconds and bytes a second of a link: those of a measured one, or as given; `usual` is what is not given.
+def fill_link(section: Any, where: str, usual: Mapping[str, str]) -> Any:
+    """The keys of a section with the `latency` and `bandwidth` of the measured link that `profile` names, or as given;
+    `usual` are those that are not.
 
     Nothing may stand beside the name: else a scenario with all its figures written out would take a profile in silence
     and ignore it.
     """
-    if profile is not None:
-        for key, value in (("latency", latency), ("bandwidth", speed)):
-            if value is not None:
-                raise HeadwayError(f"{where}.{key}: 'profile' gives it as well; leave one of them out.")
-        found = links().find(profile, "measured link", f"{where}.profile", "'latency' and 'bandwidth' will do")
-        return found.latency_ps, found.bandwidth
-    latency_ps = duration_ps(usual[0] if latency is None else latency, f"{where}.latency")
-    found_speed = bandwidth(usual[1] if speed is None else speed, f"{where}.bandwidth")
-    if found_speed < 1:
-        raise HeadwayError(f"{where}.bandwidth: must be at least 1B/s, got {shown(speed)}.")
-    return latency_ps, found_speed
+    if not isinstance(section, dict):
+        return section
+    found = {key: value for key, value in section.items() if key not in FIGURES or value is not None}
+    profile = found.pop("profile", None)
+    if profile is None:
+        return {**usual, **found}
+    if not isinstance(profile, str):
+        return section
+    for key in FIGURES:
+        if key in found:
+            raise HeadwayError(f"{where}.{key}: 'profile' gives it as well; leave one of them out.")
+    link = links().find(profile, "measured link", f"{where}.profile", "'latency' and 'bandwidth' will do")
+    return found | {"latency": duration_text(link.latency_ps), "bandwidth": write_speed(link.bandwidth)}
+
+
+def read_speed(value: Any, where: str) -> int:
+    found = bandwidth(value, where)
+    if found < 1:
+        raise HeadwayError(f"{where}: must be at least 1B/s, got {shown(value)}.")
+    return found
+
+
+def write_speed(speed: int) -> str:
+    return f"{speed}B/s"
+
+
+Speed = Annotated[
+    int, Unit("bandwidth", read_speed, write_speed, show=lambda speed: f"{bytes_text(speed)}/s")
+]  # bytes a second
+ProfileName = Annotated[
+    str | None, "a measured link, below, that gives `latency` and `bandwidth`; neither may stand beside it"
+]
 
 
 @cache

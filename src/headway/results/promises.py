@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway.config.units import duration_ps
+from headway.config.section import read
 from headway.results.recorder import Targets
 
 KINDS: Final = ("ttft", "tpot", "e2e")
@@ -35,5 +35,4 @@ def promises(scenario: Mapping[str, Any]) -> Promises:
 
 
 def _targets(slo: Mapping[str, Any] | None) -> Targets:
-    given = {kind: (slo or {}).get(kind) for kind in KINDS}
-    return Targets(*(None if text is None else duration_ps(text, f"slo.{kind}") for kind, text in given.items()))
+    return read(Targets, slo or {}, "slo")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 
+from headway.config.keys import PositiveDuration
 from headway.results.records import Batch, KvMove, Preemption, Thrash
 from headway.types import OUTCOMES, Request
 
@@ -251,9 +252,9 @@ class InstanceStats(Struct):
 class Targets(Struct, frozen=True):
     """What a request is promised, in picoseconds; None where nothing is."""
 
-    ttft_ps: int | None = None
-    tpot_ps: int | None = None
-    e2e_ps: int | None = None
+    ttft_ps: Annotated[PositiveDuration | None, "time to first token, met at or below it"] = None
+    tpot_ps: Annotated[PositiveDuration | None, "mean time per output token of a request"] = None
+    e2e_ps: Annotated[PositiveDuration | None, "from arrival to the last token"] = None
 
 
 class PoolFacts(Struct, frozen=True):

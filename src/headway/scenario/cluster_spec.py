@@ -2,77 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from headway import latency
+from headway.config.keys import Doc, Duration, Positive, write
 from headway.config.section import read
-from headway.config.units import duration_ps, duration_text
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
 from headway.policies import registry
-from headway.scenario.kv_spec import Kv, Positive, read_kv
-from headway.scenario.pd_spec import (
-    MOST_INSTANCES,
-    ROLES,
-    Architecture,
-    Gpus,
-    HalfKeys,
-    Instances,
-    Replicas,
-    check_shared,
-    read_transfer,
-)
+from headway.scenario.kv_spec import Kv
+from headway.scenario.pd_spec import ROLES, Transfer, check_shared
 from headway.types import Json
 
+MOST_INSTANCES: Final = 100_000
 LONGEST_NAME: Final = 100
 COMMON: Final = ("block_tokens", "prefix_caching")  # keys of `kv` that hold for the whole cluster
 SCALED: Final = ("min_replicas", "max_replicas", "scaling")  # keys of a pool that is scaled
 APART: Final = (*ROLES, "transfer")  # keys of a disaggregated deployment
+Replicas = Annotated[int, Meta(ge=0, le=MOST_INSTANCES)]
 
 
 class Adapters(Struct, frozen=True):
     """The adapters that an instance can hold at a time, and how long one takes to load."""
 
-    slots: int
-    load_ps: int
-
-    @classmethod
-    def read(cls, section: Any, where: str) -> Adapters:
-        keys = read(_AdapterKeys, section, where)
-        return cls(keys.slots, duration_ps(keys.load_time, f"{where}.load_time"))
-
-    def explicit(self) -> Json:
-        return {"slots": self.slots, "load_time": duration_text(self.load_ps)}
-
-
-class _AdapterKeys(Struct):
-    slots: Positive
-    load_time: Any
+    slots: Annotated[Positive, "adapters that an instance has loaded at most"]
+    load_time_ps: Annotated[
+        Duration,
+        "by which a step is longer for each adapter that a request entering with it needs and the instance has not "
+        "loaded",
+    ]
 
 
 class Engines(Struct, frozen=True):
     """Equal instances of one model on one kind of GPU. Model and GPU are names in the tables, or their figures."""
 
-    instances: Instances = 8
-    model: Any = "llama-3.1-8b"
-    gpu: Any = "h100"
-    tp: Gpus = 1
-    max_batch_tokens: Positive = 2048
-    max_batch_size: Positive = 256
-    max_queue: Positive = 256  # a scale for load scores only; no request is turned away for it
-    kv: Kv = Kv()
-    adapters: Adapters | None = None  # None: all are there, always
-    latency: Any = None
-    architecture: Architecture = "monolithic"
-    prefill: Any = None  # where it is disaggregated, what is different on the instances that compute prompts
-    decode: Any = None  # and on those that generate
-    transfer: Any = None  # from the ones to the others
-    min_replicas: Replicas | None = None  # None: as many as there are at the start
-    max_replicas: Replicas | None = None
-    scaling: Any = None  # its autoscaler, where it is not that of `policies`
+    instances: Annotated[int, Meta(ge=1, le=MOST_INSTANCES), "engines, at the start where they are scaled"] = 8
+    model: Annotated[Any, Doc("a name of the table below, or figures", type="name or mapping")] = "llama-3.1-8b"
+    gpu: Annotated[Any, Doc("a name of the table below, or figures", type="name or mapping")] = "h100"
+    tp: Annotated[int, Meta(ge=1, le=1024), "GPUs of one instance (tensor parallel)"] = 1
+    max_batch_tokens: Annotated[Positive, "token budget of a step"] = 2048
+    max_batch_size: Annotated[Positive, "sequences in a step"] = 256
+    max_queue: Annotated[Positive, "a scale for load scores only; nothing is turned away for it"] = 256
+    kv: Annotated[Kv, "the KV cache"] = Kv()
+    adapters: Annotated[
+        Adapters | None,
+        Doc("the adapters that an instance holds at a time, below", default="all are there, always"),
+    ] = None
+    latency: Annotated[Any, Doc("how long a step takes", default="hardware", type="mapping")] = None
+    architecture: Annotated[
+        Literal["monolithic", "disaggregated"], "whether each instance does all, or prompts are computed apart, below"
+    ] = "monolithic"
+    prefill: Annotated[Any, Doc("of a disaggregated cluster: those that compute prompts", type="mapping")] = None
+    decode: Annotated[Any, Doc("of a disaggregated cluster: those that generate", type="mapping")] = None
+    transfer: Annotated[Transfer, "of a disaggregated cluster: the way of the KV cache"] = Transfer()
+    min_replicas: Annotated[
+        Replicas | None, Doc("how few there may be, where they are scaled", default="`instances`")
+    ] = None
+    max_replicas: Annotated[
+        Replicas | None, Doc("how many there may be, where they are scaled", default="`instances`")
+    ] = None
+    scaling: Annotated[
+        Any, Doc("the autoscaler of this pool", default="that of `policies`", type="name or mapping")
+    ] = None
 
     def bounds(self) -> tuple[int, int]:
         """The fewest and the most instances that there may be."""
@@ -115,10 +109,12 @@ class Engines(Struct, frozen=True):
             if getattr(self, role) is None:
                 raise HeadwayError(f"{place}: is missing; say what there is, as in {role}: {{instances: 2}}.")
             keys = _keys(getattr(self, role), place, self.kv)
-            own = read(HalfKeys, keys, place)
+            own = read(Engines, keys, place, only=HALF)
+            if "instances" not in keys:
+                raise HeadwayError(f"{place}: 'instances' is missing.")
             inherited = {name: getattr(self, name) for name in Engines.__struct_fields__}
             given = {key: getattr(own, key) for key in keys}
-            found[role] = Engines(**inherited | dict.fromkeys(APART) | {"architecture": "monolithic"} | given)
+            found[role] = Engines(**inherited | dict.fromkeys(ROLES) | {"architecture": "monolithic"} | given)
             _check_common(found[role].kv, self.kv, place, f"{where}.kv")
         return found
 
@@ -133,7 +129,7 @@ class Engines(Struct, frozen=True):
         if self.scaling is not None:
             found["scaling"] = registry.explicit("scaling", self.scaling, "cluster.scaling")
         del found["adapters"]
-        return found if self.adapters is None else found | {"adapters": self.adapters.explicit()}
+        return found if self.adapters is None else found | {"adapters": write(self.adapters)}
 
     def explicit_halves(self) -> Json:
         found: Json = {
@@ -151,13 +147,15 @@ class Engines(Struct, frozen=True):
         return found | {"transfer": self.transfer.explicit()}
 
 
+# What `prefill` and `decode` may say; the rest is the deployment's. They serve one model, so none is named.
+HALF: Final = frozenset(Engines.__struct_fields__) - {"model", "architecture", *APART}
 E = TypeVar("E", bound=Engines)
 
 
 class Deployment(Engines, frozen=True):
     """A pool of instances of one model: its requests, and those that call it by a further name, go there alone."""
 
-    serves: tuple[str, ...] = ()
+    serves: Annotated[tuple[str, ...], "further names that clients call the model by; its own always serves"] = ()
 
     def names(self) -> tuple[str, ...]:
         """What clients may call its model by; a name in the table has others, and that which is written will do."""
@@ -176,16 +174,19 @@ class Deployment(Engines, frozen=True):
 class Cluster(Engines, frozen=True):
     """The section itself. Where it has deployments, its other keys are what these do not give."""
 
-    deployments: dict[str, Deployment] | None = None
+    deployments: Annotated[
+        dict[str, Deployment] | None,
+        "names to deployments, below; what stands above is then what these do not give",
+    ] = None
 
     @classmethod
-    def read(cls, section: Any) -> Cluster:
+    def read(cls, section: Any, where: str = "cluster") -> Cluster:
         """Strictly; the first mistake is told with its place."""
-        keys = _keys(section, "cluster", Kv())
+        keys = _keys(section, where, Kv())
         given = keys.pop("deployments", None) if isinstance(keys, dict) else None
-        cluster = read(cls, keys, "cluster")
+        cluster = read(cls, keys, where)
         if given is None:
-            return _whole(cluster, keys, "cluster")
+            return _whole(cluster, keys, where)
         cluster.latency_model()
         return msgspec.structs.replace(cluster, deployments=_deployments(given, cluster))
 
@@ -238,17 +239,12 @@ class Cluster(Engines, frozen=True):
 
 
 def _keys(section: Any, where: str, kv: Kv) -> Any:
-    """The section with its own parts on adapters and the KV cache read, the latter on top of what holds where it says
-    nothing."""
+    """The section with its own part on the KV cache read, on top of what holds where it says nothing."""
     keys = dict(section) if isinstance(section, dict) else {} if section is None else section
     if isinstance(keys, dict) and "kv" in keys:
         given = {} if keys["kv"] is None else keys["kv"]
         inherited = {name: getattr(kv, name) for name in Kv.__struct_fields__}
-        keys["kv"] = read_kv({**inherited, **given} if isinstance(given, dict) else given, f"{where}.kv")
-    if isinstance(keys, dict) and keys.get("adapters") is not None:
-        keys["adapters"] = Adapters.read(keys["adapters"], f"{where}.adapters")
-    if isinstance(keys, dict) and keys.get("transfer") is not None:
-        keys["transfer"] = read_transfer(keys["transfer"], f"{where}.transfer")
+        keys["kv"] = read(Kv, {**inherited, **given} if isinstance(given, dict) else given, f"{where}.kv")
     return keys
 
 
@@ -276,8 +272,7 @@ def _whole(one: E, given: Json, where: str) -> E:
     most = sum(half.bounds()[1] for half in halves.values())
     if most > MOST_INSTANCES:
         raise HeadwayError(f"{where}: may have {MOST_INSTANCES:,} instances at most, got {most:,}.")
-    transfer = read_transfer(None, f"{where}.transfer") if one.transfer is None else one.transfer
-    return msgspec.structs.replace(one, instances=prefill + decode, transfer=transfer)
+    return msgspec.structs.replace(one, instances=prefill + decode)
 
 
 def _check_bounds(one: Engines, where: str) -> None:

@@ -7,60 +7,78 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from headway.config.keys import Doc, Duration, Positive, write
 from headway.config.section import read
-from headway.config.units import duration_text
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
-from headway.latency import read_link
+from headway.latency.links import ProfileName, Speed, fill_link
 from headway.types import Json
 
-BlockTokens = Annotated[int, Meta(ge=1, le=65_536)]
-Positive = Annotated[int, Meta(ge=1, le=10**9)]
 Share = Annotated[float, Meta(gt=0, le=1)]
-TIERS: Final = {"cpu": ("20us", "50GB/s"), "storage": ("1ms", "5GB/s")}  # latency and bandwidth, the fastest first
+TIERS: Final = {  # the fastest first, each with its usual link
+    "cpu": {"latency": "20us", "bandwidth": "50GB/s"},
+    "storage": {"latency": "1ms", "bandwidth": "5GB/s"},
+}
 
 
 class TierSpec(Struct, frozen=True):
     """A store of KV blocks below the GPU's: how many it holds, and the link to it."""
 
-    blocks: int
-    bandwidth: int  # bytes a second
-    latency_ps: int
-    shared: bool = False  # one store for all instances of the deployment
+    blocks: Annotated[Positive, "what the store holds, for each instance, or in all where it is shared"]
+    bandwidth: Annotated[
+        Speed,
+        Doc(
+            "of the link to it, both ways together; transfers on it share it equally",
+            default="cpu 50GB/s, storage 5GB/s",
+        ),
+    ]
+    latency_ps: Annotated[Duration, Doc("added to each transfer", default="cpu 20us, storage 1ms")]
+    shared: Annotated[bool, "one store and one link for all instances of the deployment"] = False
+    profile: ProfileName = None
 
     def explicit(self) -> Json:
-        return {
-            "blocks": self.blocks,
-            "bandwidth": f"{self.bandwidth}B/s",
-            "latency": duration_text(self.latency_ps),
-            "shared": self.shared,
-        }
-
-
-class _TierKeys(Struct):
-    blocks: Positive
-    profile: str | None = None
-    bandwidth: Any = None
-    latency: Any = None
-    shared: bool = False
+        return write(self, without=("profile",))
 
 
 class Kv(Struct, frozen=True):
     """The KV cache of one instance."""
 
-    block_tokens: BlockTokens = 16
-    gpu_blocks: Positive | Literal["auto"] = "auto"  # auto: what the GPU's memory leaves beside the weights
-    utilization: Share = 0.9  # share of the GPU's memory that the engine may take
-    prefix_caching: bool = True
-    entry: Literal["chunk", "prompt"] = "chunk"  # what must find room for a request to enter the batch
-    eviction: Literal["lru", "lfu", "priority"] = "lru"  # of the GPU's cache, and of the stores below it
-    tiers: Any = None  # stores below the GPU's, by name
-    offload: Literal["lazy", "eager", "threshold"] = "lazy"
-    preemption: Literal["recompute", "swap"] = "recompute"
-    offload_level: Share = 0.9  # of the GPU's blocks: above it, threshold moves content down
+    block_tokens: Annotated[int, Meta(ge=1, le=65_536), "tokens of a KV block"] = 16
+    gpu_blocks: Annotated[
+        Positive | Literal["auto"],
+        "blocks of an instance; `auto`: what `utilization` of the memory leaves beside the weights. The resolved "
+        "scenario of a run has the number",
+    ] = "auto"
+    utilization: Annotated[Share, "share of the GPU's memory that the engine may take"] = 0.9
+    prefix_caching: Annotated[bool, "whether blocks are found again"] = True
+    entry: Annotated[
+        Literal["chunk", "prompt"],
+        "what must find room for a waiting request to enter: its first chunk, or its whole prompt "
+        "(vLLM since 2026: scheduler_reserve_full_isl)",
+    ] = "chunk"
+    eviction: Annotated[
+        Literal["lru", "lfu", "priority"],
+        "which cached content goes first, on the GPU and in the stores below it: the least recently released; the "
+        "least often used, then that; the one whose last user has the lowest priority, then that",
+    ] = "lru"
+    tiers: Annotated[Any, Doc("stores below the GPU, below", type="mapping")] = None
+    offload: Annotated[
+        Literal["lazy", "eager", "threshold"],
+        "when content comes down to `tiers`, if there are any: when the GPU evicts it; a copy as soon as it is "
+        "computed; when the GPU is fuller than `offload_level`",
+    ] = "lazy"
+    preemption: Annotated[
+        Literal["recompute", "swap"],
+        "what becomes of a decoding request that has to yield its blocks: swap puts them into the CPU's memory, where "
+        "there is room, and brings them back",
+    ] = "recompute"
+    offload_level: Annotated[
+        Share,
+        "of threshold: share of the GPU's blocks, cached ones included, above which the next to be evicted come down",
+    ] = 0.9
 
     def explicit(self) -> Json:
-        found: Json = msgspec.to_builtins(self)
+        found = write(self)
         if self.entry == "chunk":
             del found["entry"]
         if self.eviction == "lru" and self.tiers is None:
@@ -72,29 +90,21 @@ class Kv(Struct, frozen=True):
             found["tiers"] = {name: tier.explicit() for name, tier in self.tiers.items()}
         return found
 
-
-def read_kv(section: Any, where: str) -> Kv:
-    kv = read(Kv, section, where)
-    if kv.preemption == "swap" and (not isinstance(kv.tiers, dict) or "cpu" not in kv.tiers):
-        raise HeadwayError(f"{where}.preemption: to swap takes a CPU tier; give 'tiers' with 'cpu'.")
-    if kv.tiers is None:
-        return kv
-    if not isinstance(kv.tiers, dict):
-        raise HeadwayError(f"{where}.tiers: expected a mapping of {', '.join(TIERS)}, got {shown(kv.tiers)}.")
-    found = {}
-    for name, keys in kv.tiers.items():
-        place = f"{where}.tiers.{name}"
-        if name not in TIERS:
-            raise HeadwayError(f"{place}: there is no such tier.{suggest(str(name), TIERS)}")
-        if not isinstance(keys, TierSpec):
-            keys = read_tier(keys, str(name), place)
-        found[name] = keys
-    if not kv.prefix_caching:
-        raise HeadwayError(f"{where}.tiers: keep cached prefixes; leave 'prefix_caching' on with them.")
-    return msgspec.structs.replace(kv, tiers={name: found[name] for name in TIERS if name in found} or None)
-
-
-def read_tier(keys: Any, name: str, where: str) -> TierSpec:
-    given = read(_TierKeys, keys, where)
-    latency_ps, bandwidth = read_link(given.profile, given.latency, given.bandwidth, TIERS[name], where)
-    return TierSpec(given.blocks, bandwidth, latency_ps, given.shared)
+    def settled(self, where: str) -> Kv:
+        if self.preemption == "swap" and (not isinstance(self.tiers, dict) or "cpu" not in self.tiers):
+            raise HeadwayError(f"{where}.preemption: to swap takes a CPU tier; give 'tiers' with 'cpu'.")
+        if self.tiers is None:
+            return self
+        if not isinstance(self.tiers, dict):
+            raise HeadwayError(f"{where}.tiers: expected a mapping of {', '.join(TIERS)}, got {shown(self.tiers)}.")
+        found = {}
+        for name, tier in self.tiers.items():
+            place = f"{where}.tiers.{name}"
+            if name not in TIERS:
+                raise HeadwayError(f"{place}: there is no such tier.{suggest(str(name), TIERS)}")
+            if not isinstance(tier, TierSpec):
+                tier = read(TierSpec, fill_link(tier, place, TIERS[name]), place)
+            found[name] = tier
+        if not self.prefix_caching:
+            raise HeadwayError(f"{where}.tiers: keep cached prefixes; leave 'prefix_caching' on with them.")
+        return msgspec.structs.replace(self, tiers={name: found[name] for name in TIERS if name in found} or None)

@@ -4,90 +4,54 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from headway.config.section import read
-from headway.config.units import duration_text
+from headway.config.keys import Duration, Positive, write
 from headway.errors import HeadwayError
-from headway.latency import read_link
-from headway.scenario.kv_spec import Kv, Positive
+from headway.latency.links import ProfileName, Speed, fill_link
+from headway.scenario.kv_spec import Kv
 from headway.types import Json
 
-MOST_INSTANCES: Final = 100_000
 ROLES: Final = ("prefill", "decode")
-LINK: Final = ("500us", "50GB/s")  # latency and bandwidth
-Instances = Annotated[int, Meta(ge=1, le=MOST_INSTANCES)]
-Replicas = Annotated[int, Meta(ge=0, le=MOST_INSTANCES)]
-Gpus = Annotated[int, Meta(ge=1, le=1024)]
-Architecture = Literal["monolithic", "disaggregated"]
-
-
-class HalfKeys(Struct):
-    """What `prefill` and `decode` may say; the rest is the deployment's. They serve one model, so none is named."""
-
-    instances: Instances
-    gpu: Any = None
-    tp: Gpus = 1
-    max_batch_tokens: Positive = 1
-    max_batch_size: Positive = 1
-    max_queue: Positive = 1
-    kv: Kv = Kv()
-    adapters: Any = None
-    latency: Any = None
-    min_replicas: Replicas | None = None
-    max_replicas: Replicas | None = None
-    scaling: Any = None
-
-
-class _TransferKeys(Struct):
-    profile: str | None = None
-    latency: Any = None
-    bandwidth: Any = None
-    granularity: Literal["block", "chunk", "stream"] = "block"
-    keep_prefill_copy: bool = False
-    first_token: Literal["prefill", "decode"] = "prefill"
-    pipelined: bool = False
-    max_incoming: Positive | None = None
 
 
 class Transfer(Struct, frozen=True):
     """How the KV cache of a prompt goes from the instance that has computed it to the one that generates."""
 
-    latency_ps: int
-    bandwidth: int  # bytes a second, out of each instance that computes prompts
-    granularity: str  # what is moved is a multiple of a block, of a step's chunk, or of a token
-    keep_prefill_copy: bool  # in the prefix cache
-    first_token: str  # the role of the instance that delivers it
-    pipelined: bool  # each chunk of a prompt may travel while the next is computed
-    max_incoming: int | None  # requests on their way to an instance, beyond which prompts for it wait
+    latency_ps: Annotated[Duration, "added to each transfer"] = 500_000_000
+    bandwidth: Annotated[Speed, "of the link out of each prefill instance; transfers on it share it equally"] = (
+        50 * 10**9
+    )
+    granularity: Annotated[
+        Literal["block", "chunk", "stream"],
+        "what is moved is a multiple of a block, of the prefill side's `max_batch_tokens`, or of a token",
+    ] = "block"
+    keep_prefill_copy: Annotated[bool, "whether the prefix cache of the prefill side keeps what was moved"] = False
+    first_token: Annotated[
+        Literal["prefill", "decode"],
+        "the side that delivers the first token: when the prompt is computed, or after the transfer",
+    ] = "prefill"
+    pipelined: Annotated[
+        bool,
+        "whether each chunk of a prompt travels as soon as it is computed, once the decode side has room; else the "
+        "whole at the end",
+    ] = False
+    max_incoming: Annotated[
+        Positive | None,
+        "requests that a decode instance may be waiting for, in its queue or on their way; with as many, no further "
+        "prompt for it is begun",
+    ] = None
+    profile: ProfileName = None
+
+    @classmethod
+    def expand(cls, section: Any, where: str) -> Any:
+        return fill_link(section, where, {})
 
     def grain_tokens(self, block_tokens: int, max_batch_tokens: int) -> int:
         return {"block": block_tokens, "chunk": max_batch_tokens, "stream": 1}[self.granularity]
 
     def explicit(self) -> Json:
-        return {
-            "latency": duration_text(self.latency_ps),
-            "bandwidth": f"{self.bandwidth}B/s",
-            "granularity": self.granularity,
-            "keep_prefill_copy": self.keep_prefill_copy,
-            "first_token": self.first_token,
-            "pipelined": self.pipelined,
-            "max_incoming": self.max_incoming,
-        }
-
-
-def read_transfer(section: Any, where: str) -> Transfer:
-    keys = read(_TransferKeys, {} if section is None else section, where)
-    latency_ps, bandwidth = read_link(keys.profile, keys.latency, keys.bandwidth, LINK, where)
-    return Transfer(
-        latency_ps,
-        bandwidth,
-        keys.granularity,
-        keys.keep_prefill_copy,
-        keys.first_token,
-        keys.pipelined,
-        keys.max_incoming,
-    )
+        return write(self, without=("profile",))
 
 
 def check_shared(kvs: dict[str, Kv], where: str) -> None:

@@ -12,46 +12,62 @@ import msgspec
 from msgspec import Meta, Struct
 
 import headway.policies  # noqa: F401  (declares the policies)
+from headway.config.keys import Doc, Duration, PositiveDuration, Unit, write
 from headway.config.section import read
-from headway.config.units import duration_ps, duration_text
 from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies import registry
+from headway.policies.defaults import DEFAULT_POLICIES
 from headway.policies.disaggregation import Pair
 from headway.policies.profile import scorer_list
 from headway.results.recorder import Targets
 from headway.scenario import overrides, references
 from headway.scenario.cluster_spec import Cluster
-from headway.scenario.life_spec import Fault, Scaling, read_faults, read_scaling
+from headway.scenario.life_spec import Fault, Scaling, read_faults
 from headway.scenario.pd_spec import ROLES
-from headway.scenario.router_spec import RouterSpec, read_routers
+from headway.scenario.router_spec import RouterSpec
 from headway.types import Json
 from headway.workload.spec import WorkloadSpec
 
 DEFAULT: Final = "conversations-2026-11-17"
-STAGES: Final = tuple(overrides.DEFAULT_POLICIES)
+STAGES: Final = tuple(DEFAULT_POLICIES)
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=10**12)]
-Leap = bool | Literal["random-cuts"]
+Policy = Annotated[Any, Doc(type="name or mapping")]
 
 
 class Seeds(Struct, frozen=True):
     """Separate seeds, so that one may vary while the others stand."""
 
-    workload: Seed = 0
-    simulation: Seed = 0
-    jitter: Seed = 0
+    workload: Annotated[Seed, "of arrivals, lengths and contents"] = 0
+    simulation: Annotated[Seed, "of policies, routers and scaling"] = 0
+    jitter: Annotated[Seed, "of step times"] = 0
+
+    @classmethod
+    def expand(cls, value: Any, where: str) -> Any:
+        """A number stands for all of them."""
+        if isinstance(value, dict):
+            return value
+        if not isinstance(value, int) or isinstance(value, bool):
+            right = "an integer or {workload: 1, simulation: 2, jitter: 3}"
+            raise HeadwayError(f"{where}: expected {right}, got {shown(value)}.")
+        if not -(2**63) <= value < 2**63:
+            raise HeadwayError(f"{where}: must fit into 64 bits, got {shown(value)}.")
+        return dict.fromkeys(overrides.SEEDS, value)
 
 
 class Policies(Struct, frozen=True):
     """A policy is a name, or a mapping with `name` and parameters."""
 
-    admission: Any = overrides.DEFAULT_POLICIES["admission"]
-    priority: Any = overrides.DEFAULT_POLICIES["priority"]
-    flow: Any = overrides.DEFAULT_POLICIES["flow"]
-    routing: Any = overrides.DEFAULT_POLICIES["routing"]
-    scheduler: Any = overrides.DEFAULT_POLICIES["scheduler"]
-    scaling: Any = overrides.DEFAULT_POLICIES["scaling"]
+    admission: Annotated[Policy, "who may enter, must wait, or is turned away"] = DEFAULT_POLICIES["admission"]
+    priority: Annotated[Policy, "how much each request matters"] = DEFAULT_POLICIES["priority"]
+    flow: Annotated[Policy, "the queue at the router, if any: see below"] = DEFAULT_POLICIES["flow"]
+    routing: Annotated[Policy, "where a request goes"] = DEFAULT_POLICIES["routing"]
+    scheduler: Annotated[
+        Policy,
+        "the order within an instance: `fcfs`, `priority`, `sjf`, `shortest-prefill`, `slo-slack`, `fair`",
+    ] = DEFAULT_POLICIES["scheduler"]
+    scaling: Annotated[Policy, "replicas of each pool, see [scaling.md](scaling.md)"] = DEFAULT_POLICIES["scaling"]
 
     def build(self, stage: str) -> Any:
         """A fresh policy object of a stage: policies keep state, so every run makes its own."""
@@ -65,71 +81,104 @@ class Policies(Struct, frozen=True):
         """Every stage, but no flow control and no autoscaler where there is none."""
         found = {stage: self.explicit(stage) for stage in STAGES}
         for stage in ("flow", "scaling"):
-            if found[stage]["name"] == overrides.DEFAULT_POLICIES[stage]:
+            if found[stage]["name"] == DEFAULT_POLICIES[stage]:
                 del found[stage]
         return found
-
-
-class _SignalKeys(Struct):
-    poll_interval: Any = None
-    poll_delay: Any = None
-    kv_event_delay: Any = None
 
 
 class Signals(Struct, frozen=True):
     """How old what the router is told may be. Without an interval it is told all at once, as it is; without a delay of
     KV events its prefix indexes hear of none."""
 
-    poll_interval_ps: int = 0
-    poll_delay_ps: int = 0
-    kv_event_delay_ps: int | None = None
+    poll_interval_ps: Annotated[
+        Duration,
+        Doc(
+            "the instances are polled at its multiples from 0 on; 0s is none as well",
+            default="none: always fresh",
+        ),
+    ] = 0
+    poll_delay_ps: Annotated[Duration, "how much later the router has what was polled"] = 0
+    kv_event_delay_ps: Annotated[
+        Duration | None,
+        Doc(
+            "how much later the router's prefix index hears what an instance has evicted",
+            default="none: no events",
+        ),
+    ] = None
 
-    def resolved(self) -> Json:
-        return {name: duration_text(getattr(self, f"{name}_ps")) for name in _SignalKeys.__struct_fields__}
+    @classmethod
+    def expand(cls, section: Any, where: str) -> Any:
+        """A key that is left empty is as good as left out."""
+        return {k: v for k, v in section.items() if v is not None} if isinstance(section, dict) else section
 
-
-class _SloKeys(Struct):
-    ttft: Any = None
-    tpot: Any = None
-    e2e: Any = None
-
-
-class _Keys(Struct):
-    """The top level of a scenario file; each section is read by its own owner."""
-
-    workload: Any
-    name: str | None = None
-    seed: Any = 0
-    cluster: Any = msgspec.field(default_factory=dict)
-    policies: Any = msgspec.field(default_factory=dict)
-    slo: Any = msgspec.field(default_factory=dict)
-    signals: Any = msgspec.field(default_factory=dict)
-    routers: Any = 1
-    retries: Annotated[int, Meta(ge=0, le=100)] = 0
-    scaling: Any = None
-    faults: Any = None
-    leap: Leap = True
-    warmup: Count = 0
-    horizon: Any = None
+    def settled(self, where: str) -> Signals:
+        if self.poll_delay_ps and not self.poll_interval_ps:
+            raise HeadwayError(f"{where}.poll_delay: delays what is polled; give 'poll_interval' as well, as in 50ms.")
+        return self
 
 
-class Scenario(Struct, frozen=True):
+class Scenario(Struct, frozen=True, kw_only=True):
     """A validated scenario. Make one with `Scenario.load`."""
 
-    name: str
-    seed: Seeds
-    workload: WorkloadSpec
-    cluster: Cluster
-    policies: Policies
-    slo: Targets
-    leap: Leap
-    warmup: int
-    horizon_ps: int | None
-    signals: Signals = Signals()
-    routers: RouterSpec = RouterSpec()
-    retries: int = 0  # how often a request that its instance has lost is sent again
-    scaling: Scaling | None = None
-    faults: tuple[Fault, ...] = ()
+    name: Annotated[str, Doc("what the run is called", default="the file's name")] = "scenario"
+    seed: Annotated[
+        Seeds,
+        Doc(
+            "of all random draws; or `workload`, `simulation` and `jitter` apart (each 0 if left out)",
+            default="0",
+            type="whole number or mapping",
+        ),
+    ] = Seeds()
+    workload: Annotated[WorkloadSpec, "what arrives"]
+    cluster: Annotated[
+        Cluster, Unit("mapping", Cluster.read, Cluster.resolved), Doc("what serves it", default="all defaults")
+    ] = msgspec.field(default_factory=lambda: Cluster.read({}, "cluster"))
+    policies: Annotated[Policies, Doc("who decides", default="all defaults")] = Policies()
+    slo: Annotated[Targets, Doc("what users were promised", default="no targets")] = Targets()
+    leap: Annotated[
+        bool | Literal["random-cuts"],
+        "how steps are computed, never what comes out: false walks every step, random-cuts cuts runs at random places",
+    ] = True
+    warmup: Annotated[
+        Count,
+        "so many requests from the first on are left out of the statistics (never out of the counts)",
+    ] = 0
+    horizon_ps: Annotated[
+        PositiveDuration | None,
+        Doc("stops the clock; what is then unfinished is `in_flight`", default="none: until all is done"),
+    ] = None
+    signals: Annotated[Signals, Doc("how old what the instances report may be", default="always fresh")] = Signals()
+    routers: Annotated[
+        RouterSpec,
+        Doc(
+            "how many routers share the requests, and what they tell each other",
+            default="1",
+            type="whole number or mapping",
+        ),
+    ] = RouterSpec()
+    retries: Annotated[
+        int,
+        Meta(ge=0, le=100),
+        "how often a request that its instance has lost is sent again, from the beginning; then it has failed",
+    ] = 0
+    scaling: Annotated[Scaling | None, "how the autoscaler is asked, and how long what it decides takes"] = None
+    faults: Annotated[
+        tuple[Fault, ...],
+        Unit("list", read_faults, lambda faults: [fault.explicit() for fault in faults]),
+        Doc("instances that crash, are slow or cannot be reached", default="none"),
+    ] = ()
+
+    @classmethod
+    def expand(cls, data: Any, where: str) -> Any:
+        """A name that is left empty is as good as left out."""
+        return {key: value for key, value in data.items() if key != "name" or value is not None}
+
+    def settled(self, where: str) -> Scenario:
+        _check_models(self)
+        _check_faults(self)
+        for stage in STAGES:
+            self.policies.build(stage)
+        return msgspec.structs.replace(self, name=_unicode(self.name or "scenario"))
 
     @classmethod
     def load(cls, source: Source = DEFAULT, overrides: str | Iterable[str] = ()) -> Scenario:
@@ -140,27 +189,8 @@ class Scenario(Struct, frozen=True):
 
     def resolved(self) -> Json:
         """The scenario with nothing left implicit, in the form that `load` reads; files go by their whole paths."""
-        found: Json = {
-            "name": self.name,
-            "seed": msgspec.to_builtins(self.seed),
-            "workload": self.workload.resolved(),
-            "cluster": self.cluster.resolved(),
-            "policies": self.policies.resolved(),
-            "slo": {name: duration_text(getattr(self.slo, f"{name}_ps")) for name in _SloKeys.__struct_fields__},
-            "leap": self.leap,
-            "warmup": self.warmup,
-            "horizon": duration_text(self.horizon_ps),
-        }
-        if self.signals != Signals():
-            found["signals"] = self.signals.resolved()
-        if self.routers != RouterSpec():
-            found["routers"] = self.routers.resolved()
-        if self.retries:
-            found["retries"] = self.retries
-        if self.scaling is not None:
-            found["scaling"] = self.scaling.explicit()
-        if self.faults:
-            found["faults"] = [fault.explicit() for fault in self.faults]
+        unsaid = {name for name, value in UNSAID.items() if getattr(self, name) == value}
+        found = write(self, without=unsaid)
         return _absolute(found)
 
     def key(self) -> str:
@@ -171,6 +201,8 @@ class Scenario(Struct, frozen=True):
         return blake2b(msgspec.json.encode(facts, order="sorted"), digest_size=8).hexdigest()
 
 
+# Keys that stand in a resolved copy only where they say something.
+UNSAID: Final = {"signals": Signals(), "routers": RouterSpec(), "retries": 0, "scaling": None, "faults": ()}
 Source = str | Path | Mapping[str, Any] | Scenario
 
 
@@ -232,29 +264,7 @@ def _absolute(data: Json, folder: Path | None = None) -> Json:
 
 def validate(data: Mapping[str, Any]) -> Scenario:
     """Every section read strictly by its owner; the first mistake is told with its place."""
-    keys = read(_Keys, _absolute(dict(data)), "")
-    slo = read(_SloKeys, _given(keys.slo), "slo")
-    scenario = Scenario(
-        name=_unicode(keys.name or "scenario"),
-        seed=_seeds(keys.seed),
-        workload=read(WorkloadSpec, keys.workload, "workload"),
-        cluster=Cluster.read(keys.cluster),
-        policies=read(Policies, _given(keys.policies), "policies"),
-        slo=Targets(*(_duration(getattr(slo, name), f"slo.{name}") for name in _SloKeys.__struct_fields__)),
-        leap=keys.leap,
-        warmup=keys.warmup,
-        horizon_ps=_duration(keys.horizon, "horizon"),
-        signals=_signals(keys.signals),
-        routers=read_routers(keys.routers),
-        retries=keys.retries,
-        scaling=None if keys.scaling is None else read_scaling(keys.scaling),
-        faults=read_faults(keys.faults),
-    )
-    _check_models(scenario)
-    _check_faults(scenario)
-    for stage in STAGES:
-        scenario.policies.build(stage)
-    return scenario
+    return read(Scenario, _absolute(dict(data)), "")
 
 
 def _check_models(scenario: Scenario) -> None:
@@ -280,41 +290,6 @@ def _check_faults(scenario: Scenario) -> None:
         if fault.instance not in known:
             wrong = f"no instance is called {shown(fault.instance)}"
             raise HeadwayError(f"faults[{number}].instance: {wrong}.{suggest(fault.instance, known)}")
-
-
-def _given(section: Any) -> Any:
-    """A section that is left empty is as good as left out."""
-    return {} if section is None else section
-
-
-def _seeds(value: Any) -> Seeds:
-    if isinstance(value, dict):
-        return read(Seeds, value, "seed")
-    if isinstance(value, int) and not isinstance(value, bool):
-        if not -(2**63) <= value < 2**63:
-            raise HeadwayError(f"seed: must fit into 64 bits, got {shown(value)}.")
-        return Seeds(value, value, value)
-    raise HeadwayError(f"seed: expected an integer or {{workload: 1, simulation: 2, jitter: 3}}, got {shown(value)}.")
-
-
-def _signals(value: Any) -> Signals:
-    keys = read(_SignalKeys, _given(value), "signals")
-    given = {name: getattr(keys, name) for name in _SignalKeys.__struct_fields__}
-    found = Signals(
-        **{f"{name}_ps": duration_ps(text, f"signals.{name}") for name, text in given.items() if text is not None}
-    )
-    if found.poll_delay_ps and not found.poll_interval_ps:
-        raise HeadwayError("signals.poll_delay: delays what is polled; give 'poll_interval' as well, as in 50ms.")
-    return found
-
-
-def _duration(value: Any, where: str) -> int | None:
-    if value is None:
-        return None
-    found = duration_ps(value, where)
-    if found <= 0:
-        raise HeadwayError(f"{where}: must be longer than nothing, got {shown(value)}.")
-    return found
 
 
 def _explicit(stage: str, spec: Any, where: str) -> Json:

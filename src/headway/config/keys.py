@@ -1,0 +1,155 @@
+"""One declaration a setting: an annotated field of a section's struct.
+
+The field's name is the key, less the suffix of its unit: `latency_ps` holds the key `latency`. The type says what may
+be written. A `Unit` among the annotations says how a quantity becomes the number that the field holds; a text says what
+the key means. Reading, resolved copies, JSON Schema and the tables of the documentation follow from that.
+
+    class Adapters(Struct, frozen=True):
+        slots: Annotated[Positive, "adapters that an instance holds at a time"]
+        load_time_ps: Annotated[Duration, "how long one takes to load"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Struct
+
+from headway.config.units import duration_ps, duration_text, positive_duration_ps, size_bytes
+from headway.types import PS_PER_SECOND, Json
+
+
+class Unit(Struct, frozen=True):
+    """How a quantity is written, and the number that stands for it."""
+
+    name: str  # of what is written: a duration
+    parse: Callable[[Any, str], Any]  # from what is written, and its place for the error
+    write: Callable[[Any], Any]
+    suffix: str = ""  # of fields that hold it
+    show: Callable[[Any], str] | None = None  # as a table says it, where that is shorter
+
+
+class Doc(Struct, frozen=True):
+    """What a key means, and its default and type where they do not speak for themselves."""
+
+    meaning: str = ""
+    default: str | None = None
+    type: str | None = None
+
+
+class Key(Struct, frozen=True):
+    """A setting as it is declared."""
+
+    field: str
+    name: str
+    type: Any
+    unit: Unit | None
+    section: type[Struct] | None  # whose keys stand below it
+    optional: bool  # it may be left empty
+    required: bool
+    default: Any
+    doc: Doc
+
+
+@cache
+def keys_of(kind: type[Struct]) -> dict[str, Key]:
+    """The keys of a section by name, in the order of their declaration."""
+    return {key.name: key for key in map(_key, msgspec.structs.fields(kind))}
+
+
+def _key(field: msgspec.structs.FieldInfo) -> Key:
+    marks = _marks(field.type)
+    unit = next((mark for mark in marks if isinstance(mark, Unit)), None)
+    kinds = plain_types(field.type)
+    section = next((one for one in kinds if isinstance(one, type) and issubclass(one, Struct)), None)
+    return Key(
+        field.name,
+        field.encode_name.removesuffix(unit.suffix) if unit is not None else field.encode_name,
+        field.type,
+        unit,
+        section,
+        NoneType in kinds,
+        field.required,
+        field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory(),
+        _doc(marks),
+    )
+
+
+def _doc(marks: list[Any]) -> Doc:
+    """What the annotations say together; a later one before an earlier one."""
+    found = Doc()
+    for mark in marks:
+        if isinstance(mark, str):
+            found = Doc(mark, found.default, found.type)
+        elif isinstance(mark, Doc):
+            found = Doc(mark.meaning or found.meaning, mark.default or found.default, mark.type or found.type)
+    return found
+
+
+def _marks(kind: Any) -> list[Any]:
+    """What annotates a type or the types that it joins, from the inside out."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return [*_marks(get_args(kind)[0]), *kind.__metadata__]
+    return [mark for part in get_args(kind) for mark in _marks(part)] if origin in (Union, UnionType) else []
+
+
+def plain_types(kind: Any) -> list[Any]:
+    """The types that a type joins, without annotations."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return plain_types(get_args(kind)[0])
+    return [one for part in get_args(kind) for one in plain_types(part)] if origin in (Union, UnionType) else [kind]
+
+
+def write(section: Struct, without: Collection[str] = ()) -> Json:
+    """A section as it would be written, every key but those `without` with its value."""
+    keys = keys_of(type(section)).values()
+    return {key.name: write_value(key, getattr(section, key.field)) for key in keys if key.name not in without}
+
+
+def write_value(key: Key, value: Any) -> Any:
+    if key.unit is not None:
+        return None if value is None else key.unit.write(value)
+    if key.section is None or value is None:
+        return msgspec.to_builtins(value)
+    resolved = getattr(value, "resolved", None)  # of a section that has its own way
+    return write(value) if resolved is None else resolved()
+
+
+def _seconds(value: Any, where: str) -> float:
+    return positive_duration_ps(value, where) / PS_PER_SECOND
+
+
+def _seconds_text(seconds: float) -> str | None:
+    return duration_text(round(seconds * PS_PER_SECOND))
+
+
+def _bytes(least: int, value: Any, where: str) -> int:
+    return size_bytes(value, where, least)
+
+
+def bytes_of_at_least(least: int) -> Unit:
+    return Unit("size", partial(_bytes, least), bytes_text)
+
+
+def bytes_text(size: int) -> str:
+    for unit, step in (("GiB", 2**30), ("MiB", 2**20), ("GB", 10**9), ("MB", 10**6), ("KiB", 2**10)):
+        if size and size % step == 0:
+            return f"{size // step}{unit}"
+    return f"{size}B"
+
+
+PICOSECONDS: Final = Unit("duration", duration_ps, duration_text, "_ps")
+POSITIVE_PICOSECONDS: Final = Unit("duration above 0", positive_duration_ps, duration_text, "_ps")
+SECONDS: Final = Unit("duration above 0", _seconds, _seconds_text, "_s")
+
+Duration = Annotated[int, PICOSECONDS]
+PositiveDuration = Annotated[int, POSITIVE_PICOSECONDS]
+PositiveSeconds = Annotated[float, SECONDS]
+Bytes = Annotated[int, bytes_of_at_least(0)]
+Positive = Annotated[int, Meta(ge=1, le=10**9)]

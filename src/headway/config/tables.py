@@ -1,0 +1,119 @@
+"""The tables of keys in the documentation, and JSON Schemas, from the declarations of the keys.
+
+A page has a table between two comments, of which the first names the struct that declares a section:
+`<!-- keys: scenario.router_spec.RouterSpec -->` and `<!-- /keys -->`. `python -m headway.config.tables docs/*.md`
+writes them anew.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Struct
+
+from headway.config.keys import Key, keys_of, write_value
+from headway.config.wording import PLURALS, limit_text
+from headway.types import Json
+
+BLOCK: Final = re.compile(r"(<!-- keys: (\S+) -->\n).*?(<!-- /keys -->)", re.DOTALL)
+ENDLESS: Final = 10**9  # a bound that only keeps slips out
+HEAD: Final = "| Key | Type | Default | Meaning |\n|---|---|---|---|\n"
+NAMES: Final = {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "any value"}
+
+
+def fill_tables(page: str) -> str:
+    """A page with its tables of keys as they are declared."""
+    return BLOCK.sub(lambda block: f"{block[1]}{key_table(find_section(block[2]))}{block[3]}", page)
+
+
+def find_section(name: str) -> type[Struct]:
+    """A struct by its module within the package and its own name."""
+    module, _, struct = name.rpartition(".")
+    found: type[Struct] = getattr(import_module(f"headway.{module}"), struct)
+    return found
+
+
+def key_table(section: type[Struct]) -> str:
+    """The keys of a section as rows of Markdown: name, type, default and meaning."""
+    rows = [(f"`{key.name}`", type_text(key), default_text(key), key.doc.meaning) for key in keys_of(section).values()]
+    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def type_text(key: Key) -> str:
+    """What may be written, in words: a whole number, 1 to 1,024."""
+    if key.doc.type is not None:
+        return key.doc.type
+    return key.unit.name if key.unit is not None else _type_text(key.type)
+
+
+def _type_text(kind: Any) -> str:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return ", ".join((_type_text(inner[0]), *(_range_text(mark) for mark in inner[1:] if isinstance(mark, Meta))))
+    if origin is Literal:
+        return " or ".join(filter(None, (", ".join(inner[:-1]), inner[-1])))
+    if origin in (Union, UnionType):
+        return " or ".join(_type_text(part) for part in inner if part is not NoneType)
+    if origin in (list, tuple):
+        return f"list of {PLURALS.get(inner[0], 'values')}"
+    return NAMES.get(kind, "mapping")
+
+
+def _range_text(bounds: Meta) -> str:
+    low, high = bounds.ge, bounds.le
+    if low is not None and high is not None and high < ENDLESS:
+        return f"{limit_text(low)} to {limit_text(high)}"
+    above = f"above {limit_text(bounds.gt)}" if bounds.gt is not None else None
+    least = f"{limit_text(low)} or more" if low is not None else None
+    most = f"at most {limit_text(high)}" if high is not None and high < ENDLESS else None
+    return ", ".join(filter(None, (above, least, most)))
+
+
+def default_text(key: Key) -> str:
+    if key.doc.default is not None:
+        return key.doc.default
+    if key.required:
+        return "required"
+    if key.unit is not None and key.unit.show is not None:
+        return key.unit.show(key.default)
+    value = write_value(key, key.default)
+    if value is None or value in ([], {}):
+        return "none"
+    if isinstance(value, dict):
+        return "all defaults"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def json_schema(section: type[Struct]) -> Json:
+    """The JSON Schema of a section, as strict as its reading in what keys there are and of which type."""
+    keys = keys_of(section).values()
+    return {
+        "type": "object",
+        "properties": {key.name: _key_schema(key) for key in keys},
+        "required": [key.name for key in keys if key.required],
+        "additionalProperties": False,
+    }
+
+
+def _key_schema(key: Key) -> Json:
+    found: Json = {"description": key.doc.meaning}
+    if not key.required and key.doc.default is None:
+        found["default"] = write_value(key, key.default)
+    if key.unit is not None or key.doc.type is not None:
+        return found | {"title": type_text(key)}
+    if key.section is not None:
+        inner = json_schema(key.section)
+        return found | ({"anyOf": [inner, {"type": "null"}]} if key.optional else inner)
+    return found | msgspec.json.schema(key.type)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        text = Path(name).read_text(encoding="utf-8")
+        Path(name).write_text(fill_tables(text), encoding="utf-8")
