@@ -471,7 +471,7 @@ def test_what_a_policy_prints_is_kept_out_of_the_result(
 def test_a_mistake_of_ours_is_status_3(
     scenario: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("headway.sim.clock.Simulation.arrive", None)
+    monkeypatch.setattr("headway.sim.dispatcher.Dispatcher.arrive", None)
     assert cli.status(["run", scenario]) == 3
     assert "please report it: TypeError" in capsys.readouterr().err
 

@@ -280,7 +280,7 @@ def test_a_client_that_goes_frees_its_place() -> None:
 
 
 def test_rows_are_used_again(engine: Emulated) -> None:
-    recorder = engine.host.room.fleet.recorder
+    recorder = engine.host.room.cluster.recorder
     client(engine).completions.create(model=MODEL, prompt="x", max_tokens=1)
     before = recorder.rows
     for number in range(5):

@@ -47,7 +47,7 @@ def test_nothing_is_left_after_a_storm() -> None:
         room = one.host.room
         one.until(lambda: not room.sinks and not any(instance.running for instance in room.instances))
         assert sum(instance.stats.preemptions for instance in room.instances) > 0
-        assert sorted(room.rows.free) == list(range(room.fleet.recorder.rows))
+        assert sorted(room.rows.free) == list(range(room.cluster.recorder.rows))
         for replica in one.host.replicas:
             instance, told = replica.instance, replica.publisher.told
             one.do(instance.check)

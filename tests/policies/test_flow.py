@@ -22,8 +22,8 @@ from headway.policies import registry
 from headway.policies.context import Context
 from headway.policies.flow import Bands
 from headway.results.recorder import COLUMNS, COMPLETED, IN_FLIGHT, REJECTED, TIMED_OUT, Recorder
-from headway.sim.clock import Simulation
 from headway.sim.setup import ClusterSetup, EngineSetup
+from headway.sim.simulation import Simulation
 from headway.types import ADMIT, NEVER, Delay, Path, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
@@ -394,8 +394,8 @@ def run(
     fcfs = registry.build("scheduler", "fcfs", "")
     simulation = Simulation(setup, Patient(*patience), priority, Sometimes(refuse), fcfs, Random, None, made)  # type: ignore[arg-type]
     recorder = simulation.run(OpenLoop(requests))
-    assert horizon is not None or not simulation.held
-    assert made.waiting.keys() == simulation.held.keys() - simulation.control.put_off.keys()
+    assert horizon is not None or not simulation.dispatcher.held
+    assert made.waiting.keys() == simulation.dispatcher.held.keys() - simulation.control.put_off.keys()
     return recorder
 
 

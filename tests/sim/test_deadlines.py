@@ -13,7 +13,7 @@ from headway.hashing import GROUP, OUTPUT, PROMPT, key
 from headway.latency.fixed import Fixed
 from headway.results.recorder import COLUMNS, Recorder
 from headway.scenario.scenario import Scenario
-from headway.sim.clock import Simulation
+from headway.sim.simulation import Simulation
 from headway.types import ADMIT, Delay, Path, Reject, Request
 from headway.workload.traffic import OpenLoop, Planned
 from searching import search, sized

@@ -13,7 +13,7 @@ import headway
 from conftest import ROOT
 from headway.experiment.run import prepare
 from headway.scenario.scenario import Scenario
-from headway.sim.clock import Simulation
+from headway.sim.simulation import Simulation
 from headway.types import PS_PER_SECOND
 
 MS = PS_PER_SECOND // 1000
@@ -159,7 +159,7 @@ def test_scenario_p_d_handoff_in_disaggregated_mode(tmp_path: Path) -> None:
     # Given deployment uses disaggregated P/D architecture
     prepared = prepare(Scenario.load(scenario(trace(tmp_path, (0, 160, 5)))))
     simulation = prepared.simulation()
-    p0, d0 = simulation.instances
+    p0, d0 = simulation.cluster.instances
     held: list[tuple[int, int, int]] = []
     watch(simulation, held)
     recorder = simulation.run(prepared.traffic())
@@ -180,15 +180,15 @@ def test_scenario_p_d_handoff_in_disaggregated_mode(tmp_path: Path) -> None:
 
 def watch(simulation: Simulation, held: list[tuple[int, int, int]]) -> None:
     """What both instances hold, just before a transfer arrives and then."""
-    p0, d0 = simulation.instances
-    settle = simulation.handovers.loaded
+    p0, d0 = simulation.cluster.instances
+    settle = simulation.dispatcher.handovers.loaded
 
     def loaded(now: int, load: Any) -> None:
         held.append((now - 1, p0.cache.held, d0.cache.held))
         settle(now, load)
         held.append((now, p0.cache.held, d0.cache.held))
 
-    simulation.handovers.loaded = loaded  # type: ignore[method-assign]
+    simulation.dispatcher.handovers.loaded = loaded  # type: ignore[method-assign]
 
 
 def recorder_path(prepared: Any) -> Any:

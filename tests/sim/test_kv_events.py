@@ -15,10 +15,10 @@ from headway.latency.fixed import Fixed
 from headway.policies import registry
 from headway.policies.registry import Entry
 from headway.results.recorder import COLUMNS
-from headway.sim import fleet as fleet_module
-from headway.sim.clock import Simulation
+from headway.sim import simulated_cluster as cluster_module
 from headway.sim.instance import Instance
 from headway.sim.setup import ClusterSetup, EngineSetup
+from headway.sim.simulation import Simulation
 from headway.types import Path, Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
@@ -160,7 +160,7 @@ def test_the_index_forgets_what_was_evicted_when_the_word_comes(examples: int) -
 def check_forgotten(case: Case, leaps: bool) -> None:
     EVICTED.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fleet_module, "Instance", Watched)
+        patch.setattr(cluster_module, "Instance", Watched)
         _, truth = run(case, False, None)
     believer, simulation = run(case, leaps, case.delay)
     held: list[set[Block]] = [set() for _ in range(case.instances)]

@@ -20,8 +20,8 @@ from headway.latency.fixed import Fixed
 from headway.policies import registry
 from headway.policies.queues import Ticket
 from headway.results.recorder import COLUMNS, COMPLETED, InstanceStats, Recorder
-from headway.sim.clock import Simulation
 from headway.sim.setup import ClusterSetup, EngineSetup
+from headway.sim.simulation import Simulation
 from headway.types import ADMIT, Delay, Path, Priority, Request
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView

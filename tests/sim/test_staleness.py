@@ -18,12 +18,12 @@ from headway.latency.fixed import Fixed
 from headway.policies import registry
 from headway.policies.registry import REPORTED, Entry
 from headway.results.recorder import COLUMNS
-from headway.sim import fleet as fleet_module
 from headway.sim import signals as signals_module
-from headway.sim.clock import Simulation
+from headway.sim import simulated_cluster as cluster_module
 from headway.sim.instance import Instance
 from headway.sim.polling import Polling
 from headway.sim.setup import ClusterSetup, EngineSetup
+from headway.sim.simulation import Simulation
 from headway.types import ADMIT, Delay, Path, Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
@@ -231,7 +231,7 @@ def test_a_view_shows_what_a_poller_would_have_written_down(examples: int) -> No
 def check_polled(case: Case, leaps: bool) -> None:
     STATES.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fleet_module, "Instance", Watched)
+        patch.setattr(cluster_module, "Instance", Watched)
         fresh, truth = run(case, False, None)
     polled, simulation = run(case, leaps, case.polling)
     assert [entry[:3] for entry in polled.log] == [entry[:3] for entry in fresh.log]

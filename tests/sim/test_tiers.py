@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from conftest import TRACES
 from drawing import draws
 from drawn_engine import Watching, engine
-from headway.sim.clock import Simulation
 from headway.sim.setup import TierSetup
+from headway.sim.simulation import Simulation
 from headway.types import PS_PER_SECOND, Path
 from headway.workload import reuse
 from headway.workload.traces import read_trace
@@ -58,13 +58,13 @@ def run(
 
 def above(simulation: Simulation) -> Content:
     """What the GPU's cache has."""
-    cache = simulation.instances[0].cache
+    cache = simulation.cluster.instances[0].cache
     return {(key, block) for key in cache.pieces for one in cache._chain(key) for block in range(one.start, one.end)}
 
 
 def below(simulation: Simulation, place: int = 0) -> list[tuple[int, int]]:
     """What a store has, the oldest first."""
-    tiers = simulation.instances[0].tiers
+    tiers = simulation.cluster.instances[0].tiers
     assert tiers is not None
     found = tiers.tiers[place].store.spans.items()
     spans = sorted((one[2], -one[0], key, one[0], one[1]) for key, spans in found for one in spans)
@@ -164,7 +164,7 @@ def test_what_is_loaded_soon_after_it_came_down_is_thrashed_and_a_load_of_a_copy
     tenths = [(0, A), (0, C), (10, B), (50, A), (55, A), (64, B)]
     requests = [(at * PS_PER_SECOND // 10, of(key, 13)) for at, key in tenths]
     for count, found in ((5, (6, 0)), (6, (9, 3))):
-        tiers = run(requests[:count], 4, "lazy", shared, instances=2).instances[0].tiers
+        tiers = run(requests[:count], 4, "lazy", shared, instances=2).cluster.instances[0].tiers
         assert tiers is not None
         assert (tiers.tiers[0].loaded, tiers.tiers[0].thrashed) == found
 
@@ -184,7 +184,7 @@ def test_kv_offload_under_memory_pressure(offload: str, level: float, kept: int)
     # Given instance GPU KV utilization is 95%, cached content included
     before = [(0, of(A, 40)), (10_000, of(B, 36))]
     simulation = run(before, 20, offload, CPU, level=level)
-    cache = simulation.instances[0].cache
+    cache = simulation.cluster.instances[0].cache
     assert (cache.held + cache.idle) / cache.total == 0.95
     # And CPU tier has available capacity
     assert below(simulation) == []
@@ -196,7 +196,7 @@ def test_kv_offload_under_memory_pressure(offload: str, level: float, kept: int)
 
 
 def look_through(simulation: Simulation) -> None:
-    for instance in simulation.instances:
+    for instance in simulation.cluster.instances:
         instance.check()
         assert instance.tiers is not None
         for tier in instance.tiers.tiers:

@@ -179,11 +179,11 @@ class Replica:
         return tokens
 
     def cached_tokens(self, job: Job) -> int:
-        return self.room.fleet.recorder.cached_tokens[job.row]
+        return self.room.cluster.recorder.cached_tokens[job.row]
 
     def finished(self, flight: Flight, now: int) -> None:
         room, script = self.room, flight.asked.script
-        started = room.fleet.recorder.started_ps[flight.job.row]
+        started = room.cluster.recorder.started_ps[flight.job.row]
         queued = 0 if started < 0 else started - flight.enqueued_ps
         each = None if script.tokens < 2 else room.seconds(now - flight.first_ps) / (script.tokens - 1)
         whole = room.seconds(now - flight.enqueued_ps)
@@ -207,7 +207,7 @@ class Replica:
         params = flight.asked.body.kv_transfer_params or {}
         if not params.get("do_remote_decode"):
             return {}
-        blocks = -(-flight.asked.content.prompt_tokens // self.room.fleet.block_tokens)
+        blocks = -(-flight.asked.content.prompt_tokens // self.room.cluster.block_tokens)
         return {
             "kv_transfer_params": {
                 "do_remote_prefill": True,

@@ -15,14 +15,14 @@ from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
 from headway.emulator.rows import Rows
-from headway.sim.fleet import INDEX_BITS, Fleet
+from headway.sim.clock import INDEX_BITS, MASK, Clock
 from headway.sim.handover import Handover, Incoming
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.setup import ClusterSetup, TransferSetup
+from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import NEVER, NO_PRIORITY, PS_PER_SECOND, Request
 
-MASK: Final = (1 << INDEX_BITS) - 1
 FAST: Final = 1 << 60  # bytes a second, of a link that is as good as none
 UNSEEN: Final = TransferSetup(FAST, 0, 0, 1, first_token=False)  # KV blocks that come from nobody here
 
@@ -52,10 +52,11 @@ class Room:
         """`tick_s`: the loop's clock ticks at its multiples, and `on_tick` hears of each."""
         assert setup.leap is False, "every step is planned alone"
         self.loop, self.speed, self.tick_s = loop, speed, tick_s
-        self.fleet = Fleet(setup, scheduler)
-        self.instances: list[Instance] = self.fleet.instances
-        self.fleet.watch()
-        self.rows = Rows(self.fleet.recorder, self.instances)
+        self.cluster = SimulatedCluster(setup, scheduler)
+        self.instances: list[Instance] = self.cluster.instances
+        self.clock = Clock(self.instances)
+        self.cluster.start_tracing(0)
+        self.rows = Rows(self.cluster.recorder, self.instances)
         self.sinks: dict[Job, Sink] = {}
         self.on_step: list[Callable[[int, int], None]] = []  # told which instance has ended a step, and when
         self.on_settled: list[Callable[[int], None]] = []  # told when all that happens at an instant has
@@ -88,7 +89,7 @@ class Room:
         if handed is not None:
             self._hand(job, index, handed, now)
         before = instance.end
-        self.fleet.moved(index, before, instance.enqueue(job, now, priority, NO_PRIORITY.hints))
+        self.clock.note_change(index, before, instance.enqueue(job, now, priority, NO_PRIORITY.hints))
         self._settle(now)
         self._arm()
         return now
@@ -98,20 +99,20 @@ class Room:
         instance = self.instances[index]
         instance.loads = True  # from now on it looks whether blocks have to come first
         transfer = None if source < 0 else self.instances[source].transfer
-        link = None if source < 0 else self.fleet.outgoing.get(source)
+        link = None if source < 0 else self.cluster.outgoing.get(source)
         if transfer is None or link is None:
             transfer, link = UNSEEN, self._wire(index)
         unlike = TransferSetup(
             transfer.bandwidth, transfer.latency_ps, transfer.token_bytes, transfer.grain_tokens, first_token=False
         )
-        done = Job(job.request, 1, job.output_key, self.fleet.block_tokens, False)
+        done = Job(job.request, 1, job.output_key, self.cluster.block_tokens, False)
         job.awaits = Handover(done, job, max(source, 0), index, link, unlike, Incoming(None))
         job.awaits.done = True
         job.started, job.prefilled = True, job.request.prompt_tokens  # it was elsewhere
 
     def _wire(self, index: int) -> int:
         if index not in self.wires:
-            self.wires[index] = self.fleet.links.add(FAST, 0)
+            self.wires[index] = self.cluster.links.add(FAST, 0)
         return self.wires[index]
 
     def cancel(self, index: int, job: Job) -> None:
@@ -121,7 +122,7 @@ class Room:
             return
         instance = self.instances[index]
         before = instance.end
-        self.fleet.moved(index, before, instance.expire(job, now))
+        self.clock.note_change(index, before, instance.expire(job, now))
         self._settle(now)
         self._arm()
 
@@ -141,16 +142,16 @@ class Room:
         if instance.end >= 0:
             nominal = instance.start + int((instance.end - instance.start) / factor) if factor > 1 else instance.end
             instance.end = max(nominal, now)
-            heappush(self.fleet.ends, instance.end << INDEX_BITS | index)
+            heappush(self.clock.ends, instance.end << INDEX_BITS | index)
         self._arm()
 
     def crash(self, index: int) -> list[Sink]:
         """All requests of an instance are lost, and what it had cached."""
         now = self.catch_up()
         instance = self.instances[index]
-        lost = [*instance.vacate(now), *self.fleet.done]
-        self.fleet.done.clear()
-        self.fleet.first_tokens.clear()
+        lost = [*instance.vacate(now), *self.cluster.done]
+        self.cluster.done.clear()
+        self.cluster.first_tokens.clear()
         instance.cool(now)
         self._arm()
         found: list[Sink] = []
@@ -202,31 +203,29 @@ class Room:
 
     def _next_ps(self) -> int:
         """When something happens next, as far as is known."""
-        fleet = self.fleet
-        end, links = fleet.ends[0] >> INDEX_BITS, fleet.links
+        end, links = self.clock.ends[0] >> INDEX_BITS, self.cluster.links
         if links.next_ps <= end:
             links.make_sure(end)
         return min(end, links.next_ps)
 
     def _instant(self, at: int) -> None:
-        fleet = self.fleet
-        ends, instances, links = fleet.ends, self.instances, fleet.links
+        ends, instances, links = self.clock.ends, self.instances, self.cluster.links
         while ends[0] >> INDEX_BITS == at:
             index = heappop(ends) & MASK
             instance = instances[index]
             if instance.end == at and index not in self.stuck:
                 instance.finish_run(at)
-                fleet.begins.append(index)
+                self.clock.begins.append(index)
                 self._hand_out(instance, at)
                 for hear in self.on_step:
                     hear(index, at)
-        fleet.first_tokens.clear()
+        self.cluster.first_tokens.clear()
         if links.next_ps == at:
             for load in links.arrived(at):
                 owner = instances[load.instance]
                 if load.job in owner.loading:
                     before = owner.end
-                    fleet.moved(load.instance, before, owner.loaded(load.job, at))
+                    self.clock.note_change(load.instance, before, owner.loaded(load.job, at))
         self._settle(at)
 
     def _hand_out(self, instance: Instance, at: int) -> None:
@@ -238,10 +237,10 @@ class Room:
 
     def _settle(self, at: int) -> None:
         """What ended at this instant leaves, and the next steps begin."""
-        done = self.fleet.done
+        done = self.cluster.done
         ended = [*done]
         done.clear()
-        self._begin(at)
+        self.clock.begin_steps(at)
         for job in ended:
             sink = self.sinks.pop(job, None)
             if sink is not None and not job.expired:
@@ -249,16 +248,6 @@ class Room:
             self.rows.give_back(job)
         for hear in self.on_settled:
             hear(at)
-
-    def _begin(self, now: int) -> None:
-        fleet = self.fleet
-        if len(fleet.begins) > 1:
-            fleet.begins.sort()
-        for index in fleet.begins:
-            instance = self.instances[index]
-            if instance.end < 0 and instance.begin(now):
-                heappush(fleet.ends, instance.end << INDEX_BITS | index)
-        fleet.begins.clear()
 
     def _arm(self) -> None:
         """A timer at the next instant at which something happens."""
@@ -285,7 +274,7 @@ class Room:
             self._timer.cancel()
 
     def job(self, request: Request, output_tokens: int, output_key: int) -> Job:
-        return Job(request, output_tokens, output_key, self.fleet.block_tokens, False)
+        return Job(request, output_tokens, output_key, self.cluster.block_tokens, False)
 
     def number(self) -> int:
         """Of the next request."""

@@ -14,47 +14,51 @@ from headway.sim.setup import FaultSetup, LifeSetup, PoolSetup
 from headway.types import NEVER, REPLICAS, SERVING, STARTING, Request
 
 if TYPE_CHECKING:
-    from headway.sim.cluster import Cluster
+    from headway.sim.dispatcher import Dispatcher
 
 REACHED = (*SERVING, "draining")  # states in which it has requests
 
 
 class Capacity:
-    def __init__(self, cluster: Cluster, setup: LifeSetup, autoscaler: Autoscaler | None) -> None:
-        self.cluster = cluster
+    def __init__(
+        self, dispatcher: Dispatcher, setup: LifeSetup, autoscaler: Autoscaler | None, queues: bool = False
+    ) -> None:
+        """`queues`: requests may wait in a queue of the router's."""
+        self.dispatcher = dispatcher
         self.setup = setup
-        self.lifecycle = Lifecycle(setup, cluster.recorder)
-        self.losses = Losses(cluster, setup.retries)
+        self.lifecycle = Lifecycle(setup, dispatcher.recorder)
+        self.losses = Losses(dispatcher, setup.retries)
+        dispatcher.capacity, dispatcher.losses = self, self.losses
         self.autoscaler = autoscaler  # None where all pools keep their size
         self.next_ps = NEVER
         self.waiting = False  # whether the autoscaler knows of requests that wait at the router
         # Whether there may be something to do at any instant: a trigger, or requests that wait at the router.
-        self.watchful = autoscaler is not None and (autoscaler.triggers is not None or cluster.queues)
+        self.watchful = autoscaler is not None and (autoscaler.triggers is not None or queues)
 
     def start(self, now: int) -> None:
         """The run begins."""
-        cluster = self.cluster
+        dispatcher = self.dispatcher
         self.lifecycle.start(now)
         if self.autoscaler is not None:
             self.autoscaler.start(now)
         while (fault := self.lifecycle.struck_before(now)) is not None:
             self.strike(now, fault)
         self.set_next()
-        cluster.set_timer()
+        dispatcher.set_timer()
 
     def wanted(self, now: int) -> bool:
         """Whether anything may be due at this instant."""
         if self.next_ps == now or self.watchful or any(map(self.losses.idle, self.lifecycle.draining)):
             return True
-        return self.autoscaler is not None and (self.waiting or bool(self.cluster.held))
+        return self.autoscaler is not None and (self.waiting or bool(self.dispatcher.held))
 
     def deserted(self) -> bool:
         """Nobody is there to be served."""
-        return not self.cluster.held and all(map(self.losses.idle, range(len(self.losses.bound))))
+        return not self.dispatcher.held and all(map(self.losses.idle, range(len(self.losses.bound))))
 
     def close(self, now: int) -> None:
         for place in self.lifecycle.places:
-            stats = self.cluster.instances[place.index].stats
+            stats = self.dispatcher.instances[place.index].stats
             stats.held_ps = self.lifecycle.held(place, now)
             stats.scaled_with = place.pool.id
 
@@ -77,34 +81,34 @@ class Capacity:
                 self.stop(now, self.lifecycle.places[index])
         self.count_waiting(now)
         self.set_next()
-        self.cluster.set_timer()
+        self.dispatcher.set_timer()
 
     def rescue(self, now: int) -> None:
         """Requests that waited for an instance have one."""
-        cluster = self.cluster
-        while (found := cluster.control.rescue()) is not None:
-            planned = cluster.held.pop(found.request.id)
+        dispatcher = self.dispatcher
+        while (found := dispatcher.control.rescue()) is not None:
+            planned = dispatcher.held.pop(found.request.id)
             job = self.losses.moving.pop(found.request.id, None)
             if job is None:
-                cluster.arrive(now, planned, again=True)
+                dispatcher.arrive(now, planned, again=True)
             else:
                 assert found.priority is not None
                 self.losses.again(now, job, found.priority)
 
     def turn_away(self, now: int) -> None:
         """Requests that have waited for an instance as long as one may."""
-        cluster = self.cluster
-        while (request := cluster.control.forsaken(now)) is not None:
-            del cluster.held[request.id]
+        dispatcher = self.dispatcher
+        while (request := dispatcher.control.forsaken(now)) is not None:
+            del dispatcher.held[request.id]
             self.losses.dropped(request.id)
             waited = duration_text(self.setup.patience_ps)
             self.in_vain(now, request)
-            cluster.turn_away(now, request, REJECTED, f"503: no instance came up within {waited}")
+            dispatcher.turn_away(now, request, REJECTED, f"503: no instance came up within {waited}")
 
     def in_vain(self, now: int, request: Request) -> None:
         """A request has waited at the router as long as one may, or as its client would."""
         if self.autoscaler is not None:
-            could = self.cluster.control.pools_of(request)
+            could = self.dispatcher.control.pools_of(request)
             pools = [number for number, pool in enumerate(self.setup.pools) if pool.view_pool in could]
             self.autoscaler.in_vain(now, request, pools)
 
@@ -116,16 +120,16 @@ class Capacity:
             return
         self.waiting = False
         for pool, watch in zip(self.setup.pools, self.autoscaler.pools, strict=True):
-            watch.set_pending(now, self.cluster.control.pending(pool.view_pool))
+            watch.set_pending(now, self.dispatcher.control.pending(pool.view_pool))
             self.waiting = self.waiting or watch.pending > 0
 
     def look(self, now: int, autoscaler: Autoscaler) -> None:
-        cluster, lifecycle = self.cluster, self.lifecycle
+        dispatcher, lifecycle = self.dispatcher, self.lifecycle
         self.count_waiting(now)
         cause = "interval" if autoscaler.next_ps == now else autoscaler.trigger(now)
         if cause is None:
             return
-        cluster.signals.refresh(now)
+        dispatcher.signals.refresh(now)
         for decision in autoscaler.decide(now, cause):
             pool = self.setup.pools[decision.pool]
             before = lifecycle.count(pool)
@@ -133,7 +137,7 @@ class Capacity:
             if after != before:
                 autoscaler.scaled(now, decision.pool)
                 record = ScaleRecord(now, pool.id, before, after, decision.reason, cause)
-                cluster.recorder.scaled.append(record)
+                dispatcher.recorder.scaled.append(record)
 
     def resize(self, now: int, pool: PoolSetup, wanted: int) -> int:
         """Bring instances, or drain some, until a pool has so many; how many it then has. Those that drain still have
@@ -157,11 +161,11 @@ class Capacity:
     # --- an instance -------------------------------------------------------------------------------------------
 
     def change(self, now: int, place: Place, state: str) -> None:
-        cluster = self.cluster
-        if cluster.signals.vary:  # the policies will hear of it, and may look
-            cluster.signals.refresh(now)
+        dispatcher = self.dispatcher
+        if dispatcher.signals.vary:  # the policies will hear of it, and may look
+            dispatcher.signals.refresh(now)
         self.lifecycle.change(now, place, state)
-        cluster.control.instance_changed(now, place.index, state)
+        dispatcher.control.instance_changed(now, place.index, state)
 
     def provision(self, now: int, place: Place) -> None:
         self.change(now, place, "provisioning")
@@ -176,7 +180,7 @@ class Capacity:
         elif state == "warming":
             place.warm_at = now if warmup is None else now + warmup.duration_ps
             if warmup is not None:
-                self.cluster.instances[place.index].warm(now, warmup.pieces)
+                self.dispatcher.instances[place.index].warm(now, warmup.pieces)
             self.serve(now, place)
         elif state == "ready":
             self.serve(now, place)
@@ -217,12 +221,12 @@ class Capacity:
 
     def cool(self, now: int, place: Place) -> None:
         """What it had cached is gone, and nobody hears any more of what it evicted before."""
-        self.cluster.instances[place.index].cool(now)
-        if self.cluster.signals.kv_events is not None:
-            self.cluster.signals.kv_events.forget(place.index)
+        self.dispatcher.instances[place.index].cool(now)
+        if self.dispatcher.signals.kv_events is not None:
+            self.dispatcher.signals.kv_events.forget(place.index)
 
     def name(self, place: Place) -> str:
-        return self.cluster.instances[place.index].view.id
+        return self.dispatcher.instances[place.index].view.id
 
     # --- faults ------------------------------------------------------------------------------------------------
 
@@ -231,12 +235,12 @@ class Capacity:
         place = self.lifecycle.places[fault.instance]
         if place.state == "stopped" or (fault.kind == "unreachable" and place.state not in REACHED):
             return
-        self.cluster.recorder.struck.append(FaultRecord(now, fault.instance, fault.kind))
+        self.dispatcher.recorder.struck.append(FaultRecord(now, fault.instance, fault.kind))
         if fault.kind == "slow":
             until = NEVER if fault.duration_ps is None else now + fault.duration_ps
-            instance = self.cluster.instances[fault.instance]
+            instance = self.dispatcher.instances[fault.instance]
             before = instance.end
-            self.cluster.moved(fault.instance, before, instance.slow(now, fault.factor, until))
+            self.dispatcher.clock.note_change(fault.instance, before, instance.slow(now, fault.factor, until))
         elif fault.kind == "crash":
             self.crash(now, place, fault.duration_ps)
         else:

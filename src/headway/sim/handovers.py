@@ -2,74 +2,76 @@
 
 from __future__ import annotations
 
-from headway.sim.fleet import Fleet
+from headway.sim.clock import Clock
 from headway.sim.handover import Handover, Incoming
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.load import Load
+from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import Hints
 
 
 class Handovers:
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet = fleet
+    def __init__(self, cluster: SimulatedCluster, clock: Clock) -> None:
+        self.cluster = cluster
+        self.clock = clock
         self.incoming: dict[int, Incoming] = {}  # by instance, what it is to get from others
         self.bound: list[dict[int, Job]] | None = None  # requests at each instance, where those come and go
 
     def split(self, job: Job, prefill: int, decode: int) -> tuple[Job, Instance]:
         """A request whose prompt one instance computes for another: what it is at the first of them."""
-        fleet = self.fleet
-        instance = fleet.instances[prefill]
+        cluster = self.cluster
+        instance = cluster.instances[prefill]
         transfer = instance.transfer
         assert transfer is not None
-        source = Job(job.request, 1, job.output_key, fleet.block_tokens, job.counted)
+        source = Job(job.request, 1, job.output_key, cluster.block_tokens, job.counted)
         source.started, source.prefilled = job.started, job.prefilled
         if job.output_tokens > 1 or not transfer.first_token:
             if decode not in self.incoming:
                 self.incoming[decode] = Incoming(transfer.incoming)
-            link, incoming = fleet.outgoing[prefill], self.incoming[decode]
+            link, incoming = cluster.outgoing[prefill], self.incoming[decode]
             source.handover = job.awaits = Handover(source, job, prefill, decode, link, transfer, incoming)
             source.pipelined = transfer.pipelined
             job.started = True
             job.prefilled = job.request.prompt_tokens
-        fleet.instances[decode].stats.requests += 1
+        cluster.instances[decode].stats.requests += 1
         return source, instance
 
     def computed(self, now: int, handover: Handover) -> None:
         """A prompt has been computed."""
         target = handover.target
-        self.fleet.recorder.handed_ps[target.row] = now
+        self.cluster.recorder.handed_ps[target.row] = now
         target.generated = int(handover.transfer.first_token)
         target.last_token_ps = now
 
     def pass_on(self, now: int, handover: Handover, priority: float, hints: Hints) -> None:
         """A prompt has been computed, or its first chunk: the instance that generates hears of it."""
-        instance = self.fleet.instances[handover.decode]
+        instance = self.cluster.instances[handover.decode]
         handover.begun = True
         handover.incoming.count += 1
         before = instance.end
-        self.fleet.moved(handover.decode, before, instance.enqueue(handover.target, now, priority, hints))
+        self.clock.note_change(handover.decode, before, instance.enqueue(handover.target, now, priority, hints))
 
     def loaded(self, now: int, load: Load) -> None:
         """The blocks that a request waited for have come, unless it has given up."""
-        fleet, handover = self.fleet, load.job.awaits
-        instance = fleet.instances[load.instance]
+        cluster, handover = self.cluster, load.job.awaits
+        instance = cluster.instances[load.instance]
         if load.job not in instance.loading:
             return
         before = instance.end
-        fleet.moved(load.instance, before, instance.loaded(load.job, now))
+        self.clock.note_change(load.instance, before, instance.loaded(load.job, now))
         if handover is not None:
-            fleet.recorder.transfer_ps[load.job.row] = handover.begun_ps
-            fleet.recorder.transferred_ps[load.job.row] = now
+            cluster.recorder.transfer_ps[load.job.row] = handover.begun_ps
+            cluster.recorder.transferred_ps[load.job.row] = now
             self.let_go(now, handover)
             self.received(now, handover.incoming)
             handover.end()
 
     def let_go(self, now: int, handover: Handover) -> None:
         """The instance that has computed a prompt for another need not keep it."""
-        instance = self.fleet.instances[handover.prefill]
+        instance = self.cluster.instances[handover.prefill]
         before = instance.end
-        self.fleet.moved(handover.prefill, before, instance.let_go(handover.source, now))
+        self.clock.note_change(handover.prefill, before, instance.let_go(handover.source, now))
         if self.bound is not None:
             self.bound[handover.prefill].pop(handover.source.row, None)
 
@@ -80,10 +82,10 @@ class Handovers:
             blocked = sorted(incoming.blocked)
             incoming.blocked.clear()
             for index in blocked:
-                instance = self.fleet.instances[index]
+                instance = self.cluster.instances[index]
                 instance.refused = None
                 before = instance.end
-                self.fleet.moved(index, before, instance.nudge(now))
+                self.clock.note_change(index, before, instance.nudge(now))
 
     def given_up(self, now: int, job: Job) -> None:
         """The client of a request has gone; `job` is what it was at the instance where it was last."""
@@ -92,8 +94,8 @@ class Handovers:
             self.received(now, job.awaits.incoming)
         elif job.handover is not None and job.handover.begun:  # it was going on in chunks
             handover = job.handover
-            instance = self.fleet.instances[handover.decode]
+            instance = self.cluster.instances[handover.decode]
             before = instance.end
             instance.withdraw(handover.target, now)
-            self.fleet.moved(handover.decode, before, instance.nudge(now))
+            self.clock.note_change(handover.decode, before, instance.nudge(now))
             self.received(now, handover.incoming)

@@ -18,7 +18,7 @@ from headway.types import REDIRECTED, RETRIED, Priority, Reject
 from headway.workload.traffic import Planned
 
 if TYPE_CHECKING:
-    from headway.sim.cluster import Cluster
+    from headway.sim.dispatcher import Dispatcher
 
 MOST_REDIRECTS: Final = 1000  # of one request; who is moved more often would never be done
 APART = ("prefill_instance", "handed_ps", "transfer_ps", "transferred_ps")
@@ -32,12 +32,12 @@ AFRESH = (
 
 
 class Losses:
-    def __init__(self, cluster: Cluster, retries: int) -> None:
-        self.cluster = cluster
+    def __init__(self, dispatcher: Dispatcher, retries: int) -> None:
+        self.dispatcher = dispatcher
         self.retries = retries
         # Requests by instance, as they are there; one whose prompt is computed apart may be at two of them.
-        self.bound: list[dict[int, Job]] = [{} for _ in cluster.instances]
-        cluster.handovers.bound = self.bound
+        self.bound: list[dict[int, Job]] = [{} for _ in dispatcher.instances]
+        dispatcher.handovers.bound = self.bound
         self.moving: dict[int, Job] = {}  # requests that have left an instance and wait for another
 
     # --- who is where ------------------------------------------------------------------------------------------
@@ -45,12 +45,12 @@ class Losses:
     def sent(self, now: int, job: Job, flight: Flight) -> None:
         """A request goes to an instance. What goes on there has its prompt computed there, too."""
         if flight.prefill is not None and job.generated:
-            self.cluster.control.handed(now, job.row)
+            self.dispatcher.control.handed(now, job.row)
         self.bound[flight.view.index][job.row] = job
 
     def split(self, source: Job) -> None:
         """Its prompt is computed on another instance; if that delivers its only token, it never comes to the first."""
-        row, recorder = source.row, self.cluster.recorder
+        row, recorder = source.row, self.dispatcher.recorder
         if source.handover is None:
             self.bound[recorder.instance[row]].pop(row)
         self.bound[recorder.prefill_instance[row]][row] = source
@@ -59,31 +59,31 @@ class Losses:
         """A request has ended. False if that is only what was left of it on one instance, and it goes on elsewhere."""
         if job.withdrawn:
             return False
-        row, recorder = job.row, self.cluster.recorder
+        row, recorder = job.row, self.dispatcher.recorder
         self.bound[recorder.instance[row]].pop(row, None)
         self.bound[recorder.prefill_instance[row]].pop(row, None)
         if recorder.outcome[row] == REJECTED:  # by the last instance that it came to, which has generated nothing of it
             recorder.output_tokens[row] = job.generated
-            self.cluster.instances[recorder.instance[row]].stats.output_tokens += job.generated
+            self.dispatcher.instances[recorder.instance[row]].stats.output_tokens += job.generated
             take_back(job)
         return True
 
     def idle(self, index: int) -> bool:
         """Nobody is at an instance, nor is it in the step that rids it of what has gone on elsewhere."""
-        return not self.bound[index] and not self.cluster.instances[index].running
+        return not self.bound[index] and not self.dispatcher.instances[index].running
 
     def stop(self) -> None:
         """The horizon: requests in flight leave no gaps behind, nor do those that wait for another instance."""
         for row, job in self.moving.items():
             take_back(job)
-            self.cluster.recorder.output_tokens[row] = job.generated
+            self.dispatcher.recorder.output_tokens[row] = job.generated
 
     # --- an instance goes --------------------------------------------------------------------------------------
 
     def empty(self, now: int, index: int, redirect: bool, why: str) -> None:
         """Everything leaves an instance, by request."""
-        cluster = self.cluster
-        instance = cluster.instances[index]
+        dispatcher = self.dispatcher
+        instance = dispatcher.instances[index]
         instance.vacate(now)
         bound, self.bound[index] = self.bound[index], {}
         for row in sorted(bound):
@@ -105,86 +105,86 @@ class Losses:
 
     def leave_other(self, now: int, index: int, job: Job, handover: Handover) -> None:
         """What is left of a request on the other of its two instances."""
-        cluster = self.cluster
+        dispatcher = self.dispatcher
         if index == handover.prefill or handover.done:
-            cluster.handovers.given_up(now, job)
+            dispatcher.handovers.given_up(now, job)
         else:  # the prompt is still being computed
             source = handover.source
-            instance = cluster.instances[handover.prefill]
+            instance = dispatcher.instances[handover.prefill]
             instance.count_ended(source, now)
             source.withdrawn = True
             before = instance.end
-            cluster.moved(handover.prefill, before, instance.expire(source, now))
+            dispatcher.clock.note_change(handover.prefill, before, instance.expire(source, now))
             if handover.begun:
-                cluster.handovers.received(now, handover.incoming)
+                dispatcher.handovers.received(now, handover.incoming)
         self.bound[handover.prefill].pop(job.row, None)
         self.bound[handover.decode].pop(job.row, None)
 
     def redirect(self, now: int, index: int, job: Job) -> None:
         """It goes on elsewhere."""
-        cluster, row = self.cluster, job.row
-        flight = cluster.control.flight(row)
-        cluster.control.finished(now, row, REDIRECTED, 0)
-        cluster.recorder.redirects[row] += 1
-        if cluster.recorder.redirects[row] > MOST_REDIRECTS:
+        dispatcher, row = self.dispatcher, job.row
+        flight = dispatcher.control.flight(row)
+        dispatcher.control.finished(now, row, REDIRECTED, 0)
+        dispatcher.recorder.redirects[row] += 1
+        if dispatcher.recorder.redirects[row] > MOST_REDIRECTS:
             wrong = f"request {row} had to leave {MOST_REDIRECTS:,} instances, and none of them got it done"
             right = "let the autoscaler change its mind less often, or let requests end, with 'drain: {mode: wait}'"
             raise HeadwayError(f"scaling: {wrong}; {right}.")
         if not job.generated:
             for column in APART:
-                getattr(cluster.recorder, column)[row] = -1
+                getattr(dispatcher.recorder, column)[row] = -1
         else:
-            cluster.instances[index].stats.output_tokens += job.generated
-        job.rewind(cluster.block_tokens)
+            dispatcher.instances[index].stats.output_tokens += job.generated
+        job.rewind(dispatcher.block_tokens)
         job.swapped = 0
         self.again(now, job, Priority(flight.priority, flight.hints))
 
     def lose(self, now: int, index: int, job: Job, why: str) -> None:
         """It is sent again from the beginning, or has failed."""
-        cluster, row, recorder = self.cluster, job.row, self.cluster.recorder
-        cluster.instances[index].stats.output_tokens += job.generated
+        dispatcher, row, recorder = self.dispatcher, job.row, self.dispatcher.recorder
+        dispatcher.instances[index].stats.output_tokens += job.generated
         take_back(job)
         if recorder.retries[row] == self.retries:
             job.lost = True
             recorder.reasons[row] = why
             recorder.lost += 1
-            cluster.done.append(job)
+            dispatcher.cluster.done.append(job)
             return
-        flight = cluster.control.flight(row)
-        cluster.control.finished(now, row, RETRIED, job.generated)
+        flight = dispatcher.control.flight(row)
+        dispatcher.control.finished(now, row, RETRIED, job.generated)
         recorder.retries[row] += 1
         recorder.lost_tokens += job.generated
         for column in AFRESH:
             getattr(recorder, column)[row] = -1
         recorder.loaded_tokens[row] = recorder.cached_tokens[row] = 0
-        fresh = Job(job.request, job.output_tokens, job.output_key, cluster.block_tokens, job.counted)
+        fresh = Job(job.request, job.output_tokens, job.output_key, dispatcher.block_tokens, job.counted)
         self.again(now, fresh, Priority(flight.priority, flight.hints))
 
     def again(self, now: int, job: Job, priority: Priority) -> None:
         """It is routed once more, or waits for an instance to come up."""
-        cluster, request = self.cluster, job.request
-        cluster.deadlines.jobs.pop(job.row, None)
-        if cluster.signals.vary:
-            cluster.signals.refresh(now)
-        answer = cluster.control.resend(now, request, priority)
+        dispatcher, request = self.dispatcher, job.request
+        dispatcher.deadlines.jobs.pop(job.row, None)
+        if dispatcher.signals.vary:
+            dispatcher.signals.refresh(now)
+        answer = dispatcher.control.resend(now, request, priority)
         if answer is None:
             self.moving[job.row] = job
-            cluster.held[job.row] = Planned(request, job.output_tokens, job.output_key)
+            dispatcher.held[job.row] = Planned(request, job.output_tokens, job.output_key)
         elif isinstance(answer, Reject):
             self.moving[job.row] = job
             self.dropped(job.row)
-            cluster.turn_away(now, request, REJECTED, answer.reason)
+            dispatcher.turn_away(now, request, REJECTED, answer.reason)
         else:
             self.go_on(now, job, answer)
 
     def go_on(self, now: int, job: Job, flight: Flight) -> None:
         if job.generated:  # elsewhere, and that is among what it has generated at its end
-            self.cluster.instances[flight.view.index].stats.output_tokens -= job.generated
-        self.cluster.put(now, job, flight)
+            self.dispatcher.instances[flight.view.index].stats.output_tokens -= job.generated
+        self.dispatcher.put(now, job, flight)
 
     def dropped(self, row: int) -> None:
         """The client of a request that waits for another instance gives up, or it is turned away."""
         job = self.moving.pop(row, None)
         if job is not None:
             take_back(job)
-            self.cluster.recorder.output_tokens[row] = job.generated
+            self.dispatcher.recorder.output_tokens[row] = job.generated

@@ -8,8 +8,8 @@ from typing import Any
 
 import headway.policies  # noqa: F401  declares the built-in policies
 from headway.policies import registry
-from headway.sim.clock import Simulation
 from headway.sim.setup import ClusterSetup, EngineSetup
+from headway.sim.simulation import Simulation
 from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView

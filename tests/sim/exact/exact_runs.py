@@ -20,7 +20,7 @@ import watch
 from drawn_policies import Shedder, Witness
 from headway.experiment.run import Prepared, finished, prepare
 from headway.results import store
-from headway.sim.clock import Simulation
+from headway.sim.simulation import Simulation
 from headway.workload.traffic import Traffic
 
 Json = dict[str, Any]

@@ -13,8 +13,8 @@ from draw_sources import Searched
 from drawn_engine import engine
 from headway import hashing
 from headway.results.recorder import InstanceStats, Recorder
-from headway.sim.clock import Simulation
 from headway.sim.setup import TierSetup
+from headway.sim.simulation import Simulation
 from headway.sim.store import Store
 from headway.types import OUTCOMES, Path
 from headway.workload.traffic import Traffic
@@ -62,9 +62,9 @@ def found(recorder: Recorder, stats: list[InstanceStats]) -> dict[str, Any]:
 def stores_found(simulation: Simulation) -> dict[str, Any]:
     """Each store below the GPU of each instance at the end, the links long after it."""
     found: dict[str, Any] = {"contents": [], "counts": [], "links": []}
-    for instance in simulation.instances:
+    for instance in simulation.cluster.instances:
         for tier in [] if instance.tiers is None else instance.tiers.tiers:
-            store, link = tier.store, simulation.links.links[tier.link]
+            store, link = tier.store, simulation.cluster.links.links[tier.link]
             store.check()
             tier.settle(LATER)
             link.settle(LATER)

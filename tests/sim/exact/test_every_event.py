@@ -107,7 +107,7 @@ def count_incoming_twice(plain: Plain, handovers: Handovers, now: int, handover:
 
 
 def count_request_twice(plain: Plain, handovers: Handovers, job: Any, prefill: int, decode: int) -> Any:
-    handovers.fleet.instances[decode].stats.requests += 1
+    handovers.cluster.instances[decode].stats.requests += 1
     return plain(handovers, job, prefill, decode)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.sim.clock import Simulation
+from headway.sim.simulation import Simulation
 from watch.blocks import Gpus, Stores
 from watch.events import Broken, Watcher
 from watch.lives import Lives

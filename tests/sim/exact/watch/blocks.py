@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headway.sim.clock import Simulation
 from headway.sim.instance import Instance
 from headway.sim.job import Job
+from headway.sim.simulation import Simulation
 from headway.sim.tier import Tier
 from headway.sim.tiers import Tiers
 from watch.events import HOLDING, Content, Event, Part, Range, Seat, Seats, demand, layers, overlap, without
@@ -56,7 +56,7 @@ class Gpus(Part):
         self.stopped: dict[int, int] = {}  # steps of its run that each instance has begun by the horizon
 
     def stops(self, horizon: int) -> None:
-        for index, instance in enumerate(self.simulation.instances):
+        for index, instance in enumerate(self.cluster.instances):
             at = instance.start
             while instance.end >= 0 and at <= horizon:
                 begun = self.stopped.get(index, 0)
@@ -64,7 +64,7 @@ class Gpus(Part):
                 at += instance.first + begun * instance.increment
 
     def check(self, event: Event) -> None:
-        by_instance: list[list[tuple[Job, Seat]]] = [[] for _ in self.simulation.instances]
+        by_instance: list[list[tuple[Job, Seat]]] = [[] for _ in self.cluster.instances]
         for job, seat in event.after.items():
             if seat.place in HOLDING:
                 demand(job.swapped == 0 or seat.place == "loading", "Request {} has its blocks in two stores.", job.row)
@@ -84,7 +84,7 @@ class Gpus(Part):
         demand(job.blocks == blocks, "Request {} ({}) has {} blocks, not {}.", job.row, seat.place, job.blocks, blocks)
 
     def blocks(self, job: Job, seat: Seat) -> int | None:
-        instance, place = self.simulation.instances[seat.index], seat.place
+        instance, place = self.cluster.instances[seat.index], seat.place
         taken = instance.taken if instance.end >= 0 else 0
         if place == "running":
             if job.ends_at_step >= 0:
@@ -104,7 +104,7 @@ class Gpus(Part):
         return -(-tokens // self.size)
 
     def add_up(self, index: int, jobs: list[tuple[Job, Seat]]) -> None:
-        instance = self.simulation.instances[index]
+        instance = self.cluster.instances[index]
         cache, name = instance.cache, instance.view.id
         held: Content = {}
         private = 0
@@ -164,7 +164,7 @@ class Stores(Part):
         super().__init__(simulation)
         self.capacity: dict[Tier, int] = {}
         self.users: dict[Tier, list[int]] = {}
-        for index, instance in enumerate(simulation.instances):
+        for index, instance in enumerate(simulation.cluster.instances):
             if instance.tiers is not None:
                 specs = simulation.setup.engines[index].tiers or []
                 for tier, spec in zip(instance.tiers.tiers, specs, strict=True):
@@ -173,8 +173,12 @@ class Stores(Part):
         self.content: dict[Tier, Content] = {tier: {} for tier in self.capacity}
         self.loaded = 0
         # before the event
-        self.evicted: list[Content] = [{} for _ in simulation.instances]  # what had left the GPU and not come down
-        self.sources: list[Content] = [{} for _ in simulation.instances]  # what could come down, that and the rest
+        self.evicted: list[Content] = [
+            {} for _ in simulation.cluster.instances
+        ]  # what had left the GPU and not come down
+        self.sources: list[Content] = [
+            {} for _ in simulation.cluster.instances
+        ]  # what could come down, that and the rest
 
     def check(self, event: Event) -> None:
         if not self.capacity:
@@ -188,8 +192,8 @@ class Stores(Part):
                 if not tier.shared:
                     self.moved_down(tier, now_there)
         self.content = content
-        self.evicted = [evicted(instance) for instance in self.simulation.instances]
-        self.sources = [self.could_come(instance) for instance in self.simulation.instances]
+        self.evicted = [evicted(instance) for instance in self.cluster.instances]
+        self.sources = [self.could_come(instance) for instance in self.cluster.instances]
 
     def add_up(self, tier: Tier, event: Event) -> Content:
         store, content = tier.store, stored(tier)
@@ -207,7 +211,7 @@ class Stores(Part):
                     found == end, "{} finds blocks {}-{} of {}, it has them to {}.", tier.name, start, found, key, end
                 )
         demand(used == store.used, "{} says {} blocks are stored, there are {}.", tier.name, store.used, used)
-        instances = [self.simulation.instances[index] for index in self.users[tier]]
+        instances = [self.cluster.instances[index] for index in self.users[tier]]
         lent = swapped = 0
         for index, instance in zip(self.users[tier], instances, strict=True):
             tiers = instance.tiers
@@ -236,7 +240,7 @@ class Stores(Part):
             then = event.before.get(job)
             if then is None or then.load is None or seat.load is then.load or seat.place != "ready":
                 continue
-            instance = self.simulation.instances[seat.index]
+            instance = self.cluster.instances[seat.index]
             tiers = instance.tiers
             if tiers is None or tiers.eager or then.swapped or instance.view.role == "decode":
                 continue
@@ -258,7 +262,7 @@ class Stores(Part):
     def moved_down(self, tier: Tier, now_there: Content) -> None:
         """What comes down has left the GPU, where the stores add to each other; only later is it computed again."""
         (index,) = self.users[tier]
-        instance = self.simulation.instances[index]
+        instance = self.cluster.instances[index]
         tiers = instance.tiers
         assert tiers is not None
         if tiers.eager:
@@ -299,7 +303,7 @@ class Stores(Part):
             demand(not fresh, "Blocks {} of {} came into {} from nowhere.", fresh, key, tier.name)
 
     def unexplained(self, key: int, fresh: list[Range], index: int, tier: Tier, event: Event) -> list[Range]:
-        instance = self.simulation.instances[index]
+        instance = self.cluster.instances[index]
         fresh = without(fresh, self.sources[index].get(key, ()))
         for other in self.above(instance.tiers, tier):
             fresh = without(fresh, self.content[other].get(key, ()))

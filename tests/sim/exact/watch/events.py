@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from headway.errors import InvariantError
-from headway.sim.clock import Simulation
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.load import Load
+from headway.sim.simulation import Simulation
 
 Range = tuple[int, int]  # first block, end block
 Counted = tuple[int, int, int]  # the same, and how often
@@ -57,7 +57,7 @@ def seated(instance: Instance) -> Iterator[tuple[str, Iterable[Job]]]:
 def seats(simulation: Simulation) -> Seats:
     """Every request at an instance, which is in one place there."""
     found: Seats = {}
-    for index, instance in enumerate(simulation.instances):
+    for index, instance in enumerate(simulation.cluster.instances):
         for place, jobs in seated(instance):
             for job in jobs:
                 demand(job not in found, "Request {} is in two places: {} and {}.", job.row, found.get(job), place)
@@ -88,11 +88,12 @@ class Watcher:
         self.events = 0
         self.before = seats(simulation)
         self.ended: list[int] = []
-        for name in ("arrive", "send", "turn_away", "give_up", "pass_on", "complete", "tell_refused", "stop"):
-            self.wrap(simulation, name)
-        self.wrap(simulation.handovers, "loaded")
+        for name in ("arrive", "send", "turn_away", "give_up", "pass_on", "complete", "tell_refused"):
+            self.wrap(simulation.dispatcher, name)
+        self.wrap(simulation.cluster, "stop")
+        self.wrap(simulation.dispatcher.handovers, "loaded")
         for name in ("ring", "pump"):  # several events each
-            self.wrap(simulation, name, counts=False)
+            self.wrap(simulation.dispatcher, name, counts=False)
         if simulation.capacity is not None:
             self.wrap(simulation.capacity, "manage")  # it cuts runs in the middle of what it does
         self.wrap_instances()
@@ -128,7 +129,7 @@ class Watcher:
                     part.step_ends(self)
                 watcher.step("finish_run", now, super().finish_run)
 
-        for instance in self.simulation.instances:
+        for instance in self.simulation.cluster.instances:
             instance.__class__ = Watched
 
     def step(self, name: str, now: int, plain: Callable[[int], Any]) -> Any:
@@ -164,7 +165,8 @@ class Part:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        self.size = simulation.block_tokens
+        self.cluster = simulation.cluster
+        self.size = self.cluster.block_tokens
 
     def step_ends(self, instance: Instance) -> None:
         """A run is about to end."""

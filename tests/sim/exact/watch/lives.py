@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from headway.control.flight import Flight
-from headway.sim.clock import Simulation
 from headway.sim.job import Job
 from headway.sim.lifecycle import Place
+from headway.sim.simulation import Simulation
 from headway.types import SERVING
 from watch.events import Event, Part, demand, seated
 
@@ -15,8 +15,8 @@ class Lives(Part):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        assert simulation.capacity is not None and simulation.losses is not None
-        self.capacity, self.losses = simulation.capacity, simulation.losses
+        assert simulation.capacity is not None and simulation.dispatcher.losses is not None
+        self.capacity, self.losses = simulation.capacity, simulation.dispatcher.losses
         self.watch_changes()
         self.watch_sends()
 
@@ -31,7 +31,7 @@ class Lives(Part):
         self.capacity.change = change  # type: ignore[method-assign]
 
     def watch_sends(self) -> None:
-        plain = self.simulation.put
+        plain = self.simulation.dispatcher.put
 
         def put(now: int, job: Job, flight: Flight) -> None:
             for view in (flight.view, flight.prefill):
@@ -39,7 +39,7 @@ class Lives(Part):
                 demand(state in (*SERVING, "none"), "Request {} is sent to an instance that is {}.", job.row, state)
             plain(now, job, flight)
 
-        self.simulation.put = put  # type: ignore[method-assign]
+        self.simulation.dispatcher.put = put  # type: ignore[method-assign]
 
     def check(self, event: Event) -> None:
         self.check_all(event.now)
@@ -67,8 +67,8 @@ class Lives(Part):
 
     def check_bookings(self) -> None:
         """A request booked at an instance is there, or is about to come from where its prompt is computed."""
-        ended = {job.row for job in self.simulation.done}
-        for instance, booked in zip(self.simulation.instances, self.losses.bound, strict=True):
+        ended = {job.row for job in self.cluster.done}
+        for instance, booked in zip(self.cluster.instances, self.losses.bound, strict=True):
             there = {job.row for _, jobs in seated(instance) for job in jobs if not job.withdrawn}
             name = instance.view.id
             demand(there <= set(booked), "{} has requests {}, booked are {}.", name, there, set(booked))

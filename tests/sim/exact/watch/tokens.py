@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 from headway.results.recorder import COMPLETED, IN_FLIGHT
-from headway.sim.clock import Simulation
 from headway.sim.instance import Instance
 from headway.sim.job import Job
+from headway.sim.simulation import Simulation
 from watch.events import Event, Part, Seat, demand
 
 
@@ -37,7 +37,7 @@ class Tokens(Part):
         self.steps(instance, instance.length, whole=True)
 
     def stops(self, horizon: int) -> None:
-        for instance in self.simulation.instances:
+        for instance in self.cluster.instances:
             if instance.end >= 0:
                 ended, at = 0, instance.start
                 while (at := at + instance.first + ended * instance.increment) <= horizon:
@@ -113,19 +113,19 @@ class Tokens(Part):
             ):
                 said = self.generated[job.row]
                 demand(
-                    job.generated == said or (job.awaits is not None and job.awaits.source in self.simulation.handed),
+                    job.generated == said or (job.awaits is not None and job.awaits.source in self.cluster.handed),
                     "Request {} says {} tokens generated, {} were.",
                     job.row,
                     job.generated,
                     said,
                 )
-        for index, instance in enumerate(self.simulation.instances):
+        for index, instance in enumerate(self.cluster.instances):
             stats = instance.stats
             said, counted = stats.prefill_tokens, self.by_instance[index]
             demand(said == counted, "{} says {} prompt tokens computed, it was {}.", stats.id, said, counted)
             said, counted = stats.cached_tokens, self.found_at[index]
             demand(said == counted, "{} says {} tokens found cached, it was {}.", stats.id, said, counted)
-        for job in self.simulation.done:
+        for job in self.cluster.done:
             self.check_end(job)
         for row in {job.row for job in event.after}:
             self.check_record(row)
@@ -180,11 +180,11 @@ class Tokens(Part):
             )
 
     def check_totals(self) -> None:
-        recorder, done = self.simulation.recorder, self.simulation.done
+        recorder, done = self.simulation.recorder, self.cluster.done
         ending = [job.row for job in done]
         ended = [row for row in range(recorder.rows) if recorder.finished_ps[row] >= 0 or row in ending]
         counted = sum(self.generated[row] for row in ended)
-        said = sum(instance.stats.output_tokens for instance in self.simulation.instances)
+        said = sum(instance.stats.output_tokens for instance in self.cluster.instances)
         demand(said == counted, "The instances say {} tokens, requests that have ended got {}.", said, counted)
         for row in ended:
             tokens = recorder.output_tokens[row]

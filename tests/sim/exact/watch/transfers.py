@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from headway.sim.clock import Simulation
 from headway.sim.handover import Handover
 from headway.sim.job import Job
 from headway.sim.link import Link
 from headway.sim.load import Load
+from headway.sim.simulation import Simulation
 from watch.events import Event, Part, demand, overlap
 
 
@@ -28,11 +28,11 @@ class Ownership(Part):
         jobs: dict[int, list[Job]] = {}
         for job in event.after:
             jobs.setdefault(job.row, []).append(job)
-        ending = Counter(job.row for job in simulation.done)
+        ending = Counter(job.row for job in simulation.cluster.done)
         recorder = simulation.recorder
         self.open.update(dict.fromkeys(range(self.came, recorder.rows)))
         self.came = recorder.rows
-        for row in self.open.keys() | jobs.keys() | ending.keys() | simulation.held.keys():
+        for row in self.open.keys() | jobs.keys() | ending.keys() | simulation.dispatcher.held.keys():
             self.check_row(row, jobs.get(row, []), ending[row], event)
         for job, handover in self.travelling.items():
             if job.awaits is None:
@@ -49,7 +49,7 @@ class Ownership(Part):
         simulation, recorder = self.simulation, self.simulation.recorder
         routed = Counter(self.routed)
         in_flight: Counter[int] = Counter()
-        ending = [job.row for job in simulation.done]
+        ending = [job.row for job in simulation.cluster.done]
         for row in self.open:
             there, before = recorder.instance[row], recorder.prefill_instance[row]
             live = recorder.finished_ps[row] < 0 or row in ending
@@ -58,7 +58,7 @@ class Ownership(Part):
             if before >= 0:
                 routed[before] += 1
                 in_flight[before] += live and recorder.handed_ps[row] < 0
-        for index, instance in enumerate(simulation.instances):
+        for index, instance in enumerate(simulation.cluster.instances):
             said = instance.stats.requests
             demand(
                 said == routed[index], "Instance {} says {} requests, {} were sent there.", index, said, routed[index]
@@ -71,7 +71,7 @@ class Ownership(Part):
     def check_row(self, row: int, jobs: list[Job], ending: int, event: Event) -> None:
         """A request is at the router, at an instance, about to end, or has ended."""
         simulation, ended = self.simulation, self.simulation.recorder.finished_ps[row] >= 0
-        places = (row in simulation.held) + bool(jobs) + ending
+        places = (row in simulation.dispatcher.held) + bool(jobs) + ending
         if ended and not ending:
             where = [event.after[job].place for job in jobs] or "the router"
             demand(places == 0, "Request {} has ended and is still at {}.", row, where)
@@ -128,7 +128,7 @@ class Ownership(Part):
         demand(handover.source not in event.after, "Request {} has two owners after its transfer.", row)
         if handover.transfer.keeps_copy or handover.prefill in event.ended:
             return
-        cache = self.simulation.instances[handover.prefill].cache
+        cache = self.cluster.instances[handover.prefill].cache
         for key, start, end in handover.source.holds:
             piece = cache.pieces.get(key)
             while piece is not None:
@@ -138,7 +138,7 @@ class Ownership(Part):
 
     def check_incoming(self, event: Event) -> None:
         under_way = Counter(event.after[job].index for job in self.travelling)
-        for index, incoming in self.simulation.handovers.incoming.items():
+        for index, incoming in self.simulation.dispatcher.handovers.incoming.items():
             demand(
                 incoming.count == under_way[index],
                 "Instance {} is to get {} requests, and says {}.",
@@ -154,19 +154,19 @@ class Links(Part):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        links = simulation.links.links
+        links = simulation.cluster.links.links
         self.moved = [0] * len(links)
         self.busy = [0] * len(links)
         self.sent: dict[Handover, int] = {}  # tokens
         self.handovers: dict[Handover, None] = {}
         self.swapped: Counter[int] = Counter()  # blocks by link, of requests that had to yield
         self.tiers = {}
-        for index, instance in enumerate(simulation.instances):
+        for index, instance in enumerate(simulation.cluster.instances):
             for tier in instance.tiers.tiers if instance.tiers is not None else ():
                 self.tiers[tier.link] = (tier, simulation.setup.engines[index].block_bytes)
 
     def check(self, event: Event) -> None:
-        links = self.simulation.links
+        links = self.cluster.links
         expected: Counter[int] = Counter()
         for job in event.after:
             if job.awaits is not None:
@@ -186,7 +186,7 @@ class Links(Part):
         )
         for job, seat in event.after.items():
             if (load := seat.load) is not None:
-                due = job.awaits is not None and (not job.awaits.done or job.awaits.source in self.simulation.handed)
+                due = job.awaits is not None and (not job.awaits.done or job.awaits.source in self.cluster.handed)
                 left = waited[load] + due
                 over = event.name == "loaded"  # at one instant several may arrive, and are told one by one
                 demand(
@@ -212,7 +212,7 @@ class Links(Part):
             if not job.swapped:
                 continue
             then = event.before.get(job)
-            tiers = self.simulation.instances[seat.index].tiers
+            tiers = self.cluster.instances[seat.index].tiers
             assert tiers is not None
             link = tiers.tiers[0].link
             if then is None or not then.swapped:
@@ -254,8 +254,8 @@ class Links(Part):
                 "Request {} was sent more than its prompt.",
                 handover.target.row,
             )
-        for index, number in self.simulation.outgoing.items():
-            said = self.simulation.instances[index].stats.sent_bytes
+        for index, number in self.cluster.outgoing.items():
+            said = self.cluster.instances[index].stats.sent_bytes
             demand(
                 said == self.moved[number],
                 "Instance {} says {} bytes sent, {} set out.",

@@ -1,88 +1,53 @@
-"""A cluster at work: what becomes of requests at each kind of event, between router, instances and traffic."""
+"""What becomes of a request at each kind of event, between router, instances and traffic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import copy
-from heapq import heappush
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING
 
-from headway.control.autoscaler import Autoscaler
 from headway.control.flight import QUEUED, Flight
-from headway.control.journal import UNFORCED, Forced, Journal
 from headway.control.plane import ControlPlane
-from headway.errors import InvariantError
-from headway.policies.context import Context, Estimator
-from headway.policies.flow import NoFlow
-from headway.policies.registry import declared
-from headway.results.recorder import COMPLETED, FAILED, IN_FLIGHT, REJECTED, TIMED_OUT
-from headway.sim.capacity import Capacity
+from headway.results.recorder import COMPLETED, FAILED, REJECTED, TIMED_OUT
+from headway.sim.clock import Clock
 from headway.sim.deadlines import Deadlines
-from headway.sim.fleet import INDEX_BITS, Fleet
 from headway.sim.handovers import Handovers
 from headway.sim.instance import Instance
 from headway.sim.job import Job
-from headway.sim.kv_events import KvEvents
-from headway.sim.routers import Routers, streams
-from headway.sim.setup import ClusterSetup
-from headway.sim.signals import PolledSignals, Signals
+from headway.sim.routers import Routers
+from headway.sim.signals import Signals
+from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import NEVER, OUTCOMES, Reject, Request
 from headway.workload.traffic import Planned, Traffic
 
+if TYPE_CHECKING:
+    from headway.sim.capacity import Capacity
+    from headway.sim.losses import Losses
 
-class Cluster(Fleet):
+
+class Dispatcher:
     def __init__(
         self,
-        setup: ClusterSetup,
-        admission: Any,
-        priority: Any,
-        routing: Any,
-        scheduler: Any,
-        rng: Callable[[str], Random],
-        estimator: Estimator,
-        flow: Any = None,
-        journals: Sequence[Sequence[Journal]] = (),
-        forced: Forced = UNFORCED,
-        further: Sequence[Sequence[Any]] = (),
-        autoscaler: Autoscaler | None = None,
+        warmup: int,
+        cluster: SimulatedCluster,
+        clock: Clock,
+        control: ControlPlane | Routers,
+        signals: Signals,
     ) -> None:
-        """`further` has the stages of the routers after the first: admission, priority, routing and flow. `journals`
-        hear of the decisions of each router; `forced` are those that are taken out of the policies' hands."""
-        Fleet.__init__(self, setup, scheduler)
-        self.warmup = setup.warmup
-        self.listens = False  # whether the traffic goes by what becomes of its requests
-        self.refused: list[Request] = []  # those that ended and never came to an instance, until it has heard
-        self.held: dict[int, Planned] = {}  # those that admission put off, or that wait in the router's queue
+        self.warmup = warmup  # requests that are not in the statistics
+        self.cluster = cluster
+        self.clock = clock
+        self.control = control
+        self.signals = signals
+        self.recorder = cluster.recorder
+        self.block_tokens = cluster.block_tokens
+        self.instances = cluster.instances
+        self.handovers = Handovers(cluster, clock)
         self.deadlines = Deadlines(self.recorder)
-        self.handovers = Handovers(self)
+        self.capacity: Capacity | None = None  # where instances come and go
+        self.losses: Losses | None = None
+        self.held: dict[int, Planned] = {}  # those that admission put off, or that wait in the router's queue
         self.timer = NEVER  # when a held request comes up again or has waited too long, or a client gives up
-        stages = [admission, priority, routing, *([] if flow is None else [flow])]
-        self.queues = flow is not None and not isinstance(flow, NoFlow)
-        scalers = () if autoscaler is None else autoscaler.policies
-        if setup.polling is None:
-            self.signals = Signals(self.instances, stages, scalers)
-        else:
-            self.signals = PolledSignals(self.instances, stages, setup.views, setup.polling, scalers)
-        life = setup.life
-        self.capacity = None if life is None else Capacity(self, life, autoscaler)
-        self.losses = None if self.capacity is None else self.capacity.losses
-        truth = self.truth if any(declared(policy).oracle for policy in stages) else None
-        planes: list[ControlPlane] = []
-        for number, own in enumerate([stages, *further]):
-            views = [copy(view) for view in setup.views] if further else setup.views
-            context = Context(views, streams(rng, number), estimator, setup.block_tokens, truth)
-            hears = None if autoscaler is None else autoscaler.observe
-            told = journals[number] if journals else ()
-            planes.append(ControlPlane(context, *own, journals=told, forced=forced, observe=hears))
-        self.routers = None if setup.routers is None else Routers(setup.routers, planes, self.signals)
-        self.control: ControlPlane | Routers = self.routers or planes[0]
-        if life is not None:
-            for plane in planes:
-                plane.patience_ps = life.patience_ps
-        if setup.kv_event_delay is not None and self.control.indexes:
-            delay = setup.kv_event_delay
-            self.signals.hear(KvEvents(self.instances, self.control.indexes, setup.block_tokens, delay))
+        self.listener: Traffic | None = None  # where the traffic goes by what becomes of its requests
+        self.refused: list[Request] = []  # those that ended and never came to an instance, until it has heard
 
     def arrive(self, now: int, planned: Planned, again: bool = False) -> None:
         """A request comes, or comes up again: what the router decides of it, and its way to the instance."""
@@ -170,23 +135,21 @@ class Cluster(Fleet):
             if flight.prefill is not None:
                 self.signals.routed(now, flight.prefill)
         before = instance.end
-        if instance.enqueue(job, now, flight.priority, flight.hints):
-            self.begins.append(index)
-        elif instance.end != before:  # the run was cut
-            heappush(self.ends, instance.end << INDEX_BITS | index)
+        self.clock.note_change(index, before, instance.enqueue(job, now, flight.priority, flight.hints))
 
     def never_fits(self, now: int, job: Job, tokens: int, instance: Instance) -> None:
         """A request would have to hold so many tokens at a time: it is turned away."""
         needed = -(-tokens // self.block_tokens)
         self.end(now, job.row, REJECTED, f"needs {needed} KV blocks, {instance.view.id} has {instance.cache.total}")
-        self.done.append(job)
+        self.cluster.done.append(job)
 
     def pass_on(self, now: int) -> None:
         """Requests whose prompts have been computed, or a first chunk of them, go on to the instances that generate, by
         request."""
-        if len(self.handed) > 1:
-            self.handed.sort(key=by_row)
-        for source in self.handed:
+        handed = self.cluster.handed
+        if len(handed) > 1:
+            handed.sort(key=by_row)
+        for source in handed:
             handover, row = source.handover, source.row
             assert handover is not None
             if handover.done:
@@ -195,15 +158,15 @@ class Cluster(Fleet):
                     self.deadlines.jobs[row] = (handover.decode, handover.target)
                 self.handovers.computed(now, handover)
             if handover.load is not None:
-                handover.send(now, self.links)
+                handover.send(now, self.cluster.links)
             elif not handover.begun:
                 flight = self.control.flight(row)
                 self.handovers.pass_on(now, handover, flight.priority, flight.hints)
-        self.handed.clear()
+        handed.clear()
 
     def deliver(self, now: int) -> None:
         """Blocks arrive that requests wait for."""
-        for load in self.links.arrived(now):
+        for load in self.cluster.links.arrived(now):
             self.handovers.loaded(now, load)
 
     def ring(self, now: int) -> None:
@@ -233,7 +196,7 @@ class Cluster(Fleet):
             return
         instance = self.instances[index]
         before = instance.end
-        self.moved(index, before, instance.expire(job, now))
+        self.clock.note_change(index, before, instance.expire(job, now))
         self.handovers.given_up(now, job)
 
     def set_timer(self) -> None:
@@ -246,7 +209,7 @@ class Cluster(Fleet):
         if self.capacity is not None and outcome == TIMED_OUT:
             self.capacity.in_vain(now, request)
         self.end(now, request.id, outcome, reason)
-        if self.listens:
+        if self.listener is not None:
             self.refused.append(request)
 
     def end(self, now: int, row: int, outcome: int, reason: str) -> None:
@@ -255,9 +218,10 @@ class Cluster(Fleet):
         if reason:
             self.recorder.reasons[row] = reason
 
-    def complete(self, now: int, traffic: Traffic | None) -> None:
+    def complete(self, now: int) -> None:
         """The router hears of the requests that ended at this instant, in order of arrival, and the traffic does."""
-        recorder, control, done, deadlined = self.recorder, self.control, self.done, self.deadlines.jobs
+        recorder, control, deadlined, listener = self.recorder, self.control, self.deadlines.jobs, self.listener
+        done = self.cluster.done
         if len(done) > 1:
             done.sort(key=by_row)
         for job in done:
@@ -273,27 +237,18 @@ class Cluster(Fleet):
             if deadlined:
                 deadlined.pop(row, None)
             control.finished(now, row, OUTCOMES[recorder.outcome[row]], job.generated)
-            if traffic is not None:
-                traffic.ended(job.request, now, recorder.outcome[row] == COMPLETED)
+            if listener is not None:
+                listener.ended(job.request, now, recorder.outcome[row] == COMPLETED)
         done.clear()
         if self.deadlines.heap:
             self.set_timer()
 
-    def tell_refused(self, now: int, traffic: Traffic) -> None:
+    def tell_refused(self, now: int) -> None:
+        """The traffic hears of the requests that ended and never came to an instance."""
+        assert self.listener is not None
         for request in self.refused:
-            traffic.ended(request, now, False)
+            self.listener.ended(request, now, False)
         self.refused.clear()
-
-    def close(self) -> None:
-        """Gather what the instances leave, and check that nothing was lost."""
-        self.recorder.trim()
-        if self.capacity is not None:
-            self.capacity.close(self.ended_ps)
-        if self.setup.horizon_ps is None and IN_FLIGHT in self.recorder.outcome:
-            raise InvariantError("The run has ended, and requests are in flight although no horizon stopped it.")
-        self.gather()
-        self.control.check()
-        self.policy_metrics = self.control.metrics()
 
 
 def by_row(job: Job) -> int:

@@ -1,10 +1,9 @@
-"""The instances of a cluster, with the links and stores that they share; and what they leave when the run is over."""
+"""The simulated cluster: its instances, the links and stores that they share, and what they leave when a run ends."""
 
 from __future__ import annotations
 
 from array import array
 from copy import copy
-from heapq import heappush
 from typing import Any
 
 from headway.results.recorder import InstanceStats, Recorder
@@ -18,20 +17,16 @@ from headway.sim.samples import Samples
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.sim.tier import Tier
 from headway.streams import stream
-from headway.types import NEVER, Request
+from headway.types import Request
 
 ROWS_AHEAD = 1024
-INDEX_BITS = 20  # a heap entry is time and instance in one integer
 
 
-class Fleet:
+class SimulatedCluster:
     def __init__(self, setup: ClusterSetup, scheduler: Any) -> None:
         self.setup = setup
         self.block_tokens = setup.block_tokens
         self.recorder = Recorder(ROWS_AHEAD)
-        self.now = 0
-        self.started_ps = 0
-        self.ended_ps = 0
         self.first_tokens: list[Job] = []  # requests that got it at this instant
         self.done: list[Job] = []  # requests that ended at this instant
         self.handed: list[Job] = []  # requests whose prompts, or first chunks of them, go on elsewhere now
@@ -39,12 +34,9 @@ class Fleet:
         self.outgoing: dict[int, int] = {}  # the link of each instance that computes prompts for others
         self.gauges: dict[int, Gauge] = {}  # of the GPUs, of those that have stores below or all
         self.shared: dict[tuple[str, str], Tier] = {}  # stores by pool and name
-        self.instances = [self.instance(engine, scheduler) for engine in setup.engines]
-        # Heap of run ends; an entry that its instance no longer has is stale. It is never empty.
-        self.ends = [NEVER << INDEX_BITS]
-        self.begins: list[int] = []  # instances at a step boundary at this instant
+        self.instances = [self.build_instance(engine, scheduler) for engine in setup.engines]
 
-    def instance(self, engine: EngineSetup, scheduler: Any) -> Instance:
+    def build_instance(self, engine: EngineSetup, scheduler: Any) -> Instance:
         setup = self.setup
         if engine.transfer is not None:
             transfer = engine.transfer
@@ -62,14 +54,14 @@ class Fleet:
             finished=self.done,
             handed=self.handed,
             links=self.links,
-            tiers=self.tiers(engine),
+            tiers=self.build_tiers(engine),
         )
 
-    def tiers(self, engine: EngineSetup) -> list[Tier] | None:
+    def build_tiers(self, engine: EngineSetup) -> list[Tier] | None:
         """The stores below an instance's GPU."""
         if engine.tiers is None:
             return None
-        found = []
+        tiers = []
         for spec in engine.tiers:
             tier = self.shared.get((engine.view.pool, spec.name)) if spec.shared else None
             if tier is None:
@@ -77,61 +69,54 @@ class Fleet:
                 tier = Tier(spec.name, spec.blocks, link, spec.shared, engine.eviction != "lru")
                 if spec.shared:
                     self.shared[(engine.view.pool, spec.name)] = tier
-            found.append(tier)
-        return found
+            tiers.append(tier)
+        return tiers
 
-    def watch(self) -> None:
-        """The run begins: from here on it is written down how full GPUs and stores are, and what else is traced."""
+    def start_tracing(self, now: int) -> None:
+        """Record from now on how full GPUs and stores are, and what else `trace` asks for."""
         trace = self.setup.trace
         if trace == "full":
             self.recorder.events = []
         for instance in self.instances:
             if instance.tiers is not None or trace != "minimal":
-                self.gauges[instance.view.index] = Gauge(instance, self.started_ps)
+                self.gauges[instance.view.index] = Gauge(instance, now)
             if instance.tiers is not None:
                 for tier in instance.tiers.tiers:
-                    tier.samples = Samples(self.started_ps)
+                    tier.samples = Samples(now)
             if self.recorder.events is not None:
                 instance.batches = BatchLog(self.recorder.events)
 
-    def moved(self, index: int, before: int, begins: bool) -> None:
-        """An instance has heard of something: it can begin a step now, or its run, which ended at `before`, was cut."""
-        if begins:
-            self.begins.append(index)
-        elif (end := self.instances[index].end) != before:
-            heappush(self.ends, end << INDEX_BITS | index)
-
-    def truth(self, request: Request) -> list[int]:
+    def cached_tokens(self, request: Request, now: int) -> list[int]:
         """Tokens of the prompt that each instance has cached now: the oracle's answer."""
         size = self.setup.block_tokens
         runs, limit = request.path.blocks(size), (request.prompt_tokens - 1) // size
         for instance in self.instances:
-            instance.settle(self.now)
-        found = []
+            instance.settle(now)
+        tokens = []
         for instance in self.instances:
             blocks = instance.cache.match(runs, limit)
             if instance.tiers is not None:
                 blocks = instance.tiers.match(runs, blocks, limit)
-            found.append(blocks * size)
-        return found
+            tokens.append(blocks * size)
+        return tokens
 
     def stop(self, horizon: int) -> None:
-        self.ended_ps = horizon
+        """The horizon stops the run."""
         for index, gauge in self.gauges.items():
             gauge.record(self.instances[index], horizon)
         for instance in self.instances:
             instance.stop(horizon)
 
-    def gather(self) -> None:
-        """What the instances and the links leave, once the run is over."""
+    def gather(self, now: int) -> None:
+        """Collect what the instances and the links leave, once the run is over."""
         gaps = self.recorder.gaps = array("q")
         for index, gauge in self.gauges.items():
-            gauge.record(self.instances[index], self.ended_ps)
+            gauge.record(self.instances[index], now)
         for instance in self.instances:
             instance.check()
             if (tiers := instance.tiers) is not None:
                 view = instance.view
-                instance.stats.tiers = tiers.stats(view.id, view.pool, self.block_tokens, self.ended_ps)
+                instance.stats.tiers = tiers.stats(view.id, view.pool, self.block_tokens, now)
                 instance.stats.load_waits_ps = tiers.waits
                 gauge = self.gauges[view.index]
                 instance.stats.kv_samples = gauge.samples.values
@@ -146,7 +131,7 @@ class Fleet:
                 instance.stats.adapter_load_ps = adapters.loaded * adapters.load_ps
         for index, number in self.outgoing.items():
             link, stats = self.links.links[number], self.instances[index].stats
-            link.settle(self.ended_ps)
+            link.settle(now)
             stats.sent_bytes = link.moved_bytes
             stats.link_busy_ps = link.busy_ps
 

@@ -1,0 +1,323 @@
+"""One run: workload, control plane and instances, joined by a loop over instants.
+
+At one instant: (a) all step ends, by instance; (b) first tokens reach the router, then arrivals are admitted and
+routed, then what admission put off until now comes up again, then clients whose deadline this is give up, then what
+ended at this instant reaches the router, each by request; where the router has a queue of its own, those that have
+waited too long leave it, the oldest first, then requests are sent in the queue's order, then what is beyond its
+capacity is turned away, the newest first; and what follows from all this at once goes the same way again; (c) step
+begins, by instance. Every reader at t sees the steps ended at or before t.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from random import Random
+from typing import Any
+
+from headway.control.autoscaler import Autoscaler
+from headway.control.journal import UNFORCED, Forced, Journal
+from headway.control.plane import ControlPlane
+from headway.errors import HeadwayError, InvariantError
+from headway.policies.context import Context, Estimator
+from headway.policies.flow import NoFlow
+from headway.policies.registry import declared
+from headway.results.recorder import IN_FLIGHT, InstanceStats, Recorder
+from headway.results.records import Series
+from headway.sim.capacity import Capacity
+from headway.sim.clock import INDEX_BITS, Clock
+from headway.sim.dispatcher import Dispatcher, by_row
+from headway.sim.kv_events import KvEvents
+from headway.sim.routers import Routers, streams
+from headway.sim.setup import ClusterSetup
+from headway.sim.signals import PolledSignals, Signals
+from headway.sim.simulated_cluster import SimulatedCluster
+from headway.types import NEVER, Request
+from headway.workload.traffic import Traffic
+
+PROGRESS_EVERY = 1000  # arrivals
+LAST = (1 << 63) - 1  # the columns' last picosecond
+TOO_LONG = (
+    "The run would go on beyond 106 days of simulated time, where the clock ends; "
+    "shorten it with 'horizon', or look at the figures of the latency model and of the links."
+)
+COLLECT_AFTER = 200_000  # objects more; a run makes many that live long, and hardly ever a circle of them
+
+Phase = Callable[[int], None]  # takes the instant
+Progress = Callable[[int, int], None]  # takes the last request that came, and the instant
+
+
+@contextmanager
+def collecting_seldom() -> Iterator[None]:
+    before = gc.get_threshold()
+    if 0 < before[0] < COLLECT_AFTER:
+        gc.set_threshold(COLLECT_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+class Simulation:
+    """One run. `run` may be called once."""
+
+    traffic: Traffic
+    progress: Progress | None
+    horizon: int
+    policy_metrics: dict[str, float]
+
+    def __init__(
+        self,
+        setup: ClusterSetup,
+        admission: Any,
+        priority: Any,
+        routing: Any,
+        scheduler: Any,
+        rng: Callable[[str], Random],
+        estimator: Estimator,
+        flow: Any = None,
+        journals: Sequence[Sequence[Journal]] = (),
+        forced: Forced = UNFORCED,
+        further: Sequence[Sequence[Any]] = (),
+        autoscaler: Autoscaler | None = None,
+    ) -> None:
+        """`further` has the stages of the routers after the first: admission, priority, routing and flow. `journals`
+        hear of the decisions of each router; `forced` are those that are taken out of the policies' hands."""
+        self.setup = setup
+        self.started_ps = self.ended_ps = 0
+        self.stirred = False  # something has happened now after which the router's queue and the autoscaler look
+        self.queues = flow is not None and not isinstance(flow, NoFlow)
+        self.cluster = SimulatedCluster(setup, scheduler)
+        self.recorder = self.cluster.recorder
+        self.clock = Clock(self.cluster.instances)
+        stages = [admission, priority, routing, *([] if flow is None else [flow])]
+        self.signals = self.build_signals(stages, () if autoscaler is None else autoscaler.policies)
+        planes: list[ControlPlane] = []
+        truth = self.cached_tokens if any(declared(policy).oracle for policy in stages) else None
+        for number, own in enumerate([stages, *further]):
+            views = [copy(view) for view in setup.views] if further else setup.views
+            context = Context(views, streams(rng, number), estimator, setup.block_tokens, truth)
+            observe = None if autoscaler is None else autoscaler.observe
+            listeners = journals[number] if journals else ()
+            planes.append(ControlPlane(context, *own, journals=listeners, forced=forced, observe=observe))
+            if setup.life is not None:
+                planes[-1].patience_ps = setup.life.patience_ps
+        self.routers = None if setup.routers is None else Routers(setup.routers, planes, self.signals)
+        self.control: ControlPlane | Routers = self.routers or planes[0]
+        if setup.kv_event_delay is not None and self.control.indexes:
+            instances, indexes = self.cluster.instances, self.control.indexes
+            self.signals.hear(KvEvents(instances, indexes, setup.block_tokens, setup.kv_event_delay))
+        self.dispatcher = Dispatcher(setup.warmup, self.cluster, self.clock, self.control, self.signals)
+        self.capacity: Capacity | None = None  # where instances come and go
+        if setup.life is not None:
+            self.capacity = Capacity(self.dispatcher, setup.life, autoscaler, self.queues)
+
+    def build_signals(self, stages: list[Any], scalers: Sequence[Any]) -> Signals:
+        setup, instances = self.setup, self.cluster.instances
+        if setup.polling is None:
+            return Signals(instances, stages, scalers)
+        return PolledSignals(instances, stages, setup.views, setup.polling, scalers)
+
+    def cached_tokens(self, request: Request) -> list[int]:
+        """Tokens of the prompt that each instance has cached now: the oracle's answer."""
+        return self.cluster.cached_tokens(request, self.clock.now)
+
+    # --- the loop ----------------------------------------------------------------------------------------------
+
+    def run(self, traffic: Traffic, progress: Progress | None = None) -> Recorder:
+        with collecting_seldom():
+            self.start(traffic, progress)
+            self.run_instants(traffic)
+            self.finish()
+        return self.recorder
+
+    def run_instants(self, traffic: Traffic) -> None:
+        cluster, clock, dispatcher = self.cluster, self.clock, self.dispatcher
+        links, first_tokens, handed, done = cluster.links, cluster.first_tokens, cluster.handed, cluster.done
+        preparations, reactions = self.choose_preparations(), self.choose_reactions()
+        horizon, ends, begins = self.horizon, clock.ends, clock.begins
+        while True:
+            end, arrival = ends[0] >> INDEX_BITS, traffic.next_ps
+            now = end if end < arrival else arrival
+            if dispatcher.timer < now:
+                now = dispatcher.timer
+            if links.next_ps <= now:
+                now = self.first_transfer(now)
+            if now > horizon or (arrival == NEVER and self.is_deserted()):
+                break
+            # (a) step ends
+            if end == now:
+                clock.end_steps(now)
+                if not begins and arrival != now and dispatcher.timer != now and links.next_ps != now:
+                    continue  # a run that was cut would have ended now
+            clock.now = now
+            # (b) everything else, with its consequences, until nothing is left
+            for prepare in preparations:
+                prepare(now)
+            if first_tokens:
+                self.tell_first_tokens(now)
+            if handed:
+                dispatcher.pass_on(now)
+            while True:
+                if traffic.next_ps == now:
+                    self.take_arrivals(now)
+                if links.next_ps == now:
+                    dispatcher.deliver(now)
+                if dispatcher.timer == now:
+                    dispatcher.ring(now)
+                if done:
+                    dispatcher.complete(now)
+                for react in reactions:
+                    react(now)
+                if not reactions or self.is_quiet(now):
+                    break
+            # (c) step begins
+            if begins:
+                clock.begin_steps(now)
+
+    def start(self, traffic: Traffic, progress: Progress | None) -> None:
+        self.traffic, self.progress = traffic, progress
+        if traffic.listens:
+            self.dispatcher.listener = traffic
+        limit = self.setup.horizon_ps
+        self.horizon = LAST if limit is None else min(limit, LAST)
+        arrival = traffic.next_ps
+        self.started_ps = self.clock.now = min(0 if arrival == NEVER else arrival, self.horizon)
+        self.cluster.start_tracing(self.started_ps)
+        if self.capacity is not None:
+            self.capacity.start(self.started_ps)
+
+    def first_transfer(self, now: int) -> int:
+        """When the next block arrives over a link, if that is before now; else now."""
+        links = self.cluster.links
+        links.make_sure(now)
+        return links.next_ps if links.next_ps < now else now
+
+    def is_deserted(self) -> bool:
+        """Whether nobody is there to be served, so that what instances do is of no interest."""
+        return self.capacity is not None and self.capacity.deserted()
+
+    def choose_preparations(self) -> list[Phase]:
+        """What precedes what the router is told at an instant; nothing in a plain run."""
+        phases: list[Phase] = []
+        if self.routers is not None:
+            phases.append(self.sync_routers)
+        if self.queues or self.capacity is not None:
+            phases.append(self.note_stirred)
+        if self.signals.vary and self.control.observers:
+            phases.append(self.refresh_for_observers)
+        return phases
+
+    def choose_reactions(self) -> list[Phase]:
+        """What follows, and may bring on more at the same instant; nothing in a plain run."""
+        phases: list[Phase] = []
+        if self.capacity is not None:
+            phases.append(self.manage_capacity)
+        if self.queues:
+            phases.append(self.pump_queue)
+        if self.traffic.listens:
+            phases.append(self.tell_refusals)
+        return phases
+
+    def is_quiet(self, now: int) -> bool:
+        """Whether nothing more happens at this instant before steps begin."""
+        if self.traffic.next_ps == now or self.dispatcher.timer == now:
+            return False
+        return not (self.stirred and self.cluster.done)
+
+    # --- phases of an instant ----------------------------------------------------------------------------------
+
+    def sync_routers(self, now: int) -> None:
+        """The routers exchange what they have counted, where that is due."""
+        routers = self.routers
+        if routers is not None and now >= routers.sync_at:
+            routers.sync(now)
+
+    def note_stirred(self, now: int) -> None:
+        """Find out whether anything has happened after which the router's queue or the autoscaler looks."""
+        cluster = self.cluster
+        told = bool(cluster.first_tokens or cluster.done)
+        self.stirred = told or now in (self.traffic.next_ps, self.dispatcher.timer, cluster.links.next_ps)
+
+    def refresh_for_observers(self, now: int) -> None:
+        """A policy may look when it hears of something."""
+        cluster = self.cluster
+        if cluster.first_tokens or cluster.done or cluster.handed:
+            self.signals.refresh(now)
+
+    def tell_first_tokens(self, now: int) -> None:
+        """The router hears of the requests that got their first token, by request."""
+        first_tokens, control = self.cluster.first_tokens, self.control
+        if len(first_tokens) > 1:
+            first_tokens.sort(key=by_row)
+        for job in first_tokens:
+            control.first_token(now, job.row)
+        first_tokens.clear()
+
+    def take_arrivals(self, now: int) -> None:
+        """Requests come."""
+        traffic = self.traffic
+        while traffic.next_ps == now:
+            planned = traffic.take()
+            self.dispatcher.arrive(now, planned)
+            if self.progress is not None and planned.request.id % PROGRESS_EVERY == 0:
+                self.progress(planned.request.id, now)
+
+    def manage_capacity(self, now: int) -> None:
+        """Instances come and go."""
+        assert self.capacity is not None
+        if self.stirred and self.capacity.wanted(now):
+            self.capacity.manage(now)
+
+    def pump_queue(self, now: int) -> None:
+        """The router sends what it can from its queue."""
+        if self.stirred:
+            self.dispatcher.pump(now)
+
+    def tell_refusals(self, now: int) -> None:
+        """The traffic hears of the requests that ended without coming to an instance."""
+        if self.dispatcher.refused:
+            self.dispatcher.tell_refused(now)
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """The horizon has come, or nothing is left to happen."""
+        cluster, traffic, recorder = self.cluster, self.traffic, self.recorder
+        self.ended_ps = self.clock.now
+        busy = any(instance.running or instance.queued() for instance in cluster.instances)
+        if traffic.next_ps != NEVER or self.dispatcher.held or busy:
+            self.stop()
+        recorder.not_issued = traffic.not_issued
+        recorder.abandoned = traffic.abandoned
+        recorder.retried = traffic.retried
+        recorder.trim()
+        if self.capacity is not None:
+            self.capacity.close(self.ended_ps)
+        if self.setup.horizon_ps is None and IN_FLIGHT in recorder.outcome:
+            raise InvariantError("The run has ended, and requests are in flight although no horizon stopped it.")
+        cluster.gather(self.ended_ps)
+        self.control.check()
+        self.policy_metrics = self.control.metrics()
+
+    def stop(self) -> None:
+        """The horizon stops the run."""
+        horizon = self.horizon
+        if self.setup.horizon_ps is None:
+            raise HeadwayError(TOO_LONG)
+        if self.routers is not None and horizon >= self.routers.sync_at:
+            self.routers.sync(horizon)
+        self.ended_ps = horizon
+        self.cluster.stop(horizon)
+        if self.capacity is not None:
+            self.capacity.losses.stop()
+        self.traffic.stop()
+
+    @property
+    def stats(self) -> list[InstanceStats]:
+        return self.cluster.stats
+
+    def series(self) -> list[Series]:
+        return self.cluster.series()
