@@ -75,7 +75,7 @@ def test_a_request_is_counted_from_its_routing_to_its_end():
     control.first_token(30, 1)
     control.finished(40, 1, "completed", 7)
     assert counters(first) == counters(second) == (0, 0, 0)
-    assert control.flights == {}
+    assert control.flights.by_id == {}
 
 
 def test_a_second_first_token_after_a_preemption_counts_nothing_twice():
@@ -277,11 +277,11 @@ def test_what_is_put_off_comes_up_again_by_time_and_then_by_request_unless_its_c
     asked = [request(number) for number in range(4)]
     for number, at in ((3, 0), (1, 0), (2, 4), (0, 2)):
         assert control.arrive(at, asked[number]) is None
-    assert control.next_ps == 10 and control.due(9) is None
+    assert control.next_ps == 10 and control.wake(9) is None
     assert control.give_up(1) and not control.give_up(1)
-    assert [control.due(10), control.due(10)] == [asked[3], None]
-    assert control.arrive(10, asked[3], again=True).view.id == "i0"
-    assert control.next_ps == 12 and control.due(12) is asked[0]
+    assert control.wake(10) == (asked[3], control.flight(3)) and control.wake(10) is None
+    assert control.flight(3).view.id == "i0"
+    assert control.next_ps == 12 and control.wake(12) == (asked[0], control.flight(0))
     assert control.give_up(2) and control.next_ps == NEVER
     assert not control.give_up(3)  # it is on its way
 
@@ -295,16 +295,19 @@ def test_a_clock_that_is_late_finds_all_that_was_put_off_until_then_in_order():
     for number, at in ((0, 5), (1, 0), (2, 5)):
         assert control.arrive(at, request(number)) is None
     assert control.next_ps == 10
-    came = []
-    while (held := control.due(13)) is not None:
-        came.append(held.id)
-        assert control.arrive(13, held, again=True).view.id == "i0"
-    assert came == [1] and control.next_ps == 15
-    assert [control.due(99).id, control.due(99).id, control.due(99)] == [0, 2, None]
-    assert control.next_ps == NEVER
+    assert woken(control, 13) == [1] and control.next_ps == 15
+    assert woken(control, 99) == [0, 2] and control.next_ps == NEVER
+
+
+def woken(control: ControlPlane, now: int) -> list[int]:
+    found = []
+    while (decision := control.wake(now)) is not None:
+        assert isinstance(decision[1], Flight)
+        found.append(decision[0].id)
+    return found
 
 
 def test_without_flow_control_nothing_ever_waits_at_the_router():
     control, _ = plane(Told(Route("i0")))
-    none = ControlPlane(control.routing.context, Closed(), NoPriority(), Told(), registry.build("flow", "none", ""))
+    none = ControlPlane(control.context, Closed(), NoPriority(), Told(), registry.build("flow", "none", ""))
     assert control.flow is none.flow is None

@@ -120,9 +120,7 @@ def test_a_request_counts_once_however_often_admission_is_asked() -> None:
     door = Looking(Delay(5), ADMIT, Reject("no"))
     control = plane(door)
     control.arrive(SECOND, request(0))
-    held = control.due(SECOND + 5)
-    assert held is not None
-    control.arrive(SECOND + 5, held, again=True)
+    assert control.wake(SECOND + 5) is not None
     control.arrive(SECOND + 9, request(1))
     control.finished(SECOND + 11, 0, "completed", 3)
     control.arrive(SECOND + 12, request(2))
@@ -149,7 +147,7 @@ def declaring(exact: tuple[str, ...] | None, reported: tuple[str, ...] | None = 
 @pytest.mark.parametrize(("declared", "missing"), [((), "tenants"), (("totals",), "tenants"), (("tenants",), "totals")])
 def test_what_nobody_declares_is_not_kept_and_reading_it_is_told(declared, missing) -> None:
     control = plane(declaring(declared))
-    assert (control.state is None) == (not declared)
+    assert (control.audience.state is None) == (not declared)
     sentence = rf"^policies: 'cluster\.{missing}' was read, and no policy of this run declares it; write exact=\("
     with pytest.raises(UndeclaredSignal, match=sentence):
         control.arrive(0, request(0))
@@ -174,13 +172,13 @@ def test_a_policy_line_that_says_nothing_reads_everything_and_one_that_says_some
     class Terse(Silent):
         pass
 
-    assert plane(Silent()).state is not None
-    assert plane(Terse()).state is None
+    assert plane(Silent()).audience.state is not None
+    assert plane(Terse()).audience.state is None
 
 
 def test_the_built_in_policies_keep_no_state_that_they_do_not_read() -> None:
     always = registry.build("admission", "always", "")
-    assert plane(always, registry.build("routing", "least-loaded", "")).state is None
+    assert plane(always, registry.build("routing", "least-loaded", "")).audience.state is None
 
 
 def test_a_run_in_which_a_policy_reads_the_tenants_sees_them_all() -> None:

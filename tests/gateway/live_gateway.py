@@ -61,7 +61,7 @@ class Live:
         counts = [
             (view.inflight, view.inflight_tokens, view.pending_prefill_tokens, view.decode_tokens) for view in views
         ]
-        return not self.app.plane.control.flights and not self.app.waiting and set(counts) == {(0, 0, 0, 0)}
+        return not self.app.plane.control.flights.by_id and not self.app.waiting and set(counts) == {(0, 0, 0, 0)}
 
     def stop(self) -> None:
         async def end() -> None:

@@ -163,7 +163,7 @@ def test_a_permit_goes_back_as_what_it_was_taken_for(live):
     for _ in range(6):
         assert chat(one).status == 200
         one.until(one.idle)
-    assert one.app.plane.control.admission.taken == {}
+    assert one.app.plane.control.stages.admission.taken == {}
 
 
 def test_names_that_clients_make_up_are_not_kept(live):
@@ -171,4 +171,4 @@ def test_names_that_clients_make_up_are_not_kept(live):
     for number in range(5):
         assert chat(one, model=f"made-up-{number}").status == 200
     one.until(one.idle)
-    assert one.app.plane.control.admission.taken == {}
+    assert one.app.plane.control.stages.admission.taken == {}

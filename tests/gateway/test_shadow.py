@@ -154,7 +154,7 @@ def test_a_sample_is_every_so_many(live):
 
 def test_what_the_policy_in_force_does_not_keep_is_kept_for_a_candidate(live):
     one = live(2, admin=ADMIN, policies={"routing": "least-loaded"})
-    assert one.app.plane.control.state is None
+    assert one.app.plane.control.audience.state is None
     assert admin(one, "/shadows/tenants", "PUT", code(TENANTS)).status == 201
     for _ in range(5):
         assert chat(one).status == 200

@@ -74,7 +74,7 @@ class Epp:
             (view.inflight, view.inflight_tokens, view.pending_prefill_tokens, view.decode_tokens)
             for view in self.app.plane.views
         }
-        return not self.app.plane.control.flights and not self.app.waiting and counts == {(0, 0, 0, 0)}
+        return not self.app.plane.control.flights.by_id and not self.app.waiting and counts == {(0, 0, 0, 0)}
 
     def ends(self) -> dict[tuple[str, int], int]:
         """How many requests ended in which way, by outcome and status."""

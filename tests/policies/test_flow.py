@@ -283,7 +283,7 @@ def test_requests_wait_until_the_cluster_can_take_them_and_keep_their_score() ->
     control.finished(2, 3, "completed", 5)
     assert pumped(control, 2) == [(2, Reject("not here")), (1, "sent")]
     assert routing.priorities == [3.0, 2.0, 1.0]
-    assert control.flights[1].priority == 1.0
+    assert control.flight(1).priority == 1.0
     assert (totals.queued, totals.inflight, control.cluster.tenants["a"].active) == (1, 1, 2)
 
 
@@ -323,7 +323,7 @@ def test_a_client_that_gives_up_is_found_in_the_queue_and_among_those_put_off() 
     assert control.give_up(3) and control.next_ps == 50
     assert not control.give_up(3) and not control.give_up(0) and not control.give_up(99)
     assert control.give_up(1) and control.next_ps == 50
-    assert control.due(5) is None
+    assert control.wake(5) is None
     control.finished(9, 0, "completed", 1)
     assert pumped(control, 9) == [(4, "sent")]
     assert control.next_ps == NEVER and control.cluster.totals.queued == 0
@@ -335,7 +335,8 @@ def test_one_that_was_given_up_while_put_off_does_not_hide_another_with_its_inst
     control.arrive(0, ask(1, "late"))
     control.give_up(0)
     assert control.next_ps == 5
-    assert control.due(5) == ask(1, "late") and control.due(5) is None
+    assert control.wake(5) == (ask(1, "late"), None) and control.wake(5) is None
+    assert control.next_ps == 10
 
 
 # --- the simulator -----------------------------------------------------------------------------------------------
@@ -395,7 +396,7 @@ def run(
     simulation = Simulation(setup, Patient(*patience), priority, Sometimes(refuse), fcfs, Random, None, made)  # type: ignore[arg-type]
     recorder = simulation.run(OpenLoop(requests))
     assert horizon is not None or not simulation.dispatcher.held
-    assert made.waiting.keys() == simulation.dispatcher.held.keys() - simulation.control.put_off.keys()
+    assert made.waiting.keys() == simulation.dispatcher.held.keys() - simulation.control.waiting.delayed_until.keys()
     return recorder
 
 

@@ -204,7 +204,7 @@ def nothing_is_left(simulation: Simulation) -> None:
     routers = simulation.routers
     assert routers is not None
     for router, (plane, views) in enumerate(zip(routers.planes, routers.views, strict=True)):
-        assert not plane.flights and not plane.put_off and not any(routers.waiting)
+        assert not plane.flights.by_id and not plane.waiting.delayed_until and not plane.waiting.queued
         for name in SHARED:
             assert [getattr(view, name) for view in views] == routers.foreign[name][router]
 

@@ -79,7 +79,7 @@ def test_the_counts_move_with_routing_the_first_token_and_the_end() -> None:
 def test_a_prompt_without_anything_pending_counts_as_decoding_all_the_same() -> None:
     control = plane()
     view = control.cluster.instances[0]
-    control.dispatch(0, request(0, 64), Route("i0", cached_tokens=64), control.views["i0"], None, NO_PRIORITY)
+    control._dispatch(0, request(0, 64), Route("i0", cached_tokens=64), control.views["i0"], None, NO_PRIORITY)
     assert (view.pending_prefill_tokens, view.decode_tokens) == (0, 0)
     control.first_token(1, 0)
     assert view.decode_tokens == 64

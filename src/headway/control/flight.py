@@ -82,4 +82,9 @@ class TimedOut(Struct, frozen=True, gc=False):
     reason: str
 
 
-Sent = tuple[Request, Flight | Reject | TimedOut]  # what became of a request that waited in the queue
+class Unserved(Reject, frozen=True, gc=False):
+    """No instance came up for as long as a request may wait for one."""
+
+
+Answer = Flight | Reject | TimedOut | Queued | None  # None: the request waits, and `ControlPlane.wake` answers later
+Decision = tuple[Request, Answer]  # on a request that waited

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -29,7 +29,7 @@ class Group:
         # over all that were taken before.
         self.stranded: OrderedDict[int, Stranded] = OrderedDict()
 
-    def regroup(self, now_ps: int) -> None:
+    def refresh(self, now_ps: int) -> None:
         """The state of a member has changed."""
         self.instances = reachable(self.members)
         self.empty_ps = NEVER if self.instances else min(self.empty_ps, now_ps)
@@ -38,7 +38,12 @@ class Group:
         """It takes the place of a group of the same names that had other members."""
         self.number, self.flow, self.stranded = before.number, before.flow, before.stranded
         self.empty_ps = before.empty_ps
-        self.regroup(now_ps)
+        self.refresh(now_ps)
+
+    @property
+    def first_stranded(self) -> Stranded:
+        """The one that has waited longest; there is one."""
+        return next(iter(self.stranded.values()))
 
     @property
     def name(self) -> str:
@@ -63,13 +68,49 @@ def reachable(members: Sequence[InstanceView]) -> tuple[InstanceView, ...]:
     return tuple(view for view in serving if (view.pool, OTHER.get(view.role, view.role)) in roles)
 
 
-def grouped(views: Sequence[InstanceView]) -> tuple[list[Group], dict[str, Group] | None]:
-    """The groups in order of their first instances, and each by its names; one group of all, and no names, where the
-    instances serve whatever comes. Names that stand for the same instances are of one group. A place that nobody has
-    taken has no id, and is of none."""
+class ModelGroups:
+    """The groups of a cluster, in order of their first instances, and the one lookup of the group of a model.
+
+    Where instances name the models that they serve, names that stand for the same instances are of one group. Where
+    none does, one group has all instances and serves every model. A free place has no id and belongs to no group."""
+
+    __slots__ = ("_groups", "by_name")
+
+    def __init__(self, views: Sequence[InstanceView]) -> None:
+        self._groups = _group(views)
+        self.by_name = {name: group for group in self._groups for name in group.names}  # empty: any model is served
+
+    def of(self, model: str) -> Group | None:
+        """The instances that can serve a model; None where the cluster does not have it."""
+        return self.by_name.get(model) if self.by_name else self._groups[0]
+
+    def regroup(self, views: Sequence[InstanceView], now_ps: int) -> list[Group]:
+        """Group anew, since other instances have taken places or serve other models. A group of the same names goes on
+        as it was; the groups whose names are gone are returned."""
+        before = {group.names: group for group in self._groups}
+        number = max(group.number for group in self._groups)
+        self._groups = _group(views)
+        for group in self._groups:
+            if group.names in before:
+                group.follow(before.pop(group.names), now_ps)
+                continue
+            number += 1
+            group.number = number
+            group.refresh(now_ps)
+        self.by_name = {name: group for group in self._groups for name in group.names}
+        return list(before.values())
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+
+def _group(views: Sequence[InstanceView]) -> list[Group]:
     taken = [view for view in views if view.id]
     if not any(view.serves for view in taken):
-        return [Group(0, (), tuple(taken))], None
+        return [Group(0, (), tuple(taken))]
     members: dict[str, list[InstanceView]] = {}
     for view in taken:
         for name in view.serves:
@@ -77,5 +118,4 @@ def grouped(views: Sequence[InstanceView]) -> tuple[list[Group], dict[str, Group
     names: dict[tuple[int, ...], list[str]] = {}
     for name, instances in members.items():
         names.setdefault(tuple(view.index for view in instances), []).append(name)
-    groups = [Group(number, tuple(called), tuple(members[called[0]])) for number, called in enumerate(names.values())]
-    return groups, {name: group for group in groups for name in group.names}
+    return [Group(number, tuple(called), tuple(members[called[0]])) for number, called in enumerate(names.values())]

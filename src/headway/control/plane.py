@@ -1,40 +1,61 @@
 """The control plane: admission, then priority, then flow control, then routing, over the router's own counts.
 
-It does no I/O and has no clock: the event loop of the simulator or the asyncio loop of a gateway tells it the time and
-what happened, and carries out what it answers. What it holds back comes up again at `next_ps`. Where flow control has a
-queue, the loop asks `pump` what becomes of it whenever something has happened, until the answer is None.
+It does no I/O and has no clock. The event loop of the simulator, or the asyncio loop of a gateway, tells it the time
+and what happened, and carries out what it answers:
+
+    told                                        when                                        answers
+    ------------------------------------------  ------------------------------------------  ---------------------------
+    arrive(now, request)                        a request comes                             Flight, Reject, QUEUED; None
+                                                                                            if `wake` answers later
+    wake(now), until it returns None            `next_ps` is reached, an instance came up   (request, answer)
+    pump(now), until it returns None            anything has happened                       (request, answer)
+    first_token(now, id)                        its first token reaches the router
+    handed(now, id)                             its prompt is computed, it goes on          its Flight
+    finished(now, id, outcome, output_tokens)   it has ended, or has left its instance
+    resend(now, request, priority)              its instance lost it, after `finished`      Flight, Reject, None
+    give_up(id)                                 its client has gone                         whether it waited here
+    instance_changed(now, index, state)         an instance gets into another state
+    regroup(now)                                a place was taken or left                   requests to arrive again
+
+`wake` and `pump` give one decision at a time: the caller carries it out, so that the signals tell of it, before it asks
+for the next. `wake` decides on requests that admission delayed, then on those that waited for an instance. `pump`
+decides on the queue of flow control; without one there is nothing to pump. They are two, since more may happen between
+them at one instant: the simulator tells what has ended after `wake` and before `pump`.
+
+`next_ps` is when the control plane wants to be called again if nothing happens before: `wake`, then `pump`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import copy
-from heapq import heappush
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from headway.config.units import duration_text
 from headway.config.wording import shown
-from headway.control.flight import QUEUED, Flight, Queued, Sent, TimedOut
+from headway.control.audience import Audience, Observe
+from headway.control.flight import QUEUED, Answer, Decision, Flight, TimedOut, Unserved
+from headway.control.flights import Flights
 from headway.control.journal import UNFORCED, Forced, Journal
-from headway.control.router_state import RouterState
-from headway.control.waiting_room import WaitingRoom
-from headway.policies.answers import VERDICT, check_priority, is_number, refuses, wrong_answer, wrong_target
+from headway.control.model_groups import ModelGroups
+from headway.control.stages import Guard, Stages
+from headway.control.waiting_room import DELAYED, RESCUED, WaitingRoom
+from headway.policies.answers import check_priority, wrong_answer
 from headway.policies.context import Context
 from headway.policies.disaggregation import paired
 from headway.policies.flow import NoFlow, Waiting
-from headway.policies.registry import EVERYTHING, declared, figures
-from headway.types import ADMIT, NO_PRIORITY, SERVING, Admit, Delay, Priority, Reject, Request, Route
-from headway.views.cluster import KEPT
-from headway.views.events import Event, FirstToken, InstanceChanged, Routed
+from headway.policies.prefix_index import PrefixIndex
+from headway.policies.registry import declared, figures
+from headway.types import ADMIT, NEVER, NO_PRIORITY, SERVING, Admit, Delay, Priority, Reject, Request, Route
+from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
 MOST_TOKENS: Final = 1 << 62  # that any prompt may be believed to have cached
 MOST_DELAYS: Final = 100_000  # of one request; who puts off more often would never let it in
-Permit = Callable[[Request, Sequence[InstanceView]], Reject | None]
 
 
-class ControlPlane(WaitingRoom):
-    """Runs the policies in order and keeps the exact counters of each instance."""
+class ControlPlane:
+    """Asks the policies in order. It has `flights`, the `waiting` room, and an `audience` that hears what happens."""
 
     def __init__(
         self,
@@ -44,93 +65,125 @@ class ControlPlane(WaitingRoom):
         routing: Any,
         flow: Any = None,
         *,
+        patience_ps: int = NEVER,
+        unserved: str | None = None,
         journals: Sequence[Journal] = (),
         forced: Forced = UNFORCED,
-        observe: Callable[[Event], None] | None = None,
+        observe: Observe | None = None,
+        guard: Guard | None = None,
+        on_indexes: Callable[[Sequence[PrefixIndex]], None] | None = None,
     ) -> None:
-        """`observe` hears what the policies do."""
-        super().__init__(context)
+        """`patience_ps` is how long a request waits for an instance to come up, and `unserved` the reason why it is
+        then rejected. `observe` hears what the policies hear. `on_indexes` hears which prefix indexes there are."""
+        self.cluster = ClusterView(context.instances)
         self.cluster.explain = bool(journals)
-        self.journals = journals
-        self.forced = dict(forced)
-        self.admission = admission
-        self.permit: Permit | None = getattr(admission, "permit", None)
-        self.priority = priority
-        self.routing = routing = paired(routing, context.instances)
+        self.context, self.ordered = context, context.instances
+        self.views = {view.id: view for view in context.instances if view.id}
+        self.journals, self.guard, self.forced = journals, guard, dict(forced)
+        self.stages = Stages(admission, priority, paired(routing, context.instances))
         self.flow = None if isinstance(flow, NoFlow) else flow
-        self.stages = {"admission": admission, "priority": priority, "routing": routing}
+        self.policies = {"admission": admission, "priority": priority, "routing": self.stages.routing}
         if self.flow is not None:
-            self.stages["flow"] = self.flow
-            for group in self.groups:  # a queue each, so that a model that is full holds up no other
-                group.flow = self.flow if group.number == 0 else copy(self.flow)
-        everyone = [*self.stages.values(), *(group.flow for group in self.groups[1:] if group.flow is not None)]
-        for stage in everyone:
-            bind = getattr(stage, "bind", None)
-            if bind is not None:
-                bind(context)
-        self.indexes = context.indexes
-        reported = [signal for stage in self.stages.values() for signal in declared(stage).reported]
+            self.policies["flow"] = self.flow
+        self.flights = Flights()
+        self.groups = ModelGroups(context.instances)
+        on_error = None if guard is None else guard.observer_failed
+        self.audience = Audience(context, self.cluster, on_indexes, on_error)
+        self.waiting = WaitingRoom(context, self.groups, self.flow, patience_ps, self.audience.dequeued)
+        self.unserved = Unserved(unserved or self._too_late)
+        self.audience.join(0, [admission, priority, self.stages.routing, *self.waiting.queues()], {})
+        if observe is not None:
+            self.audience.observers.append(observe)
+        reported = [signal for policy in self.policies.values() for signal in declared(policy).reported]
         for journal in journals:
             journal.bind(context, self.cluster, reported)
-        self.observers = [stage.observe for stage in everyone if hasattr(stage, "observe")]
-        if observe is not None:
-            self.observers.append(observe)
-        read = [signal for stage in self.stages.values() for signal in declared(stage).exact]
-        kept = KEPT if EVERYTHING[0] in read else [name for name in KEPT if name in read]
-        if kept:
-            self.state = RouterState(self.cluster, kept)
+
+    @property
+    def next_ps(self) -> int:
+        return self.waiting.next_ps
+
+    @property
+    def indexes(self) -> list[PrefixIndex]:
+        return self.audience.indexes
+
+    @property
+    def observers(self) -> list[Observe]:
+        return self.audience.observers
 
     # --- the way of a request ----------------------------------------------------------------------------------
 
-    def arrive(self, now_ps: int, request: Request, again: bool = False) -> Flight | Reject | Queued | None:
-        """Decide on a request that comes, or comes up `again` as it was put off: its flight, why it is turned away,
-        QUEUED where it waits in the router's queue, or None where admission puts it off."""
-        if self.state is not None and not again:
-            self.state.arrived(now_ps, request)
+    def arrive(self, now_ps: int, request: Request, again: bool = False) -> Answer:
+        """Decide on a request that comes, or comes `again` after it has waited here."""
+        if not again and self.audience.state is not None:
+            self.audience.state.arrived(now_ps, request)
+        if self.guard is None:
+            return self._admit(now_ps, request, self.stages)
+        return self.guard.arrive(now_ps, request, partial(self._admit, now_ps, request))
+
+    def _admit(self, now_ps: int, request: Request, stages: Stages) -> Answer:
         cluster = self.cluster
         cluster.now_ps = now_ps
         cluster.priority = NO_PRIORITY
-        group = self.groups[0] if self.by_model is None else self.by_model.get(request.model)
+        group = self.groups.of(request.model)
         if group is None:
             return Reject(f"404: no instance serves model {shown(request.model)}")
         cluster.instances, cluster.group = group.instances, group.number
         if not group.instances:
-            self.strand(now_ps, request, group)
+            self.waiting.strand(now_ps, request, group)
             return None
-        verdict = self.admission.admit(request, cluster)
+        verdict = stages.admission.admit(request, cluster)
         if verdict is not ADMIT and not isinstance(verdict, Admit):
-            return self.not_admitted(now_ps, request, verdict)
-        priority = self.priority.prioritise(request, cluster)
+            return self._refuse(now_ps, request, verdict, stages)
+        priority = stages.priority.prioritise(request, cluster)
         if priority is not NO_PRIORITY:
-            check_priority(self.priority, priority, request)
+            check_priority(stages.priority, priority, request)
             cluster.priority = priority
-        if self.flow is not None:
+        if group.flow is not None:
             group.flow.put(now_ps, request, priority)
-            if self.state is not None:
-                self.state.queued(request)
+            if self.audience.state is not None:
+                self.audience.state.queued(request)
             return QUEUED
-        return self.route(now_ps, request, priority)
+        return self._route(now_ps, request, priority, stages)
 
-    def route(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject:
-        decision = self.routing.route(request, self.cluster)
+    def _refuse(self, now_ps: int, request: Request, verdict: Reject | Delay, stages: Stages) -> Reject | None:
+        stages.check_verdict(verdict, request)
+        for journal in self.journals:
+            journal.refused(now_ps, request, verdict)
+        if not isinstance(verdict, Delay):
+            return verdict
+        if self.waiting.delays(request.id) >= MOST_DELAYS:
+            right = f"admit has put a request off {MOST_DELAYS:,} times; it must admit or reject it, or delay it longer"
+            raise wrong_answer("policies.admission", stages.admission, right, verdict, request)
+        self.waiting.delay(now_ps + verdict.duration_ps, request)
+        return None
+
+    def _route(self, now_ps: int, request: Request, priority: Priority, stages: Stages) -> Flight | Reject:
+        if self.guard is None:
+            return self._choose(now_ps, request, priority, stages)
+        return self.guard.route(now_ps, request, stages, partial(self._choose, now_ps, request, priority))
+
+    def _choose(self, now_ps: int, request: Request, priority: Priority, stages: Stages) -> Flight | Reject:
+        decision = stages.routing.route(request, self.cluster)
         if self.forced and request.id in self.forced:
-            decision = self.force(request, decision)
+            decision = self._force(request, decision)
         if isinstance(decision, Route):
-            view = self.checked(decision.target, request)  # what is no answer is not taken down
-            prefill = None if decision.prefill is None else self.checked(decision.prefill, request)
-            if self.permit is not None:
-                refusal = self.permit(request, (view,) if prefill is None else (view, prefill))
+            view = self._find_target(decision.target, request, stages)  # a journal hears of proper answers only
+            prefill = None if decision.prefill is None else self._find_target(decision.prefill, request, stages)
+            if stages.permit is not None:
+                refusal = stages.permit(request, (view,) if prefill is None else (view, prefill))
                 if refusal is not None:
-                    return self.no_permit(request, refusal)
+                    stages.check_refusal(refusal, request)
+                    return refusal
             for journal in self.journals:
                 journal.routed(now_ps, request, decision, priority)
-            return self.dispatch(now_ps, request, decision, view, prefill, priority)
+            stages.check_route(decision, view, prefill, request)
+            return self._dispatch(now_ps, request, decision, view, prefill, priority)
         if isinstance(decision, Reject) and isinstance(decision.reason, str):
             return decision
         right = "route must return a Route, as in Route(view.id), or a Reject"
-        raise wrong_answer("policies.routing", self.routing, right, decision, request)
+        raise wrong_answer("policies.routing", stages.routing, right, decision, request)
 
-    def force(self, request: Request, decision: Any) -> Any:
+    def _force(self, request: Request, decision: Any) -> Any:
         """Another target than the policy's, which has been asked all the same, so that its draws and turns go on as
         they would; what it believes cached there is the index's word, if it goes by one."""
         target, prefill = self.forced.pop(request.id)
@@ -142,35 +195,59 @@ class ControlPlane(WaitingRoom):
             cached = self.indexes[0].matches(request.path)[place] * self.indexes[0].block_tokens
         return Route(target, "forced", cached, decision.priority, decision.scorecard, prefill)
 
-    def no_permit(self, request: Request, refusal: Any) -> Reject:
-        """Admission has had its say once more, when it was known where a request would go."""
-        if isinstance(refusal, Reject) and isinstance(refusal.reason, str):
-            return refusal
-        right = "permit must return None or a Reject"
-        raise wrong_answer("policies.admission", self.admission, right, refusal, request)
+    def _find_target(self, target: str, request: Request, stages: Stages) -> InstanceView:
+        try:
+            view = self.views.get(target)
+        except TypeError:  # not even hashable
+            view = None
+        if view is None or view.state not in SERVING or (self.groups.by_name and request.model not in view.serves):
+            raise stages.wrong_target(view, target, request)
+        return view
 
-    def not_admitted(self, now_ps: int, request: Request, verdict: Reject | Delay) -> Reject | None:
-        if not refuses(verdict):
-            raise wrong_answer("policies.admission", self.admission, VERDICT, verdict, request)
-        for journal in self.journals:
-            journal.refused(now_ps, request, verdict)
-        if not isinstance(verdict, Delay):
-            return verdict
-        times = self.asked_again[1] + 1 if self.asked_again[0] == request.id else 1
-        if times > MOST_DELAYS:
-            right = f"admit has put a request off {MOST_DELAYS:,} times; it must admit or reject it, or delay it longer"
-            raise wrong_answer("policies.admission", self.admission, right, verdict, request)
-        until_ps = now_ps + verdict.duration_ps
-        heappush(self.held, (until_ps, request.id, times, request))
-        self.put_off[request.id] = until_ps
-        self.set_next()
-        return None
+    def _dispatch(
+        self,
+        now_ps: int,
+        request: Request,
+        route: Route,
+        view: InstanceView,
+        prefill: InstanceView | None,
+        priority: Priority,
+    ) -> Flight:
+        cached = route.cached_tokens
+        score = priority.score if route.priority is None else route.priority
+        pending = request.prompt_tokens - cached
+        if pending < 0:
+            pending = 0
+        flight = Flight(request, view, cached, pending, score, priority.hints, route.reason, prefill)
+        self.flights.send(flight)
+        self.audience.routed(now_ps, flight)
+        return flight
 
-    def pump(self, now_ps: int) -> Sent | None:
-        """What becomes next of a request in the router's queue at this instant. The caller carries it out, so that the
-        signals tell of it, and asks again until nothing more happens: first those that have waited too long go, then
-        requests are sent in the queue's order while it is open, and then what is beyond its capacity is turned away.
-        Where models have queues of their own, one after the other."""
+    # --- requests that wait ------------------------------------------------------------------------------------
+
+    def wake(self, now_ps: int) -> Decision | None:
+        """The next decision on a request that was delayed until now, or that waited for an instance; None if there is
+        no more."""
+        turn = self.waiting.next_turn(now_ps)
+        if turn is None:
+            return None
+        if turn[0] == DELAYED:
+            request = self.waiting.take_delayed()
+            return request, self.arrive(now_ps, request, again=True)
+        if turn[0] == RESCUED:
+            stranded = self.waiting.take_rescued()
+            request, priority = stranded.request, stranded.priority
+            if priority is None:
+                return request, self.arrive(now_ps, request, again=True)
+            return request, self.resend(now_ps, request, priority)
+        return self.waiting.take_overdue(now_ps), self.unserved
+
+    def pump(self, now_ps: int) -> Decision | None:
+        """The next decision on a request in the router's queue; None if there is no more. First those that have waited
+        too long go, then requests are sent in the queue's order while it is open, and then what is beyond its capacity
+        is turned away. Where models have queues of their own, one after the other."""
+        if self.flow is None:
+            return None
         cluster = self.cluster
         cluster.now_ps = now_ps
         for group in self.groups:
@@ -182,136 +259,118 @@ class ControlPlane(WaitingRoom):
                 answer = TimedOut(entry.reason)
             elif group.instances and (entry := flow.take(cluster)) is not None:
                 cluster.priority = entry.priority
-                answer = self.route(now_ps, entry.request, entry.priority)
-            elif group.empty_ps + self.patience_ps <= now_ps and (entry := flow.oldest()) is not None:
-                answer = Reject(f"503: no instance came up within {duration_text(self.patience_ps)}")
+                answer = self._route(now_ps, entry.request, entry.priority, self.stages)
+            elif group.empty_ps + self.waiting.patience_ps <= now_ps and (entry := flow.oldest()) is not None:
+                answer = Reject(self._too_late)
             elif (entry := flow.excess()) is not None:
                 answer = Reject(entry.reason)
             else:
                 continue
-            if self.state is not None:
-                self.state.left(entry.request)
+            self.audience.dequeued(entry.request)
             return entry.request, answer
-        self.set_next()
+        self.waiting.set_next()
         return None
 
-    def dispatch(
-        self,
-        now_ps: int,
-        request: Request,
-        route: Route,
-        view: InstanceView,
-        prefill: InstanceView | None,
-        priority: Priority,
-    ) -> Flight:
-        tokens, cached, score = request.prompt_tokens, route.cached_tokens, priority.score
-        if type(cached) is not int or not 0 <= cached <= MOST_TOKENS:
-            right = "route must give cached_tokens as a whole number that is not negative"
-            raise wrong_answer("policies.routing", self.routing, right, cached, request)
-        if route.priority is not None:
-            if not is_number(route.priority):
-                right = "route must give priority as a finite number"
-                raise wrong_answer("policies.routing", self.routing, right, route.priority, request)
-            score = route.priority
-        pending = tokens - cached
-        if pending < 0:
-            pending = 0
-        flight = Flight(request, view, cached, pending, score, priority.hints, route.reason)
-        self.flights[request.id] = flight
-        if prefill is None:
-            if view.role == "prefill":
-                right = "route must give as target an instance that generates, and this one to 'prefill'"
-                raise wrong_answer("policies.routing", self.routing, right, route.target, request)
-        else:
-            self.dispatch_prefill(flight, prefill)
-        flight.depart()
-        if self.state is not None:
-            self.state.routed(request)
-        for index in self.indexes:
-            index.touch(view.index, request.path)
-        if self.observers:
-            self.tell(Routed(now_ps, request, view, flight.prefill))
+    @property
+    def _too_late(self) -> str:
+        return f"503: no instance came up within {duration_text(self.waiting.patience_ps)}"
+
+    def give_up(self, request_id: int) -> bool:
+        """The client of a request has gone. False if the request does not wait here."""
+        return self.waiting.give_up(request_id)
+
+    def pending(self, pool: str) -> int:
+        """Requests that wait and could go to a pool, without those that admission delayed."""
+        return self.waiting.pending(pool)
+
+    def pools_of(self, request: Request) -> tuple[str, ...]:
+        """Where a request could go, were all instances up."""
+        group = self.groups.of(request.model)
+        return () if group is None else group.pools
+
+    # --- requests in flight ------------------------------------------------------------------------------------
+
+    def flight(self, request_id: int) -> Flight:
+        return self.flights.by_id[request_id]
+
+    def first_token(self, now_ps: int, request_id: int) -> None:
+        self.audience.first_token(now_ps, self.flights.first_token(now_ps, request_id))
+
+    def handed(self, now_ps: int, request_id: int) -> Flight:
+        """A request's prompt has been computed on one instance, and it goes on to the other."""
+        flight, prefill = self.flights.hand_over(request_id)
+        self.audience.handed(now_ps, flight, prefill)
         return flight
 
-    def checked(self, target: str, request: Request) -> InstanceView:
-        """An instance that the routing policy has named, which must be one that can serve the request."""
-        try:
-            view = self.views.get(target)
-        except TypeError:  # not even hashable
-            view = None
-        if view is None:
-            raise wrong_target(self.routing, target, "is not an instance of this cluster", request)
-        if view.state not in SERVING:
-            raise wrong_target(self.routing, target, f"is {view.state} and takes no requests", request)
-        if self.by_model is not None and request.model not in view.serves:
-            raise wrong_target(self.routing, target, f"does not serve model {shown(request.model)}", request)
-        return view
+    def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
+        flight = self.flights.finish(request_id, outcome == "completed", output_tokens)
+        self.audience.finished(now_ps, flight, outcome, output_tokens)
 
-    def dispatch_prefill(self, flight: Flight, view: InstanceView) -> None:
-        """The prompt is computed on another instance than that which generates."""
-        request = flight.request
-        if view.role != "prefill" or flight.view.role != "decode" or view.pool != flight.view.pool:
-            right = "route must give 'prefill' an instance of that role, and one of role 'decode' of its pool as target"
-            raise wrong_answer("policies.routing", self.routing, right, (view.id, flight.view.id), request)
-        flight.prefill = view
-        for index in self.indexes:
-            index.touch(view.index, request.path)
+    def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
+        """A request that its instance has lost, or that has to leave it, is routed again; None where it has to wait for
+        an instance to come up."""
+        cluster = self.cluster
+        group = self.groups.of(request.model)
+        if group is None:
+            return Reject(f"404: no instance serves model {shown(request.model)}")
+        cluster.now_ps, cluster.priority = now_ps, priority
+        cluster.instances, cluster.group = group.instances, group.number
+        if group.instances:
+            return self._route(now_ps, request, priority, self.stages)
+        self.waiting.strand(now_ps, request, group, priority)
+        return None
 
-    # --- instances that come and go --------------------------------------------------------------------------------
+    def take_over(self, now_ps: int, flights: Mapping[int, Flight]) -> None:
+        """What another control plane has sent to these instances is this one's from now on. The views count it
+        already; the policies hear of it as if it were sent now."""
+        self.flights.by_id.update(flights)
+        for flight in flights.values():
+            self.audience.taken_over(now_ps, flight)
+
+    # --- instances and policies that come and go -----------------------------------------------------------------
 
     def instance_changed(self, now_ps: int, index: int, state: str) -> None:
         """An instance gets into another state."""
         view = self.ordered[index]
         was, view.state = view.state, state
         if state == "stopped":
-            for believed in self.indexes:
-                believed.clear(index)
+            self.audience.stopped(index)
             for journal in self.journals:
                 journal.stopped(index)
         for group in self.groups:
             if view in group.members:
-                group.regroup(now_ps)
-        if self.observers:
-            self.tell(InstanceChanged(now_ps, view, was))
+                group.refresh(now_ps)
+        self.audience.changed(now_ps, view, was)
 
-    def take_over(self, now_ps: int, flights: dict[int, Flight]) -> None:
-        """What another control plane has sent to these instances is this one's from now on. The views count it
-        already; the policies hear of it as if it were sent now."""
-        for request_id, flight in flights.items():
-            request = flight.request
-            self.flights[request_id] = flight
-            if self.state is not None:
-                self.state.arrived(now_ps, request)
-                self.state.routed(request)
-            for index in self.indexes:
-                index.touch(flight.view.index, request.path)
-            if self.observers:
-                self.tell(Routed(now_ps, request, flight.view, flight.prefill))
-                if flight.first_ps >= 0:
-                    self.tell(FirstToken(now_ps, request, flight.view))
+    def regroup(self, now_ps: int) -> list[Request]:
+        """Other instances have taken places, or serve other models. Returns the requests that waited for models whose
+        group is gone: they are to arrive again."""
+        self.views = {view.id: view for view in self.ordered if view.id}
+        return self.waiting.regroup(now_ps)
 
-    def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
-        """A request that its instance has lost, or that has to leave it, is routed again; None where it has to wait for
-        an instance to come up."""
-        cluster = self.cluster
-        group = self.groups[0] if self.by_model is None else self.by_model.get(request.model)
-        if group is None:
-            return Reject(f"404: no instance serves model {shown(request.model)}")
-        cluster.now_ps, cluster.priority = now_ps, priority
-        cluster.instances, cluster.group = group.instances, group.number
-        if group.instances:
-            return self.route(now_ps, request, priority)
-        self.strand(now_ps, request, group, priority)
-        return None
+    def join(self, now_ps: int, policies: Sequence[Any]) -> None:
+        """Further policies hear of what happens from now on, and of what is in flight as if it were sent now."""
+        self.audience.join(now_ps, policies, self.flights.by_id)
+
+    def show(self, now_ps: int, names: Sequence[str]) -> None:
+        """Keep and show so much of this router's past from now on."""
+        self.audience.show(now_ps, names, self.flights.by_id)
+
+    # --- what is known -----------------------------------------------------------------------------------------
+
+    def check(self, foreign: Sequence[int] | None = None) -> None:
+        """What the views show in flight is what this router has there, and what it knows of others': views are not for
+        policies to write to."""
+        self.flights.check(self.views.values(), foreign)
 
     def metrics(self) -> dict[str, float]:
         """What the policies report of themselves; where models have queues of their own, each of these by its model."""
         found: dict[str, float] = {}
-        for name, stage in self.stages.items():
+        for name, policy in self.policies.items():
             if name == "flow" and len(self.groups) > 1:
                 for group in self.groups:
                     own = figures(group.flow, "policies.flow") if hasattr(group.flow, "metrics") else {}
                     found.update({f"{figure}:{group.name}": value for figure, value in own.items()})
-            elif hasattr(stage, "metrics"):
-                found.update(figures(stage, f"policies.{name}"))
+            elif hasattr(policy, "metrics"):
+                found.update(figures(policy, f"policies.{name}"))
         return found

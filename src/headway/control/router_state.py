@@ -7,9 +7,10 @@ themselves, and what has left it is dropped when something comes or somebody loo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterator, Mapping
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
+from headway.policies.registry import EVERYTHING, declared
 from headway.types import PS_PER_SECOND, Request
 from headway.views.cluster import KEPT, ClusterView
 from headway.views.instance import InstanceView
@@ -183,19 +184,33 @@ class Served:
         return f"Recent(ttft={self.ttft}, tpot={self.tpot}, tokens_per_second={self.tokens_per_second:g})"
 
 
+def kept_signals(policies: Iterable[Any]) -> list[str]:
+    """What policies read of the router's own past."""
+    read = [signal for policy in policies for signal in declared(policy).exact]
+    return list(KEPT) if EVERYTHING[0] in read else [name for name in KEPT if name in read]
+
+
 class RouterState:
     """Keeps what the views of a cluster show of the past true; the control plane tells it what happens."""
 
-    __slots__ = ("served", "tenants", "totals")
+    __slots__ = ("cluster", "instances", "served", "tenants", "totals")
 
-    def __init__(self, cluster: ClusterView, shown: Container[str] = KEPT) -> None:
+    def __init__(
+        self, cluster: ClusterView, shown: Collection[str] = KEPT, instances: Sequence[InstanceView] | None = None
+    ) -> None:
+        self.cluster = cluster
+        self.instances = cluster.instances if instances is None else instances
         self.tenants = Tenants(cluster)
         self.totals = Counted(cluster)
         self.served: dict[int, Served] = {}  # by the instance's index, where it is shown
-        cluster.keep(self.tenants if "tenants" in shown else None, self.totals if "totals" in shown else None)
-        if "recent" in shown:
-            for view in cluster.instances:
-                view._recent = self.served[view.index] = Served(cluster)
+        self.show(shown)
+
+    def show(self, names: Collection[str]) -> None:
+        """Show so much of the past. What is kept already goes on as it is."""
+        self.cluster.keep(self.tenants if "tenants" in names else None, self.totals if "totals" in names else None)
+        if "recent" in names and not self.served:
+            for view in self.instances:
+                view._recent = self.served[view.index] = Served(self.cluster)
 
     def arrived(self, now_ps: int, request: Request) -> None:
         self.tenants.arrived(now_ps, request)

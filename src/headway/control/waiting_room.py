@@ -1,147 +1,184 @@
-"""The requests that wait at a router: put off by admission, in its queue, or for an instance to come up."""
+"""The requests that wait at a router, of three kinds:
+
+delayed     admission put them off; it is asked again at an instant that it named
+queued      in the queue of flow control, one for each group of instances
+stranded    no instance is up that could serve them; they wait for one, as long as patience lasts
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import Any
 
-from headway.control.flights import FlightBook
-from headway.control.model_groups import Group, Stranded, grouped
+from headway.control.model_groups import Group, ModelGroups, Stranded
 from headway.policies.context import Context
 from headway.types import NEVER, Priority, Request
 
+DELAYED, RESCUED, OVERDUE = range(3)  # in the order in which they come up at one instant
+Turn = tuple[int, int]  # one of these, and the request's id among the delayed
 
-class WaitingRoom(FlightBook):
-    """What waits comes up again at `next_ps`, or when something has happened."""
 
-    flow: Any  # the queue's policy; each group has its own
+class WaitingRoom:
+    """`next_ps` is the first instant at which a request comes up again or has waited too long."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.groups, self.by_model = grouped(context.instances)
-        self.patience_ps = NEVER  # how long a request waits for an instance to come up
-        # heap of what admission put off: when to ask again, id, how often it was put off
-        self.held: list[tuple[int, int, int, Request]] = []
-        self.asked_again = (-1, 0)  # which request came up last, and how often it had been put off
-        self.put_off: dict[int, int] = {}  # when to ask again by id, of those that have not been given up
-        self.next_ps = NEVER  # when the first of them comes up again, or the first in the queue has waited too long
+    def __init__(
+        self,
+        context: Context,
+        groups: ModelGroups,
+        flow: Any,
+        patience_ps: int,
+        on_dequeued: Callable[[Request], None],
+    ) -> None:
+        """`flow` is the queue's policy, or None. `on_dequeued` hears of each request that leaves a queue here."""
+        self.context = context
+        self.groups = groups
+        self.flow = flow
+        self.patience_ps = patience_ps  # how long a request waits for an instance to come up
+        self.on_dequeued = on_dequeued
+        self.next_ps = NEVER
+        self.delayed: list[tuple[int, int, int, Request]] = []  # heap: when to ask again, id, how often it was delayed
+        self.delayed_until: dict[int, int] = {}  # by id, without those that were given up
+        self._asked_again = (-1, 0)  # the request that came up last, and how often it had been delayed
+        self._add_queues()
 
-    def due(self, now_ps: int) -> Request | None:
-        """The next request that was put off until now, or until earlier where the caller's clock is late; it is to
-        `arrive` again."""
-        if not self.held or self.held[0][0] > now_ps:
-            return None
-        _, _, times, request = heappop(self.held)
-        self.asked_again = (request.id, times)
-        del self.put_off[request.id]
-        self.set_next()
-        return request
+    def _add_queues(self) -> list[Any]:
+        """Give each new group a queue of its own, so that a model that is full holds up no other; the new queues."""
+        groups = [group for group in self.groups if group.flow is None] if self.flow is not None else []
+        for group in groups:
+            group.flow = self.flow if group.number == 0 else copy(self.flow)
+        return [group.flow for group in groups]
+
+    def queues(self) -> list[Any]:
+        return [group.flow for group in self.groups if group.flow is not None]
 
     def set_next(self) -> None:
-        held = self.held
-        while held and self.put_off.get(held[0][1]) != held[0][0]:  # given up meanwhile
-            heappop(held)
-        self.next_ps = held[0][0] if held else NEVER
-        if self.flow is not None:
-            self.next_ps = min(self.next_ps, *(group.flow.next_ps for group in self.groups))
+        delayed = self.delayed
+        while delayed and self.delayed_until.get(delayed[0][1]) != delayed[0][0]:  # given up meanwhile
+            heappop(delayed)
+        self.next_ps = delayed[0][0] if delayed else NEVER
         for group in self.groups:
+            if group.flow is not None:
+                self.next_ps = min(self.next_ps, group.flow.next_ps)
+                if not group.instances and len(group.flow):
+                    self.next_ps = min(self.next_ps, group.empty_ps + self.patience_ps)
             if group.stranded:
-                self.next_ps = min(self.next_ps, next(iter(group.stranded.values())).until_ps)
-            if not group.instances and group.flow is not None and len(group.flow):
-                self.next_ps = min(self.next_ps, group.empty_ps + self.patience_ps)
+                self.next_ps = min(self.next_ps, group.first_stranded.until_ps)
+
+    # --- those that come ---------------------------------------------------------------------------------------
+
+    def delays(self, request_id: int) -> int:
+        """How often a request that comes up now has been delayed before."""
+        last, times = self._asked_again
+        return times if last == request_id else 0
+
+    def delay(self, until_ps: int, request: Request) -> None:
+        """Hold a request until admission is to be asked again."""
+        heappush(self.delayed, (until_ps, request.id, self.delays(request.id) + 1, request))
+        self.delayed_until[request.id] = until_ps
+        self.set_next()
 
     def strand(self, now_ps: int, request: Request, group: Group, priority: Priority | None = None) -> None:
-        """A request finds no instance to go to, and waits for one."""
+        """Hold a request until an instance comes up; `priority` is given where it was routed before."""
         group.stranded[request.id] = Stranded(now_ps + self.patience_ps, request, priority)
         self.set_next()
 
-    def rescue(self) -> Stranded | None:
-        """The next request that waited for an instance and now has one; it is to `arrive` again, or to be resent."""
-        for group in self.groups:
-            if group.stranded and group.instances:
-                found = group.stranded.pop(next(iter(group.stranded)))
-                self.set_next()
-                return found
-        return None
+    # --- those that come up again ------------------------------------------------------------------------------
 
-    def forsaken(self, now_ps: int) -> Request | None:
-        """The next request that has waited for an instance as long as one may."""
+    def next_turn(self, now_ps: int) -> Turn | None:
+        """What comes up next at this instant, the lowest first; the caller then takes it. A clock may be late: what
+        was due earlier is due now."""
+        if self.delayed and self.delayed[0][0] <= now_ps:
+            return DELAYED, self.delayed[0][1]
+        overdue: Turn | None = None
         for group in self.groups:
-            if group.stranded and next(iter(group.stranded.values())).until_ps <= now_ps:
-                found = group.stranded.pop(next(iter(group.stranded)))
-                self.set_next()
-                return found.request
-        return None
+            if group.stranded:
+                if group.instances:
+                    return RESCUED, 0
+                if group.first_stranded.until_ps <= now_ps:
+                    overdue = OVERDUE, 0
+        return overdue
+
+    def take_delayed(self) -> Request:
+        """The first of those that are to be asked again."""
+        _, _, times, request = heappop(self.delayed)
+        self._asked_again = (request.id, times)
+        del self.delayed_until[request.id]
+        self.set_next()
+        return request
+
+    def take_rescued(self) -> Stranded:
+        """The first that waited for an instance and now has one."""
+        return self._take_stranded(next(group for group in self.groups if group.stranded and group.instances))
+
+    def take_overdue(self, now_ps: int) -> Request:
+        """The first that has waited for an instance as long as it may."""
+        late = (group for group in self.groups if group.stranded and group.first_stranded.until_ps <= now_ps)
+        return self._take_stranded(next(late)).request
+
+    def _take_stranded(self, group: Group) -> Stranded:
+        _, stranded = group.stranded.popitem(last=False)
+        self.set_next()
+        return stranded
+
+    # --- those that leave --------------------------------------------------------------------------------------
 
     def give_up(self, request_id: int) -> bool:
-        """The client of a request that is put off or waits in the queue has gone. False if it is neither."""
-        if self.put_off.pop(request_id, None) is not None:
-            self.set_next()
-            return True
-        for group in self.groups:
-            if group.stranded.pop(request_id, None) is not None:
-                self.set_next()
-                return True
-        entry = None
-        for group in self.groups if self.flow is not None else ():
-            entry = group.flow.remove(request_id)
-            if entry is not None:
-                break
-        if entry is None:
+        """Forget a request whose client has gone. False if it does not wait here."""
+        if not self._remove(request_id):
             return False
-        if self.state is not None:
-            self.state.left(entry.request)
         self.set_next()
         return True
 
-    def pools_of(self, request: Request) -> tuple[str, ...]:
-        """Where a request could go, were all instances up."""
-        group = self.groups[0] if self.by_model is None else self.by_model.get(request.model)
-        return () if group is None else group.pools
-
-    def pending(self, pool: str) -> int:
-        """Requests that wait here, and could go to a pool."""
-        found = 0
+    def _remove(self, request_id: int) -> bool:
+        if self.delayed_until.pop(request_id, None) is not None:
+            return True
+        if any(group.stranded.pop(request_id, None) is not None for group in self.groups):
+            return True
         for group in self.groups:
-            if pool in group.pools:
-                found += len(group.stranded) + (0 if group.flow is None else len(group.flow))
-        return found
+            entry = None if group.flow is None else group.flow.remove(request_id)
+            if entry is not None:
+                self.on_dequeued(entry.request)
+                return True
+        return False
 
     def regroup(self, now_ps: int) -> list[Request]:
-        """Other instances have taken places, or serve other models. Whoever waits goes on waiting where the names of
-        its group are the same; the others are given back, to `arrive` again."""
-        self.views = {view.id: view for view in self.ordered if view.id}
-        before = {group.names: group for group in self.groups}
-        number = max(group.number for group in self.groups)
-        self.groups, self.by_model = grouped(self.ordered)
-        for group in self.groups:
-            if group.names in before:
-                group.follow(before.pop(group.names), now_ps)
-                continue
-            number += 1
-            group.number = number
-            group.regroup(now_ps)
-            if self.flow is not None:
-                group.flow = copy(self.flow)
-                group.flow.bind(self.context)
-        homeless = [request for group in before.values() for request in self.emptied(group)]
+        """Group anew, since other instances have taken places or serve other models. A request goes on waiting where
+        the names of its group are the same; the others are returned, to arrive again."""
+        gone = self.groups.regroup(self.context.instances, now_ps)
+        for queue in self._add_queues():
+            queue.bind(self.context)
+        homeless = [request for group in gone for request in self._empty(group)]
         self.set_next()
         return sorted(homeless, key=lambda request: request.id)
 
-    def emptied(self, group: Group) -> list[Request]:
-        """Those that wait in a group, taken out of it."""
-        found = [stranded.request for stranded in group.stranded.values()]
-        group.stranded.clear()
-        while group.flow is not None and (entry := group.flow.oldest()) is not None:
-            if self.state is not None:
-                self.state.left(entry.request)
-            found.append(entry.request)
-        return found
-
     def leave(self) -> list[Request]:
         """All that wait here, in order of arrival, as another control plane takes over."""
-        found = [request for _, number, _, request in self.held if number in self.put_off]
+        waiting = [request for _, number, _, request in self.delayed if number in self.delayed_until]
         for group in self.groups:
-            found += self.emptied(group)
-        return sorted(found, key=lambda request: request.id)
+            waiting += self._empty(group)
+        return sorted(waiting, key=lambda request: request.id)
+
+    def _empty(self, group: Group) -> list[Request]:
+        waiting = [stranded.request for stranded in group.stranded.values()]
+        group.stranded.clear()
+        while group.flow is not None and (entry := group.flow.oldest()) is not None:
+            self.on_dequeued(entry.request)
+            waiting.append(entry.request)
+        return waiting
+
+    # --- how many ----------------------------------------------------------------------------------------------
+
+    @property
+    def queued(self) -> int:
+        """Requests in the queues of flow control."""
+        return sum([len(queue) for queue in self.queues()])
+
+    def pending(self, pool: str) -> int:
+        """Requests that wait and could go to a pool, without the delayed."""
+        count = 0
+        for group in self.groups:
+            if pool in group.pools:
+                count += len(group.stranded) + (0 if group.flow is None else len(group.flow))
+        return count

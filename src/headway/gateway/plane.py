@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import Any, Final
 
+from headway.control.flight import Answer as Answer
 from headway.control.model_groups import reachable
-from headway.gateway.deciding.policy_plane import Answer as Answer
 from headway.gateway.deciding.policy_plane import Counts as Counts
 from headway.gateway.deciding.policy_plane import Decided as Decided
 from headway.gateway.deciding.policy_plane import PolicyPlane, Tape
-from headway.types import SERVING, Json, Path, Priority, Reject, Request
+from headway.types import SERVING, Json, Path, Priority, Request
 from headway.views.instance import MEAN_IF_MISSING, REPORTED_LIVE, SHARED, STATIC, InstanceView
 
 NOTHING: Final[Mapping[str, float]] = {}
@@ -39,17 +39,15 @@ class Plane(PolicyPlane):
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def arrive(self, now_ps: int, request: Request) -> Answer:
-        if self.tape is not None:
-            self.tape(now_ps, "arrive", (request,))
-        return self._said(now_ps, request, self.control.arrive(now_ps, request))
+        self._write(now_ps, "arrive", request)
+        return self._decided(now_ps, request, self.control.arrive(now_ps, request))[1]
 
     def resend(self, now_ps: int, request_id: int, prefill: bool = False) -> Answer:
         """The instance of a request, or that of its prompt, has lost it before anything reached its client; it goes to
         another, if there is one: for this decision its own cannot be reached."""
-        if self.tape is not None:
-            self.tape(now_ps, "resend", (request_id, prefill))
+        self._write(now_ps, "resend", request_id, prefill)
         control = self.control
-        flight = control.flights[request_id]
+        flight = control.flight(request_id)
         request, other = flight.request, flight.prefill
         view = other if prefill and other is not None else flight.view
         state = view.state
@@ -57,7 +55,7 @@ class Plane(PolicyPlane):
         self._count(flight.view)
         if other is not None:
             self._count(other)
-        group = control.groups[0] if control.by_model is None else control.by_model.get(request.model)
+        group = control.groups.of(request.model)
         others = group is not None and state in SERVING and any(one is not view for one in group.instances)
         if others:
             self._reach(now_ps, view, "unreachable")
@@ -66,48 +64,32 @@ class Plane(PolicyPlane):
         finally:
             if others:
                 self._reach(now_ps, view, state)
-        return self._said(now_ps, request, answer)
+        return self._decided(now_ps, request, answer)[1]
 
     def wake(self, now_ps: int) -> Decided:
         """What becomes of requests that were put off, wait for an instance, or stand in the queue."""
-        if self.tape is not None:
-            self.tape(now_ps, "wake", ())
+        self._write(now_ps, "wake")
         found = self._give_way(now_ps) if self._spent() else []
-        control = self.control
-        while (request := control.due(now_ps)) is not None:
-            found.append((request, self._said(now_ps, request, control.arrive(now_ps, request, again=True))))
-        while (stranded := control.rescue()) is not None:
-            again = stranded.request
-            if stranded.priority is None:
-                answer: Answer = control.arrive(now_ps, again, again=True)
-            else:
-                answer = control.resend(now_ps, again, stranded.priority)
-            found.append((again, self._said(now_ps, again, answer)))
-        while (forsaken := control.forsaken(now_ps)) is not None:
-            found.append((forsaken, self._said(now_ps, forsaken, Reject("503: no engine came up in time"))))
-        if control.flow is not None:
-            while (sent := control.pump(now_ps)) is not None:
-                found.append((sent[0], self._said(now_ps, *sent)))
+        for ask in (self.control.wake, self.control.pump):
+            while (decision := ask(now_ps)) is not None:
+                found.append(self._decided(now_ps, *decision))
         return found
 
     def handed(self, now_ps: int, request_id: int) -> None:
         """A prompt has been computed on one engine, and its request goes on to the other."""
-        if self.tape is not None:
-            self.tape(now_ps, "handed", (request_id,))
-        prefill = self.control.flights[request_id].prefill
+        self._write(now_ps, "handed", request_id)
+        prefill = self.control.flight(request_id).prefill
         self.control.handed(now_ps, request_id)
         if prefill is not None:
             self._count(prefill)
 
     def first_token(self, now_ps: int, request_id: int) -> None:
-        if self.tape is not None:
-            self.tape(now_ps, "first_token", (request_id,))
+        self._write(now_ps, "first_token", request_id)
         self.control.first_token(now_ps, request_id)
 
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
-        if self.tape is not None:
-            self.tape(now_ps, "finished", (request_id, outcome, output_tokens))
-        flight = self.control.flights[request_id]
+        self._write(now_ps, "finished", request_id, outcome, output_tokens)
+        flight = self.control.flight(request_id)
         prefill = flight.prefill
         self.control.finished(now_ps, request_id, outcome, output_tokens)
         self._count(flight.view)
@@ -115,8 +97,7 @@ class Plane(PolicyPlane):
             self._count(prefill)
 
     def give_up(self, now_ps: int, request_id: int) -> bool:
-        if self.tape is not None:
-            self.tape(now_ps, "give_up", (request_id,))
+        self._write(now_ps, "give_up", request_id)
         return self.control.give_up(request_id)
 
     # --- engines -----------------------------------------------------------------------------------------------------
@@ -124,8 +105,7 @@ class Plane(PolicyPlane):
     def join(self, now_ps: int, place: int, member: Json) -> Decided:
         """An engine takes a free place, or one that has a place is another than before: its id, the models it
         `serves`, and its static figures."""
-        if self.tape is not None:
-            self.tape(now_ps, "join", (place, member))
+        self._write(now_ps, "join", place, member)
         view = self.views[place]
         for name in STATIC:
             if name in member:
@@ -139,8 +119,7 @@ class Plane(PolicyPlane):
 
     def leave(self, now_ps: int, place: int) -> Decided:
         """The place is free again; whoever had it has nothing in flight."""
-        if self.tape is not None:
-            self.tape(now_ps, "leave", (place,))
+        self._write(now_ps, "leave", place)
         view = self.views[place]
         if view.state != "stopped":
             self.control.instance_changed(now_ps, place, "stopped")
@@ -158,11 +137,10 @@ class Plane(PolicyPlane):
 
     def _ask_anew(self, now_ps: int, waiting: Iterable[Request]) -> Decided:
         control = self.control
-        return [(one, self._said(now_ps, one, control.arrive(now_ps, one, again=True))) for one in waiting]
+        return [self._decided(now_ps, one, control.arrive(now_ps, one, again=True)) for one in waiting]
 
     def changed(self, now_ps: int, place: int, state: str) -> None:
-        if self.tape is not None:
-            self.tape(now_ps, "changed", (place, state))
+        self._write(now_ps, "changed", place, state)
         self._reach(now_ps, self.views[place], state)
 
     @contextmanager
@@ -170,7 +148,7 @@ class Plane(PolicyPlane):
         """What is decided on a request meanwhile is decided among these places, if they can serve it: whether they can.
         Where prompts are computed apart, who computes them is not what the request is sent to."""
         control = self.control
-        group = control.groups[0] if control.by_model is None else control.by_model.get(request.model)
+        group = control.groups.of(request.model)
         members = () if group is None else group.instances
         away = [(view, view.state) for view in members if view.index not in places and view.role != "prefill"]
         hidden = [view for view, _ in away]
@@ -191,8 +169,7 @@ class Plane(PolicyPlane):
 
     def report(self, now_ps: int, place: int, signals: Mapping[str, Any]) -> None:
         """What an engine says of itself, as of now."""
-        if self.tape is not None:
-            self.tape(now_ps, "report", (place, dict(signals)))
+        self._write(now_ps, "report", place, dict(signals))
         view = self.views[place]
         for name in REPORTED_LIVE:
             if name in signals:
@@ -205,8 +182,7 @@ class Plane(PolicyPlane):
     def stale(self, now_ps: int, place: int, neutral: Mapping[str, float] = NOTHING) -> None:
         """Nothing fresh has come from an engine for too long: its load is as counted here, and what cannot be counted
         is `neutral`."""
-        if self.tape is not None:
-            self.tape(now_ps, "stale", (place, dict(neutral)))
+        self._write(now_ps, "stale", place, dict(neutral))
         view = self.views[place]
         self.reporting[place] = False
         view.observed_at, view.routed_since_report, view.adapters = None, 0, ()
@@ -218,33 +194,28 @@ class Plane(PolicyPlane):
 
     def stored(self, now_ps: int, place: int, runs: Sequence[Sequence[int]]) -> None:
         """An engine tells that it has stored blocks: (parent's key, key, first token, end) of each."""
-        if self.tape is not None:
-            self.tape(now_ps, "stored", (place, runs))
+        self._write(now_ps, "stored", place, runs)
         self.beliefs.stored(now_ps, place, runs)
 
     def removed(self, now_ps: int, place: int, keys: Sequence[int]) -> None:
-        if self.tape is not None:
-            self.tape(now_ps, "removed", (place, keys))
+        self._write(now_ps, "removed", place, keys)
         self.beliefs.removed(now_ps, place, keys)
 
     def cleared(self, now_ps: int, place: int, trust: str) -> None:
         """Nothing is believed of an engine any more; `trust` says how it is known from now on."""
-        if self.tape is not None:
-            self.tape(now_ps, "cleared", (place, trust))
+        self._write(now_ps, "cleared", place, trust)
         self.beliefs.cleared(now_ps, place, trust)
 
     def expire(self, now_ps: int) -> bool:
         """What has been believed for too long is believed no longer; whether there is more of it."""
-        if self.tape is not None:
-            self.tape(now_ps, "expire", ())
+        self._write(now_ps, "expire")
         return self.beliefs.expire(now_ps)
 
     # --- other gateways ----------------------------------------------------------------------------------------------
 
     def heard(self, now_ps: int, peer: str, counts: Mapping[int, Counts], touches: Sequence[tuple[int, Path]]) -> None:
         """What another gateway has under way now, by place, and where it has sent prompts since it last said so."""
-        if self.tape is not None:
-            self.tape(now_ps, "heard", (peer, dict(counts), list(touches)))
+        self._write(now_ps, "heard", peer, dict(counts), list(touches))
         before = self.peers.setdefault(peer, {})
         for place, count in counts.items():
             view = self.views[place]
@@ -259,8 +230,7 @@ class Plane(PolicyPlane):
 
     def lost(self, now_ps: int, peer: str) -> None:
         """Another gateway is gone, and what it had under way with it."""
-        if self.tape is not None:
-            self.tape(now_ps, "lost", (peer,))
+        self._write(now_ps, "lost", peer)
         for place, count in self.peers.pop(peer, {}).items():
             self._add(self.views[place], count, -1)
             self._count(self.views[place])

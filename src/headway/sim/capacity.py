@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headway.config.units import duration_text
 from headway.control.autoscaler import Autoscaler
 from headway.policies.scaling import Static
-from headway.results.recorder import REJECTED, FaultRecord, ScaleRecord
+from headway.results.recorder import FaultRecord, ScaleRecord
 from headway.sim.lifecycle import Lifecycle, Place
 from headway.sim.losses import Losses
 from headway.sim.setup import FaultSetup, LifeSetup, PoolSetup
@@ -82,28 +81,6 @@ class Capacity:
         self.count_waiting(now)
         self.set_next()
         self.dispatcher.set_timer()
-
-    def rescue(self, now: int) -> None:
-        """Requests that waited for an instance have one."""
-        dispatcher = self.dispatcher
-        while (found := dispatcher.control.rescue()) is not None:
-            planned = dispatcher.held.pop(found.request.id)
-            job = self.losses.moving.pop(found.request.id, None)
-            if job is None:
-                dispatcher.arrive(now, planned, again=True)
-            else:
-                assert found.priority is not None
-                self.losses.again(now, job, found.priority)
-
-    def turn_away(self, now: int) -> None:
-        """Requests that have waited for an instance as long as one may."""
-        dispatcher = self.dispatcher
-        while (request := dispatcher.control.forsaken(now)) is not None:
-            del dispatcher.held[request.id]
-            self.losses.dropped(request.id)
-            waited = duration_text(self.setup.patience_ps)
-            self.in_vain(now, request)
-            dispatcher.turn_away(now, request, REJECTED, f"503: no instance came up within {waited}")
 
     def in_vain(self, now: int, request: Request) -> None:
         """A request has waited at the router as long as one may, or as its client would."""
@@ -195,7 +172,8 @@ class Capacity:
             self.lifecycle.plan(place.warm_at, place, "ready")
         else:
             self.change(now, place, "ready")
-        self.rescue(now)
+        if self.dispatcher.held:  # some of them may have waited for an instance
+            self.dispatcher.follow(now, self.dispatcher.control.wake)
 
     def drain(self, now: int, place: Place) -> None:
         """It gets no more requests; what becomes of those that it has goes by the mode."""

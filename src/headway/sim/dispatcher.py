@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headway.control.flight import QUEUED, Flight
+from headway.control.flight import QUEUED, Answer, Decision, Flight, Queued, TimedOut, Unserved
 from headway.control.plane import ControlPlane
 from headway.results.recorder import COMPLETED, FAILED, REJECTED, TIMED_OUT
 from headway.sim.clock import Clock
@@ -49,17 +50,16 @@ class Dispatcher:
         self.listener: Traffic | None = None  # where the traffic goes by what becomes of its requests
         self.refused: list[Request] = []  # those that ended and never came to an instance, until it has heard
 
-    def arrive(self, now: int, planned: Planned, again: bool = False) -> None:
-        """A request comes, or comes up again: what the router decides of it, and its way to the instance."""
+    def arrive(self, now: int, planned: Planned) -> None:
+        """A request comes: what the router decides of it, and its way to the instance."""
         request, recorder = planned.request, self.recorder
         row = request.id
-        if not again:
-            recorder.arrived(now, request)
-            if request.deadline_ps is not None:
-                self.deadlines.add(request.deadline_ps, row)
+        recorder.arrived(now, request)
+        if request.deadline_ps is not None:
+            self.deadlines.add(request.deadline_ps, row)
         if self.signals.vary:
             self.signals.refresh(now)
-        answer = self.control.arrive(now, request, again)
+        answer = self.control.arrive(now, request)
         if isinstance(answer, Flight):
             recorder.admitted_ps[row] = now
             self.send(now, planned, answer)
@@ -73,22 +73,39 @@ class Dispatcher:
             self.set_timer()
 
     def pump(self, now: int) -> None:
-        """What becomes of the requests in the router's queue, one by one, since each may fill an instance."""
-        while True:
-            if self.signals.vary:
-                self.signals.refresh(now)
-            found = self.control.pump(now)
-            if found is None:
-                break
-            request, answer = found
-            planned = self.held.pop(request.id)
-            if isinstance(answer, Flight):
-                self.send(now, planned, answer)
-                continue
-            self.turn_away(now, request, REJECTED if isinstance(answer, Reject) else TIMED_OUT, answer.reason)
+        """What becomes of the requests in the router's queue."""
+        self.follow(now, self.control.pump)
         if self.capacity is not None:
             self.capacity.count_waiting(now)
         self.set_timer()
+
+    def follow(self, now: int, ask: Callable[[int], Decision | None]) -> None:
+        """Carry out what the router decides of requests that wait, one by one, since each may fill an instance."""
+        while True:
+            if self.signals.vary:
+                self.signals.refresh(now)
+            decision = ask(now)
+            if decision is None:
+                return
+            self.carry_out(now, *decision)
+
+    def carry_out(self, now: int, request: Request, answer: Answer) -> None:
+        row, admitted, losses = request.id, self.recorder.admitted_ps, self.losses
+        if admitted[row] < 0 and isinstance(answer, Flight | Queued):
+            admitted[row] = now
+        if answer is None or isinstance(answer, Queued):  # it waits on
+            return
+        planned = self.held.pop(row)
+        if not isinstance(answer, Flight):
+            if losses is not None:
+                losses.dropped(row)
+            if self.capacity is not None and isinstance(answer, Unserved):
+                self.capacity.in_vain(now, request)
+            self.turn_away(now, request, TIMED_OUT if isinstance(answer, TimedOut) else REJECTED, answer.reason)
+        elif losses is not None and row in losses.moving:
+            losses.go_on(now, losses.moving.pop(row), answer)
+        else:
+            self.send(now, planned, answer)
 
     def send(self, now: int, planned: Planned, flight: Flight) -> None:
         """A request goes to its instance."""
@@ -171,10 +188,8 @@ class Dispatcher:
 
     def ring(self, now: int) -> None:
         """What was held back comes up again, and clients whose deadline this is give up, each by request."""
-        while self.held and (request := self.control.due(now)) is not None:
-            self.arrive(now, self.held.pop(request.id), again=True)
-        if self.capacity is not None:
-            self.capacity.turn_away(now)
+        if self.held:
+            self.follow(now, self.control.wake)
         while self.deadlines.next_ps() == now:
             row = self.deadlines.take()
             if self.signals.vary:  # the policies will hear of it, and may look

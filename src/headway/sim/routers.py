@@ -16,8 +16,7 @@ from math import isfinite
 from random import Random
 
 from headway.config.wording import shown
-from headway.control.flight import QUEUED, Flight, Queued, Sent
-from headway.control.model_groups import Stranded
+from headway.control.flight import Answer, Decision, Flight
 from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
 from headway.hashing import stable
@@ -49,7 +48,6 @@ class Routers:
         self.indexes: list[PrefixIndex] = [index for plane in planes for index in plane.indexes]
         self.views: list[list[InstanceView]] = [list(plane.views.values()) for plane in planes]
         self.home: list[int] = []  # the router of each request
-        self.waiting = [0] * len(planes)  # requests in the queue of each
         self.asked = 0  # the router whose queue is being looked through
         # What is reported stands on a board; a router copies it to its views before it looks.
         self.signals = signals
@@ -93,45 +91,47 @@ class Routers:
 
     # --- the way of a request ----------------------------------------------------------------------------------
 
-    def arrive(self, now_ps: int, request: Request, again: bool = False) -> Flight | Reject | Queued | None:
-        if not again:
-            self.home.append(self.choose(request))
-        router = self.home[request.id]
-        answer = self.looking(router).arrive(now_ps, request, again)
-        if isinstance(answer, Flight):
-            self.sent(router, answer)
-        elif answer is QUEUED:
-            self.waiting[router] += 1
+    def arrive(self, now_ps: int, request: Request) -> Answer:
+        router = self.choose(request)
+        self.home.append(router)
+        answer = self.looking(router).arrive(now_ps, request)
+        self.sent(router, answer)
         return answer
 
-    def due(self, now_ps: int) -> Request | None:
-        """By request, whichever router put it off."""
-        found: ControlPlane | None = None
-        for plane in self.planes:
-            held = plane.held
-            if held and held[0][0] == now_ps and (found is None or held[0][1] < found.held[0][1]):
-                found = plane
-        return None if found is None else found.due(now_ps)
+    def wake(self, now_ps: int) -> Decision | None:
+        """By request among those that admission delayed, whichever router did; then by router."""
+        turns = [
+            (turn, router)
+            for router, plane in enumerate(self.planes)
+            if (turn := plane.waiting.next_turn(now_ps)) is not None
+        ]
+        if not turns:
+            return None
+        router = min(turns)[1]
+        decision = self.looking(router).wake(now_ps)
+        assert decision is not None
+        self.sent(router, decision[1])
+        return decision
 
-    def pump(self, now_ps: int) -> Sent | None:
+    def pump(self, now_ps: int) -> Decision | None:
         """By router, then in the order of its queue."""
         while self.asked < len(self.planes):
             router = self.asked
-            if self.waiting[router]:
+            if self.planes[router].waiting.queued:
                 plane = self.looking(router)
-                found = plane.pump(now_ps)
-                if found is not None:
-                    self.waiting[router] -= 1
-                    if not self.waiting[router]:  # it will not be asked again
-                        plane.set_next()
-                    if isinstance(found[1], Flight):
-                        self.sent(router, found[1])
-                    return found
+                decision = plane.pump(now_ps)
+                if decision is not None:
+                    if not plane.waiting.queued:  # it will not be asked again
+                        plane.waiting.set_next()
+                    self.sent(router, decision[1])
+                    return decision
             self.asked += 1
         self.asked = 0
         return None
 
-    def sent(self, router: int, flight: Flight) -> None:
+    def sent(self, router: int, flight: Answer) -> None:
+        if not isinstance(flight, Flight):
+            return
         self.changed[flight.view.index] = None
         if flight.prefill is not None:
             self.changed[flight.prefill.index] = None
@@ -142,7 +142,8 @@ class Routers:
 
     @property
     def next_ps(self) -> int:
-        found = self.sync_at if self.changed and any(self.waiting) else NEVER
+        queued = self.flow is not None and self.changed and any(plane.waiting.queued for plane in self.planes)
+        found = self.sync_at if queued else NEVER
         for plane in self.planes:
             if plane.next_ps < found:
                 found = plane.next_ps
@@ -158,7 +159,7 @@ class Routers:
 
     def handed(self, now_ps: int, request_id: int) -> Flight:
         router = self.home[request_id]
-        flight = self.planes[router].flights[request_id]
+        flight = self.planes[router].flight(request_id)
         if flight.prefill is not None:
             self.changed[flight.prefill.index] = None
         plane = self.looking(router) if self.observers else self.planes[router]
@@ -170,20 +171,14 @@ class Routers:
     def hearing(self, request_id: int) -> ControlPlane:
         """The router of a request, whose policies may look when they hear of it, and which counts it."""
         router = self.home[request_id]
-        flight = self.planes[router].flights[request_id]
+        flight = self.planes[router].flight(request_id)
         self.changed[flight.view.index] = None
         if flight.prefill is not None:
             self.changed[flight.prefill.index] = None
         return self.looking(router) if self.observers else self.planes[router]
 
     def give_up(self, request_id: int) -> bool:
-        router = self.home[request_id]
-        plane = self.planes[router]
-        waits = request_id not in plane.put_off and not any(request_id in group.stranded for group in plane.groups)
-        gone = plane.give_up(request_id)
-        if gone and waits:
-            self.waiting[router] -= 1
-        return gone
+        return self.planes[self.home[request_id]].give_up(request_id)
 
     # --- instances that come and go --------------------------------------------------------------------------------
 
@@ -199,15 +194,8 @@ class Routers:
     def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
         router = self.home[request.id]
         answer = self.looking(router).resend(now_ps, request, priority)
-        if isinstance(answer, Flight):
-            self.sent(router, answer)
+        self.sent(router, answer)
         return answer
-
-    def rescue(self) -> Stranded | None:
-        return next((found for plane in self.planes if (found := plane.rescue()) is not None), None)
-
-    def forsaken(self, now_ps: int) -> Request | None:
-        return next((found for plane in self.planes if (found := plane.forsaken(now_ps)) is not None), None)
 
     def pools_of(self, request: Request) -> tuple[str, ...]:
         return self.planes[0].pools_of(request)

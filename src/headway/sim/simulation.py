@@ -101,9 +101,11 @@ class Simulation:
             context = Context(views, streams(rng, number), estimator, setup.block_tokens, truth)
             observe = None if autoscaler is None else autoscaler.observe
             listeners = journals[number] if journals else ()
-            planes.append(ControlPlane(context, *own, journals=listeners, forced=forced, observe=observe))
-            if setup.life is not None:
-                planes[-1].patience_ps = setup.life.patience_ps
+            patience = NEVER if setup.life is None else setup.life.patience_ps
+            plane = ControlPlane(
+                context, *own, patience_ps=patience, journals=listeners, forced=forced, observe=observe
+            )
+            planes.append(plane)
         self.routers = None if setup.routers is None else Routers(setup.routers, planes, self.signals)
         self.control: ControlPlane | Routers = self.routers or planes[0]
         if setup.kv_event_delay is not None and self.control.indexes:

@@ -9,11 +9,11 @@ from random import Random
 from typing import Any, Final
 
 from headway.config.wording import one_line
-from headway.control.flight import Flight, Queued, TimedOut
+from headway.control.flight import Answer, Decision, Flight, TimedOut
 from headway.control.journal import Journal
+from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
-from headway.gateway.deciding.arm import Arm
-from headway.gateway.deciding.live_control import PLAIN, LiveControl
+from headway.gateway.deciding.arms import PLAIN, Arm, Arms
 from headway.gateway.engines.halves import stand_in
 from headway.gateway.live_policies import build_policies
 from headway.gateway.shadow.canary import CANARY, Choice
@@ -23,8 +23,7 @@ from headway.streams import stream
 from headway.types import Json, Path, Reject, Request
 from headway.views.instance import Estimator, InstanceView
 
-Answer = Flight | Reject | TimedOut | Queued | None
-Decided = list[tuple[Request, Answer]]  # of requests that waited
+Decided = list[Decision]
 Tape = Callable[[int, str, tuple[Any, ...]], None]
 Counts = tuple[int, int, int, int]  # of a place: in flight, their tokens, pending prefill, decode
 MOST_FAILURES: Final = 5
@@ -88,7 +87,7 @@ class PolicyPlane:
         self.pairs = False
         self.beliefs = Beliefs(places, (), ttl_ps, speculative_ps)
         self._check(policies)
-        self.control = self._made(0, policies)
+        self.control, self.arms = self._build(0, policies)
 
     def _check(self, policies: Json) -> None:
         """Make and bind them once for nothing, so that what is wrong with them is told before anything has changed."""
@@ -96,10 +95,10 @@ class PolicyPlane:
         made = build_policies(policies)
         try:
             live = Arm("", made, context)
-            stages = [*live.stages, made.get("flow")]
+            everyone = [*live.policies, made.get("flow")]
             if CANARY in policies:
-                stages += Arm("", build_policies(policies[CANARY]["policies"]), context, live).stages
-            for policy in stages:
+                everyone += Arm("", build_policies(policies[CANARY]["policies"]), context, live).policies
+            for policy in everyone:
                 bind = getattr(policy, "bind", None)
                 if bind is not None:
                     bind(context)
@@ -108,33 +107,39 @@ class PolicyPlane:
         except Exception as error:
             raise HeadwayError(f"policies: they cannot be bound to the engines: {one_line(error)}.") from error
 
-    def _made(self, now_ps: int, policies: Json) -> LiveControl:
+    def _build(self, now_ps: int, policies: Json) -> tuple[ControlPlane, Arms]:
         for view, role in zip(self.views, self.roles, strict=True):
             view.role = role
         rng = partial(_stream, self.seed, self.version)
         context = Context(self.views, rng, self.estimator, self.block_tokens, follows=self.context)
-        made = LiveControl(
+        built = build_policies(policies)
+        arms = Arms(context, built, [] if self.former is None else [self.former], self._failed)
+        control = ControlPlane(
             context,
-            build_policies(policies),
-            self.beliefs,
-            former=[] if self.former is None else [self.former],
+            arms.live.stages.admission,
+            arms.live.stages.priority,
+            arms.live.stages.routing,
+            built.get("flow"),
+            patience_ps=self.patience_ps,
+            unserved="503: no engine came up in time",
             journals=self.journals,
-            failed=self._failed,
+            guard=arms,
+            on_indexes=self.beliefs.bind,
         )
+        arms.bind(control)
         if CANARY in policies:
             canary = policies[CANARY]
-            made.try_out(now_ps, build_policies(canary["policies"]), Choice(canary["share"], canary["by"]))
-        made.patience_ps = self.patience_ps
+            arms.try_out(now_ps, build_policies(canary["policies"]), Choice(canary["share"], canary["by"]))
         self.context = context
         self.pairs = "prefill" in self.roles
-        self._stand_in(now_ps, made)
-        return made
+        self._stand_in(now_ps, control)
+        return control, arms
 
-    def _stand_in(self, now_ps: int, control: LiveControl) -> None:
+    def _stand_in(self, now_ps: int, control: ControlPlane) -> None:
         """Roles follow from who can be reached."""
         if self.alone and self.pairs and stand_in(self.views, self.roles):
             for group in control.groups:
-                group.regroup(now_ps)
+                group.refresh(now_ps)
 
     @property
     def next_ps(self) -> int:
@@ -142,15 +147,19 @@ class PolicyPlane:
 
     # --- decisions ---------------------------------------------------------------------------------------------------
 
-    def _said(self, now_ps: int, request: Request, answer: Answer) -> Answer:
-        """A decision is taken down, and counted where reports do not tell of it yet."""
+    def _write(self, now_ps: int, kind: str, *values: Any) -> None:
+        """Every input and every decision goes on the tape, if there is one: enough to decide the same again."""
+        if self.tape is not None:
+            self.tape(now_ps, kind, values)
+
+    def _decided(self, now_ps: int, request: Request, answer: Answer) -> Decision:
+        """A decision is written down, and counted where reports do not tell of it yet."""
         if isinstance(answer, Flight):
             self._sent(now_ps, answer.view, request.path)
             if answer.prefill is not None:
                 self._sent(now_ps, answer.prefill, request.path)
-        if self.tape is not None:
-            self.tape(now_ps, "decided", (request.id, in_words(answer)))
-        return answer
+        self._write(now_ps, "decided", request.id, in_words(answer))
+        return request, answer
 
     def _sent(self, now_ps: int, view: InstanceView, path: Path) -> None:
         self.beliefs.touched(now_ps, view.index, path)
@@ -175,8 +184,7 @@ class PolicyPlane:
         """Other policies from now on. A wrong one raises, and all stays as it was. Those in flight are taken over, and
         those that wait are asked anew."""
         self._check(policies)
-        if self.tape is not None:
-            self.tape(now_ps, "swap", (policies,))
+        self._write(now_ps, "swap", policies)
         former: Json | None = lasting(self.policies)
         if former == lasting(policies):  # only what is tried is another
             former = self.former
@@ -186,28 +194,27 @@ class PolicyPlane:
         """`why` is empty where the policies are the same."""
         old, self.former, self.version = self.control, former, self.version + bool(why)
         self.policies = policies  # those who hear of decisions read them when they are bound
-        self.control = control = self._made(now_ps, policies)
-        waiting = old.leave()
-        control.take_over(now_ps, old.flights)
-        for flight in old.flights.values():
+        self.control, self.arms = self._build(now_ps, policies)
+        control, waiting, flights = self.control, old.waiting.leave(), old.flights.by_id
+        control.take_over(now_ps, flights)
+        for flight in flights.values():
             self.beliefs.touched(now_ps, flight.view.index, flight.request.path)
         if self.on_made is not None:
             self.on_made()
         if why and self.on_change is not None:
             self.on_change(why)
-        return [(one, self._said(now_ps, one, control.arrive(now_ps, one))) for one in waiting]
+        return [self._decided(now_ps, one, control.arrive(now_ps, one)) for one in waiting]
 
     def halt(self, now_ps: int, why: str) -> None:
         """The candidate decides on nobody any more; those in force go on as they are."""
-        if self.tape is not None:
-            self.tape(now_ps, "halt", (why,))
+        self._write(now_ps, "halt", why)
         self._halt(why)
 
     def _halt(self, why: str) -> None:
         if CANARY in self.policies:
             self.policies = lasting(self.policies)
             self.version += 1
-            self.control.end_trial()
+            self.arms.end_trial()
             if self.on_change is not None:
                 self.on_change(f"halt: {why}")
 
@@ -218,16 +225,15 @@ class PolicyPlane:
             self.on_failure(arm.name, error)
 
     def _spent(self) -> bool:
-        """Whether somebody who decides has failed too often."""
-        control, most = self.control, self.most_failures
-        return control.live.failures >= most or (control.trial is not None and control.trial.failures >= most)
+        """Whether an arm has failed too often."""
+        return self.arms.failed_often(self.most_failures)
 
     def _give_way(self, now_ps: int) -> Decided:
         """To the policies before them, or to the plainest. It follows from the inputs, and so is none itself."""
-        control = self.control
-        if control.trial is not None and control.trial.failures >= self.most_failures:
+        live, trial = self.arms.live, self.arms.trial
+        if trial is not None and trial.failures >= self.most_failures:
             self._halt(f"its policies failed {self.most_failures} times")
-        if control.live.failures < self.most_failures:
+        if live.failures < self.most_failures:
             return []
         back = self.former or {**PLAIN, "flow": self.policies["flow"]}
         if CANARY in self.policies:

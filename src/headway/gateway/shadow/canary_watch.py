@@ -84,7 +84,7 @@ class CanaryWatch:
         self._timer = self.clock.call_later(EVERY_S, self._look)
         now_ps = self.clock.now_ps()
         waiting: dict[str, list[int]] = {side: [] for side in SIDES}
-        for flight in self.plane.control.flights.values():
+        for flight in self.plane.control.flights.by_id.values():
             if flight.first_ps < 0 and flight.request.arrival_ps >= self._since_ps:
                 waiting[self._side(flight.request)].append(now_ps - flight.request.arrival_ps)
         for rule in self.spec["stop"]:

@@ -14,7 +14,7 @@ from headway.views.cluster import ClusterView
 from headway.views.instance import EXACT, REPORTED, STATIC, InstanceView
 
 if TYPE_CHECKING:
-    from headway.gateway.deciding.live_control import LiveControl
+    from headway.control.plane import ControlPlane
 
 # What a decision changes is taken down with it; the rest is looked up later, since engines do not change by the second.
 SEEN: Final = (*EXACT, *REPORTED)
@@ -76,7 +76,7 @@ class Stage:
     """Views of its own for as many places as the live router has, set as they were at one decision after the other.
     The indexes are the live router's own: they know of real placements, and of what engines tell."""
 
-    def __init__(self, control: LiveControl) -> None:
+    def __init__(self, control: ControlPlane) -> None:
         self.views = tuple(InstanceView(view.index, view.id) for view in control.ordered)
         for view in self.views:
             view._estimator = control.context.estimator
@@ -87,22 +87,22 @@ class Stage:
         self._static: list[tuple[Any, ...]] = [()] * len(self.views)
         self.follow(control)
 
-    def follow(self, control: LiveControl) -> None:
+    def follow(self, control: ControlPlane) -> None:
         """Other policies decide live; what is asked of indexes is asked of theirs."""
         self.control = control
         self.indexes = {figures: control.context.prefix_index(*figures) for figures in self.indexes}
-        control.believe()
+        control.audience.update_indexes()
         for own, view in zip(self.views, control.ordered, strict=True):
             own.role = view.role
 
     def want(self, figures: Figures) -> None:
         if figures not in self.indexes:
             self.indexes[figures] = self.control.context.prefix_index(*figures)
-            self.control.believe()
+            self.control.audience.update_indexes()
 
     def show(self, shot: Shot) -> ClusterView:
         self.shot = shot
-        views, cluster, state = self.views, self.cluster, self.control.state
+        views, cluster, state = self.views, self.cluster, self.control.audience.state
         for place, values in zip(shot.places, shot.values, strict=True):
             if values != self._seen[place]:
                 self._seen[place] = values

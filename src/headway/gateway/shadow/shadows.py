@@ -10,8 +10,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from headway.control.journal import Journal
+from headway.control.router_state import kept_signals
 from headway.errors import HeadwayError
-from headway.gateway.deciding.arm import kept
 from headway.gateway.shadow.candidate import Candidate, CandidateSpec, told
 from headway.gateway.shadow.frozen import Shot, Stage
 from headway.types import Delay, Json, Priority, Reject, Request, Route
@@ -72,17 +72,18 @@ class Shadows:
         journals, control = self.journals, plane.control
         if self in journals:
             journals.remove(self)
-        if self._observe in control.observers:
-            control.observers.remove(self._observe)
+        observers = control.audience.observers
+        if self._observe in observers:
+            observers.remove(self._observe)
         plane.on_made = self._follow if self.candidates else None
         if not self.candidates:
             self._waiting.clear()
             return
         journals.append(self)
         self._pairs = plane.pairs
-        control.show(self.clock.now_ps(), kept(tuple(one.routing for one in self.candidates.values())))
+        control.show(self.clock.now_ps(), kept_signals([one.routing for one in self.candidates.values()]))
         if any(one.observe is not None for one in self.candidates.values()):
-            control.observers.append(self._observe)
+            observers.append(self._observe)
 
     def _follow(self) -> None:
         """Other policies decide live."""

@@ -1,0 +1,147 @@
+"""All that hear what happens at a router: its memory of its own past, its prefix indexes, and whoever observes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headway.control.flight import Flight
+from headway.control.router_state import RouterState, kept_signals
+from headway.policies.context import Context
+from headway.policies.prefix_index import PrefixIndex
+from headway.types import Request
+from headway.views.cluster import ClusterView
+from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
+from headway.views.instance import InstanceView
+
+Observe = Callable[[Event], None]
+
+
+class Audience:
+    """`state` is None while no policy reads the router's past: what nobody reads is not kept."""
+
+    def __init__(
+        self,
+        context: Context,
+        cluster: ClusterView,
+        on_indexes: Callable[[Sequence[PrefixIndex]], None] | None = None,
+        on_error: Callable[[Observe, BaseException], None] | None = None,
+    ) -> None:
+        """`on_indexes` hears which prefix indexes there are. `on_error` hears what an observer has raised, and the
+        others hear of the event all the same; without it the error ends the run."""
+        self.context, self.cluster = context, cluster
+        self.on_indexes, self.on_error = on_indexes, on_error
+        self.observers: list[Observe] = []
+        self.indexes: list[PrefixIndex] = []
+        self.state: RouterState | None = None
+        self.shown: dict[str, None] = {}
+
+    def join(self, now_ps: int, policies: Sequence[Any], flights: dict[int, Flight]) -> None:
+        """Bind policies. They hear of all that happens from now on, and of what is in flight as if it were sent now."""
+        for policy in policies:
+            bind = getattr(policy, "bind", None)
+            if bind is not None:
+                bind(self.context)
+        self.show(now_ps, kept_signals(policies), flights)
+        self.update_indexes()
+        joining = [policy.observe for policy in policies if hasattr(policy, "observe")]
+        for flight in flights.values():
+            for observe in joining:
+                for event in _history(now_ps, flight):
+                    observe(event)
+        self.observers += joining
+
+    def dismiss(self, policies: Sequence[Any]) -> None:
+        """Policies that had joined hear of nothing more."""
+        gone = [policy.observe for policy in policies if hasattr(policy, "observe")]
+        self.observers = [observe for observe in self.observers if observe not in gone]
+
+    def show(self, now_ps: int, names: Sequence[str], flights: dict[int, Flight]) -> None:
+        """Keep and show so much of this router's past. What is kept already goes on as it is."""
+        self.shown.update(dict.fromkeys(names))
+        if self.state is not None:
+            self.state.show(self.shown)
+        elif self.shown:
+            self.state = RouterState(self.cluster, self.shown, self.context.instances)
+            for flight in flights.values():
+                self.state.arrived(now_ps, flight.request)
+                self.state.routed(flight.request)
+
+    def update_indexes(self) -> None:
+        """A policy may have asked for an index that was not there."""
+        self.indexes = self.context.indexes
+        if self.on_indexes is not None:
+            self.on_indexes(self.indexes)
+
+    def tell(self, event: Event) -> None:
+        self.cluster.now_ps = event.at_ps
+        for observe in self.observers:
+            try:
+                observe(event)
+            except (Exception, SystemExit) as error:
+                if self.on_error is None:
+                    raise
+                self.on_error(observe, error)
+
+    # --- what happens ------------------------------------------------------------------------------------------
+
+    def dequeued(self, request: Request) -> None:
+        """It leaves the router's queue, wherever to."""
+        if self.state is not None:
+            self.state.left(request)
+
+    def routed(self, now_ps: int, flight: Flight) -> None:
+        request, view, prefill = flight.request, flight.view, flight.prefill
+        if self.state is not None:
+            self.state.routed(request)
+        for index in self.indexes:
+            if prefill is not None:
+                index.touch(prefill.index, request.path)
+            index.touch(view.index, request.path)
+        if self.observers:
+            self.tell(Routed(now_ps, request, view, prefill))
+
+    def taken_over(self, now_ps: int, flight: Flight) -> None:
+        """A request that another control plane has sent is in flight."""
+        if self.state is not None:
+            self.state.arrived(now_ps, flight.request)
+            self.state.routed(flight.request)
+        for index in self.indexes:
+            index.touch(flight.view.index, flight.request.path)
+        for event in _history(now_ps, flight) if self.observers else ():
+            self.tell(event)
+
+    def first_token(self, now_ps: int, flight: Flight) -> None:
+        if self.state is not None:
+            self.state.first_token(now_ps, flight.request, flight.view)
+        if self.observers:
+            self.tell(FirstToken(now_ps, flight.request, flight.view))
+
+    def handed(self, now_ps: int, flight: Flight, prefill: InstanceView) -> None:
+        if self.observers:
+            self.tell(Handed(now_ps, flight.request, flight.view, prefill))
+
+    def finished(self, now_ps: int, flight: Flight, outcome: str, output_tokens: int) -> None:
+        if self.state is not None:
+            streamed = outcome == "completed" and flight.first_ps >= 0  # an answer may also come all at once
+            decode_ps = now_ps - flight.first_ps if streamed else None
+            self.state.finished(now_ps, flight.request, flight.view, output_tokens, decode_ps)
+        if self.observers:
+            self.tell(Finished(now_ps, flight.request, flight.view, outcome, output_tokens))
+
+    def stopped(self, instance: int) -> None:
+        """Whatever an instance had cached is gone."""
+        for index in self.indexes:
+            index.clear(instance)
+
+    def changed(self, now_ps: int, view: InstanceView, was: str) -> None:
+        if self.observers:
+            self.tell(InstanceChanged(now_ps, view, was))
+
+
+def _history(now_ps: int, flight: Flight) -> list[Event]:
+    """What a policy that comes late hears of a request in flight."""
+    events: list[Event] = [Routed(now_ps, flight.request, flight.view, flight.prefill)]
+    if flight.first_ps >= 0:
+        events.append(FirstToken(now_ps, flight.request, flight.view))
+    return events

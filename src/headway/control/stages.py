@@ -1,0 +1,79 @@
+"""The policies that decide on a request, and the part that chooses between several sets of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from headway.config.wording import shown
+from headway.control.audience import Observe
+from headway.control.flight import Answer, Flight
+from headway.errors import HeadwayError
+from headway.policies.answers import VERDICT, is_number, refuses, wrong_answer, wrong_target
+from headway.types import SERVING, Reject, Request, Route
+from headway.views.instance import InstanceView
+
+MOST_TOKENS: Final = 1 << 62  # that any prompt may be believed to have cached
+
+Permit = Callable[[Request, Sequence[InstanceView]], Reject | None]
+
+
+class Stages:
+    """One set of policies: what a request goes through."""
+
+    __slots__ = ("admission", "permit", "priority", "routing")
+
+    def __init__(self, admission: Any, priority: Any, routing: Any) -> None:
+        self.admission, self.priority, self.routing = admission, priority, routing
+        self.permit: Permit | None = getattr(admission, "permit", None)  # admission's word on where a request would go
+
+    def check_verdict(self, verdict: object, request: Request) -> None:
+        if not refuses(verdict):
+            raise wrong_answer("policies.admission", self.admission, VERDICT, verdict, request)
+
+    def check_refusal(self, refusal: object, request: Request) -> None:
+        if not isinstance(refusal, Reject) or not isinstance(refusal.reason, str):
+            right = "permit must return None or a Reject"
+            raise wrong_answer("policies.admission", self.admission, right, refusal, request)
+
+    def wrong_target(self, view: InstanceView | None, target: object, request: Request) -> HeadwayError:
+        """Why the instance that routing has named cannot serve the request."""
+        if view is None:
+            why = "is not an instance of this cluster"
+        elif view.state not in SERVING:
+            why = f"is {view.state} and takes no requests"
+        else:
+            why = f"does not serve model {shown(request.model)}"
+        return wrong_target(self.routing, target, why, request)
+
+    def check_route(self, route: Route, view: InstanceView, prefill: InstanceView | None, request: Request) -> None:
+        cached, priority = route.cached_tokens, route.priority
+        if type(cached) is not int or not 0 <= cached <= MOST_TOKENS:
+            raise self.wrong_route("cached_tokens as a whole number that is not negative", cached, request)
+        if priority is not None and not is_number(priority):
+            raise self.wrong_route("priority as a finite number", priority, request)
+        if prefill is None:
+            if view.role == "prefill":
+                right = "as target an instance that generates, and this one to 'prefill'"
+                raise self.wrong_route(right, route.target, request)
+        elif prefill.role != "prefill" or view.role != "decode" or prefill.pool != view.pool:
+            right = "'prefill' an instance of that role, and one of role 'decode' of its pool as target"
+            raise self.wrong_route(right, (prefill.id, view.id), request)
+
+    def wrong_route(self, right: str, value: object, request: Request) -> HeadwayError:
+        return wrong_answer("policies.routing", self.routing, f"route must give {right}", value, request)
+
+
+class Guard(Protocol):
+    """Chooses the stages that decide on a request, and decides what follows when they fail. `decide` may be called
+    again with other stages after it has raised. A control plane without a guard has one set of stages, and what they
+    raise ends the run."""
+
+    def arrive(self, now_ps: int, request: Request, decide: Callable[[Stages], Answer]) -> Answer: ...
+
+    def route(
+        self, now_ps: int, request: Request, stages: Stages, decide: Callable[[Stages], Flight | Reject]
+    ) -> Flight | Reject:
+        """`stages` are those that have admitted the request."""
+
+    def observer_failed(self, observe: Observe, error: BaseException) -> None: ...

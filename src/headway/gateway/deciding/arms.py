@@ -1,0 +1,153 @@
+"""The policies that decide on a request in a live gateway, so that none of them can bring it down. Where one raises or
+gives a wrong answer, others decide on that request: after a candidate those in force, after those in force the ones
+before them, and at last the plainest there are. All of it follows from the inputs alone, so that a replay of a tape
+fails again at the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from headway.config.wording import one_line
+from headway.control.audience import Observe
+from headway.control.flight import Answer, Flight
+from headway.control.plane import ControlPlane
+from headway.control.stages import Stages
+from headway.gateway.live_policies import DEFAULTS, build_policies
+from headway.policies.context import Context
+from headway.policies.disaggregation import paired
+from headway.types import Json, Reject, Request
+
+LIVE, CANARY = "live", "canary"
+STAGES: Final = ("admission", "priority", "routing")
+PLAIN: Final[Json] = {
+    "admission": DEFAULTS["admission"],
+    "priority": DEFAULTS["priority"],
+    "routing": "least-loaded",
+}
+T = TypeVar("T")
+
+
+class Arm:
+    """A set of policies that can decide on a request: those in force, a candidate, or those that stand by. A stage that
+    an arm does not name is that of the policies in force. All arms share the queue."""
+
+    __slots__ = ("failures", "name", "policies", "stages")
+
+    def __init__(self, name: str, policies: Mapping[str, Any], context: Context, live: Arm | None = None) -> None:
+        own = {stage: policies[stage] for stage in STAGES if stage in policies}
+        if "routing" in own:
+            own["routing"] = paired(own["routing"], context.instances)
+        self.name, self.failures = name, 0
+        self.policies = tuple(own.values())  # without those of the policies in force
+        whole = own if live is None else {stage: getattr(live.stages, stage) for stage in STAGES} | own
+        self.stages: Stages = Stages(**whole)
+
+
+class Arms:
+    """The guard of a control plane, which it is bound to: it chooses the arm that decides on a request."""
+
+    control: ControlPlane
+
+    def __init__(
+        self,
+        context: Context,
+        policies: Mapping[str, Any],
+        former: Sequence[Json] = (),
+        on_failure: Callable[[Arm, Exception], None] | None = None,
+    ) -> None:
+        """`policies` are those in force. Where they fail, `former` decide, the first first, and `on_failure` hears."""
+        self.context = context
+        self.live = Arm(LIVE, policies, context)
+        self.former, self.on_failure = [*former, PLAIN], on_failure
+        self.standing_by: list[Arm] = []
+        self.trial: Arm | None = None
+        self.chosen: Callable[[Request], bool] = _never
+
+    def bind(self, control: ControlPlane) -> None:
+        self.control = control
+
+    def try_out(self, now_ps: int, policies: Mapping[str, Any], chosen: Callable[[Request], bool]) -> None:
+        """From now on a candidate decides on the requests that are `chosen`."""
+        arm = Arm(CANARY, policies, self.context, self.live)
+        self.control.join(now_ps, arm.policies)
+        self.trial, self.chosen = arm, chosen
+
+    def end_trial(self) -> None:
+        if self.trial is not None:
+            self.control.audience.dismiss(self.trial.policies)
+        self.trial, self.chosen = None, _never
+
+    def failed_often(self, most: int) -> bool:
+        """Whether an arm that decides on new requests has failed so many times."""
+        return any(arm is not None and arm.failures >= most for arm in (self.live, self.trial))
+
+    # --- decisions ---------------------------------------------------------------------------------------------------
+
+    def arrive(self, now_ps: int, request: Request, decide: Callable[[Stages], Answer]) -> Answer:
+        return self._ask(now_ps, self._choose(request, self.live), lambda arm: decide(arm.stages))
+
+    def route(
+        self, now_ps: int, request: Request, stages: Stages, decide: Callable[[Stages], Flight | Reject]
+    ) -> Flight | Reject:
+        acting = next((arm for arm in self._others() if arm.stages is stages), self.live)
+        return self._ask(now_ps, self._choose(request, acting), lambda arm: self._name(arm, decide(arm.stages)))
+
+    def _choose(self, request: Request, acting: Arm) -> Arm:
+        return self.trial if self.trial is not None and acting is self.live and self.chosen(request) else acting
+
+    def _name(self, arm: Arm, answer: Flight | Reject) -> Flight | Reject:
+        """The reason for a route names the arm, where those in force did not decide."""
+        if arm is not self.live and isinstance(answer, Flight):
+            answer.reason = f"{arm.name}: {answer.reason}" if answer.reason else arm.name
+        return answer
+
+    def _ask(self, now_ps: int, arm: Arm, decide: Callable[[Arm], T]) -> T:
+        """The answer of an arm, or of the next that can give one."""
+        while True:
+            try:
+                return decide(arm)
+            except (Exception, SystemExit) as error:
+                self._fail(arm, error)
+                following = self._next(now_ps, arm)
+                if following is None:
+                    raise
+                arm = following
+
+    def _next(self, now_ps: int, arm: Arm) -> Arm | None:
+        if arm is self.trial:
+            return self.live
+        place = self.standing_by.index(arm) + 1 if arm in self.standing_by else 0
+        while place >= len(self.standing_by):
+            if not self.former:
+                return None
+            spec = self.former.pop(0)
+            try:
+                fallback = Arm("fallback", build_policies(spec), self.context)
+                self.control.join(now_ps, fallback.policies)
+                self.standing_by.append(fallback)
+            except Exception as error:  # it could be built once, and cannot now
+                self._fail(arm, error)
+        return self.standing_by[place]
+
+    def _others(self) -> list[Arm]:
+        return [*self.standing_by] if self.trial is None else [self.trial, *self.standing_by]
+
+    # --- failures ----------------------------------------------------------------------------------------------------
+
+    def _fail(self, arm: Arm, error: BaseException) -> None:
+        arm.failures += 1
+        if self.on_failure is not None:
+            self.on_failure(arm, error if isinstance(error, Exception) else RuntimeError(one_line(error)))
+
+    def observer_failed(self, observe: Observe, error: BaseException) -> None:
+        for arm in self._others():
+            if any(getattr(policy, "observe", None) == observe for policy in arm.policies):
+                self._fail(arm, error)
+                return
+        self._fail(self.live, error)
+
+
+def _never(request: Request) -> bool:
+    return False
