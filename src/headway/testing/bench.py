@@ -1,0 +1,217 @@
+"""A small cluster without engines on which a suite tries out a policy: the real control plane, a fixed script of
+requests, and views that note what is read and whether anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+from headway.control.flight import QUEUED, Flight
+from headway.control.plane import ControlPlane
+from headway.latency.estimator import Estimator
+from headway.latency.fixed import Fixed
+from headway.policies import registry
+from headway.policies.classes import CLASSES
+from headway.policies.context import Context
+from headway.streams import stream
+from headway.types import PS_PER_SECOND, Path, Request
+from headway.views.cluster import ClusterView
+from headway.views.instance import EXACT, REPORTED, InstanceView
+
+BLOCK_TOKENS: Final = 16
+MS: Final = PS_PER_SECOND // 1000
+GROUPS: Final = 3  # shared prefixes
+PREFIX_TOKENS: Final = 1024
+CROWD: Final = 300  # requests that an instance has in flight when it is saturated
+WAITS, QUEUES = "waits", "queues"  # a request, for an instance or to be asked about again; in the router's queue
+FREE: Final = ("observed_at", "routed_since_report")  # they go with what is reported, and need no declaration
+
+
+class Watch:
+    """The signals that a policy has read, while it was asked."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.names: set[str] = set()
+
+
+class WatchedView(InstanceView):
+    """A view that notes which fields are read; a derived signal counts as the fields that it reads."""
+
+    __slots__ = ("watch",)
+    signals = frozenset((*EXACT, *REPORTED, "_recent"))
+
+    def __init__(self, watch: Watch, index: int, id: str, **static: Any) -> None:
+        self.watch = watch
+        super().__init__(index, id, **static)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in WatchedView.signals:
+            watch = object.__getattribute__(self, "watch")
+            if watch.on:
+                watch.names.add(name.removeprefix("_"))
+        return object.__getattribute__(self, name)
+
+
+def requests(count: int, start: int = 0) -> list[Request]:
+    """Requests 10 ms apart that share prefixes, sessions, tenants and classes; the same each time."""
+    return [_request(number) for number in range(start, start + count)]
+
+
+def _request(number: int) -> Request:
+    own = 40 + 97 * number % 700
+    tokens = PREFIX_TOKENS + own
+    at_ps = 10 * MS * number
+    return Request(
+        number,
+        at_ps,
+        tokens,
+        Path((4 * (number % GROUPS) + 1, 4 * (number + GROUPS) + 1), (PREFIX_TOKENS, tokens)),
+        tenant=f"tenant-{number % 4}",
+        slo_class=CLASSES[number % len(CLASSES)],
+        session=f"session-{number % 5}" if number % 2 else None,
+        turn=number // 10,
+        max_tokens=None if number % 3 else 64 + number,
+        deadline_ps=at_ps + 60 * PS_PER_SECOND if number % 7 == 0 else None,
+        shared_prefix_tokens=PREFIX_TOKENS,
+    )
+
+
+class Bench:
+    """Instances, and what a policy is bound to. `watch` has what was read by the methods that were guarded."""
+
+    def __init__(self, count: int = 4, *, pairs: bool = False) -> None:
+        """`pairs`: the first half of the instances computes prompts, the other generates."""
+        self.watch = Watch()
+        self.views = [
+            WatchedView(
+                self.watch,
+                index,
+                f"instance-{index}",
+                kv_blocks=2000,
+                max_batch_size=8,
+                max_batch_tokens=512,
+                max_queue=16,
+                role=("prefill" if index < count / 2 else "decode") if pairs else "both",
+            )
+            for index in range(count)
+        ]
+        estimator = Estimator([Fixed(100_000_000, 10_000_000_000)] * count)
+        self.context = Context(self.views, partial(stream, 0), estimator, BLOCK_TOKENS, self._truth)
+        self.cluster: ClusterView | None = None
+        self.transcript: list[Any] = []
+
+    def _truth(self, request: Request) -> list[int]:
+        """Once each prefix has come, an instance of its own has it."""
+        cached = request.id % GROUPS if request.id >= GROUPS else None
+        return [PREFIX_TOKENS if view.index == cached else 0 for view in self.views]
+
+    # --- what a policy must leave alone ----------------------------------------------------------------------------
+
+    def state(self) -> list[Any]:
+        """All that a policy sees and must not write."""
+        found: list[Any] = [getattr(view, name) for view in self.views for name in InstanceView.__slots__]
+        if self.cluster is not None:
+            found += [self.cluster.instances, self.cluster.group, self.cluster.now_ps, self.cluster.priority]
+        return found
+
+    def guard(self, policy: Any, *methods: str) -> None:
+        """Calls of these methods note what they read, and fail if they write to a view."""
+        for name in methods:
+            method = getattr(policy, name, None)
+            if method is not None:
+                setattr(policy, name, partial(self._guarded, method, f"{type(policy).__name__}.{name}"))
+
+    def _guarded(self, method: Callable[..., Any], called: str, *arguments: Any) -> Any:
+        before = self.state()
+        with self.watching():
+            answer = method(*arguments)
+        assert self.state() == before, f"{called} changes a view; views are read, never written."
+        return answer
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self.watch.on = True
+        try:
+            yield
+        finally:
+            self.watch.on = False
+
+    def check_declared(self, policy: Any) -> None:
+        """Fail if a signal was read that the policy does not declare."""
+        entry = registry.declared(policy)
+        everything = registry.EVERYTHING[0] in entry.exact
+        undeclared = self.watch.names - {*entry.exact, *entry.reported, *FREE}
+        wrong = sorted(name for name in undeclared if name in REPORTED or not everything)
+        assert not wrong, f"{type(policy).__name__} reads {', '.join(wrong)}; declare in @policy what it reads."
+
+    # --- load ------------------------------------------------------------------------------------------------------
+
+    def saturate(self) -> None:
+        """Every instance has far more requests than it can serve."""
+        for view in self.views:
+            view.inflight += CROWD
+            view.inflight_tokens += CROWD * PREFIX_TOKENS
+            view.pending_prefill_tokens += CROWD * PREFIX_TOKENS
+        self.report()
+
+    def report(self) -> None:
+        """Every instance reports what its requests in flight amount to."""
+        for view in self.views:
+            view.running = min(view.inflight, view.max_batch_size)
+            view.queued = view.inflight - view.running
+            view.kv_used = min(view.kv_blocks, view.inflight * PREFIX_TOKENS // BLOCK_TOKENS)
+            view.busy = view.running / view.max_batch_size
+            view.watts = 100.0 + 600.0 * view.busy
+            view.hit_rate = 0.5 if view.inflight else 0.0
+
+    # --- a script --------------------------------------------------------------------------------------------------
+
+    def plane(self, **stages: Any) -> ControlPlane:
+        """The control plane with these policies, and the plainest at the other stages."""
+        plain = {"admission": "always", "priority": "none", "routing": "least-loaded"}
+        made = {stage: registry.build(stage, name, f"policies.{stage}") for stage, name in plain.items()} | stages
+        control = ControlPlane(self.context, made["admission"], made["priority"], made["routing"], made.get("flow"))
+        self.cluster = control.cluster
+        return control
+
+    def drive(self, control: ControlPlane, script: Iterable[Request]) -> list[Any]:
+        """Let the requests come; some get their first token and end meanwhile. Returns the decisions so far."""
+        under_way: list[Flight] = []
+        for request in script:
+            now_ps = request.arrival_ps
+            answers = [(request, control.arrive(now_ps, request))]
+            more = iter(partial(control.pump, now_ps), None) if control.flow is not None else ()
+            for asked, answer in chain(answers, more):
+                self.transcript.append((asked.id, plain_answer(answer)))
+                if isinstance(answer, Flight):
+                    under_way.append(answer)
+            self.report()
+            if under_way and request.id % 2:
+                self._first_token(control, now_ps + MS, under_way[-1])
+            if len(under_way) > 6:
+                ended = under_way.pop(0)
+                self._first_token(control, now_ps + 2 * MS, ended)
+                control.finished(now_ps + 3 * MS, ended.request.id, "completed", 32)
+            self.report()
+        return self.transcript
+
+    @staticmethod
+    def _first_token(control: ControlPlane, now_ps: int, flight: Flight) -> None:
+        if flight.first_ps >= 0:
+            return
+        if flight.prefill is not None:
+            control.handed(now_ps, flight.request.id)
+        control.first_token(now_ps, flight.request.id)
+
+
+def plain_answer(answer: Any) -> Any:
+    if isinstance(answer, Flight):
+        prefill = None if answer.prefill is None else answer.prefill.id
+        return (answer.view.id, prefill, answer.cached, answer.priority, answer.reason)
+    if answer is None or answer is QUEUED:
+        return WAITS if answer is None else QUEUES
+    return answer.reason

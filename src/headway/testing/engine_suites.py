@@ -1,0 +1,172 @@
+"""Suites for what an instance asks: schedulers and latency models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+import msgspec
+
+from headway.latency.base import Chunk, LatencyModel, scaled
+from headway.policies.queues import Queue, Ticket, queue_of
+from headway.testing.bench import requests
+from headway.testing.suite import PolicySuite, run_tests, same_twice
+from headway.types import Request
+
+COUNT = 60  # requests of a script
+STEPS: Final[list[tuple[int, int, list[Chunk]]]] = [  # decodes, their context, chunks
+    (1, 1, []),
+    (1, 4096, []),
+    (7, 9000, []),
+    (256, 500_000, []),
+    (0, 0, [(1, 0)]),
+    (0, 0, [(512, 0)]),
+    (0, 0, [(512, 4096)]),
+    (3, 2000, [(512, 1024)]),
+    (8, 8000, [(100, 0), (200, 700)]),
+]
+
+
+class SchedulerSuite(PolicySuite):
+    """For a scheduler: its queue gives every request once, in an order that only its own calls change."""
+
+    stage = "scheduler"
+    ties: bool = True  # equal requests enter in order of arrival
+
+    def queue(self) -> Queue:
+        return queue_of(self.make())
+
+    @staticmethod
+    def tickets(asked: Sequence[Request]) -> list[Ticket]:
+        return [Ticket(one, float(one.id % 3), one.arrival_ps, number) for number, one in enumerate(asked)]
+
+    def play(self, count: int = COUNT) -> list[int]:
+        """Requests come, enter, yield their blocks, give up and end; the numbers in order of entry."""
+        queue = self.queue()
+        waiting: list[Ticket] = []
+        running: list[Ticket] = []
+        entered: list[int] = []
+        for ticket in self.tickets(requests(count)):
+            request = msgspec.structs.astuple(ticket.request)
+            queue.add(ticket)
+            waiting.append(ticket)
+            chunk = queue.chunk(ticket) if hasattr(queue, "chunk") else None
+            assert chunk is None or (type(chunk) is int and chunk >= 1), (
+                f"chunk gives a whole number or None, got {chunk}."
+            )
+            if ticket.number % 5 == 4:
+                gone = waiting.pop(0)
+                queue.remove(gone)
+            if ticket.number % 3 == 2 and waiting:
+                entered.append(self._enter(queue, waiting, running))
+            if ticket.number % 7 == 6 and running:
+                self._check_order(queue, running)
+                victim = queue.order(list(running))[-1]
+                running.remove(victim)
+                victim.preemptions += 1
+                queue.put_back(victim)
+                waiting.append(victim)
+            if ticket.number % 11 == 10 and running:
+                ended = running.pop(0)
+                if hasattr(queue, "ended"):
+                    queue.ended(ended, 20, True)
+            assert msgspec.structs.astuple(ticket.request) == request
+        while waiting:
+            entered.append(self._enter(queue, waiting, running))
+        return entered
+
+    @staticmethod
+    def _enter(queue: Queue, waiting: list[Ticket], running: list[Ticket]) -> int:
+        first = queue.first()
+        assert first in waiting, "first gives a request that does not wait."
+        assert queue.first() is first, "first gives another request although nothing has happened."
+        queue.take()
+        waiting.remove(first)
+        running.append(first)
+        return first.number
+
+    @staticmethod
+    def _check_order(queue: Queue, running: list[Ticket]) -> None:
+        given = list(running)
+        order = list(queue.order(given))
+        assert sorted(one.number for one in order) == sorted(one.number for one in running), (
+            "order gives each running request once."
+        )
+        assert list(queue.order(list(running))) == order, "order gives another order although nothing has happened."
+
+    def test_the_same_inputs_give_the_same_order(self) -> None:
+        same_twice(self.play, "order of entry")
+
+    def test_every_request_enters_once_and_the_order_is_stable(self) -> None:
+        assert self.play()
+
+    def test_a_long_queue_is_served_to_its_end(self) -> None:
+        assert len(self.play(500)) >= 400
+
+    def test_one_request_enters_and_an_empty_queue_takes_another(self) -> None:
+        queue = self.queue()
+        for ticket in self.tickets(requests(2)):
+            queue.add(ticket)
+            assert queue.first() is ticket
+            queue.take()
+
+    def test_equal_requests_enter_in_order_of_arrival(self) -> None:
+        if not self.ties:
+            return
+        queue = self.queue()
+        (request,) = requests(1)
+        tickets = [Ticket(request, 0.0, request.arrival_ps, number) for number in range(5)]
+        for ticket in tickets:
+            queue.add(ticket)
+        entered: list[Ticket] = []
+        for _ in tickets:
+            entered.append(queue.first())
+            queue.take()
+        assert entered == tickets, "Equal requests do not enter in order of arrival."
+
+
+class LatencyModelSuite:
+    """For a latency model: `model` is the object. See `headway.latency.base` for what `run` promises."""
+
+    model: LatencyModel
+
+    def check_run(self, model: LatencyModel, decodes: int, context: int, chunks: list[Chunk]) -> None:
+        given = list(chunks)
+        run = model.run(decodes, context, chunks)
+        assert chunks == given, "run changes the list of chunks."
+        assert isinstance(run, tuple) and len(run) == 3 and all(type(one) is int for one in run), (
+            f"run gives three whole numbers (first, increment, k_max), got {run}."
+        )
+        first, increment, k_max = run
+        assert first >= 1 and k_max >= 1, f"first and k_max are at least 1, got {run}."
+        assert model.run(decodes, context, chunks) == run, "The same step has another duration the second time."
+        for step in {1, 2, 17, 1000, k_max - 1}:
+            if not 0 < step < min(k_max, 1 << 20) or len(chunks) > 1:
+                continue
+            moved = [(tokens, past + step * tokens) for tokens, past in chunks]
+            later = model.run(decodes, context + step * decodes, moved)[0]
+            planned = first + step * increment
+            assert later == planned, (
+                f"Step {step} of a run is planned to last {planned} ps, but a call gives {later} ps."
+            )
+
+    def test_a_run_is_what_its_steps_are(self) -> None:
+        for decodes, context, chunks in STEPS:
+            self.check_run(self.model, decodes, context, list(chunks))
+
+    def test_a_slower_engine_keeps_the_promise_too(self) -> None:
+        slower = scaled(self.model, Fraction(3, 2))
+        for decodes, context, chunks in STEPS:
+            self.check_run(slower, decodes, context, list(chunks))
+            usual, slow = self.model.run(decodes, context, chunks)[0], slower.run(decodes, context, chunks)[0]
+            assert slow >= usual, f"1.5 times as slow, and a step lasts {slow} ps instead of {usual} ps."
+
+
+def check_scheduler(policy: Any, *, ties: bool = True, **parameters: Any) -> None:
+    """Run all tests of a scheduler, and raise an AssertionError that names those that failed."""
+    run_tests(SchedulerSuite, policy=policy, ties=ties, parameters=parameters)
+
+
+def check_latency_model(model: LatencyModel) -> None:
+    run_tests(LatencyModelSuite, model=model)

@@ -1,0 +1,116 @@
+"""Suites for the parts of a weighted policy: scorers and filters. They are asked at every decision of a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headway.control.plane import ControlPlane
+from headway.policies import registry
+from headway.policies.weighted import clamped, keep_of
+from headway.testing.bench import Bench, requests
+from headway.testing.suite import RouterSuite, run_tests
+from headway.types import Request, Route
+from headway.views.cluster import ClusterView
+from headway.views.instance import InstanceView
+
+Ask = Callable[[Request, Sequence[InstanceView], ClusterView], Any]
+
+
+class _Asking:
+    """A routing policy that asks a part about all candidates, and takes turns whatever the part answers."""
+
+    def __init__(self, part: Any, ask: Ask, transcript: list[Any]) -> None:
+        self.ask, self.transcript = ask, transcript
+        self.entry = registry.declared(part)
+        for name in ("bind", "observe"):
+            if hasattr(part, name):
+                setattr(self, name, getattr(part, name))
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        self.transcript.append((request.id, self.ask(request, list(cluster.instances), cluster)))
+        return Route(cluster.instances[request.id % len(cluster.instances)].id)
+
+
+class _PartSuite(RouterSuite):
+    ties: bool = True
+
+    def ask(self, part: Any) -> Ask:
+        """Asks the part and checks its answer, which is returned in plain values."""
+        raise NotImplementedError
+
+    def start(self, bench: Bench) -> tuple[Any, ControlPlane]:
+        part = self.make()
+        bench.guard(part, "bind", "observe", registry.METHODS[self.stage])
+        return part, bench.plane(routing=_Asking(part, self.ask(part), bench.transcript))
+
+    def first_answer(self) -> list[Any]:
+        """About equal and idle instances."""
+        bench = self.bench()
+        _, control = self.start(bench)
+        answer: list[Any] = bench.drive(control, requests(1))[0][1]
+        return answer
+
+
+class ScorerSuite(_PartSuite):
+    """For a scorer. Set `ties` to False if equal instances may have other scores, as with a hash of the session."""
+
+    stage = "scorer"
+
+    def ask(self, part: Any) -> Ask:
+        def score(request: Request, candidates: Sequence[InstanceView], cluster: ClusterView) -> list[float]:
+            given = list(candidates)
+            values = part.score(request, candidates, cluster)
+            assert list(candidates) == given, "score changes the list of candidates."
+            assert len(list(values)) == len(given), f"score gives {len(values)} values for {len(given)} candidates."
+            held = clamped(_Answered(part, values), request, given, cluster)
+            assert held == [float(value) for value in values], f"scores lie from 0 to 1, got {values}."
+            return held
+
+        return score
+
+    def test_equal_instances_have_equal_scores(self) -> None:
+        scores = self.first_answer()
+        assert not self.ties or len(set(scores)) == 1, (
+            f"All instances are equal and idle, and their scores are {scores}."
+        )
+
+
+class _Answered:
+    """A scorer that gives what another has answered."""
+
+    def __init__(self, part: Any, values: Any) -> None:
+        self.entry, self.values = registry.declared(part), values
+
+    def score(self, *_: object) -> Any:
+        return self.values
+
+
+class FilterSuite(_PartSuite):
+    """For a filter: it keeps some of the candidates, in their order."""
+
+    stage = "filter"
+
+    def ask(self, part: Any) -> Ask:
+        def keep(request: Request, candidates: Sequence[InstanceView], cluster: ClusterView) -> list[int]:
+            given = list(candidates)
+            kept = list(keep_of(part)(request, candidates, cluster))
+            assert list(candidates) == given, "keep changes the list of candidates."
+            places = [given.index(view) for view in kept]
+            assert places == sorted(set(places)), "keep gives candidates, each once, in their order."
+            return places
+
+        return keep
+
+    def test_equal_instances_are_kept_or_dropped_together(self) -> None:
+        kept = self.first_answer()
+        assert not self.ties or kept in ([], [0, 1, 2, 3]), f"All instances are equal and idle, and it keeps {kept}."
+
+
+def check_scorer(policy: Any, *, ties: bool = True, **parameters: Any) -> None:
+    """Run all tests of a scorer, and raise an AssertionError that names those that failed."""
+    run_tests(ScorerSuite, policy=policy, ties=ties, parameters=parameters)
+
+
+def check_filter(policy: Any, *, ties: bool = True, **parameters: Any) -> None:
+    run_tests(FilterSuite, policy=policy, ties=ties, parameters=parameters)

@@ -1,0 +1,69 @@
+"""Suites for the stages that the control plane asks: routing, admission, priority and flow control."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.control.flight import Flight
+from headway.testing.bench import QUEUES, requests
+from headway.testing.suite import COUNT, RouterSuite, run_tests
+from headway.types import Reject
+
+
+class RoutingSuite(RouterSuite):
+    """For a routing policy. Set `ties` to False if its definition says where a request goes among equal instances."""
+
+    stage = "routing"
+    ties: bool = True
+
+    def test_among_equal_instances_the_lowest_index_wins(self) -> None:
+        if not self.ties:
+            return
+        bench = self.bench()
+        _, control = self.start(bench)
+        (first,) = requests(1)
+        flight = control.arrive(0, first)
+        assert isinstance(flight, Flight | Reject)
+        lowest = next(view for view in bench.views if view.role != "prefill")
+        assert isinstance(flight, Reject) or flight.view is lowest, (
+            f"All instances are equal and idle, and the request went to {flight.view.id}, not to {lowest.id}. "
+            "If that is the policy's definition, set `ties = False`."
+        )
+
+
+class AdmissionSuite(RouterSuite):
+    stage = "admission"
+
+
+class PrioritySuite(RouterSuite):
+    stage = "priority"
+
+
+class FlowSuite(RouterSuite):
+    """For flow control: beside the rest, no request is lost in the queue and none leaves it twice."""
+
+    stage = "flow"
+
+    def test_every_request_leaves_the_queue_once(self) -> None:
+        bench = self.bench()
+        _, control = self.start(bench)
+        transcript = bench.drive(control, requests(COUNT))
+        left = [number for number, answer in transcript if answer != QUEUES]
+        assert len(left) == len(set(left)), "A request left the queue twice."
+
+
+def check_routing(policy: Any, *, ties: bool = True, **parameters: Any) -> None:
+    """Run all tests of a routing policy, and raise an AssertionError that names those that failed."""
+    run_tests(RoutingSuite, policy=policy, ties=ties, parameters=parameters)
+
+
+def check_admission(policy: Any, **parameters: Any) -> None:
+    run_tests(AdmissionSuite, policy=policy, parameters=parameters)
+
+
+def check_priority(policy: Any, **parameters: Any) -> None:
+    run_tests(PrioritySuite, policy=policy, parameters=parameters)
+
+
+def check_flow(policy: Any, **parameters: Any) -> None:
+    run_tests(FlowSuite, policy=policy, parameters=parameters)

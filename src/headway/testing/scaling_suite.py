@@ -1,0 +1,103 @@
+"""The suite for autoscalers: a pool under a fixed script of load, seen as in a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.control.pool_watch import PoolWatch
+from headway.policies.answers import check_scale
+from headway.testing.bench import BLOCK_TOKENS, CROWD, Bench
+from headway.testing.suite import PolicySuite, run_tests, same_twice
+from headway.types import PS_PER_SECOND
+
+CHECKS = 40  # one every 30 s
+INTERVAL_PS = 30 * PS_PER_SECOND
+
+
+class ScalingSuite(PolicySuite):
+    """For an autoscaler."""
+
+    stage = "scaling"
+
+    def pool(self, bench: Bench) -> PoolWatch:
+        watch = PoolWatch("pool", "model", "both", 0, 16, bench.views, block_tokens=BLOCK_TOKENS)
+        watch.start(0, 300 * PS_PER_SECOND, 3600 * PS_PER_SECOND)
+        return watch
+
+    def check(self, bench: Bench, policy: Any, pool: PoolWatch) -> int | None:
+        before = bench.state(), pool.inflight, pool.pending, pool.replicas
+        with bench.watching():
+            answer = policy.scale(pool)
+        assert (bench.state(), pool.inflight, pool.pending, pool.replicas) == before, "scale changes what it sees."
+        if answer is None:
+            return None
+        check_scale(policy, answer, pool)
+        replicas: int = answer.replicas
+        return replicas
+
+    def start(self, bench: Bench) -> tuple[Any, PoolWatch]:
+        policy = self.make()
+        if hasattr(policy, "bind"):
+            policy.bind(bench.context)
+        return policy, self.pool(bench)
+
+    def play(self, bench: Bench) -> list[int | None]:
+        """Load rises and falls; what the policy wants at each check."""
+        policy, pool = self.start(bench)
+        found = []
+        for number in range(1, CHECKS + 1):
+            now_ps = number * INTERVAL_PS
+            for _ in range(8 if number < CHECKS / 2 else 0):
+                pool.came(now_ps - 1, 1000)
+                bench.views[number % len(bench.views)].inflight += 1
+            for _ in range(min(pool.inflight, 5)):
+                pool.left(now_ps - 1, 1000)
+                pool.finished(now_ps - 1, "standard", number % 3 == 0, PS_PER_SECOND, 2 * PS_PER_SECOND)
+            for view in bench.views:
+                view.inflight = pool.inflight // len(bench.views)
+            bench.report()
+            pool.now_ps = now_ps
+            pool.set_pending(now_ps, 3 if number % 9 == 0 else 0)
+            found.append(self.check(bench, policy, pool))
+        bench.check_declared(policy)
+        return found
+
+    def test_the_same_load_gives_the_same_answers(self) -> None:
+        same_twice(lambda: self.play(Bench()), "answers")
+
+    def test_answers_are_of_the_right_kind_and_read_what_is_declared(self) -> None:
+        assert len(self.play(Bench())) == CHECKS
+
+    def test_it_takes_no_replica_away_when_all_are_saturated(self) -> None:
+        bench = Bench()
+        bench.saturate()
+        policy, pool = self.start(bench)
+        for _ in range(CROWD * len(bench.views)):
+            pool.came(0, 1000)
+        pool.set_pending(0, 50)
+        for number in range(1, CHECKS + 1):
+            pool.now_ps = number * INTERVAL_PS
+            wanted = self.check(bench, policy, pool)
+            assert wanted is None or wanted >= pool.replicas, f"All are saturated, and it wants {wanted} replicas."
+
+    def test_it_answers_when_one_replica_is_left(self) -> None:
+        bench = Bench(1)
+        policy, pool = self.start(bench)
+        for number in range(1, 6):
+            pool.now_ps = number * INTERVAL_PS
+            self.check(bench, policy, pool)
+
+    def test_it_answers_when_no_replica_is_left(self) -> None:
+        bench = Bench()
+        for view in bench.views:
+            view.state = "stopped"
+        policy, pool = self.start(bench)
+        for number in range(1, 6):
+            pool.now_ps = number * INTERVAL_PS
+            pool.set_pending(pool.now_ps, number % 2 * 3)
+            self.check(bench, policy, pool)
+
+
+def check_scaling(policy: Any, **parameters: Any) -> None:
+    """Run all tests of an autoscaler, and raise an AssertionError that names those that failed."""
+    run_tests(ScalingSuite, policy=policy, parameters=parameters)

@@ -1,0 +1,138 @@
+"""What suites have in common: how the policy under test is made, the situations that every stage of the control plane
+is tried in, and how all tests of a suite run at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final
+
+import headway.policies  # noqa: F401  (declares the policies)
+from headway.control.plane import ControlPlane
+from headway.policies import registry
+from headway.testing.bench import WAITS, Bench, requests
+
+COUNT: Final = 40  # requests of a script
+
+
+class PolicySuite:
+    """Tests of one policy. A subclass names it, and pytest collects the tests:
+
+        class TestMyRouter(RoutingSuite):
+            policy = MyRouter
+
+    `policy` is a class, the name of a registered policy, or a mapping with `name` and parameters, as in YAML.
+    `parameters` are given to it as well; omitted ones take their defaults.
+    """
+
+    stage: ClassVar[str]
+    policy: Any
+    parameters: ClassVar[Mapping[str, Any]] = {}
+
+    def make(self) -> Any:
+        """A new policy, as a run makes it from YAML."""
+        where = f"policies.{self.stage}"
+        if not isinstance(self.policy, type):
+            name, given = registry.split(self.policy, where)
+            return registry.build(self.stage, {"name": name, **given, **self.parameters}, where)
+        entry = registry.own_entry(self.policy) or registry.undeclared(self.stage, self.policy)
+        assert entry.stage == self.stage, f"{self.policy.__name__} is of stage {entry.stage}, not {self.stage}."
+        return registry.make(entry, dict(self.parameters), where)
+
+
+class RouterSuite(PolicySuite):
+    """What holds at every stage that a router asks. The control plane itself refuses answers of the wrong kind."""
+
+    def bench(self, count: int = 4) -> Bench:
+        """Instances; a policy that chooses pairs gets some of each role."""
+        return Bench(count, pairs=getattr(self.make(), "pairs", False))
+
+    def start(self, bench: Bench) -> tuple[Any, ControlPlane]:
+        """The policy in a control plane, its calls watched."""
+        policy = self.make()
+        bench.guard(policy, "bind", "observe")
+        control = bench.plane(**{self.stage: policy})
+        bench.guard(policy, registry.METHODS.get(self.stage, "take"))
+        return policy, control
+
+    def play(self, bench: Bench) -> list[Any]:
+        _, control = self.start(bench)
+        return bench.drive(control, requests(COUNT))
+
+    def test_the_same_inputs_give_the_same_decisions(self) -> None:
+        same_twice(lambda: self.play(self.bench()), "decisions")
+
+    def test_answers_are_of_the_right_kind_and_views_stay_as_they_are(self) -> None:
+        assert len(self.play(self.bench())) >= COUNT
+
+    def test_only_declared_signals_are_read(self) -> None:
+        bench = self.bench()
+        policy, control = self.start(bench)
+        bench.drive(control, requests(COUNT))
+        bench.check_declared(policy)
+
+    def test_it_decides_when_all_instances_are_saturated(self) -> None:
+        bench = self.bench()
+        bench.saturate()
+        assert len(self.play(bench)) >= COUNT
+
+    def test_it_decides_when_one_instance_is_left(self) -> None:
+        bench = self.bench()
+        _, control = self.start(bench)
+        before = len(bench.drive(control, requests(8)))
+        left = {view.role: view.id for view in reversed(bench.views)}.values()  # one of each role
+        for view in bench.views:
+            if view.id not in left:
+                control.instance_changed(control.cluster.now_ps, view.index, "unreachable")
+        later = bench.drive(control, requests(8, 8))[before:]
+        assert {answer[0] for _, answer in later if isinstance(answer, tuple)} <= set(left)
+
+    def test_it_goes_on_after_no_instance_was_left(self) -> None:
+        bench = self.bench()
+        _, control = self.start(bench)
+        bench.drive(control, requests(8))
+        for view in bench.views:
+            control.instance_changed(control.cluster.now_ps, view.index, "stopped")
+        assert [answer for _, answer in bench.drive(control, requests(2, 8))[-2:]] == [WAITS, WAITS]
+        for view in bench.views:
+            control.instance_changed(control.cluster.now_ps, view.index, "ready")
+        assert {8, 9, 10, 17} <= {number for number, _ in bench.drive(control, requests(8, 10))}
+
+
+def run_tests(suite: type[Any], **attributes: Any) -> None:
+    """Run every test of a suite, and raise one AssertionError that names those that failed."""
+    failed = []
+    for name in (name for name in dir(suite) if name.startswith("test_")):
+        case = suite()
+        for attribute, value in attributes.items():
+            setattr(case, attribute, value)
+        try:
+            getattr(case, name)()
+        except Exception as error:
+            failed.append((name, error))
+    if failed:
+        text = "\n".join(f"{name}: {type(error).__name__}: {error}" for name, error in failed)
+        raise AssertionError(f"{suite.__name__}: {len(failed)} tests failed.\n{text}") from failed[0][1]
+
+
+def same_twice(play: Callable[[], Any], what: str) -> None:
+    """Play a script twice, each time from the start; the global random generator differs between the two."""
+    with _seeded(1):
+        first = play()
+    with _seeded(2):
+        second = play()
+    assert first == second, (
+        f"The same inputs gave other {what} the second time. Draw from context.rng(name), make all state in `bind`, "
+        "and do not read clocks, `hash` of text or the order of sets."
+    )
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    state = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(state)
