@@ -30,6 +30,9 @@ WAITS, QUEUES = "waits", "queues"  # a request, for an instance or to be asked a
 FREE: Final = ("observed_at", "routed_since_report")  # they go with what is reported, and need no declaration
 
 
+FIELDS: Final = [vars(InstanceView)[name].__get__ for name in InstanceView.__slots__]  # past `WatchedView`, and faster
+
+
 class Watch:
     """The signals that a policy has read, while it was asked."""
 
@@ -113,7 +116,7 @@ class Bench:
 
     def state(self) -> list[Any]:
         """All that a policy sees and must not write."""
-        found: list[Any] = [getattr(view, name) for view in self.views for name in InstanceView.__slots__]
+        found: list[Any] = [field(view) for view in self.views for field in FIELDS]
         if self.cluster is not None:
             found += [self.cluster.instances, self.cluster.group, self.cluster.now_ps, self.cluster.priority]
         return found
