@@ -17,8 +17,8 @@ from typing import Any
 
 from headway.gateway.app import App
 from headway.gateway.config import Config
-from headway.gateway.prompt import read_body
-from headway.gateway.serve import collect_seldom
+from headway.gateway.gateway_process import collect_seldom
+from headway.gateway.request_body import read_body
 from headway.http.wire import Incoming
 from load import share
 

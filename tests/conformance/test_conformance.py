@@ -16,11 +16,11 @@ pytest.importorskip("prometheus_client", reason="the extra `gateway` is not inst
 
 from canned import DONE, Canned, event, stream
 
-from headway.conformance import checks
-from headway.conformance.checks import CHECKS, FAILED, PASSED, UNKNOWN, Bench, series, turned_away
-from headway.conformance.client import Router
-from headway.conformance.engines import Engines
-from headway.conformance.run import filled
+from headway.conformance import router_checks
+from headway.conformance.checked_engines import Engines
+from headway.conformance.conformance_run import filled
+from headway.conformance.router_checks import CHECKS, FAILED, PASSED, UNKNOWN, Bench, series, turned_away
+from headway.conformance.router_client import Router
 from headway.errors import HeadwayError
 
 AFFINE, SPREAD, COUNTED = (
@@ -33,7 +33,7 @@ AFFINE, SPREAD, COUNTED = (
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits that are long for the sake of slow routers are short here."""
-    monkeypatch.setattr(checks, "GONE_S", 0.5)
+    monkeypatch.setattr(router_checks, "GONE_S", 0.5)
 
 
 def test_headway_as_it_comes_passes_all_of_it(headway: Any) -> None:
@@ -112,11 +112,11 @@ class Pages:
 
 def test_a_count_that_is_split_over_engines_is_one_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        checks, "get", Pages('errors_total{w="a"} 1\n', 'errors_total{w="a"} 7\nerrors_total{w="b"} 6\n')
+        router_checks, "get", Pages('errors_total{w="a"} 1\n', 'errors_total{w="a"} 7\nerrors_total{w="b"} 6\n')
     )
-    monkeypatch.setattr(checks, "overload", lambda bench: None)
-    monkeypatch.setattr(checks, "COUNT_S", 0.0)
-    outcome, detail = checks.counted(Bench(None, None, "http://127.0.0.1:1/metrics"))  # type: ignore[arg-type]
+    monkeypatch.setattr(router_checks, "overload", lambda bench: None)
+    monkeypatch.setattr(router_checks, "COUNT_S", 0.0)
+    outcome, detail = router_checks.counted(Bench(None, None, "http://127.0.0.1:1/metrics"))  # type: ignore[arg-type]
     assert (outcome, detail) == (PASSED, "errors_total grew by 12")
 
 
@@ -132,7 +132,7 @@ def test_events_that_a_router_cuts_anywhere_are_counted_all_the_same() -> None:
 def test_a_router_that_answers_nobody_does_not_pass_for_honest(
     engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "ARRIVE_S", 0.0)
+    monkeypatch.setattr(router_checks, "ARRIVE_S", 0.0)
     router = Canned(b'HTTP/1.1 500 -\r\ncontent-length: 14\r\n\r\n{"error": "x"}')
     outcome, detail = CHECKS["a stream whose engine dies does not look complete"](
         Bench(Router(router.url, engines.model), engines)

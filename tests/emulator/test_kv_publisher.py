@@ -141,7 +141,7 @@ def test_blocks_that_make_room_are_told(telling: Any) -> None:
 def test_the_gateways_ledger_holds_what_the_engine_has(telling: Any) -> None:
     from kv_engine import PlainSink, chain, decode, path_of, root
 
-    from headway.gateway.signals.kv_events import Counts
+    from headway.gateway.signals.kv_batches import Counts
     from headway.gateway.signals.kv_ledger import Ledger
 
     one, heard = telling(kv={"gpu_blocks": 60})

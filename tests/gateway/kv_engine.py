@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headway.gateway.signals.kv_events import Counts, Event, Removed, Stored, read_batch, read_event
+from headway.gateway.signals.kv_batches import Counts, Event, Removed, Stored, read_batch, read_event
 from headway.hashing import stable
 from headway.types import Path
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from headway.gateway.kvd.client import KvdClient
 from headway.gateway.kvd.daemon import Daemon
+from headway.gateway.kvd.kvd_client import KvdClient
 from headway.gateway.kvd.settings import Settings
 
 HANGS_S = 60.0  # a test that takes so long has failed

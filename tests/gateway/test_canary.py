@@ -20,8 +20,8 @@ from headway.gateway.config import Config
 from headway.gateway.live_policies import read_policies
 from headway.gateway.plane import Plane
 from headway.gateway.shadow.canary import Choice
+from headway.gateway.shadow.canary_trial import Trial, more_often, wilson
 from headway.gateway.shadow.canary_watch import GONE, CanaryWatch
-from headway.gateway.shadow.trial import Trial, more_often, wilson
 from headway.gateway.tape import records, replay
 from headway.types import PS_PER_SECOND, Path, Request
 

@@ -10,8 +10,8 @@ import pytest
 from openai_client import openai, openai_client
 
 from headway.errors import HeadwayError
+from headway.gateway.cascade.answer_confidence import Confidence, Lines, document_of, without_logprobs
 from headway.gateway.cascade.chains import read_chains
-from headway.gateway.cascade.confidence import Confidence, Lines, document_of, without_logprobs
 
 MESSAGES = [{"role": "user", "content": "hello there"}]
 SURE, UNSURE = -0.1, -3.0

@@ -26,8 +26,8 @@ from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.live_policies import read_policies
-from headway.gateway.membership.etcd import Etcd
-from headway.gateway.membership.etcd_policy import read_policy
+from headway.gateway.membership.etcd_client import Etcd
+from headway.gateway.membership.etcd_fleet import read_policy
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.membership.etcd_source import EtcdSource
 from headway.gateway.membership.node import Node

@@ -13,7 +13,7 @@ pytest.importorskip("zmq", reason="the extra `gateway` is not installed")
 from kv_engine import OWN, Publisher, chain, clearing, path_of, prompt_event, removal, root, until
 
 from headway.errors import HeadwayError
-from headway.gateway.clock import Clock
+from headway.gateway.live_clock import Clock
 from headway.gateway.signals.beliefs import Beliefs
 from headway.gateway.signals.event_listener import EventSettings, Listener, with_rank
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL

@@ -19,7 +19,7 @@ pytest.importorskip("aioquic", reason="the extra `kvd` is not installed")
 from kvd_nodes import HANGS_S, block, key
 
 from conftest import Run
-from headway.gateway.kvd.client import KvdClient
+from headway.gateway.kvd.kvd_client import KvdClient
 from headway.gateway.kvd.settings import read_tls
 
 

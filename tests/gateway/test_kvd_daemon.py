@@ -16,9 +16,9 @@ from kvd_nodes import HANGS_S, block, daemon, key, run, served, until
 
 from headway.errors import HeadwayError
 from headway.gateway.kvd import frames
-from headway.gateway.kvd.client import KvdClient
+from headway.gateway.kvd.channel import KvdError
 from headway.gateway.kvd.daemon import Daemon
-from headway.gateway.kvd.errors import KvdError
+from headway.gateway.kvd.kvd_client import KvdClient
 from headway.gateway.kvd.settings import Settings
 from headway.gateway.kvd.transports import register, transport
 from headway.gateway.kvd.unix import UnixTransport
@@ -395,10 +395,10 @@ def test_a_block_longer_than_a_frame_may_be_now_is_as_if_it_were_not_there(tmp_p
 
 
 def test_an_rdma_address_is_refused_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.gateway.kvd.rdma.find_library", lambda name: None)
+    monkeypatch.setattr("headway.gateway.kvd.transports.find_library", lambda name: None)
     with pytest.raises(HeadwayError, match="libibverbs is not on this machine"):
         KvdClient("rdma://10.0.0.8:7072")
-    monkeypatch.setattr("headway.gateway.kvd.rdma.find_library", lambda name: "libibverbs.so.1")
+    monkeypatch.setattr("headway.gateway.kvd.transports.find_library", lambda name: "libibverbs.so.1")
     with pytest.raises(HeadwayError, match="brings no RDMA transport of its own"):
         KvdClient("rdma://10.0.0.8:7072")
     with pytest.raises(HeadwayError, match="expected an address such as unix:/run"):

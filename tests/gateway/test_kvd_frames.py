@@ -17,7 +17,7 @@ from kvd_nodes import run
 
 from drawing import draws
 from headway.gateway.kvd import frames
-from headway.gateway.kvd.budget import Budget
+from headway.gateway.kvd.session import Budget
 
 KEYS = st.lists(st.binary(min_size=1, max_size=64), max_size=20)
 LIMIT = 2**20

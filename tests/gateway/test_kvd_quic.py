@@ -26,11 +26,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from kvd_nodes import HANGS_S, block, daemon, key, run, until
 
 from headway.errors import HeadwayError
-from headway.gateway.kvd import certs, flow, frames, mutual_tls
-from headway.gateway.kvd.channel import TlsFiles
-from headway.gateway.kvd.client import KvdClient
+from headway.gateway.kvd import certs, frames, mutual_tls, quic_windows
+from headway.gateway.kvd.channel import KvdError, TlsFiles
 from headway.gateway.kvd.daemon import Daemon
-from headway.gateway.kvd.errors import KvdError
+from headway.gateway.kvd.kvd_client import KvdClient
 from headway.gateway.kvd.quic import QuicDialler
 from headway.gateway.kvd.quic_link import Link
 from headway.gateway.kvd.settings import Settings
@@ -251,7 +250,7 @@ def test_a_server_that_does_not_verify_lets_nobody_in(
     files: TlsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where aioquic's private names had changed: the handshake ends well, and the connection is refused."""
-    monkeypatch.setattr(flow.mutual_tls, "demand", lambda context: None)
+    monkeypatch.setattr(quic_windows.mutual_tls, "demand", lambda context: None)
 
     async def main() -> None:
         async with (
@@ -314,7 +313,7 @@ def test_a_peer_is_never_more_than_a_window_ahead(files: TlsFiles, tmp_path: Pat
             await asyncio.sleep(0.5)
             (link,) = made._listeners[0]._server.links  # type: ignore[attr-defined]
             waiting = link.quic._local_max_data.unread
-            assert 0 < waiting <= 3 * flow.STREAM_WINDOW <= flow.WINDOW
+            assert 0 < waiting <= 3 * quic_windows.STREAM_WINDOW <= quic_windows.WINDOW
             made.budget.give(made.budget.limit)
             await until(lambda: made.store.puts == 3)
             assert made.store.at_hand(key(2)) == block(2, 8 * MIB)
@@ -332,10 +331,10 @@ def test_channels_that_wait_do_not_hold_up_the_one_that_has_its_turn(files: TlsF
     async def main() -> None:
         async with (
             daemon(tmp_path, **settings(files, ram="64MiB", limits=limits)) as (made, (address,)),
-            KvdClient(address, tls=files, timeout_s=HANGS_S, channels=flow.MOST_STREAMS) as client,
+            KvdClient(address, tls=files, timeout_s=HANGS_S, channels=quic_windows.MOST_STREAMS) as client,
         ):
             await made.budget.take(made.budget.limit - MIB - 1000)  # one at a time
-            blocks = {key(number): block(number, MIB) for number in range(flow.MOST_STREAMS)}
+            blocks = {key(number): block(number, MIB) for number in range(quic_windows.MOST_STREAMS)}
             await asyncio.gather(*(client.put({one: data}) for one, data in blocks.items()))
             assert await client.lookup([*blocks]) == len(blocks)
 

@@ -22,7 +22,7 @@ from kv_engine import (
 )
 
 from drawing import draws
-from headway.gateway.signals.kv_events import LONGEST, Cleared, Counts, Removed, Stored
+from headway.gateway.signals.kv_batches import LONGEST, Cleared, Counts, Removed, Stored
 from headway.gateway.signals.kv_ledger import EXACT, PARTIAL, Ledger
 from headway.gateway.signals.kv_stream import HELD_BACK, PART, Stream
 

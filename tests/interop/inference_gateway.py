@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from headway.gateway.config import Config
-from headway.interop.epp import Picker, listen
+from headway.interop.endpoint_picker import Picker, listen
 from headway.interop.ext_proc import BUFFERED, FULL_DUPLEX, HEALTH, SERVICE
 from headway.interop.ext_proc import HealthCheckRequest as Asked
 from headway.interop.ext_proc import HealthCheckResponse as Checked

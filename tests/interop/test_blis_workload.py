@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from conftest import Run
 from headway.errors import HeadwayError
-from headway.interop.blis import import_workload
 from headway.interop.blis_export import export_workload
+from headway.interop.blis_import import import_workload
 from headway.workload.spec import WorkloadSpec
 from headway.workload.traces import open_trace
 

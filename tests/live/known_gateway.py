@@ -10,7 +10,7 @@ import tiny_model
 from openai import OpenAI
 from vllm_engine import BATCH, BLOCK, Vllm
 
-from headway.gateway.prompt import read_body
+from headway.gateway.request_body import read_body
 
 FRESH: Final = itertools.count(1_000_000)  # prompts that no engine has seen
 

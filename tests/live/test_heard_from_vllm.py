@@ -12,11 +12,11 @@ import pytest
 import tiny_model
 from vllm_engine import BLOCK, BLOCKS, Vllm
 
-from headway.gateway.prompt import read_body
+from headway.gateway.prompt_tokens import Hasher, Tokens, TokenSettings
+from headway.gateway.request_body import read_body
 from headway.gateway.signals.kv_ledger import EXACT, Ledger, Run
 from headway.gateway.signals.kv_stream import Stream
 from headway.gateway.signals.scrape import parse
-from headway.gateway.tokens import Hasher, Tokens, TokenSettings
 
 pytestmark = pytest.mark.live
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from headway.load.text import WORDS as LOAD_WORDS
+from headway.load.prompt_texts import WORDS as LOAD_WORDS
 
 NAME: Final = "tiny"
 VOCABULARY: Final = 2000  # at most; one word becomes one token

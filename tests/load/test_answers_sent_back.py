@@ -15,8 +15,8 @@ from emulated import Emulated
 from headway.load import conversations
 from headway.load.asking import Ask
 from headway.load.conversations import Conversations
-from headway.load.run import load
-from headway.load.text import Texts
+from headway.load.open_loop import load
+from headway.load.prompt_texts import Texts
 from headway.scenario.scenario import Scenario
 from headway.types import Path, Request
 from headway.workload.traffic import Planned

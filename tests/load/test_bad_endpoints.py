@@ -12,7 +12,7 @@ from canned import DONE, STREAM, Canned, event, stream
 
 from headway.load.asking import Ask
 from headway.load.line import LINE
-from headway.load.run import load
+from headway.load.open_loop import load
 
 SCENARIO = {
     "seed": 3,

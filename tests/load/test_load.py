@@ -20,7 +20,7 @@ from headway import simulate
 from headway.errors import HeadwayError
 from headway.load.asking import Ask
 from headway.load.driver import Driver, drive
-from headway.load.run import load
+from headway.load.open_loop import load
 from headway.results.result import Result
 from headway.workload.traffic import OpenLoop
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.load.text import WORDS, Texts
+from headway.load.prompt_texts import WORDS, Texts
 from headway.types import Path, Request
 
 

@@ -13,8 +13,8 @@ from headway.cli.page import say
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
-    from headway.gateway.membership.agent import Agent
     from headway.gateway.membership.agent_readings import Gauge
+    from headway.gateway.membership.node_agent import Agent
 
 
 def agent(
@@ -52,11 +52,11 @@ def agent(
     import logging
 
     settings = etcd.settings()
-    from headway.gateway.membership.agent import Agent, Registration, advertised
     from headway.gateway.membership.agent_engine import Engine
     from headway.gateway.membership.agent_readings import WINDOW_S, Meter
-    from headway.gateway.membership.etcd import Etcd
+    from headway.gateway.membership.etcd_client import Etcd
     from headway.gateway.membership.node import check_id
+    from headway.gateway.membership.node_agent import Agent, Registration, advertised
     from headway.gateway.settings import seconds
     from headway.http.address import Address
 

@@ -35,7 +35,7 @@ def conformance(
     Ends with status 1 where a check fails.
     """
     try:
-        from headway.conformance.run import conformance as tried
+        from headway.conformance.conformance_run import conformance as tried
         from headway.gateway.settings import address
     except ImportError as error:
         raise HeadwayError(f"conformance: {error.name} is not installed; install headway[gateway] for it.") from None

@@ -22,7 +22,7 @@ def epp(
 ) -> None:
     """Pick endpoints for an inference gateway, by Envoy's external processing (gRPC), at the file's `listen`."""
     try:
-        from headway.interop.epp import serve
+        from headway.interop.endpoint_picker import serve
     except ImportError as error:
         missing = (error.name or "grpc").partition(".")[0]
         raise HeadwayError(f"epp: {missing} is not installed; install headway[epp] for the endpoint picker.") from None

@@ -31,7 +31,7 @@ class EtcdChoice:
 
     def settings(self) -> EtcdSettings:
         try:
-            from headway.gateway.membership.etcd import Etcd  # noqa: F401  (tells at once what is missing)
+            from headway.gateway.membership.etcd_client import Etcd  # noqa: F401  (tells at once what is missing)
             from headway.gateway.membership.etcd_settings import EtcdSettings
         except ImportError as error:
             raise HeadwayError(

@@ -93,7 +93,7 @@ def policy(
 
 def _do(choice: EtcdChoice, act: Callable[[EtcdFleet], Awaitable[Result]]) -> Result:
     settings = choice.settings()
-    from headway.gateway.membership.etcd import Etcd
+    from headway.gateway.membership.etcd_client import Etcd
     from headway.gateway.membership.etcd_fleet import EtcdFleet
 
     async def run() -> Result:

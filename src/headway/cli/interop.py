@@ -88,7 +88,7 @@ def import_blis(
             raise HeadwayError("--output: say where the trace is to be written, as in -o trace.jsonl.")
         return Files(read_format="blis", format="headway").rewrite(file, output)
     from headway.config.documents import read_yaml
-    from headway.interop.blis import import_workload
+    from headway.interop.blis_import import import_workload
 
     found = import_workload(read_yaml(file), file.name)
     return _give(found.text, found.notes, output)

@@ -12,7 +12,7 @@ from headway.errors import HeadwayError
 from headway.types import Json
 
 if TYPE_CHECKING:
-    from headway.gateway.kvd.client import KvdClient
+    from headway.gateway.kvd.kvd_client import KvdClient
 
 kvd = App(name="kvd", help="Keep KV blocks in memory and on disk, for engines here and on other nodes.")
 kvd.help_format = "plaintext"
@@ -54,7 +54,7 @@ def serve(
     data |= {name: value for name, value in given.items() if value is not None}
     settings = read_settings(data, Path() if file is None else file.parent)
     try:
-        from headway.gateway.kvd.serve import serve as run
+        from headway.gateway.kvd.daemon import serve as run
     except ImportError as error:
         raise HeadwayError(f"kvd: {error.name} is not installed; install headway[kvd] for the daemon.") from None
     run(settings, lambda found: say(f"keeping blocks at {', '.join(found)}; Ctrl-C or SIGTERM ends it"))
@@ -138,7 +138,7 @@ def _asked(address: str, tls: Json | None, ask: Any) -> Json:
     import logging
 
     try:
-        from headway.gateway.kvd.client import KvdClient
+        from headway.gateway.kvd.kvd_client import KvdClient
         from headway.gateway.kvd.settings import read_tls
     except ImportError as error:
         raise HeadwayError(f"kvd: {error.name} is not installed; install headway[kvd] for the daemon.") from None

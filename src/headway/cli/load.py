@@ -46,8 +46,8 @@ def load(
     """Send a workload to an OpenAI endpoint, each request at its time, and print what its clients saw."""
     try:
         from headway.load.asking import Ask
-        from headway.load.run import load as send
-        from headway.load.run import reach
+        from headway.load.open_loop import load as send
+        from headway.load.open_loop import reach
     except ImportError as error:
         raise HeadwayError(f"load: {error.name} is not installed; install headway[gateway] for it.") from None
     from headway.report.load import report

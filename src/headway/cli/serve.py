@@ -23,7 +23,7 @@ def serve(
 ) -> None:
     """Serve OpenAI's API before the engines that the file names, decided by its policies."""
     try:
-        from headway.gateway.serve import serve as run
+        from headway.gateway.gateway_process import serve as run
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("headway"):  # a fault of ours
             raise

@@ -20,9 +20,8 @@ from headway.errors import HeadwayError
 from headway.experiment.check_policy import DOCUMENTS, check_policy
 from headway.experiment.gateway_file import GatewayFile
 from headway.gateway.live_policies import STAGES, named, read_candidate, read_policies
-from headway.gateway.membership.etcd import Etcd
-from headway.gateway.membership.etcd_fleet import EtcdFleet
-from headway.gateway.membership.etcd_policy import read_policy
+from headway.gateway.membership.etcd_client import Etcd
+from headway.gateway.membership.etcd_fleet import EtcdFleet, read_policy
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.settings import address
 from headway.gateway.shadow.canary import CANARY, read_canary

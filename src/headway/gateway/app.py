@@ -8,36 +8,35 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from headway.control.journal import Journal
 from headway.errors import HeadwayError
-from headway.gateway.clock import Clock
 from headway.gateway.config import Config
 from headway.gateway.deciding.failures import Failures
-from headway.gateway.engines.checks import Checks
-from headway.gateway.engines.fleet import Fleet
-from headway.gateway.engines.health import Health
+from headway.gateway.engines.engine_fleet import Fleet
+from headway.gateway.engines.engine_health import Checks, Health
 from headway.gateway.exchange import Exchange, Services
-from headway.gateway.handover.handover import Handover
+from headway.gateway.handover.live_handover import Handover
 from headway.gateway.intake import Intake
+from headway.gateway.live_clock import Clock
 from headway.gateway.local import Local
 from headway.gateway.membership.etcd_source import EtcdSource
 from headway.gateway.membership.file_source import FileSource
-from headway.gateway.observing.decisions import Decisions, Reasons
 from headway.gateway.observing.gateway_metrics import GatewayMetrics
-from headway.gateway.observing.records import Records
+from headway.gateway.observing.recent_decisions import Decisions, Reasons
 from headway.gateway.observing.status import StatusBoard
+from headway.gateway.observing.traffic_records import Records
 from headway.gateway.orders import Orders, PolicySwitch
 from headway.gateway.peers import Peers
 from headway.gateway.plane import Plane
+from headway.gateway.prompt_tokens import Tokens
 from headway.gateway.reception import Reception
 from headway.gateway.shadow.canary_watch import CanaryWatch
 from headway.gateway.shadow.shadows import Shadows
 from headway.gateway.signals.event_listener import Listener
 from headway.gateway.signals.polled_signals import PolledSignals
 from headway.gateway.tape import Tape
-from headway.gateway.tokens import Tokens
 from headway.gateway.waiting import Waiting
 
 if TYPE_CHECKING:
-    from headway.gateway.observing.tracing import Tracing
+    from headway.gateway.observing.request_spans import Tracing
 
 SWEEP_S: Final = 0.5
 EXPIRE_S: Final = 2.0
@@ -134,7 +133,7 @@ class App:
         """What is not asked for is not loaded."""
         if self.config.otel is None:
             return None
-        from headway.gateway.observing.tracing import Tracing
+        from headway.gateway.observing.request_spans import Tracing
 
         return Tracing(self.clock, self.plane, self.decisions, self.config.otel)
 

@@ -14,24 +14,24 @@ from headway.config.units import duration_ps, size_bytes
 from headway.errors import HeadwayError
 from headway.gateway.cascade.chains import Chain, read_chains
 from headway.gateway.deciding.policy_plane import MOST_FAILURES
-from headway.gateway.engines.checks import HealthSettings
+from headway.gateway.engines.engine_health import HealthSettings
 from headway.gateway.engines.member import BackendSpec, check_models, read_members
-from headway.gateway.handover.handover import HandoverSettings
+from headway.gateway.handover.live_handover import HandoverSettings
 from headway.gateway.keys import Keyring
 from headway.gateway.live_policies import read_candidate, read_policies
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.observing.admin_settings import AdminSettings
-from headway.gateway.observing.decisions import ExplainSettings
 from headway.gateway.observing.otel_settings import OtelSettings
+from headway.gateway.observing.recent_decisions import ExplainSettings
 from headway.gateway.observing.record_settings import RecordSettings
 from headway.gateway.peers import PeerSettings
-from headway.gateway.sessions import SessionSettings
+from headway.gateway.prompt_tokens import TokenSettings
+from headway.gateway.request_sessions import SessionSettings
 from headway.gateway.settings import address, longer_ps, seconds
 from headway.gateway.shadow.canary import CANARY, read_canary
 from headway.gateway.shadow.candidate import CandidateSpec, read_shadows
 from headway.gateway.signals.event_listener import EventSettings
 from headway.gateway.signals.polled_signals import SignalSettings
-from headway.gateway.tokens import TokenSettings
 from headway.http.wire import Limits
 from headway.scenario.references import absolute
 from headway.types import Json

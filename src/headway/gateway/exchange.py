@@ -13,13 +13,13 @@ from headway.http.upstream import Upstream, connect
 from headway.types import Reject, Request
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
     from headway.gateway.engines.backend import Backend
-    from headway.gateway.engines.fleet import Fleet
-    from headway.gateway.engines.health import Health
+    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.engines.engine_health import Health
     from headway.gateway.keys import Key
-    from headway.gateway.observing.decisions import Reasons
-    from headway.gateway.observing.observed import EndListener
+    from headway.gateway.live_clock import Clock
+    from headway.gateway.observing.observed_exchange import EndListener
+    from headway.gateway.observing.recent_decisions import Reasons
     from headway.gateway.plane import Answer, Plane
     from headway.gateway.waiting import Waiting
     from headway.http.upstream import Asker

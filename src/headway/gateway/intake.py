@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from headway.config.units import duration_ps
 from headway.errors import HeadwayError
-from headway.gateway.prompt import Body
-from headway.gateway.sessions import SessionSettings
-from headway.gateway.tokens import Tokens
+from headway.gateway.prompt_tokens import Tokens
+from headway.gateway.request_body import Body
+from headway.gateway.request_sessions import SessionSettings
 from headway.types import Path, Request
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
     from headway.gateway.exchange import Exchange
     from headway.gateway.keys import Key
-    from headway.gateway.observing.tracing import Tracing
+    from headway.gateway.live_clock import Clock
+    from headway.gateway.observing.request_spans import Tracing
     from headway.gateway.waiting import Waiting
     from headway.http.wire import Incoming
 

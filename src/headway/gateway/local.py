@@ -12,7 +12,7 @@ from headway.gateway.observing.openapi import data_plane
 from headway.http.replies import error_body, head_of
 
 if TYPE_CHECKING:
-    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Fleet
     from headway.gateway.keys import Keyring
     from headway.gateway.observing.gateway_metrics import GatewayMetrics
     from headway.http.wire import ClientConnection, Incoming

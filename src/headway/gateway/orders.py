@@ -13,9 +13,9 @@ from headway.gateway.live_policies import read_policies
 from headway.gateway.shadow.candidate import read_shadows
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
     from headway.gateway.deciding.failures import Failures
-    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
     from headway.gateway.shadow.shadows import Shadows
     from headway.gateway.waiting import Waiting

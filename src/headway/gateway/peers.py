@@ -25,8 +25,8 @@ from headway.gateway.settings import address, seconds
 from headway.types import Json, Path
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
-    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.live_clock import Clock
     from headway.gateway.orders import Orders
     from headway.gateway.plane import Counts, Plane
     from headway.gateway.waiting import Waiting

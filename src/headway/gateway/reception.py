@@ -12,7 +12,7 @@ from headway.gateway.cascade.cascade import Cascade
 from headway.gateway.exchange import Exchange, Services
 from headway.gateway.keys import UNKNOWN, Key, Refusal
 from headway.gateway.local import ROUTED
-from headway.gateway.prompt import read_body
+from headway.gateway.request_body import read_body
 from headway.http.wire import ClientConnection, Incoming, Limits
 
 if TYPE_CHECKING:

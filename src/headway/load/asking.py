@@ -10,7 +10,7 @@ from msgspec import Struct
 from headway.errors import HeadwayError
 from headway.http.address import Address
 from headway.load.conversations import Conversations
-from headway.load.text import Texts
+from headway.load.prompt_texts import Texts
 from headway.types import Request
 from headway.workload.traffic import Planned
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headway.load.text import Texts
+from headway.load.prompt_texts import Texts
 from headway.types import Request
 from headway.workload.traffic import Planned
 

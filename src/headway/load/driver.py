@@ -14,9 +14,8 @@ from time import monotonic_ns
 from typing import Any, Final
 
 from headway.load.asking import Ask, Writer
-from headway.load.book import Book
-from headway.load.greeting import greet
-from headway.load.line import Endpoint
+from headway.load.line import Endpoint, greet
+from headway.load.load_book import Book
 from headway.load.question import Question
 from headway.types import NEVER, PS_PER_SECOND
 from headway.workload.traffic import Traffic

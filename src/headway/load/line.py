@@ -23,6 +23,7 @@ STREAM: Final = b"text/event-stream"
 TARGETS: Final = (b"x-headway-target", b"x-engine")  # fields that say who has answered
 SAID: Final = 1000  # bytes of an answer that is an error
 LINE: Final = 4_000_000  # bytes of a line of an answer
+ASKED: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # whatever is answered will do
 
 
 class Listener(Protocol):
@@ -206,3 +207,29 @@ class Endpoint:
     def close(self) -> None:
         for line in list(self.free):
             line.transport.abort()
+
+
+class Greeting:
+    """Hears that a connection has been used once."""
+
+    def __init__(self, over: asyncio.Future[None]) -> None:
+        self.over = over
+
+    def content(self, count: int, events: bytes, at_ns: int) -> None:
+        """Nobody waits for any."""
+
+    def answered(self, line: Line, at_ns: int) -> None:
+        self.over.set_result(None)
+
+    def broken(self, line: Line, at_ns: int) -> None:
+        self.over.set_result(None)
+
+
+async def greet(endpoint: Endpoint, count: int) -> None:
+    """So many connections, free."""
+    lines = [await endpoint.new() for _ in range(count)]
+    waits: list[asyncio.Future[None]] = []
+    for line in lines:
+        waits.append(endpoint.loop.create_future())
+        line.send(Greeting(waits[-1]), ASKED % endpoint.address.host_line)
+    await asyncio.gather(*waits)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from headway.conformance.checks import FAILED, PASSED
-from headway.conformance.run import Report
+from headway.conformance.conformance_run import Report
+from headway.conformance.router_checks import FAILED, PASSED
 
 SIGNS = {PASSED: "✓", FAILED: "✗"}
 

@@ -13,7 +13,7 @@ from headway.errors import HeadwayError
 from headway.experiment.contenders import Contender, contenders
 from headway.experiment.run import simulate
 from headway.load.asking import Ask
-from headway.load.run import load
+from headway.load.open_loop import load
 from headway.results import store
 from headway.results.result import Result
 from headway.scenario.scenario import DEFAULT, Scenario, Source

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from headway.load.asking import Ask
-from headway.load.run import load
+from headway.load.open_loop import load
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 

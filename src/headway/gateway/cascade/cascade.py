@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from headway.gateway.cascade.amend import amended, asked_for, fields_of
-from headway.gateway.cascade.confidence import Confidence, Lines, document_of, without_logprobs
+from headway.gateway.cascade.answer_confidence import Confidence, Lines, document_of, without_logprobs
 from headway.gateway.exchange import AGAIN, Exchange, Services
 from headway.gateway.handover.leg import ANSWER_BYTES, FRAMING, Payload, framed
+from headway.gateway.request_body import amended, asked_for, fields_of
 
 if TYPE_CHECKING:
     from headway.gateway.cascade.chains import Chain
     from headway.gateway.intake import Intake
     from headway.gateway.keys import Key
-    from headway.gateway.prompt import Body
+    from headway.gateway.request_body import Body
     from headway.http.upstream import Upstream
     from headway.http.wire import ClientConnection, Fields, Incoming
     from headway.types import Request

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from headway.gateway.cascade.amend import Fields, amended
+from headway.gateway.request_body import Fields, amended
 
 if TYPE_CHECKING:
     from headway.gateway.engines.backend import Backend

@@ -4,11 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from headway.errors import HeadwayError
+
 Buffer: TypeAlias = bytes | bytearray
+# What a caller of the daemon can meet.
+UNREACHABLE: Final = "unreachable"
+TIMEOUT: Final = "timeout"
+BUSY: Final = "busy"  # too many connections
+WRONG: Final = "wrong"  # a request that nobody could answer
+REFUSED: Final = "refused"
+FAILED: Final = "failed"  # the daemon's own fault, or its source's
+
+
+class KvdError(HeadwayError):
+    """The daemon did not do what was asked; `code` is one of the names above."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Closed(Exception):
+    """The other side has gone, or nothing more may be said to it."""
 
 
 class TlsFiles(Struct, frozen=True):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+import signal
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Final
 
 from headway.gateway.kvd import frames
-from headway.gateway.kvd.budget import Budget
-from headway.gateway.kvd.channel import Channel, Listener
+from headway.gateway.kvd.block_sources import Sources
+from headway.gateway.kvd.block_store import Store
+from headway.gateway.kvd.channel import BUSY, Channel, Closed, Listener
 from headway.gateway.kvd.disk import Disk
-from headway.gateway.kvd.errors import BUSY, Closed
-from headway.gateway.kvd.session import Session
+from headway.gateway.kvd.session import Budget, Session
 from headway.gateway.kvd.settings import SHARES, Settings
-from headway.gateway.kvd.sources import Sources
-from headway.gateway.kvd.store import Store
 from headway.gateway.kvd.transports import transport
 
 FLUSH_S: Final = 60.0  # for what is in memory, at the end
@@ -127,3 +127,25 @@ async def _turn_away(channel: Channel) -> None:
     with suppress(Closed):
         await channel.write(frames.frame(frames.Failure(BUSY, "the daemon has as many connections as it takes.")))
     channel.close()
+
+
+def serve(settings: Settings, started: Callable[[list[str]], None]) -> None:
+    """`started` is told the addresses once requests are taken. SIGTERM and Ctrl-C end it."""
+    logging.getLogger("quic").setLevel(logging.CRITICAL)  # what a peer does wrong is counted, not written
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(_serve(settings, started))
+        return
+    uvloop.run(_serve(settings, started))
+
+
+async def _serve(settings: Settings, started: Callable[[list[str]], None]) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    daemon = Daemon(settings)
+    started(await daemon.start())
+    await ended.wait()
+    await daemon.stop()

@@ -17,9 +17,8 @@ from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import pull_quic_header
 
 from headway.errors import HeadwayError
-from headway.gateway.kvd import flow, mutual_tls
-from headway.gateway.kvd.channel import Channel, Dialler, Listener, TlsFiles, Transport
-from headway.gateway.kvd.errors import UNREACHABLE, Closed, KvdError
+from headway.gateway.kvd import mutual_tls, quic_windows
+from headway.gateway.kvd.channel import UNREACHABLE, Channel, Closed, Dialler, KvdError, Listener, TlsFiles, Transport
 from headway.gateway.kvd.quic_link import Link
 from headway.gateway.kvd.transports import host_and_port
 
@@ -167,7 +166,7 @@ def _socket(family: int, address: Any = None) -> socket.socket:
 def _configuration(tls: TlsFiles | None, address: str, server_name: str | None) -> QuicConfiguration:
     made = mutual_tls.configuration(tls, address, server_name)
     made.max_datagram_size = _datagram(address)
-    made.max_stream_data, made.max_data = flow.STREAM_WINDOW, flow.WINDOW
+    made.max_stream_data, made.max_data = quic_windows.STREAM_WINDOW, quic_windows.WINDOW
     return made
 
 

@@ -10,9 +10,8 @@ from typing import Any, Final
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.quic import events
 
-from headway.gateway.kvd import flow, mutual_tls
-from headway.gateway.kvd.channel import Buffer, Channel
-from headway.gateway.kvd.errors import Closed
+from headway.gateway.kvd import mutual_tls, quic_windows
+from headway.gateway.kvd.channel import Buffer, Channel, Closed
 
 MOST_CUT: Final = 1000  # streams cut short, after which a connection has had its time
 HANDSHAKE_S: Final = 5.0
@@ -125,10 +124,10 @@ class Link(QuicConnectionProtocol):
         accept: Callable[[Channel], None] | None = None,
         gone: Callable[[Link], None] | None = None,
     ) -> None:
-        quic.__class__ = flow.Connection
+        quic.__class__ = quic_windows.Connection
         quic.windowed()
         super().__init__(quic)
-        self.quic: flow.Connection = quic
+        self.quic: quic_windows.Connection = quic
         self.peer = peer
         self.ended: str | None = None  # why
         self.connected: asyncio.Future[None] = self._loop.create_future()
@@ -221,7 +220,7 @@ class Link(QuicConnectionProtocol):
         if stream_id in self._cut:
             return None
         verified = self.connected.done() and self.ended is None
-        if self._accept is None or not verified or stream_id % 4 or len(self._channels) >= flow.MOST_STREAMS:
+        if self._accept is None or not verified or stream_id % 4 or len(self._channels) >= quic_windows.MOST_STREAMS:
             self.close(ENDED, "this stream may not be opened")
             return None
         channel = self._channels[stream_id] = QuicChannel(self, stream_id)

@@ -4,21 +4,61 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from headway.gateway.kvd import frames
-from headway.gateway.kvd.budget import Budget
-from headway.gateway.kvd.channel import Buffer, Channel
-from headway.gateway.kvd.errors import FAILED, REFUSED, WRONG, Closed, KvdError
+from headway.gateway.kvd.channel import FAILED, REFUSED, WRONG, Buffer, Channel, Closed, KvdError
 
 if TYPE_CHECKING:
     from headway.gateway.kvd.daemon import Daemon
+
 
 FREE: Final = 65_536  # bytes of a request or an answer that need no turn
 ANSWER: Final = 16 << 20  # bytes of blocks in an answer, where it is more than one
 PATIENCE: Final = 4  # times what a frame may carry, that are thrown away for a peer to hear why
 LEAST: Final = 65_536  # bytes that must move in each span that a stall may last
 _LOG: Final = logging.getLogger("headway.kvd")
+
+
+class Budget:
+    """Bytes that may be in memory for requests under way; who wants more than there is waits its turn."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def take(self, size: int) -> None:
+        """No more than the limit at once."""
+        assert size <= self.limit
+        if not self._waiting and self.used + size <= self.limit:
+            self.used += size
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._admit()  # it may have stood before others
+            else:
+                self.give(size)  # granted in the same moment
+            raise
+
+    def give(self, size: int) -> None:
+        self.used -= size
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting:
+            size, turn = self._waiting[0]
+            if not turn.done():
+                if self.used + size > self.limit:
+                    return
+                self.used += size
+                turn.set_result(None)
+            self._waiting.popleft()
 
 
 class Session:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes.util import find_library
 from importlib import import_module
 from typing import Final
 
@@ -13,7 +14,6 @@ from headway.gateway.kvd.channel import Transport
 _OWN: Final = {
     "unix": "headway.gateway.kvd.unix",
     "quic": "headway.gateway.kvd.quic",
-    "rdma": "headway.gateway.kvd.rdma",
 }
 _MADE: Final[dict[str, Callable[[], Transport]]] = {}
 
@@ -27,6 +27,8 @@ def transport(address: str, where: str) -> Transport:
     scheme = address.partition(":")[0]
     if scheme in _MADE:
         return _MADE[scheme]()
+    if scheme == "rdma":
+        raise _without_rdma()
     if scheme not in _OWN:
         raise HeadwayError(
             f"{where}: expected an address such as unix:/run/kvd.sock or quic://10.0.0.8:7072, got {shown(address)}."
@@ -39,6 +41,16 @@ def transport(address: str, where: str) -> Transport:
         ) from None
     made: Transport = module.transport()
     return made
+
+
+def _without_rdma() -> HeadwayError:
+    """Say why RDMA is refused: a transport for it comes from outside, through `register`."""
+    if find_library("ibverbs") is None:
+        return HeadwayError("rdma: libibverbs is not on this machine; use a quic:// address, or install rdma-core.")
+    return HeadwayError(
+        "rdma: Headway brings no RDMA transport of its own; use a quic:// address, "
+        "or give one to headway.gateway.kvd.transports.register."
+    )
 
 
 def host_and_port(address: str, where: str) -> tuple[str, int]:

@@ -11,8 +11,17 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from headway.errors import HeadwayError
-from headway.gateway.kvd.channel import Buffer, Channel, Dialler, Listener, TlsFiles, Transport
-from headway.gateway.kvd.errors import UNREACHABLE, Closed, KvdError
+from headway.gateway.kvd.channel import (
+    UNREACHABLE,
+    Buffer,
+    Channel,
+    Closed,
+    Dialler,
+    KvdError,
+    Listener,
+    TlsFiles,
+    Transport,
+)
 
 LONGEST_PATH: Final = 107  # bytes that the kernel takes
 AHEAD: Final = 65_536  # bytes that are read before anybody asks for them

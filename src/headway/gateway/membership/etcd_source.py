@@ -25,14 +25,14 @@ import msgspec
 from headway.config.wording import cut
 from headway.errors import HeadwayError
 from headway.gateway.engines.member import BackendSpec
-from headway.gateway.membership.etcd import SILENCE_S, Changes, Down, Etcd, EtcdError, Snapshot
-from headway.gateway.membership.etcd_policy import read_policy
+from headway.gateway.membership.etcd_client import SILENCE_S, Changes, Down, Etcd, EtcdError, Snapshot
+from headway.gateway.membership.etcd_fleet import read_policy
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.membership.node import Node, check_id
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
-    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.live_clock import Clock
     from headway.gateway.orders import PolicySwitch
     from headway.gateway.signals.polled_signals import PolledSignals
 

@@ -13,8 +13,8 @@ from headway.errors import HeadwayError
 from headway.gateway.config import Config, named_files
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
-    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.live_clock import Clock
     from headway.gateway.orders import PolicySwitch
     from headway.gateway.shadow.shadows import Shadows
 

@@ -19,7 +19,7 @@ from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
 if TYPE_CHECKING:
-    from headway.gateway.observing.observed import Observed
+    from headway.gateway.observing.observed_exchange import Observed
     from headway.policies.context import Context
 
 UNTOLD: Final = -1

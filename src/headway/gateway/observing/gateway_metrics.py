@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headway.types import PS_PER_SECOND, Json
 
 if TYPE_CHECKING:
-    from headway.gateway.observing.observed import Observed
+    from headway.gateway.observing.observed_exchange import Observed
 
 # Upper ends in seconds.
 LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)

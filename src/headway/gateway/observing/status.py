@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from headway.config.documents import yaml_text
-from headway.gateway.observing.decisions import policy_name
 from headway.gateway.observing.gateway_metrics import BETWEEN, merge, percentiles
+from headway.gateway.observing.recent_decisions import policy_name
 from headway.types import PS_PER_SECOND, SERVING, Json
 from headway.views.instance import SIGNALS
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
     from headway.gateway.deciding.failures import Failures
     from headway.gateway.engines.backend import Backend
-    from headway.gateway.engines.fleet import Fleet
-    from headway.gateway.handover.handover import Handover
-    from headway.gateway.observing.decisions import Decisions
+    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.handover.live_handover import Handover
+    from headway.gateway.live_clock import Clock
     from headway.gateway.observing.gateway_metrics import GatewayMetrics
-    from headway.gateway.observing.records import Records
+    from headway.gateway.observing.recent_decisions import Decisions
+    from headway.gateway.observing.traffic_records import Records
     from headway.gateway.peers import Peers
     from headway.gateway.plane import Plane
+    from headway.gateway.prompt_tokens import Tokens
     from headway.gateway.reception import Reception
     from headway.gateway.shadow.canary_watch import CanaryWatch
     from headway.gateway.shadow.shadows import Shadows
     from headway.gateway.signals.event_listener import Listener
     from headway.gateway.signals.polled_signals import PolledSignals
-    from headway.gateway.tokens import Tokens
     from headway.gateway.waiting import Waiting
 
 LAST: Final = 12  # decisions on the page

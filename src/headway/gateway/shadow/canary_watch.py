@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headway.gateway.settings import longer_ps
 from headway.gateway.shadow.canary import CANARY, Choice
-from headway.gateway.shadow.trial import SIDES, Trial
+from headway.gateway.shadow.canary_trial import SIDES, Trial
 from headway.types import PS_PER_SECOND, Json
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
-    from headway.gateway.observing.observed import EndListener, Observed
+    from headway.gateway.live_clock import Clock
+    from headway.gateway.observing.observed_exchange import EndListener, Observed
     from headway.gateway.plane import Plane
 
 EVERY_S: Final = 0.25

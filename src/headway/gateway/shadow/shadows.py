@@ -19,7 +19,7 @@ from headway.views.cluster import ClusterView
 from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
+    from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
     from headway.policies.context import Context
 

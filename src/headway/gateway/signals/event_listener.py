@@ -21,14 +21,14 @@ from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.gateway.settings import longer_ps, seconds
-from headway.gateway.signals.kv_events import LONGEST, Counts
+from headway.gateway.signals.kv_batches import LONGEST, Counts
 from headway.gateway.signals.kv_ledger import Ledger, Run
 from headway.gateway.signals.kv_stream import Stream
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
     from headway.gateway.engines.backend import Backend
-    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.live_clock import Clock
 
 SLICE_S: Final = 0.0005
 QUEUED: Final = 10_000  # batches in ZMQ's queue

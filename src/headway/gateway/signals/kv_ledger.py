@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from headway.gateway.signals.kv_events import Cleared, Counts, Event, Hash, Removed, Stored
+from headway.gateway.signals.kv_batches import Cleared, Counts, Event, Hash, Removed, Stored
 
 Run = tuple[int, int, int, int]  # an own block: its parent's key (the root's for the first), its own, and its tokens
 GUESSED, PARTIAL, EXACT = "guessed", "partial", "exact"  # what is known of an engine's cache

@@ -19,7 +19,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from headway.gateway.signals.kv_events import Batch, Cleared, Event, in_parts, read_batch, read_event
+from headway.gateway.signals.kv_batches import Batch, Cleared, Event, in_parts, read_batch, read_event
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL, Ledger
 
 RANKS: Final = 256  # publishers of an engine at most

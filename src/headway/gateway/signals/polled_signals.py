@@ -26,9 +26,9 @@ from headway.types import PS_PER_SECOND
 from headway.views.instance import MEAN_IF_MISSING
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
     from headway.gateway.engines.backend import Backend
-    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
 
 LATE_S: Final = 0.002  # after a tick: what timers may be early by, and clocks apart

@@ -12,7 +12,7 @@ pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 
 from drawing import draws
 from headway.errors import HeadwayError
-from headway.gateway.sessions import SessionSettings, of_messages
+from headway.gateway.request_sessions import SessionSettings, of_messages
 
 SYSTEM = {"role": "system", "content": 'Say "user" and {"role": "user"} to nobody. \\'}
 FIRST = {"role": "user", "content": 'What is a "quine"? }]},{ \\" \\\\'}

@@ -19,9 +19,9 @@ from typing import IO, Final
 import msgspec
 from msgspec import Struct
 
-from headway.conformance.checks import FAILED, PASSED, Bench, Finding, run_checks
-from headway.conformance.client import Router, wait_until_up
-from headway.conformance.engines import Engines
+from headway.conformance.checked_engines import Engines
+from headway.conformance.router_checks import FAILED, PASSED, Bench, Finding, run_checks
+from headway.conformance.router_client import Router, wait_until_up
 from headway.errors import HeadwayError
 from headway.http.address import Address
 from headway.types import Json

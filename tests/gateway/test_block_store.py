@@ -20,9 +20,9 @@ from kvd_nodes import block, key, run
 from drawing import draws
 from headway.errors import HeadwayError
 from headway.gateway.kvd import block_file
+from headway.gateway.kvd.block_store import OVERHEAD, Store
 from headway.gateway.kvd.disk import Disk
 from headway.gateway.kvd.frames import Overlap
-from headway.gateway.kvd.store import OVERHEAD, Store
 
 RAM, HELD, DISK = 12_000, 6_000, 5 * 4096
 KEYS = [bytes([number]) * (1 + number % 3) for number in range(8)]

@@ -16,12 +16,12 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from headway.errors import HeadwayError
-from headway.gateway.observing.decisions import Decisions, policy_name
+from headway.gateway.observing.recent_decisions import Decisions, policy_name
 from headway.http.answer_tally import PROMPT
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
-    from headway.gateway.observing.observed import Observed
+    from headway.gateway.live_clock import Clock
+    from headway.gateway.observing.observed_exchange import Observed
     from headway.gateway.observing.otel_settings import OtelSettings
     from headway.gateway.plane import Plane
 

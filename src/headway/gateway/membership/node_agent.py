@@ -21,7 +21,7 @@ from msgspec import Struct
 from headway.errors import HeadwayError
 from headway.gateway.membership.agent_engine import Engine
 from headway.gateway.membership.agent_readings import Meter
-from headway.gateway.membership.etcd import Etcd, EtcdError, LeaseLost
+from headway.gateway.membership.etcd_client import Etcd, EtcdError, LeaseLost
 from headway.gateway.membership.node import Node
 from headway.http.address import Address
 

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from headway.config.section import read
 from headway.errors import HeadwayError
-from headway.gateway.cascade.amend import fields_of
 from headway.gateway.handover import protocols
 from headway.gateway.handover.leg import Leg, framed
+from headway.gateway.request_body import fields_of
 from headway.gateway.settings import seconds
 
 if TYPE_CHECKING:
     from headway.gateway.engines.backend import Backend
     from headway.gateway.exchange import Exchange, Services
-    from headway.gateway.kvd.client import KvdClient
+    from headway.gateway.kvd.kvd_client import KvdClient
     from headway.http.upstream import Asker, Upstream
     from headway.http.wire import Fields
 
@@ -90,7 +90,7 @@ class Handover:
         """Raises HeadwayError where there is no way to it."""
         if address not in self._daemons:
             from headway.gateway.kvd.channel import TlsFiles
-            from headway.gateway.kvd.client import KvdClient
+            from headway.gateway.kvd.kvd_client import KvdClient
 
             tls = None if self.settings.tls is None else TlsFiles(*self.settings.tls)
             self._daemons[address] = KvdClient(address, tls=tls)

@@ -1,9 +1,10 @@
-"""What a router reads of a request's body; the body itself goes on untouched."""
+"""A request's body: what a router reads of it, while the body itself goes on untouched; and a body with some fields
+other than its client wrote them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Final
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -15,6 +16,8 @@ LEAST: Final = 64  # a shorter prompt has no block
 ENDS: Final = b']"'
 LONGEST_MODEL: Final = 1024  # signs of a model's name, which records, decisions and policies keep
 Digest = Callable[[bytes | memoryview, int], int]  # of bytes, by a seed
+Fields = dict[str, Raw]
+NOTHING: Final = (b"null", b"false")
 
 
 class Body(Struct):
@@ -104,3 +107,24 @@ def path_of(text: bytes | memoryview, salt: int, digest: Digest, bytes_per_token
         keys.append(digest(view, salt))
         ends.append(size // bytes_per_token)
     return Path(tuple(keys), tuple(ends))
+
+
+_decode_fields: Callable[[bytes], Fields] = msgspec.json.Decoder(Fields).decode
+_encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+
+
+def fields_of(body: bytes) -> Fields:
+    """Raises msgspec.MsgspecError where it is no JSON object."""
+    return _decode_fields(body)
+
+
+def asked_for(fields: Fields, name: str) -> bool:
+    """Whether a field is there, and neither null nor false."""
+    return name in fields and bytes(fields[name]) not in NOTHING
+
+
+def amended(fields: Fields, changes: Mapping[str, Any], without: tuple[str, ...] = ()) -> bytes:
+    found: dict[str, Any] = {**fields, **changes}
+    for name in without:
+        found.pop(name, None)
+    return _encode(found)

@@ -8,8 +8,18 @@ from types import TracebackType
 from typing import Final
 
 from headway.gateway.kvd import frames
-from headway.gateway.kvd.channel import Buffer, Channel, TlsFiles
-from headway.gateway.kvd.errors import BUSY, FAILED, TIMEOUT, UNREACHABLE, WRONG, Closed, KvdError
+from headway.gateway.kvd.channel import (
+    BUSY,
+    FAILED,
+    TIMEOUT,
+    UNREACHABLE,
+    WRONG,
+    Buffer,
+    Channel,
+    Closed,
+    KvdError,
+    TlsFiles,
+)
 from headway.gateway.kvd.transports import transport
 
 BATCH: Final = 16 << 20  # bytes of blocks that are put together

@@ -14,7 +14,7 @@ pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from headway.errors import HeadwayError
-from headway.gateway.engines.checks import Checks, HealthSettings, Pulse
+from headway.gateway.engines.engine_health import Checks, HealthSettings, Pulse
 
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from headway.conformance.client import Answer, Router, get, text
-from headway.conformance.engines import STEP_MS, Engines
+from headway.conformance.checked_engines import STEP_MS, Engines
+from headway.conformance.router_client import Answer, Router, get, text
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
 SHEDS: Final = 12

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from headway.errors import HeadwayError
 from headway.gateway.config import Config
 from headway.gateway.observing.otel_settings import OtelSettings
-from headway.gateway.observing.tracing import Tracing
+from headway.gateway.observing.request_spans import Tracing
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

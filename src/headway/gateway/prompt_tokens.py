@@ -27,7 +27,7 @@ from headway.config.section import read
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
 from headway.gateway.chat_template import ChatTemplate, plain
-from headway.gateway.prompt import Body, Digest, path_of
+from headway.gateway.request_body import Body, Digest, path_of
 from headway.hashing import stable
 from headway.types import Path
 

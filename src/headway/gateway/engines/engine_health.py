@@ -1,12 +1,15 @@
-"""Health checks: each engine is asked now and then whether it lives, and one that was left out before it is let in.
+"""Which engines can be sent to.
 
-An engine that says it is ready and then fails requests is not found here, but by its failures (`health`).
+`Checks` ask each engine now and then whether it lives, and one that was left out before it is let in. `Health` counts
+failed requests: failures in a row take an engine out for a while, and once it is in again one more does. The last one
+that serves a model stays: requests that no engine can answer must not take all of them out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta, Struct
@@ -16,10 +19,11 @@ from headway.gateway.engines.follower import Follower, Poller, PollFailed, turn
 from headway.gateway.settings import seconds
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
     from headway.gateway.engines.backend import Backend
-    from headway.gateway.engines.fleet import Fleet
-    from headway.gateway.engines.health import Health
+    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.live_clock import Clock
+
+    Probe = Callable[[Backend], Awaitable[bool]]
 
 log = logging.getLogger("headway.gateway")
 Few = Annotated[int, Meta(ge=1, le=1000)]
@@ -134,3 +138,43 @@ class Checks:
             log.exception("%s: its health cannot be asked", backend.name)
             return type(error).__name__
         return f"status {status}" if status >= 500 else ""
+
+
+class Health:
+    def __init__(self, clock: Clock, fleet: Fleet, failures: int = 3, open_s: float = 5.0) -> None:
+        self.clock, self.fleet, self.failures, self.open_s = clock, fleet, failures, open_s
+        self.probe: Probe | None = None  # of those who can ask an engine whether it lives
+
+    def answered(self, backend: Backend, status: int) -> None:
+        if status >= 500:
+            self.failed(backend, f"status {status}")
+        else:
+            backend.failures = 0
+
+    def failed(self, backend: Backend, why: str) -> None:
+        backend.failures += 1
+        if backend.failures >= self.failures and not backend.ejected and self.fleet.spares(backend):
+            backend.ejected = True
+            self.fleet.settle(backend)
+            self.clock.call_later(self.open_s, self._again, backend)
+
+    def _again(self, backend: Backend) -> None:
+        """Where engines can be asked whether they live, it is let in when it says so."""
+        if self.fleet.backend(backend.name) is not backend:
+            return
+        if self.probe is None:
+            self._let_in(backend)
+            return
+        self.clock.spawn(self._asked(backend, self.probe))
+
+    async def _asked(self, backend: Backend, probe: Probe) -> None:
+        if await probe(backend):
+            self._let_in(backend)
+        else:
+            self.clock.call_later(self.open_s, self._again, backend)
+
+    def _let_in(self, backend: Backend) -> None:
+        """One failure more takes it out again."""
+        backend.ejected = False
+        backend.failures = self.failures - 1
+        self.fleet.settle(backend)

@@ -23,11 +23,11 @@ from etcd_server import EtcdServer, free_port, started
 from conftest import ROOT
 from headway.cli import status
 from headway.errors import HeadwayError
-from headway.gateway.membership.agent import Agent, Registration, advertised
 from headway.gateway.membership.agent_engine import Engine
 from headway.gateway.membership.agent_readings import Meter, Nvml, ReadingsCommand, ReadingsFile
-from headway.gateway.membership.etcd import Etcd
+from headway.gateway.membership.etcd_client import Etcd
 from headway.gateway.membership.etcd_settings import EtcdSettings
+from headway.gateway.membership.node_agent import Agent, Registration, advertised
 
 KEY = "/headway/nodes/a"
 METRICS = """\

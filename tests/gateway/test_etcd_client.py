@@ -17,7 +17,16 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 from etcd_server import EtcdServer, free_port, started
 
 from headway.errors import HeadwayError
-from headway.gateway.membership.etcd import Changes, Down, Etcd, EtcdDown, EtcdError, HistoryLost, LeaseLost, Snapshot
+from headway.gateway.membership.etcd_client import (
+    Changes,
+    Down,
+    Etcd,
+    EtcdDown,
+    EtcdError,
+    HistoryLost,
+    LeaseLost,
+    Snapshot,
+)
 from headway.gateway.membership.etcd_settings import EtcdSettings
 
 Seen = Snapshot | Changes | Down

@@ -20,11 +20,11 @@ from headway.types import Delay, Json, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
     from headway.gateway.engines.backend import Backend
-    from headway.gateway.engines.fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Fleet
     from headway.gateway.intake import Intake
-    from headway.gateway.observing.observed import Observed
+    from headway.gateway.live_clock import Clock
+    from headway.gateway.observing.observed_exchange import Observed
     from headway.gateway.observing.record_settings import RecordSettings
     from headway.gateway.plane import Plane
     from headway.gateway.reception import Reception

@@ -388,7 +388,7 @@ class Node:
         engine.before = self.before
 
     async def before(self, body):
-        from headway.gateway.kvd.client import KvdClient
+        from headway.gateway.kvd.kvd_client import KvdClient
 
         told = body.get("headway_kv", {})
         keys = [bytes.fromhex(key) for key in told.get("keys", [])]

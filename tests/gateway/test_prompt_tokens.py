@@ -21,10 +21,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from drawing import draws
 from headway.errors import HeadwayError
-from headway.gateway import tokens as module
+from headway.gateway import prompt_tokens as module
 from headway.gateway.chat_template import ChatTemplate
-from headway.gateway.prompt import read_body
-from headway.gateway.tokens import Hasher, Tokens, TokenSettings
+from headway.gateway.prompt_tokens import Hasher, Tokens, TokenSettings
+from headway.gateway.request_body import read_body
 from headway.types import Path
 
 TEMPLATE = """\

@@ -15,7 +15,7 @@ from headway.gateway.engines.member import BackendSpec, check_models
 from headway.types import SERVING
 
 if TYPE_CHECKING:
-    from headway.gateway.clock import Clock
+    from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
     from headway.gateway.waiting import Waiting
 

@@ -7,10 +7,10 @@ from collections import OrderedDict
 from typing import Final
 
 from headway.errors import HeadwayError
-from headway.gateway.kvd.client import KvdClient
-from headway.gateway.kvd.errors import REFUSED, KvdError
+from headway.gateway.kvd.block_store import Store
+from headway.gateway.kvd.channel import REFUSED, KvdError
+from headway.gateway.kvd.kvd_client import KvdClient
 from headway.gateway.kvd.settings import Settings
-from headway.gateway.kvd.store import Store
 
 IDLE: Final = 16  # connections kept for later
 TIMEOUT_S: Final = 30.0  # of each answer

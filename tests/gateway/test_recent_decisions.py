@@ -11,7 +11,7 @@ from asking import ADMIN, KEY, admin, chat
 
 from headway.errors import HeadwayError
 from headway.gateway.config import Config
-from headway.gateway.observing.decisions import KEPT, LONGEST_REASON, Reasons
+from headway.gateway.observing.recent_decisions import KEPT, LONGEST_REASON, Reasons
 
 
 @pytest.fixture(autouse=True)
