@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from msgspec import Struct
+
 from headway.control.flight import Flight, Queued, TimedOut
 from headway.http.answer_tally import AnswerTally
 from headway.http.replies import error_body, error_event, head_of
@@ -55,46 +57,22 @@ class Handing(Protocol):
     def drop(self) -> None: ...
 
 
-class Services:
+class Services(Struct):
     """What all exchanges of a gateway use."""
 
-    __slots__ = (
-        "clock",
-        "connect_s",
-        "count_retry",
-        "first_byte_s",
-        "fleet",
-        "health",
-        "on_end",
-        "plane",
-        "reasons",
-        "retries",
-        "silence_s",
-        "split",
-        "waiting",
-    )
-
-    def __init__(
-        self,
-        clock: Clock,
-        plane: Plane,
-        waiting: Waiting,
-        fleet: Fleet,
-        health: Health,
-        reasons: Reasons,
-        *,
-        connect_s: float,
-        first_byte_s: float,
-        silence_s: float,
-        retries: int,
-        count_retry: Callable[[str], None],
-    ) -> None:
-        self.clock, self.plane, self.waiting, self.fleet = clock, plane, waiting, fleet
-        self.health, self.reasons = health, reasons
-        self.connect_s, self.first_byte_s, self.silence_s = connect_s, first_byte_s, silence_s
-        self.retries, self.count_retry = retries, count_retry
-        self.on_end: list[EndListener] = []  # hear of each exchange that has ended
-        self.split: Callable[[Exchange], None] = self.serve_alone  # sends an exchange to the two engines it has
+    clock: Clock
+    plane: Plane
+    waiting: Waiting
+    fleet: Fleet
+    health: Health
+    reasons: Reasons
+    connect_s: float
+    first_byte_s: float
+    silence_s: float
+    retries: int
+    count_retry: Callable[[str], None]
+    on_end: list[EndListener] = []  # hear of each exchange that has ended
+    split: Callable[[Exchange], None] | None = None  # sends an exchange to the two engines it has
 
     def serve_alone(self, exchange: Exchange) -> None:
         """One engine serves both halves, where nothing hands prompts over."""
@@ -200,10 +178,12 @@ class Exchange:
         self.sent_ps = self.services.clock.now_ps()
         backend = self.backend = self.services.fleet.backends[self.flight.view.index]
         assert backend is not None
-        if self.flight.prefill is not None:
-            self.services.split(self)
-        else:
+        if self.flight.prefill is None:
             self.send_to(backend)
+        elif self.services.split is None:
+            self.services.serve_alone(self)
+        else:
+            self.services.split(self)
 
     def send_to(self, backend: Backend) -> None:
         """Over a connection that is free, or a new one."""

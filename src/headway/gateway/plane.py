@@ -7,8 +7,7 @@ one that has left gives it back; a free place has no id and takes no requests.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -21,12 +20,6 @@ from headway.types import SERVING, Json, Path, Priority, Request
 from headway.views.instance import MEAN_IF_MISSING, REPORTED_LIVE, SHARED, STATIC, InstanceView
 
 NOTHING: Final[Mapping[str, float]] = {}
-
-
-def clock() -> Callable[[], int]:
-    """Picoseconds since now, by a clock that never goes back."""
-    start = time.monotonic_ns()
-    return lambda: (time.monotonic_ns() - start) * 1000
 
 
 class Plane(PolicyPlane):

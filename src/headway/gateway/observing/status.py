@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from headway.config.documents import yaml_text
 from headway.gateway.observing.gateway_metrics import BETWEEN, merge, percentiles
 from headway.gateway.observing.recent_decisions import policy_name
@@ -49,36 +51,26 @@ class Eventful(Protocol):
     def event_counts(self, backend: Backend) -> dict[str, int]: ...
 
 
-class StatusBoard:
+class StatusBoard(Struct, kw_only=True):
     """Reads the parts of the gateway that have something to tell."""
 
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        plane: Plane,
-        fleet: Fleet,
-        waiting: Waiting,
-        reception: Reception,
-        metrics: GatewayMetrics,
-        decisions: Decisions,
-        failures: Failures,
-        shadows: Shadows,
-        canary: CanaryWatch,
-        signals: PolledSignals,
-        tokens: Tokens,
-        listener: Listener | None,
-        handover: Handover | None,
-        records: Records | None,
-        peers: Peers | None,
-        components: Sequence[object],
-    ) -> None:
-        """Of the `components`, those that know the ages of signals or count events are asked."""
-        self.clock, self.plane, self.fleet, self.waiting, self.reception = clock, plane, fleet, waiting, reception
-        self.metrics, self.decisions, self.failures = metrics, decisions, failures
-        self.shadows, self.canary, self.signals, self.tokens = shadows, canary, signals, tokens
-        self.listener, self.handover, self.records, self.peers = listener, handover, records, peers
-        self.components = components
+    clock: Clock
+    plane: Plane
+    fleet: Fleet
+    waiting: Waiting
+    reception: Reception
+    metrics: GatewayMetrics
+    decisions: Decisions
+    failures: Failures
+    shadows: Shadows
+    canary: CanaryWatch
+    signals: PolledSignals
+    tokens: Tokens
+    listener: Listener | None
+    handover: Handover | None
+    records: Records | None
+    peers: Peers | None
+    components: Sequence[object]  # those that know the ages of signals or count events are asked
 
     def ages(self, backend: Backend) -> dict[str, float]:
         """By signal, in seconds. Where no component tells, that of the last report."""
