@@ -43,7 +43,7 @@ class Gateway(App):
         super().__init__(asyncio.get_running_loop(), config)
         self.reports: list[tuple[str, dict[str, float]]] = []
 
-        self.told, self.signals.told = self.signals.told, self._hear  # type: ignore[method-assign]
+        self.told, self.signals.take_report = self.signals.take_report, self._hear  # type: ignore[method-assign]
 
     def _hear(self, name: str, signals: Any, age_s: float = 0.0) -> None:
         self.told(name, signals)

@@ -81,7 +81,7 @@ def test_names_that_clients_make_up_are_bounded(live):
     one = live(1)
     for number in range(MOST_NAMES + 20):
         one.app.metrics._group(f"model {number}", "e0")
-        one.app.metrics.retried(f"reason {number}")
+        one.app.metrics.count_retry(f"reason {number}")
     assert len(one.app.metrics.groups) == MOST_NAMES + 1 and ("other", "e0") in one.app.metrics.groups
     assert len(one.app.metrics.retries) == MOST_NAMES + 1 and one.app.metrics.retries["other"] == 20
 

@@ -81,7 +81,7 @@ def bench():
 
 def test_a_page_becomes_what_policies_see(bench):
     one = bench()
-    one.signals.heard(one.backends[0], page(hits=50, queries=200))
+    one.signals.take_page(one.backends[0], page(hits=50, queries=200))
     view = one.views[0]
     assert (view.queued, view.running, view.observed_at) == (2, 3, one.now)
     assert (view.kv_blocks, view.kv_used) == (2000, 500)  # 1,000 blocks of 32 tokens are 2,000 of 16
@@ -93,7 +93,7 @@ def test_a_page_becomes_what_policies_see(bench):
 
 def test_when_reports_cease_the_gateways_own_counts_stand_for_them(bench):
     one = bench(1)
-    one.signals.heard(one.backends[0], page(running=100, queued=50, usage=0.9))
+    one.signals.take_page(one.backends[0], page(running=100, queued=50, usage=0.9))
     view = one.views[0]
     for _ in range(4):
         assert one.send() is view
@@ -107,19 +107,19 @@ def test_when_reports_cease_the_gateways_own_counts_stand_for_them(bench):
     assert (view.running, view.effective_load) == (5, 5)
     one.app.plane.finished(one.now, 1, "completed", 7)
     assert view.running == 4
-    one.signals.heard(one.backends[0], page(running=9, queued=0))
+    one.signals.take_page(one.backends[0], page(running=9, queued=0))
     assert (view.queued, view.running, view.effective_load) == (0, 9, 9)
 
 
 def test_what_is_not_known_is_taken_as_the_mean_of_the_others(bench):
     one = bench(3)
     first, second, third = one.backends
-    one.signals.heard(first, page(watts=200, busy=0.2))
-    one.signals.heard(second, page(watts=400, busy=0.8))
-    one.signals.heard(third, page(watts=900, busy=1.0))
+    one.signals.take_page(first, page(watts=200, busy=0.2))
+    one.signals.take_page(second, page(watts=400, busy=0.8))
+    one.signals.take_page(third, page(watts=900, busy=1.0))
     one.now += 4 * PS_PER_SECOND
-    one.signals.heard(first, page(watts=200, busy=0.2))
-    one.signals.heard(second, page(watts=400, busy=0.8))
+    one.signals.take_page(first, page(watts=200, busy=0.2))
+    one.signals.take_page(second, page(watts=400, busy=0.8))
     one.pass_time(2)
     view = one.views[2]
     assert (view.watts, view.busy, view.observed_at) == (pytest.approx(300), pytest.approx(0.5), None)
@@ -129,7 +129,7 @@ def test_what_is_not_known_is_taken_as_the_mean_of_the_others(bench):
 def test_when_all_reports_cease_the_gateway_serves_on(bench):
     one = bench(2)
     for backend in one.backends:
-        one.signals.heard(backend, page(watts=700))
+        one.signals.take_page(backend, page(watts=700))
     one.pass_time(60)
     assert [(view.queued, view.running, view.watts, view.observed_at) for view in one.views] == [(0, 0, 0, None)] * 2
     went = {one.send().id for _ in range(8)}
@@ -140,7 +140,7 @@ def test_when_all_reports_cease_the_gateway_serves_on(bench):
 def test_an_engine_that_never_reports_is_neither_drawn_to_nor_kept_from(bench):
     one = bench(2)
     for _ in range(12):
-        one.signals.heard(one.backends[0], page(watts=400, busy=0.6))
+        one.signals.take_page(one.backends[0], page(watts=400, busy=0.6))
         one.pass_time(0.5)
     assert (one.views[1].watts, one.views[1].busy, one.views[1].observed_at) == (400, pytest.approx(0.6), None)
 
@@ -148,15 +148,17 @@ def test_an_engine_that_never_reports_is_neither_drawn_to_nor_kept_from(bench):
 def test_power_is_a_mean_of_thirty_seconds(bench):
     one = bench(1)
     for second in range(100):
-        one.signals.heard(one.backends[0], page(watts=100 if second < 85 else 400))
+        one.signals.take_page(one.backends[0], page(watts=100 if second < 85 else 400))
         one.now += PS_PER_SECOND
     assert one.views[0].watts == pytest.approx(250)  # 15 s of each
 
 
 def test_an_agent_is_heard_and_its_word_lasts_longer(bench):
     one = bench(2, on=False)
-    one.signals.told("e0", {"queued": 1, "running": 2.0, "kv_used": 30, "kv_blocks": 100, "busy": 0.75, "watts": 500})
-    one.signals.told("nobody", {"queued": 1})
+    one.signals.take_report(
+        "e0", {"queued": 1, "running": 2.0, "kv_used": 30, "kv_blocks": 100, "busy": 0.75, "watts": 500}
+    )
+    one.signals.take_report("nobody", {"queued": 1})
     view = one.views[0]
     assert (view.queued, view.running, view.kv_used, view.kv_blocks) == (1, 2, 30, 100)
     assert (view.busy, view.watts) == (0.75, 500)
@@ -168,7 +170,7 @@ def test_an_agent_is_heard_and_its_word_lasts_longer(bench):
 
 def test_an_agents_old_word_is_as_old_as_it_says(bench):
     one = bench(1)
-    one.signals.told("e0", {"queued": 4, "running": 2}, age_s=10)
+    one.signals.take_report("e0", {"queued": 4, "running": 2}, age_s=10)
     assert one.signals.ages(one.backends[0])["queued"] == 10
     one.pass_time(6)
     assert one.views[0].observed_at is None
@@ -176,12 +178,12 @@ def test_an_agents_old_word_is_as_old_as_it_says(bench):
 
 def test_what_the_gateway_has_seen_itself_comes_before_what_an_agent_says(bench):
     one = bench(1)
-    one.signals.heard(one.backends[0], "vllm:num_requests_running 7\nvllm:num_requests_waiting 1\n")
-    one.signals.told("e0", {"queued": 40, "running": 20, "busy": 0.5, "watts": 350})
+    one.signals.take_page(one.backends[0], "vllm:num_requests_running 7\nvllm:num_requests_waiting 1\n")
+    one.signals.take_report("e0", {"queued": 40, "running": 20, "busy": 0.5, "watts": 350})
     view = one.views[0]
     assert (view.queued, view.running, view.busy, view.watts) == (1, 7, 0.5, 350)
     one.pass_time(6)  # the page is old by now, the agent's power is not
-    one.signals.told("e0", {"queued": 40, "running": 20})
+    one.signals.take_report("e0", {"queued": 40, "running": 20})
     assert (view.queued, view.running, view.busy, view.watts) == (40, 20, 0.5, 350)
 
 
@@ -190,17 +192,17 @@ def test_figures_that_a_page_lacks_are_counted_here(bench):
     for _ in range(3):
         one.send(1600)
     view = one.views[0]
-    one.signals.heard(one.backends[0], "llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\n")
+    one.signals.take_page(one.backends[0], "llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\n")
     assert (view.queued, view.running, view.kv_used) == (2, 1, 300)
-    one.signals.heard(one.backends[0], "llamacpp:requests_deferred 2\n")
+    one.signals.take_page(one.backends[0], "llamacpp:requests_deferred 2\n")
     assert (view.queued, view.running) == (2, 1)
-    one.signals.heard(one.backends[0], "llamacpp:requests_processing 3\nllamacpp:kv_cache_tokens 4800\n")
+    one.signals.take_page(one.backends[0], "llamacpp:requests_processing 3\nllamacpp:kv_cache_tokens 4800\n")
     assert (view.queued, view.running, view.kv_used) == (0, 3, 300)
 
 
 def test_a_page_without_load_leaves_the_gateways_own_counts(bench):
     one = bench(1)
-    one.signals.heard(one.backends[0], "DCGM_FI_DEV_POWER_USAGE 210\nsomething_else 3\n")
+    one.signals.take_page(one.backends[0], "DCGM_FI_DEV_POWER_USAGE 210\nsomething_else 3\n")
     one.send()
     assert (one.views[0].running, one.views[0].watts) == (1, 210)
     one.pass_time(6)
@@ -301,11 +303,11 @@ def test_what_was_sent_since_a_page_was_made_waits_there(bench):
     made = view.routed
     one.send()
     one.send()
-    one.signals.heard(backend, page(running=1, queued=0), made)
+    one.signals.take_page(backend, page(running=1, queued=0), made)
     assert (view.running, view.queued, view.effective_load) == (1, 2, 3)
     one.send()
     assert view.effective_load == 4
-    one.signals.heard(backend, page(running=1, queued=0))
+    one.signals.take_page(backend, page(running=1, queued=0))
     assert view.effective_load == 1  # a page that says nothing of its time is as of now
 
 
@@ -327,11 +329,11 @@ class Ticking(PolledSignals):
         self.now += self.rounds.pop(0)
         return page(running=len(self.asked))
 
-    def heard(self, backend, page, routed=None):
+    def take_page(self, backend, page, routed=None):
         self.counted.append((self.now, routed))
         if not self.rounds:
             raise asyncio.CancelledError
-        return super().heard(backend, page, routed)
+        return super().take_page(backend, page, routed)
 
 
 def test_pages_that_are_as_of_ticks_are_asked_for_behind_each_and_count_when_they_are_due(bench):

@@ -165,7 +165,7 @@ class App:
             first_byte_s=timeouts.first_byte_s,
             silence_s=timeouts.silence_s,
             retries=self.config.retries,
-            count_retry=self.metrics.retried,
+            count_retry=self.metrics.count_retry,
         )
 
     def _components(self) -> list[Component]:
@@ -187,7 +187,7 @@ class App:
     def _observe(self) -> None:
         """Connect those who look on."""
         config, on_end = self.config, self.services.on_end
-        on_end.append(self.metrics.ended)
+        on_end.append(self.metrics.count_end)
         if self.records is not None:
             self.records.attach(self.plane, self.fleet, self.intake, self.reception)
             on_end.append(self.records.ended)

@@ -166,7 +166,7 @@ class Exchange:
             self.flight = answer
             self.dispatch()
         elif isinstance(answer, Reject):
-            self.refuse(*told(answer.reason))
+            self.refuse(*parse_reason(answer.reason))
         elif isinstance(answer, TimedOut):
             self.refuse(503, answer.reason, outcome="timed_out")
         else:
@@ -428,7 +428,7 @@ class Exchange:
             self.upstream.transport.resume_reading()
 
 
-def told(reason: str) -> tuple[int, str]:
+def parse_reason(reason: str) -> tuple[int, str]:
     """A policy's reason may begin with the status it means, as in `503: full`."""
     status, colon, rest = reason.partition(": ")
     if colon and status.isdigit() and 400 <= int(status) < 600:

@@ -46,7 +46,7 @@ class Local:
             self.send(client, incoming, 200, msgspec.json.encode({"object": "list", "data": self.models()}))
 
     def say(self, client: ClientConnection, incoming: Incoming, status: int, why: str, retry_after: int = 1) -> None:
-        self.metrics.refused(status)
+        self.metrics.count_refusal(status)
         fields = (("retry-after", str(retry_after)),) if status in (429, 503) else ()
         if status == 405:
             fields = (("allow", "POST" if incoming.target.partition(b"?")[0] in ROUTED else "GET"),)

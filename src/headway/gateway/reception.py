@@ -39,7 +39,7 @@ class Reception:
     ) -> None:
         self.limits, self.intake, self.services, self.local = limits, intake, services, local
         self.keyring, self.chains, self.exchange_type = keyring, chains, exchange_type
-        self.seconds, self.count_refusal = services.clock.seconds, metrics.refused
+        self.seconds, self.count_refusal = services.clock.seconds, metrics.count_refusal
         self.clients: dict[ClientConnection, None] = {}
         self.held_bytes = 0  # of their bodies
         self.draining = False

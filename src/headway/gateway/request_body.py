@@ -113,17 +113,17 @@ _decode_fields: Callable[[bytes], Fields] = msgspec.json.Decoder(Fields).decode
 _encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 
 
-def fields_of(body: bytes) -> Fields:
+def read_fields(body: bytes) -> Fields:
     """Raises msgspec.MsgspecError where it is no JSON object."""
     return _decode_fields(body)
 
 
-def asked_for(fields: Fields, name: str) -> bool:
+def asks_for(fields: Fields, name: str) -> bool:
     """Whether a field is there, and neither null nor false."""
     return name in fields and bytes(fields[name]) not in NOTHING
 
 
-def amended(fields: Fields, changes: Mapping[str, Any], without: tuple[str, ...] = ()) -> bytes:
+def amend_fields(fields: Fields, changes: Mapping[str, Any], without: tuple[str, ...] = ()) -> bytes:
     found: dict[str, Any] = {**fields, **changes}
     for name in without:
         found.pop(name, None)

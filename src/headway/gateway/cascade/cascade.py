@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from headway.gateway.cascade.answer_confidence import Confidence, Lines, document_of, without_logprobs
 from headway.gateway.exchange import AGAIN, Exchange, Services
-from headway.gateway.handover.leg import ANSWER_BYTES, FRAMING, Payload, framed
-from headway.gateway.request_body import amended, asked_for, fields_of
+from headway.gateway.handover.leg import ANSWER_BYTES, FRAMING, Payload, is_framed
+from headway.gateway.request_body import amend_fields, asks_for, read_fields
 
 if TYPE_CHECKING:
     from headway.gateway.cascade.chains import Chain
@@ -66,8 +66,8 @@ class Cascade(Exchange):
         super().__init__(services, client, replace(incoming, fields=readable), request, body.stream, key)
         self.intake = intake
         self.chain, self.prompt, self.kind, self.step = chain, body, request.kind, 0
-        self.fields = fields_of(incoming.body)
-        self.asked = asked_for(self.fields, "logprobs")
+        self.fields = read_fields(incoming.body)
+        self.asked = asks_for(self.fields, "logprobs")
         self._prepare()
 
     @property
@@ -80,7 +80,7 @@ class Cascade(Exchange):
         changes: dict[str, object] = {"model": model}
         if not self.last and not self.asked:
             changes["logprobs"] = True if self.kind == "chat" else 1
-        self.body = amended(self.fields, changes)
+        self.body = amend_fields(self.fields, changes)
         mark = b"%b%d/%d %b" % (MARK, self.step + 1, len(self.chain.models), model.encode())
         self.marks = [*(mark for mark in self.marks if not mark.startswith(MARK)), mark]
         self._forget()
@@ -139,7 +139,7 @@ class Cascade(Exchange):
         assert self.backend is not None
         self.status = status
         self.services.health.answered(self.backend, status)
-        self.until_close = not framed(fields)
+        self.until_close = not is_framed(fields)
         self.since, self.patience = self.services.clock.seconds(), self.services.silence_s
         if status in AGAIN and self._may_retry():
             self.again = True
@@ -202,7 +202,7 @@ class Cascade(Exchange):
         if self.stage == HELD and self.asked:
             self.stage, fields, held = PASSED, self.told, b"".join(pieces)
         elif self.stage == HELD:
-            self.stage, held = STRIPPED, chunk(b"".join(map(stripped, pieces)))
+            self.stage, held = STRIPPED, chunk(b"".join(map(strip_logprobs, pieces)))
             fields.append((b"transfer-encoding", b"chunked"))
         else:
             held = b"".join(pieces) if self.asked else without_logprobs(b"".join(pieces))
@@ -219,7 +219,7 @@ class Cascade(Exchange):
             upstream = self._let_go()
             self.broken(upstream, "an event that is too long")
         elif lines:
-            self.client.transport.write(chunk(b"".join(map(stripped, lines))))
+            self.client.transport.write(chunk(b"".join(map(strip_logprobs, lines))))
 
     def answered(self) -> None:
         if self.over:
@@ -237,7 +237,7 @@ class Cascade(Exchange):
                 return
         if self.stage == STRIPPED:
             rest = self.lines.rest
-            self.client.transport.write((chunk(stripped(rest)) if rest else b"") + b"0\r\n\r\n")
+            self.client.transport.write((chunk(strip_logprobs(rest)) if rest else b"") + b"0\r\n\r\n")
         super().answered()
 
     def _judge_whole(self) -> None:
@@ -246,7 +246,7 @@ class Cascade(Exchange):
         self._judge()
 
 
-def stripped(line: bytes) -> bytes:
+def strip_logprobs(line: bytes) -> bytes:
     """An event's line as it would be, had nobody asked for log-probabilities."""
     document = document_of(line)
     return line if document is None else b"data: " + without_logprobs(document) + line[len(line.rstrip(b"\r\n")) :]

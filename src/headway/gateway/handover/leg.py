@@ -44,7 +44,7 @@ class Payload:
         return data
 
 
-def framed(fields: Fields) -> bool:
+def is_framed(fields: Fields) -> bool:
     """Whether an answer says where it ends; else the end of the connection does."""
     return any(name in FRAMING for name, _ in fields)
 
@@ -136,7 +136,7 @@ class Leg:
 
     def headed(self, upstream: Upstream, status: int, fields: Fields) -> None:
         self.status = status
-        self.until_close = not framed(fields)
+        self.until_close = not is_framed(fields)
         self._payload = Payload(fields)
 
     def relayed(self, data: bytes) -> None:

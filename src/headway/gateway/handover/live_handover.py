@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway.handover import protocols
-from headway.gateway.handover.leg import Leg, framed
-from headway.gateway.request_body import fields_of
+from headway.gateway.handover.leg import Leg, is_framed
+from headway.gateway.request_body import read_fields
 from headway.gateway.settings import seconds
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Handing:
         self.prefill: Backend = found
         self.decode: Backend = exchange.backend
         self.body, self.incoming = exchange.body, exchange.incoming  # as they were
-        self.fields = fields_of(self.body)
+        self.fields = read_fields(self.body)
         self.mark = MARK + self.prefill.name.encode()
         self.leg: Leg | None = None
         self.over = False
@@ -287,7 +287,7 @@ class SglangHanding(Handing):
     # --- the second half's connection: as long as nothing follows a head, the first may still fail -------------------
 
     def headed(self, upstream: Upstream, status: int, fields: Fields) -> None:
-        self.until_close = not framed(fields)
+        self.until_close = not is_framed(fields)
         if status == 200:
             self.held = (upstream, status, fields)
         else:

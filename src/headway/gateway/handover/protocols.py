@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from headway.gateway.request_body import Fields, amended
+from headway.gateway.request_body import Fields, amend_fields
 
 if TYPE_CHECKING:
     from headway.gateway.engines.backend import Backend
@@ -48,7 +48,7 @@ def computed_only(fields: Fields, more: dict[str, Any]) -> bytes:
     changes = {"stream": False, "max_tokens": 1, **more}
     if "max_completion_tokens" in fields:
         changes["max_completion_tokens"] = 1
-    return amended(fields, changes, ("stream_options", "min_tokens"))
+    return amend_fields(fields, changes, ("stream_options", "min_tokens"))
 
 
 def vllm_prefill(fields: Fields) -> bytes:
@@ -61,7 +61,7 @@ def vllm_decode(fields: Fields, answer: bytes) -> bytes | None:
         params = msgspec.json.decode(answer, type=_Transferred).kv_transfer_params
     except msgspec.MsgspecError:
         return None
-    return amended(fields, {"kv_transfer_params": params}) if params else None
+    return amend_fields(fields, {"kv_transfer_params": params}) if params else None
 
 
 def sglang(fields: Fields, prefill: Backend) -> bytes:
@@ -72,7 +72,7 @@ def sglang(fields: Fields, prefill: Backend) -> bytes:
     count = prompts(fields)
     if count is not None:
         host, port, room = [host] * count, [port] * count, [secrets.randbits(ROOM_BITS) for _ in range(count)]
-    return amended(fields, {"bootstrap_host": host, "bootstrap_port": port, "bootstrap_room": room})
+    return amend_fields(fields, {"bootstrap_host": host, "bootstrap_port": port, "bootstrap_room": room})
 
 
 def prompts(fields: Fields) -> int | None:
@@ -112,4 +112,4 @@ def kvd_put(answer: bytes, keys: list[bytes]) -> list[bytes]:
 
 
 def kvd_decode(fields: Fields, addresses: list[str], keys: list[bytes]) -> bytes:
-    return amended(fields, {"headway_kv": {"get": addresses, "keys": [key.hex() for key in keys]}})
+    return amend_fields(fields, {"headway_kv": {"get": addresses, "keys": [key.hex() for key in keys]}})

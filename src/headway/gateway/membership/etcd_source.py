@@ -243,7 +243,7 @@ class EtcdSource:
             node = self.nodes[name]
             self.fleet.ready(name, node.ready, node.why or "its agent says so", AGENT)
             if node.signals and self._news.get(name, OLD_S) < OLD_S:
-                self.signals.told(name, node.figures())
+                self.signals.take_report(name, node.figures())
         self._news.clear()
 
     def _offer(self, wanted: dict[str, BackendSpec]) -> None:

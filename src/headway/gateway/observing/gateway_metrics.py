@@ -90,17 +90,17 @@ class GatewayMetrics:
         self._models: dict[str, None] = {}
         self._engines: dict[str, None] = {}
 
-    def retried(self, why: str) -> None:
+    def count_retry(self, why: str) -> None:
         """A request goes to another engine, and what was wrong with the first."""
         if why not in self.retries and len(self.retries) >= MOST_NAMES:
             why = OTHER
         self.retries[why] = self.retries.get(why, 0) + 1
 
-    def refused(self, status: int) -> None:
+    def count_refusal(self, status: int) -> None:
         """An answer that no policy had a say in: what cannot be read, a key that is not known, a path that is none."""
         self.refusals[status] = self.refusals.get(status, 0) + 1
 
-    def ended(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
+    def count_end(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
         """A request is over; called once for each that was read."""
         request, backend, sent_ps = exchange.request, exchange.backend, exchange.sent_ps
         key = ("", "") if backend is None else (request.model, backend.spec.name)

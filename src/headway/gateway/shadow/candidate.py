@@ -206,7 +206,7 @@ class Candidate:
         }
 
 
-def told(opinion: Opinion) -> Json:
+def describe_opinion(opinion: Opinion) -> Json:
     return {
         "target": opinion.target,
         "agrees": opinion.agrees,

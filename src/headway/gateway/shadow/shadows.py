@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from headway.control.journal import Journal
 from headway.control.router_state import kept_signals
 from headway.errors import HeadwayError
-from headway.gateway.shadow.candidate import Candidate, CandidateSpec, told
+from headway.gateway.shadow.candidate import Candidate, CandidateSpec, describe_opinion
 from headway.gateway.shadow.frozen import Shot, Stage
 from headway.types import Delay, Json, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
@@ -183,7 +183,7 @@ class Shadows:
 
     def of(self, request: int) -> Json:
         """What the candidates say of a decision."""
-        return {name: told(opinion) for name, opinion in self.opinions.get(request, {}).items()}
+        return {name: describe_opinion(opinion) for name, opinion in self.opinions.get(request, {}).items()}
 
     def status(self) -> list[Json]:
         return [one.status() for one in self.candidates.values()]
@@ -191,7 +191,10 @@ class Shadows:
     def scorecards(self) -> Json:
         """By candidate, the newest first."""
         return {
-            name: [{"request": one.request, "live": one.live, **told(one)} for one in reversed(candidate.opinions)]
+            name: [
+                {"request": one.request, "live": one.live, **describe_opinion(one)}
+                for one in reversed(candidate.opinions)
+            ]
             for name, candidate in self.candidates.items()
         }
 

@@ -140,7 +140,7 @@ class PolledSignals:
             page = await self.poller.text(backend, path)
             if due:
                 await self._until(due)
-            signals = self.heard(backend, page, routed)
+            signals = self.take_page(backend, page, routed)
         except PollFailed as error:
             self.misses += 1
             log.debug("%s: no signals: %s", backend.name, error)
@@ -154,7 +154,7 @@ class PolledSignals:
 
     # --- what is known -----------------------------------------------------------------------------------------------
 
-    def heard(self, backend: Backend, page: str, routed: int | None = None) -> dict[str, Any]:
+    def take_page(self, backend: Backend, page: str, routed: int | None = None) -> dict[str, Any]:
         """A page, as of now, or of when so much had been `routed`: what has been sent since waits there."""
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
         found = parse(page, backend.spec.engine, self.settings.watts)
@@ -165,7 +165,7 @@ class PolledSignals:
         self._report(backend, now)
         return signals
 
-    def told(self, name: str, signals: Mapping[str, Any], age_s: float = 0.0) -> None:
+    def take_report(self, name: str, signals: Mapping[str, Any], age_s: float = 0.0) -> None:
         """What an agent said of its engine so long ago: queued, running, kv_used, kv_blocks, busy (0 to 1), watts (a
         mean over 30 s), hit_rate; any of them."""
         backend = self.fleet.backend(name)
