@@ -15,8 +15,7 @@ from headway.http.upstream import Upstream, connect
 from headway.types import Reject, Request
 
 if TYPE_CHECKING:
-    from headway.gateway.engines.backend import Backend
-    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.engines.engine_health import Health
     from headway.gateway.keys import Key
     from headway.gateway.live_clock import Clock

@@ -17,7 +17,7 @@ from headway.http.wire import Fields, Incoming
 from headway.interop.ext_proc import BUFFERED, FULL_DUPLEX, OVERWRITE, ProcessingResponse
 
 if TYPE_CHECKING:
-    from headway.gateway.engines.backend import Backend
+    from headway.gateway.engines.engine_fleet import Backend
     from headway.gateway.exchange import Services
     from headway.gateway.reception import Reception
 

@@ -1,28 +1,72 @@
-"""Who the engines are. Several sources may name some: the file, the admin API, etcd. What all of them say together is
-carried out: who is new takes a place, who is named no longer takes no more requests and goes when it has none left."""
+"""The engines behind the gateway, and who they are. Several sources may name some: the file, the admin API, etcd. What
+all of them say together is carried out: who is new takes a place; who is named no longer takes no more requests, and
+goes when it has none left."""
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from headway.errors import HeadwayError
-from headway.gateway.engines.backend import Backend
 from headway.gateway.engines.member import BackendSpec, check_models
+from headway.http.address import Address
 from headway.types import SERVING
+from headway.views.instance import InstanceView
 
 if TYPE_CHECKING:
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
     from headway.gateway.waiting import Waiting
+    from headway.http.upstream import Upstream
 
 SOURCES: Final = ("file", "admin", "etcd")  # where two name the same engine, the first is right
 # What makes it another engine, not the same with other figures.
 IDENTITY: Final = ("url", "role", "key_env", "events", "events_replay", "events_topic", "bootstrap_port", "kvd")
 log = logging.getLogger("headway.gateway")
+
+
+class Backend:
+    """An engine: where it is, how it fares, and the connections to it that are free. The view is what policies see of
+    it, and belongs to the plane."""
+
+    __slots__ = (
+        "address",
+        "ejected",
+        "failures",
+        "free",
+        "key",
+        "opened",
+        "place",
+        "spec",
+        "target_line",
+        "unready",
+        "view",
+    )
+
+    def __init__(self, spec: BackendSpec, view: InstanceView) -> None:
+        self.spec = spec
+        self.view = view
+        self.place = view.index
+        self.target_line = b"x-headway-target: " + spec.name.encode()  # of answers that come from it
+        self.address = Address(spec.url, f"backends.{spec.name}.url")
+        self.key = spec.key  # what the engine wants as its bearer, where that is not the client's
+        self.free: deque[Upstream] = deque()
+        self.opened = 0  # connections, free or not
+        self.failures = 0  # in a row
+        self.ejected = False  # for failures
+        self.unready: dict[str, str] = {}  # who says that it is not ready, and why
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def close(self) -> None:
+        for upstream in list(self.free):
+            upstream.close()
 
 
 class Fleet:

@@ -19,8 +19,7 @@ from headway.gateway.engines.follower import Follower, Poller, PollFailed, turn
 from headway.gateway.settings import seconds
 
 if TYPE_CHECKING:
-    from headway.gateway.engines.backend import Backend
-    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.live_clock import Clock
 
     Probe = Callable[[Backend], Awaitable[bool]]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headway.http.client import HttpClient, NoAnswer, TooLong, check_installed
 
 if TYPE_CHECKING:
-    from headway.gateway.engines.backend import Backend
-    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.live_clock import Clock
 
 GOLDEN: Final = 0.6180339887498949  # multiples of it, less their whole part, lie as far apart as they can

@@ -10,7 +10,7 @@ import httptools
 from headway.http.upstream import connect
 
 if TYPE_CHECKING:
-    from headway.gateway.engines.backend import Backend
+    from headway.gateway.engines.engine_fleet import Backend
     from headway.gateway.live_clock import Clock
     from headway.http.upstream import Upstream
     from headway.http.wire import Fields

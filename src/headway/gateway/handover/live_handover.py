@@ -19,7 +19,7 @@ from headway.gateway.request_body import read_fields
 from headway.gateway.settings import seconds
 
 if TYPE_CHECKING:
-    from headway.gateway.engines.backend import Backend
+    from headway.gateway.engines.engine_fleet import Backend
     from headway.gateway.exchange import Exchange, Services
     from headway.gateway.kvd.kvd_client import KvdClient
     from headway.http.upstream import Asker, Upstream

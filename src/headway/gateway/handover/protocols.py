@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from headway.gateway.request_body import Fields, amend_fields
 
 if TYPE_CHECKING:
-    from headway.gateway.engines.backend import Backend
+    from headway.gateway.engines.engine_fleet import Backend
     from headway.types import Request
 
 # Fields by which engines let themselves be told where KV lies. They are the gateway's to write: a client that could

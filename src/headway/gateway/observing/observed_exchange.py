@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from headway.control.flight import Flight
-    from headway.gateway.engines.backend import Backend
+    from headway.gateway.engines.engine_fleet import Backend
     from headway.http.answer_tally import AnswerTally
     from headway.http.wire import Incoming
     from headway.types import Request

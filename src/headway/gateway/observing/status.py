@@ -15,8 +15,7 @@ from headway.views.instance import SIGNALS
 
 if TYPE_CHECKING:
     from headway.gateway.deciding.failures import Failures
-    from headway.gateway.engines.backend import Backend
-    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.handover.live_handover import Handover
     from headway.gateway.live_clock import Clock
     from headway.gateway.observing.gateway_metrics import GatewayMetrics

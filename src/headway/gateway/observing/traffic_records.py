@@ -20,8 +20,7 @@ from headway.types import Delay, Json, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 
 if TYPE_CHECKING:
-    from headway.gateway.engines.backend import Backend
-    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.intake import Intake
     from headway.gateway.live_clock import Clock
     from headway.gateway.observing.observed_exchange import Observed

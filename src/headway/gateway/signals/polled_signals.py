@@ -26,8 +26,7 @@ from headway.types import PS_PER_SECOND
 from headway.views.instance import MEAN_IF_MISSING
 
 if TYPE_CHECKING:
-    from headway.gateway.engines.backend import Backend
-    from headway.gateway.engines.engine_fleet import Fleet
+    from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
 
