@@ -301,7 +301,7 @@ def test_a_client_that_goes_ends_the_step_it_is_at(live, step):
 
 
 def test_a_key_counts_all_steps_as_one_request(live, tmp_path):
-    from headway.gateway.keys import new_key
+    from headway.gateway.api_keys import new_key
 
     key, digest = new_key()
     file = tmp_path / "keys.yaml"

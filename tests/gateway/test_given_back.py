@@ -12,8 +12,8 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 from asking import chat
 from fake_engine import Engine
 
+from headway.gateway.api_keys import new_key
 from headway.gateway.engines.member import BackendSpec
-from headway.gateway.keys import new_key
 from headway.http.answer_tally import AnswerTally
 
 FLOW = {"flow": {"name": "bands", "saturation": "concurrency", "max_inflight": 1}}

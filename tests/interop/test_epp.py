@@ -252,7 +252,7 @@ def test_a_request_that_waits_is_sent_when_an_engine_comes_up(epp: Callable[...,
 
 
 def test_a_key_of_the_pickers_own_does_not_go_on_to_the_engine(epp: Callable[..., Epp], tmp_path: Path) -> None:
-    from headway.gateway.keys import new_key
+    from headway.gateway.api_keys import new_key
 
     key, digest = new_key()
     keys = tmp_path / "keys.yaml"

@@ -21,7 +21,7 @@ def key(
 ) -> Page | Json:
     """Make an API key: it is shown this once, and only its hash goes into the file that `keys:` names."""
     try:
-        from headway.gateway.keys import check_name, new_key
+        from headway.gateway.api_keys import check_name, new_key
     except ImportError as error:
         raise HeadwayError(f"key: {error.name} is not installed; install headway[gateway].") from None
     check_name(name, "NAME")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from headway.control.journal import Journal
 from headway.errors import HeadwayError
 from headway.gateway.config import Config
-from headway.gateway.deciding.failures import Failures
 from headway.gateway.engines.engine_fleet import Fleet
 from headway.gateway.engines.engine_health import Checks, Health
 from headway.gateway.exchange import Exchange, Services
@@ -23,7 +22,7 @@ from headway.gateway.observing.gateway_metrics import GatewayMetrics
 from headway.gateway.observing.recent_decisions import Decisions, Reasons
 from headway.gateway.observing.status import StatusBoard
 from headway.gateway.observing.traffic_records import Records
-from headway.gateway.orders import Orders, PolicySwitch
+from headway.gateway.orders import Failures, Orders, PolicySwitch
 from headway.gateway.peers import Peers
 from headway.gateway.plane import Plane
 from headway.gateway.prompt_tokens import Tokens

@@ -11,13 +11,13 @@ from msgspec import Struct
 from headway.control.flight import Flight, Queued, TimedOut
 from headway.http.answer_tally import AnswerTally
 from headway.http.replies import error_body, error_event, head_of
-from headway.http.upstream import Upstream, connect
+from headway.http.upstream import Upstream, connect, take_free
 from headway.types import Reject, Request
 
 if TYPE_CHECKING:
+    from headway.gateway.api_keys import Key
     from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.engines.engine_health import Health
-    from headway.gateway.keys import Key
     from headway.gateway.live_clock import Clock
     from headway.gateway.observing.observed_exchange import EndListener
     from headway.gateway.observing.recent_decisions import Reasons
@@ -186,12 +186,11 @@ class Exchange:
 
     def send_to(self, backend: Backend) -> None:
         """Over a connection that is free, or a new one."""
-        while backend.free:
-            upstream = backend.free.pop()
-            if not upstream.transport.is_closing():
-                self._send(upstream)
-                return
-        self.services.clock.spawn(self._connect(backend, self.flight))
+        upstream = take_free(backend)
+        if upstream is None:
+            self.services.clock.spawn(self._connect(backend, self.flight))
+        else:
+            self._send(upstream)
 
     async def _connect(self, backend: Backend, flight: Flight | None) -> None:
         try:

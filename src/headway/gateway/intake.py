@@ -16,8 +16,8 @@ from headway.gateway.request_sessions import SessionSettings
 from headway.types import Path, Request
 
 if TYPE_CHECKING:
+    from headway.gateway.api_keys import Key
     from headway.gateway.exchange import Exchange
-    from headway.gateway.keys import Key
     from headway.gateway.live_clock import Clock
     from headway.gateway.observing.request_spans import Tracing
     from headway.gateway.waiting import Waiting

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from headway.gateway.keys import UNKNOWN
+from headway.gateway.api_keys import UNKNOWN
 from headway.gateway.observing.openapi import data_plane
 from headway.http.replies import error_body, head_of
 
 if TYPE_CHECKING:
+    from headway.gateway.api_keys import Keyring
     from headway.gateway.engines.engine_fleet import Fleet
-    from headway.gateway.keys import Keyring
     from headway.gateway.observing.gateway_metrics import GatewayMetrics
     from headway.http.wire import ClientConnection, Incoming
 

@@ -4,23 +4,47 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from headway.config.wording import one_line
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.live_policies import read_policies
 from headway.gateway.shadow.candidate import read_shadows
+from headway.types import Json
 
 if TYPE_CHECKING:
-    from headway.gateway.deciding.failures import Failures
     from headway.gateway.engines.engine_fleet import Fleet
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
     from headway.gateway.shadow.shadows import Shadows
     from headway.gateway.waiting import Waiting
 
+LOGGED: Final = 20  # failures, of one arm; beyond them every thousandth
 log = logging.getLogger("headway.gateway")
+
+
+class Failures:
+    """How often policies have failed while they decided, and what became of them."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {"live": 0, "canary": 0}
+        self.last: str | None = None
+        self.back: Json | None = None  # the last time that others took over
+
+    def add(self, arm: str, error: Exception) -> None:
+        count = self.counts[arm] = self.counts.get(arm, 0) + 1
+        self.last = one_line(error)
+        if count <= LOGGED or count % 1000 == 0:
+            log.warning("policies: %s failed, others decide (%d so far): %s", arm, count, self.last)
+
+    def fell_back(self, version: int, routing: Any) -> None:
+        self.back = {"version": version, "routing": routing, "why": self.last}
+        log.error("policies: those in force failed too often; version %d takes over: routing %s", version, routing)
+
+    def status(self) -> Json:
+        return {"count": dict(self.counts), "last": self.last, "fell_back": self.back}
 
 
 class PolicySwitch:

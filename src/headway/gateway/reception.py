@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headway.errors import HeadwayError
+from headway.gateway.api_keys import UNKNOWN, Key, Refusal
 from headway.gateway.cascade.cascade import Cascade
 from headway.gateway.exchange import Exchange, Services
-from headway.gateway.keys import UNKNOWN, Key, Refusal
 from headway.gateway.local import ROUTED
 from headway.gateway.request_body import read_body
 from headway.http.wire import ClientConnection, Incoming, Limits
 
 if TYPE_CHECKING:
+    from headway.gateway.api_keys import Keyring
     from headway.gateway.cascade.chains import Chain
     from headway.gateway.intake import Intake
-    from headway.gateway.keys import Keyring
     from headway.gateway.local import Local
     from headway.gateway.observing.gateway_metrics import GatewayMetrics
 

@@ -1,7 +1,9 @@
-"""Addresses of HTTP servers, read from URLs."""
+"""Addresses of HTTP servers, read from URLs, and the sockets to them."""
 
 from __future__ import annotations
 
+import socket
+from typing import Any
 from urllib.parse import urlsplit
 
 from headway.errors import HeadwayError
@@ -29,3 +31,10 @@ class Address:
         shown = f"[{self.host}]" if ":" in self.host else self.host
         self.host_line = f"host: {shown}:{self.port}".encode()
         self.root = f"{parts.scheme}://{shown}:{self.port}{parts.path.rstrip('/')}"
+
+
+def send_at_once(transport: Any) -> None:
+    """Small pieces do not wait for more of them."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import httptools
 
+from headway.http.address import send_at_once
 from headway.http.answer_tally import EVENT, TOLD, AnswerTally
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LONGEST_HEAD: Final = 64 * 1024
 MOST_FREE: Final = 256  # connections kept open to one engine
 LAST: Final = b"0\r\n\r\n"  # chunk
+FRAMING: Final = (b"content-length", b"transfer-encoding")
 NO_HTTP: Final = "an answer that is no HTTP"
 
 
@@ -87,9 +88,7 @@ class Upstream(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        send_at_once(transport)
 
     def send(self, exchange: Asker, data: list[bytes]) -> None:
         self.exchange = exchange
@@ -231,6 +230,16 @@ def end_of_head(data: bytes) -> int:
         start = end
 
 
+def take_free(server: Server) -> Upstream | None:
+    """Take a connection that is open and serves nobody."""
+    free = server.free
+    while free:
+        upstream = free.pop()
+        if not upstream.transport.is_closing():
+            return upstream
+    return None
+
+
 async def connect(loop: asyncio.AbstractEventLoop, server: Server, seconds: float) -> Upstream:
     address = server.address
     server.opened += 1
@@ -245,3 +254,33 @@ async def connect(loop: asyncio.AbstractEventLoop, server: Server, seconds: floa
         server.opened -= 1
         raise
     return upstream
+
+
+class Payload:
+    """The body of an answer without the framing that it came in."""
+
+    __slots__ = ("_found", "_parser")
+
+    def __init__(self, fields: Fields) -> None:
+        self._found: list[bytes] = []
+        self._parser: Any = httptools.HttpResponseParser(self)
+        head = [b"%b: %b\r\n" % field for field in fields if field[0] in FRAMING]
+        self._parser.feed_data(b"HTTP/1.1 200 OK\r\n" + b"".join(head) + b"\r\n")
+
+    def on_body(self, data: bytes) -> None:
+        self._found.append(data)
+
+    def read(self, data: bytes) -> bytes:
+        """What the connection has passed is framed well."""
+        self._parser.feed_data(data)
+        found = self._found
+        if len(found) == 1:
+            return found.pop()
+        data = b"".join(found)
+        found.clear()
+        return data
+
+
+def is_framed(fields: Fields) -> bool:
+    """Whether an answer says where it ends; else the end of the connection does."""
+    return any(name in FRAMING for name, _ in fields)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -12,6 +11,7 @@ from typing import Any, Final, Protocol
 import httptools
 from msgspec import Struct
 
+from headway.http.address import send_at_once
 from headway.http.replies import error_body, head_of
 
 Fields = list[tuple[bytes, bytes]]
@@ -136,9 +136,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         transport.set_write_buffer_limits(high=self.host.limits.unsent_bytes)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        send_at_once(transport)
         self.since = self.host.seconds()
         self.stage = "head"
         full = len(self.host.clients) >= self.host.limits.connections

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 from collections import deque
 from time import monotonic_ns
 from typing import Any, Final, Protocol
 
 import httptools
 
-from headway.http.address import Address
+from headway.http.address import Address, send_at_once
 from headway.http.upstream import MOST_FREE
 
 # To the end of its line: an event counts once, also where it says its content twice, by an old and a new name.
@@ -62,9 +61,7 @@ class Line(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        send_at_once(transport)
 
     def send(self, listener: Listener, data: bytes) -> None:
         self.listener = listener

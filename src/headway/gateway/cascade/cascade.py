@@ -9,13 +9,14 @@ from msgspec.structs import replace
 
 from headway.gateway.cascade.answer_confidence import Confidence, Lines, document_of, without_logprobs
 from headway.gateway.exchange import AGAIN, Exchange, Services
-from headway.gateway.handover.leg import ANSWER_BYTES, FRAMING, Payload, is_framed
+from headway.gateway.handover.leg import ANSWER_BYTES
 from headway.gateway.request_body import amend_fields, asks_for, read_fields
+from headway.http.upstream import FRAMING, Payload, is_framed
 
 if TYPE_CHECKING:
+    from headway.gateway.api_keys import Key
     from headway.gateway.cascade.chains import Chain
     from headway.gateway.intake import Intake
-    from headway.gateway.keys import Key
     from headway.gateway.request_body import Body
     from headway.http.upstream import Upstream
     from headway.http.wire import ClientConnection, Fields, Incoming

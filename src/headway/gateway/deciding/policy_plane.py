@@ -11,16 +11,16 @@ from typing import Any, Final
 from headway.config.wording import one_line
 from headway.control.flight import Answer, Decision, Flight, TimedOut
 from headway.control.journal import Journal
+from headway.control.model_groups import OTHER
 from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
 from headway.gateway.deciding.arms import PLAIN, Arm, Arms
-from headway.gateway.engines.halves import stand_in
 from headway.gateway.live_policies import build_policies
 from headway.gateway.shadow.canary import CANARY, Choice
 from headway.gateway.signals.beliefs import SPECULATIVE_PS, TTL_PS, Beliefs
 from headway.policies.context import Context
 from headway.streams import stream
-from headway.types import Json, Path, Reject, Request
+from headway.types import SERVING, Json, Path, Reject, Request
 from headway.views.instance import Estimator, InstanceView
 
 Decided = list[Decision]
@@ -257,3 +257,26 @@ def in_words(answer: Answer) -> str:
     if isinstance(answer, Reject | TimedOut):
         return f"refused: {answer.reason}"
     return "later" if answer is None else "queued"
+
+
+def stand_in(views: Sequence[InstanceView], roles: Sequence[str]) -> bool:
+    """Give each view its role of now; `roles` are those that were declared. True where any has changed."""
+    serving = [view for view in views if view.id and view.state in SERVING]
+    changed = False
+    for view, role in zip(views, roles, strict=True):
+        wanted = OTHER.get(role)
+        if wanted is not None and not any(
+            roles[other.index] == wanted and together(view, other) for other in serving if other is not view
+        ):
+            role = "both"
+        if view.role != role:
+            view.role = role
+            changed = True
+    return changed
+
+
+def together(one: InstanceView, other: InstanceView) -> bool:
+    """Whether they could serve a request as its two halves."""
+    if one.pool != other.pool:
+        return False
+    return not one.serves or any(model in other.serves for model in one.serves)

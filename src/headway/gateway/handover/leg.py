@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import httptools
-
-from headway.http.upstream import connect
+from headway.http.upstream import Payload, connect, is_framed, take_free
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend
@@ -15,38 +13,7 @@ if TYPE_CHECKING:
     from headway.http.upstream import Upstream
     from headway.http.wire import Fields
 
-FRAMING: Final = (b"content-length", b"transfer-encoding")
 ANSWER_BYTES: Final = 16 * 1024 * 1024
-
-
-class Payload:
-    """The body of an answer without the framing that it came in."""
-
-    __slots__ = ("_found", "_parser")
-
-    def __init__(self, fields: Fields) -> None:
-        self._found: list[bytes] = []
-        self._parser: Any = httptools.HttpResponseParser(self)
-        head = [b"%b: %b\r\n" % field for field in fields if field[0] in FRAMING]
-        self._parser.feed_data(b"HTTP/1.1 200 OK\r\n" + b"".join(head) + b"\r\n")
-
-    def on_body(self, data: bytes) -> None:
-        self._found.append(data)
-
-    def read(self, data: bytes) -> bytes:
-        """What the connection has passed is framed well."""
-        self._parser.feed_data(data)
-        found = self._found
-        if len(found) == 1:
-            return found.pop()
-        data = b"".join(found)
-        found.clear()
-        return data
-
-
-def is_framed(fields: Fields) -> bool:
-    """Whether an answer says where it ends; else the end of the connection does."""
-    return any(name in FRAMING for name, _ in fields)
 
 
 class Leg:
@@ -94,13 +61,11 @@ class Leg:
     def start(self, seconds: float) -> None:
         """It has so long from connecting to the end of the answer."""
         self._timer = self.clock.call_later(seconds, self._late)
-        free = self.backend.free
-        while free:
-            upstream = free.pop()
-            if not upstream.transport.is_closing():
-                self._send(upstream)
-                return
-        self.clock.spawn(self._connect())
+        upstream = take_free(self.backend)
+        if upstream is None:
+            self.clock.spawn(self._connect())
+        else:
+            self._send(upstream)
 
     async def _connect(self) -> None:
         try:

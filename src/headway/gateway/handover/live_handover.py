@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway.handover import protocols
-from headway.gateway.handover.leg import Leg, is_framed
+from headway.gateway.handover.leg import Leg
 from headway.gateway.request_body import read_fields
 from headway.gateway.settings import seconds
+from headway.http.upstream import is_framed
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend

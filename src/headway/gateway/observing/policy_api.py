@@ -20,8 +20,7 @@ from headway.types import Json
 if TYPE_CHECKING:
     from aiohttp.web import Request, Response, StreamResponse
 
-    from headway.gateway.deciding.failures import Failures
-    from headway.gateway.orders import Orders
+    from headway.gateway.orders import Failures, Orders
     from headway.gateway.plane import Plane
     from headway.gateway.shadow.canary_watch import CanaryWatch
     from headway.gateway.shadow.shadows import Shadows

@@ -14,13 +14,13 @@ from headway.types import PS_PER_SECOND, SERVING, Json
 from headway.views.instance import SIGNALS
 
 if TYPE_CHECKING:
-    from headway.gateway.deciding.failures import Failures
     from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.handover.live_handover import Handover
     from headway.gateway.live_clock import Clock
     from headway.gateway.observing.gateway_metrics import GatewayMetrics
     from headway.gateway.observing.recent_decisions import Decisions
     from headway.gateway.observing.traffic_records import Records
+    from headway.gateway.orders import Failures
     from headway.gateway.peers import Peers
     from headway.gateway.plane import Plane
     from headway.gateway.prompt_tokens import Tokens

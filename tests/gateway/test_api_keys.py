@@ -14,7 +14,7 @@ from openai_client import openai, openai_client
 
 from headway.cli import status
 from headway.errors import HeadwayError
-from headway.gateway.keys import Keyring, new_key
+from headway.gateway.api_keys import Keyring, new_key
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
