@@ -7,7 +7,7 @@ from typing import Any
 from test_follows_the_simulator import PLAIN, SHARED, Kept, SlowClock
 
 import headway
-from headway.emulator.figures import Figures
+from headway.emulator.emulated_metrics import EmulatedMetrics
 from headway.emulator.room import Room
 from headway.experiment.emulate import engine_room
 from headway.gateway.signals.scrape import parse
@@ -44,7 +44,7 @@ def test_a_tick_finds_the_engines_as_a_simulated_poll_does_however_late_the_time
     result = headway.simulate(scenario, routing=noting)
     room = Room(clock, *engine_room(scenario), tick_s=TICK_S)  # type: ignore[arg-type]
     room.now_ps = lambda: clock.now  # type: ignore[method-assign]
-    figures = [Figures(instance, "m", 16, True) for instance in room.instances]
+    figures = [EmulatedMetrics(instance, "m", 16, True) for instance in room.instances]
     found: Told = {}
 
     def hear() -> None:
@@ -66,7 +66,7 @@ def test_a_page_tells_of_the_last_tick_and_not_of_now() -> None:
     scenario, clock = Scenario.load(PLAIN), SlowClock()
     room = Room(clock, *engine_room(scenario), speed=0.5, tick_s=TICK_S)  # type: ignore[arg-type]
     room.now_ps = lambda: clock.now  # type: ignore[method-assign]
-    figures = Figures(room.instances[0], "m", 16, True)
+    figures = EmulatedMetrics(room.instances[0], "m", 16, True)
     room.on_tick.append(figures.freeze)
     assert room.tick_ps == TICK_S * 0.5 * PS_PER_SECOND  # in simulated time
     planned = next(iter(scenario.workload.plan(1, scenario.cluster.default_model())))

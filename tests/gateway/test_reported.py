@@ -15,7 +15,7 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
-from headway.gateway.signals.polled_signals import PolledSignals, SignalSettings
+from headway.gateway.signals.polled_signals import EngineSignals, SignalSettings
 from headway.gateway.signals.reading import Hits, Mean, Reading, cleaned
 from headway.types import PS_PER_SECOND, Path, Request
 
@@ -36,7 +36,7 @@ def page(running=3, queued=2, usage=0.25, hits=0, queries=0, watts=300, busy=0.5
 
 
 def polled(app, **settings):
-    return PolledSignals(app.clock, app.plane, app.fleet, SignalSettings(**settings))
+    return EngineSignals(app.clock, app.plane, app.fleet, SignalSettings(**settings))
 
 
 class Bench:
@@ -254,7 +254,7 @@ def test_what_an_agent_says_is_taken_as_far_as_it_can_be_true(said):
 def quiet(one):
     """Its own part for signals ends, so that the test's is the only one."""
     for part in one.app.components:
-        if isinstance(part, PolledSignals):
+        if isinstance(part, EngineSignals):
             one.call(part.stop())
     return one
 
@@ -311,7 +311,7 @@ def test_what_was_sent_since_a_page_was_made_waits_there(bench):
     assert view.effective_load == 1  # a page that says nothing of its time is as of now
 
 
-class Ticking(PolledSignals):
+class Ticking(EngineSignals):
     """By a clock that only waiting moves."""
 
     def __init__(self, app, settings, rounds):

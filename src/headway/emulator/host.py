@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from headway.emulator.asked import Reader
 from headway.emulator.content import Aliases
-from headway.emulator.paths import Paths
+from headway.emulator.engine_paths import Paths
 from headway.emulator.replica import Replica
 from headway.emulator.room import Room
 from headway.errors import HeadwayError

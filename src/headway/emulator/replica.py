@@ -15,9 +15,9 @@ import msgspec
 
 from headway.emulator.asked import FIELD, Asked, Reader
 from headway.emulator.content import Content
+from headway.emulator.emulated_metrics import EmulatedMetrics
+from headway.emulator.emulated_request import Flight
 from headway.emulator.faults import AT_THE_DOOR, WELL, Fault
-from headway.emulator.figures import Figures
-from headway.emulator.flight import Flight
 from headway.emulator.kv_publisher import KvPublisher
 from headway.errors import HeadwayError
 from headway.http.replies import head_of
@@ -47,7 +47,7 @@ class Replica:
         self.loop: asyncio.AbstractEventLoop = host.loop
         self.instance = self.room.instances[index]
         self.name, self.model = self.instance.view.id, models[0]
-        self.figures = Figures(self.instance, self.model, host.setup.block_tokens, host.setup.prefix_caching)
+        self.figures = EmulatedMetrics(self.instance, self.model, host.setup.block_tokens, host.setup.prefix_caching)
         self.limits = Limits()
         self.held_bytes = 0  # of clients' bodies
         self.clients: dict[ClientConnection, None] = {}

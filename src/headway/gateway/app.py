@@ -30,7 +30,7 @@ from headway.gateway.reception import Reception
 from headway.gateway.shadow.canary_watch import CanaryWatch
 from headway.gateway.shadow.shadows import Shadows
 from headway.gateway.signals.event_listener import Listener
-from headway.gateway.signals.polled_signals import PolledSignals
+from headway.gateway.signals.polled_signals import EngineSignals
 from headway.gateway.tape import Tape
 from headway.gateway.waiting import Waiting
 
@@ -76,7 +76,7 @@ class App:
         self.fleet = Fleet(clock, plane, self.waiting, config.max_backends)
         self.health = Health(clock, self.fleet, config.health.failures, config.health.eject_s)
         self.checks = Checks(clock, self.fleet, self.health, config.health)
-        self.signals = PolledSignals(clock, plane, self.fleet, config.signals)
+        self.signals = EngineSignals(clock, plane, self.fleet, config.signals)
         self.listener = self._listener()
         # requests
         self.services = self._services()

@@ -11,7 +11,7 @@ from msgspec import Struct
 from headway.control.flight import Flight, Queued, TimedOut
 from headway.http.answer_tally import AnswerTally
 from headway.http.replies import error_body, error_event, head_of
-from headway.http.upstream import Upstream, connect, take_free
+from headway.http.upstream import HOP, Upstream, connect, forwarded_head, take_free
 from headway.types import Reject, Request
 
 if TYPE_CHECKING:
@@ -26,21 +26,6 @@ if TYPE_CHECKING:
     from headway.http.upstream import Asker
     from headway.http.wire import ClientConnection, Fields, Incoming
 
-# Of one connection, not of the message.
-HOP: Final = frozenset(
-    (
-        b"connection",
-        b"keep-alive",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"upgrade",
-        b"proxy-authorization",
-        b"expect",
-    )
-)
-OURS: Final = frozenset((b"host", b"content-length", b"transfer-encoding", *HOP))
-OURS_AND_KEY: Final = OURS | {b"authorization"}
 # Of an engine's answer: what the gateway says itself is not for an engine to say.
 DROPPED: Final = HOP | {b"x-headway-%b" % name for name in (b"target", b"reason", b"request", b"cascade", b"prefill")}
 AGAIN: Final = (502, 503, 504, 429)  # of an engine: another may do better
@@ -214,20 +199,9 @@ class Exchange:
             self.hold()
 
     def head(self, backend: Backend, body: bytes) -> bytes:
-        incoming, address = self.incoming, backend.address
-        lines = [
-            b"%b %b%b HTTP/1.1" % (incoming.method, address.base, incoming.target),
-            address.host_line,
-            b"content-length: %d" % len(body),
-        ]
         # A key of the gateway's own is nobody else's to see.
-        own = backend.key is not None or self.key is not None
-        left = OURS_AND_KEY if own else OURS
-        lines += [name + b": " + value for name, value in incoming.fields if name not in left]
-        if backend.key is not None:
-            lines.append(b"authorization: Bearer " + backend.key)
-        lines.append(b"\r\n")
-        return b"\r\n".join(lines)
+        hides_key = backend.key is not None or self.key is not None
+        return forwarded_head(self.incoming, backend.address, len(body), backend.key, hides_key)
 
     # --- the engine's answer -----------------------------------------------------------------------------------------
 

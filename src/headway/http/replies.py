@@ -1,4 +1,4 @@
-"""Answers of the gateway's own, in the form that OpenAI's clients expect."""
+"""Answers of one's own, in the form that OpenAI's clients expect."""
 
 from __future__ import annotations
 

@@ -14,12 +14,27 @@ from headway.http.answer_tally import EVENT, TOLD, AnswerTally
 
 if TYPE_CHECKING:
     from headway.http.address import Address
-    from headway.http.wire import Fields
+    from headway.http.wire import Fields, Incoming
 
 LONGEST_HEAD: Final = 64 * 1024
 MOST_FREE: Final = 256  # connections kept open to one engine
 LAST: Final = b"0\r\n\r\n"  # chunk
 FRAMING: Final = (b"content-length", b"transfer-encoding")
+# Of one connection, not of the message.
+HOP: Final = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"upgrade",
+        b"proxy-authorization",
+        b"expect",
+    )
+)
+OURS: Final = frozenset((b"host", b"content-length", b"transfer-encoding", *HOP))
+OURS_AND_KEY: Final = OURS | {b"authorization"}
 NO_HTTP: Final = "an answer that is no HTTP"
 
 
@@ -228,6 +243,22 @@ def end_of_head(data: bytes) -> int:
         if data[start + 9 : start + 10] != b"1":  # as in HTTP/1.1 100
             return end
         start = end
+
+
+def forwarded_head(incoming: Incoming, address: Address, length: int, bearer: bytes | None, hides_key: bool) -> bytes:
+    """Write the head of a request as it goes to a server: without its client's key where that is hidden, and with the
+    server's own where it has one."""
+    lines = [
+        b"%b %b%b HTTP/1.1" % (incoming.method, address.base, incoming.target),
+        address.host_line,
+        b"content-length: %d" % length,
+    ]
+    dropped = OURS_AND_KEY if hides_key else OURS
+    lines += [name + b": " + value for name, value in incoming.fields if name not in dropped]
+    if bearer is not None:
+        lines.append(b"authorization: Bearer " + bearer)
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines)
 
 
 def take_free(server: Server) -> Upstream | None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Fleet
     from headway.gateway.live_clock import Clock
     from headway.gateway.orders import PolicySwitch
-    from headway.gateway.signals.polled_signals import PolledSignals
+    from headway.gateway.signals.polled_signals import EngineSignals
 
 SOURCE: Final = "etcd"
 AGENT: Final = "agent"  # who says that a node is ready
@@ -49,7 +49,7 @@ class EtcdSource:
         clock: Clock,
         fleet: Fleet,
         switch: PolicySwitch,
-        signals: PolledSignals,
+        signals: EngineSignals,
         settings: EtcdSettings,
         port: int,
         silence_s: float = SILENCE_S,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headway.gateway.shadow.canary_watch import CanaryWatch
     from headway.gateway.shadow.shadows import Shadows
     from headway.gateway.signals.event_listener import Listener
-    from headway.gateway.signals.polled_signals import PolledSignals
+    from headway.gateway.signals.polled_signals import EngineSignals
     from headway.gateway.waiting import Waiting
 
 LAST: Final = 12  # decisions on the page
@@ -63,7 +63,7 @@ class StatusBoard(Struct, kw_only=True):
     failures: Failures
     shadows: Shadows
     canary: CanaryWatch
-    signals: PolledSignals
+    signals: EngineSignals
     tokens: Tokens
     listener: Listener | None
     handover: Handover | None

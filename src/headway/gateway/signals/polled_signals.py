@@ -80,7 +80,7 @@ class SignalSettings(Struct, frozen=True):
         return found
 
 
-class PolledSignals:
+class EngineSignals:
     """One reading for each engine, by its place."""
 
     def __init__(self, clock: Clock, plane: Plane, fleet: Fleet, settings: SignalSettings) -> None:

@@ -68,7 +68,7 @@ class Moment(NamedTuple):
     preemptions: int
 
 
-class Figures:
+class EmulatedMetrics:
     def __init__(self, instance: Instance, model: str, block_tokens: int, caching: bool) -> None:
         self.instance, self.model, self.block_tokens, self.caching = instance, model, block_tokens, caching
         self.histograms = {name: Histogram(bounds) for name, bounds in HISTOGRAMS.items()}

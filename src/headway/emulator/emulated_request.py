@@ -9,7 +9,7 @@ from headway.emulator.asked import Asked
 from headway.sim.job import Job
 
 if TYPE_CHECKING:
-    from headway.emulator.figures import Figures
+    from headway.emulator.emulated_metrics import EmulatedMetrics
     from headway.emulator.room import Room
     from headway.http.wire import ClientConnection, Incoming
 
@@ -33,7 +33,7 @@ class Replica(Protocol):
     def room(self) -> Room: ...
 
     @property
-    def figures(self) -> Figures: ...
+    def figures(self) -> EmulatedMetrics: ...
 
     def created(self) -> int: ...
 
