@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from drawing import draws
 from headway.control.autoscaler import Autoscaler, Decision, PoolWatch, Triggers
-from headway.control.load_log import Level, Tally
+from headway.control.pool_watch import Level, Tally
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.types import NEVER, PS_PER_SECOND, SERVING, Path, Request, Scale

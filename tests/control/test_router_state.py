@@ -6,14 +6,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import headway
-from drawing import draws
 from headway.control.flight import Flight
 from headway.control.plane import ControlPlane
-from headway.control.router_state import RouterState, Window
+from headway.control.router_state import RouterState
 from headway.errors import HeadwayError, UndeclaredSignal
 from headway.policies import registry
 from headway.policies.context import Context
@@ -49,21 +46,6 @@ def plane(admission: Any, routing: Any = None) -> ControlPlane:
 
 
 # --- windows -----------------------------------------------------------------------------------------------------
-
-
-@draws(100)
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9), st.booleans())), st.integers(1, 40))
-def test_a_window_holds_exactly_what_came_after_now_less_its_length(events, length) -> None:
-    window = Window(length)
-    now, came = 0, []
-    for wait, amount, looks in events:
-        now += wait
-        if looks:
-            assert window.sum(now) == sum(amount for at, amount in came if now - length < at <= now)
-        else:
-            window.add(now, amount)
-            came.append((now, amount))
-            assert all(at > now - length for at, _ in window.came)  # no more is kept than the window
 
 
 def test_a_request_leaves_the_rate_ten_seconds_after_it_came() -> None:

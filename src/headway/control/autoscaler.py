@@ -261,9 +261,8 @@ def holds(triggers: Triggers, pool: PoolWatch) -> str | None:
             if sum(serving) + pool.pending > triggers.queue_depth * len(serving):
                 return "queue_depth"
         if triggers.attainment is not None:
-            pool.forget(pool.now_ps)
-            for met, count in pool.classes.values():
-                if met < triggers.attainment * count:
+            for window in pool.classes.values():
+                if window.sum(pool.now_ps) < triggers.attainment * window.count(pool.now_ps):
                     return "attainment"
         if pool.high_since != NOTHING and pool.now_ps - pool.high_since >= triggers.sustained_ps:
             return "utilization"

@@ -1,22 +1,91 @@
-"""Keeps what an autoscaler sees of a pool true: a `PoolView` fed with what happens to the requests."""
+"""Keeps what an autoscaler sees of a pool true: a `PoolView` fed with what happens to the requests.
+
+Latencies are shown over one window. For windows of any length there are logs: the running total at every instant at
+which it changed, in whole numbers, so that a window is the difference of two totals, found by bisection. What is older
+than any window may reach is dropped now and then, half of the log at least: an entry costs O(1) amortised.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headway.control.load_log import Level, Tally
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND, REPLICAS, SERVING, STARTING
 from headway.views.instance import InstanceView
 from headway.views.pool import LoadSample
+from headway.views.window import Window
 
 REMEMBERED: Final = 1 << 16  # samples of the history: 22 days of checks every 30 s
 NOTHING: Final = -1  # instead of an instant or a duration
+SPARE: Final = 64  # entries that are kept in any case
 
-# When it ended; its class; 1 if it met its SLO, 0 if not, NOTHING where it has none; time to its first token; latency.
-Ended = tuple[int, str, int, int, int]
+
+class Tally:
+    """How much came."""
+
+    __slots__ = ("full", "kept_ps", "times", "total", "totals")
+
+    def __init__(self, start_ps: int, kept_ps: int) -> None:
+        self.kept_ps = kept_ps
+        self.total = 0
+        self.times = [start_ps - 1]
+        self.totals = [0]  # up to and including that instant
+        self.full = SPARE
+
+    def add(self, now_ps: int, amount: int = 1) -> None:
+        self.total += amount
+        if self.times[-1] == now_ps:
+            self.totals[-1] = self.total
+            return
+        if len(self.times) >= self.full:
+            old = bisect_right(self.times, now_ps - self.kept_ps) - 1  # the last that a window may begin with
+            if old > 0:
+                del self.times[:old], self.totals[:old]
+            self.full = 2 * len(self.times) + SPARE
+        self.times.append(now_ps)
+        self.totals.append(self.total)
+
+    def since(self, start_ps: int) -> int:
+        """What came after an instant, up to now."""
+        return self.total - self.totals[max(0, bisect_right(self.times, start_ps) - 1)]
+
+
+class Level:
+    """A count that goes up and down, and the area below it: 3 for 2 s is 6 count-seconds."""
+
+    __slots__ = ("area", "areas", "full", "kept_ps", "level", "levels", "times")
+
+    def __init__(self, start_ps: int, kept_ps: int, level: int = 0) -> None:
+        self.kept_ps = kept_ps
+        self.level = level
+        self.area = 0  # up to the last entry, in count-picoseconds
+        self.times = [start_ps]
+        self.areas = [0]
+        self.levels = [level]  # from that instant on
+        self.full = SPARE
+
+    def set(self, now_ps: int, level: int) -> None:
+        last_ps = self.times[-1]
+        if last_ps == now_ps:
+            self.level = self.levels[-1] = level
+            return
+        self.area += self.level * (now_ps - last_ps)
+        self.level = level
+        if len(self.times) >= self.full:
+            old = bisect_right(self.times, now_ps - self.kept_ps) - 1
+            if old > 0:
+                del self.times[:old], self.areas[:old], self.levels[:old]
+            self.full = 2 * len(self.times) + SPARE
+        self.times.append(now_ps)
+        self.areas.append(self.area)
+        self.levels.append(level)
+
+    def upto(self, at_ps: int) -> int:
+        """The area up to an instant that is not before the oldest window's start."""
+        place = max(0, bisect_right(self.times, at_ps) - 1)
+        return self.areas[place] + self.levels[place] * (at_ps - self.times[place])
 
 
 class PoolWatch:
@@ -64,10 +133,11 @@ class PoolWatch:
         self.output = Tally(now_ps, kept_ps)
         self.samples: list[LoadSample] = []
         self.sampled = (now_ps, 0, 0)  # when, and the arrivals and the area of the load by then
-        self.ended: deque[Ended] = deque()
-        self.classes: dict[str, list[int]] = {}  # of those: how many met their SLO, how many had one
-        self.firsts = [0, 0]  # how many of them had a first token, and the sum of the times to it
-        self.latencies = [0, 0]  # how many completed, and the sum
+        self.classes: dict[str, Window] = {}  # of requests that ended, by class: 1 for each that met its SLO, 0 if not
+        self.firsts, self.latencies = (
+            Window(window_ps),
+            Window(window_ps),
+        )  # of those: times to the first token, to the end
         self.recount(now_ps)
 
     # --- what happens ------------------------------------------------------------------------------------------
@@ -116,31 +186,14 @@ class PoolWatch:
 
     def finished(self, now_ps: int, slo_class: str, met: bool | None, first_ps: int, latency_ps: int) -> None:
         """A request that came here has ended: the time to its first token and its latency, or NOTHING."""
-        self.forget(now_ps)
-        kept = NOTHING if met is None else int(met)
-        self.ended.append((now_ps, slo_class, kept, first_ps, latency_ps))
-        self.weigh(slo_class, kept, first_ps, latency_ps, 1)
-
-    def forget(self, now_ps: int) -> None:
-        """Drop what has left the metrics window."""
-        ended, gone = self.ended, now_ps - self.window_ps
-        while ended and ended[0][0] <= gone:
-            _, slo_class, met, first_ps, latency_ps = ended.popleft()
-            self.weigh(slo_class, met, first_ps, latency_ps, -1)
-
-    def weigh(self, slo_class: str, met: int, first_ps: int, latency_ps: int, sign: int) -> None:
-        if met != NOTHING:
-            counts = self.classes.get(slo_class)
-            if counts is None:
-                counts = self.classes[slo_class] = [0, 0]
-            counts[0] += sign * met
-            counts[1] += sign
+        if met is not None:
+            if slo_class not in self.classes:
+                self.classes[slo_class] = Window(self.window_ps)
+            self.classes[slo_class].add(now_ps, int(met))
         if first_ps != NOTHING:
-            self.firsts[0] += sign
-            self.firsts[1] += sign * first_ps
+            self.firsts.add(now_ps, first_ps)
         if latency_ps != NOTHING:
-            self.latencies[0] += sign
-            self.latencies[1] += sign * latency_ps
+            self.latencies.add(now_ps, latency_ps)
 
     def sample(self, now_ps: int) -> None:
         """A check: what was seen since the last one becomes history."""
@@ -217,31 +270,24 @@ class PoolWatch:
 
     @property
     def attainment(self) -> Mapping[str, float]:
-        self.forget(self.now_ps)
-        return {name: met / count for name, (met, count) in self.classes.items() if count}
+        now = self.now_ps
+        return {name: window.sum(now) / window.count(now) for name, window in self.classes.items() if window.count(now)}
 
     @property
     def mean_ttft(self) -> float | None:
-        return self.mean(self.firsts)
+        return self.firsts.mean_seconds(self.now_ps)
 
     @property
     def p99_ttft(self) -> float | None:
-        self.forget(self.now_ps)
-        return self.p99([one[3] for one in self.ended if one[3] != NOTHING])
+        return self.p99(self.firsts.amounts(self.now_ps))
 
     @property
     def mean_latency(self) -> float | None:
-        return self.mean(self.latencies)
+        return self.latencies.mean_seconds(self.now_ps)
 
     @property
     def p99_latency(self) -> float | None:
-        self.forget(self.now_ps)
-        return self.p99([one[4] for one in self.ended if one[4] != NOTHING])
-
-    def mean(self, counted: list[int]) -> float | None:
-        self.forget(self.now_ps)
-        count, total = counted
-        return total / (count * PS_PER_SECOND) if count else None
+        return self.p99(self.latencies.amounts(self.now_ps))
 
     def p99(self, values: list[int]) -> float | None:
         """As the results have it: at (n - 1) · 0.99 of the sorted values, linearly between the two next to it."""

@@ -1,12 +1,7 @@
-"""What a router remembers of its own past: per tenant, per instance and in total, over sliding windows of exact length.
-
-A window at `now` holds what came in (now - length, now]: whole picoseconds, no buckets. It is kept as the stamps
-themselves, and what has left it is dropped when something comes or somebody looks.
-"""
+"""What a router remembers of its own past: per tenant, per instance and in total, over sliding windows."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -14,42 +9,12 @@ from headway.policies.registry import EVERYTHING, declared
 from headway.types import PS_PER_SECOND, Request
 from headway.views.cluster import KEPT, ClusterView
 from headway.views.instance import InstanceView
+from headway.views.window import Window
 
 WINDOW_PS: Final = 10 * PS_PER_SECOND
 SHORT_PS: Final = PS_PER_SECOND
 BURST_FACTOR: Final = 2
 BURST_LEAST: Final = 5  # requests in the short window; fewer are chance
-
-
-class Window:
-    """How much came in the last `length_ps`."""
-
-    __slots__ = ("came", "length_ps", "total")
-
-    def __init__(self, length_ps: int) -> None:
-        self.length_ps = length_ps
-        self.came: deque[tuple[int, int]] = deque()  # when, how much
-        self.total = 0
-
-    def add(self, at_ps: int, amount: int = 1) -> None:
-        self.came.append((at_ps, amount))
-        self.total += amount
-        self.sum(at_ps)
-
-    def sum(self, now_ps: int) -> int:
-        """Of what came in (now - length, now]; time does not go back."""
-        came, gone = self.came, now_ps - self.length_ps
-        while came and came[0][0] <= gone:
-            self.total -= came.popleft()[1]
-        return self.total
-
-    def per_second(self, now_ps: int) -> float:
-        return self.sum(now_ps) * PS_PER_SECOND / self.length_ps
-
-    def mean_seconds(self, now_ps: int) -> float | None:
-        """Of what came, in picoseconds each."""
-        total = self.sum(now_ps)
-        return total / (len(self.came) * PS_PER_SECOND) if self.came else None
 
 
 class Tenant:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from math import floor
 from typing import Annotated, Final, Literal
@@ -14,6 +13,7 @@ from headway.policies.scaling.capacity import SIGNALS, utilization
 from headway.policies.scaling.wanted import Seconds, Wanted, at_least_one, scale_to, wake, whole
 from headway.types import PS_PER_SECOND, Scale
 from headway.views.pool import PoolView
+from headway.views.window import Window
 
 SHARE: Final = 0.7  # of what there is, where no target is given
 QUEUE: Final = 5.0  # requests
@@ -65,7 +65,8 @@ class Hpa:
         self.entry = replace(declared(type(self)), exact=exact, reported=reported)
         self.windows_s = (self.window_s,) if self.metric == "concurrency" else ()
         self.wanted = Wanted(max(self.up_window_s, self.down_window_s))
-        self.changes: deque[tuple[int, int]] = deque()  # when, by how many; as far as the longer period goes
+        periods = (self.up_period_s, self.down_period_s)
+        self.changes = [Window(round(period * PS_PER_SECOND)) for period in periods]  # of the replicas, in each
 
     def scale(self, pool: PoolView) -> Scale | None:
         if not pool.serving:
@@ -74,7 +75,8 @@ class Hpa:
         needed = min(max(at_least_one(pool, self.by_ratio(pool, value / target)), pool.minimum), pool.maximum)
         settled = self.limited(pool, self.stabilised(pool, needed))
         if settled != pool.replicas:
-            self.changes.append((pool.now_ps, settled - pool.replicas))
+            for window in self.changes:
+                window.add(pool.now_ps, settled - pool.replicas)
         said = f"{self.metric} {value:.4g}, target {target:.4g}, on {pool.serving} replicas"
         return scale_to(pool, settled, f"{said}; wanted {needed}")
 
@@ -106,28 +108,20 @@ class Hpa:
         return min(max(pool.replicas, least), most)
 
     def limited(self, pool: PoolView, wanted: int) -> int:
-        now, replicas = pool.now_ps, pool.replicas
-        kept_ps = round(max(self.up_period_s, self.down_period_s) * PS_PER_SECOND)
-        while self.changes and self.changes[0][0] <= now - kept_ps:
-            self.changes.popleft()
+        replicas, (up, down) = pool.replicas, (window.sum(pool.now_ps) for window in self.changes)
         if wanted > replicas:
-            before = replicas - self.changed(now, self.up_period_s)
+            before = replicas - up
             limits = [] if self.up_percent is None else [whole(before * (1 + self.up_percent / 100))]
             limits += [] if self.up_pods is None else [before + self.up_pods]
             limit = chosen(limits, self.up_select, replicas, max, min)
             return wanted if limit is None else max(replicas, min(wanted, limit))
         if wanted < replicas:
-            before = replicas - self.changed(now, self.down_period_s)
+            before = replicas - down
             limits = [] if self.down_percent is None else [floor(round(before * (1 - self.down_percent / 100), 9))]
             limits += [] if self.down_pods is None else [before - self.down_pods]
             limit = chosen(limits, self.down_select, replicas, min, max)
             return wanted if limit is None else min(replicas, max(wanted, limit))
         return replicas
-
-    def changed(self, now_ps: int, seconds: float) -> int:
-        """By how many the replicas have changed in (now - seconds, now]."""
-        start_ps = now_ps - round(seconds * PS_PER_SECOND)
-        return sum([by for at_ps, by in self.changes if at_ps > start_ps])
 
 
 def chosen(limits: list[int], select: str, replicas: int, farthest: Choice, nearest: Choice) -> int | None:

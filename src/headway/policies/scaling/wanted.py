@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from math import ceil
 from typing import Annotated, Final
 
 from headway.policies.registry import Bounds
 from headway.types import PS_PER_SECOND, Scale
 from headway.views.pool import PoolView
+from headway.views.window import Window
 
 Seconds = Annotated[float, Bounds(0, 86_400)]
 Share = Annotated[float, Bounds(0.01, 1)]
@@ -41,30 +41,28 @@ def scale_to(pool: PoolView, replicas: int, reason: str) -> Scale | None:
 class Wanted:
     """What was wanted at recent checks; at the first, the replicas that there are."""
 
-    __slots__ = ("begun", "kept_ps", "made")
+    __slots__ = ("begun", "recent")
 
     def __init__(self, longest_s: float) -> None:
-        self.kept_ps = round(longest_s * PS_PER_SECOND)
         self.begun = False
-        # When, replicas; the oldest first. Of equal ones in a row the last stands for all: it leaves a window last.
-        self.made: deque[tuple[int, int]] = deque()
+        # Replicas at each check. Of equal ones in a row the last stands for all: it leaves a window last.
+        self.recent = Window(round(longest_s * PS_PER_SECOND))
 
     def add(self, pool: PoolView, replicas: int) -> None:
         if not self.begun:
             self.begun = True
-            self.made.append((pool.now_ps, pool.replicas))
-        while self.made and self.made[0][0] <= pool.now_ps - self.kept_ps:
-            self.made.popleft()
-        if self.made and self.made[-1][1] == replicas:
-            self.made.pop()
-        self.made.append((pool.now_ps, replicas))
+            self.recent.add(pool.now_ps, pool.replicas)
+        if self.recent.count(pool.now_ps) and self.recent.entries[-1][1] == replicas:
+            self.recent.pop()
+        self.recent.add(pool.now_ps, replicas)
 
     def within(self, now_ps: int, seconds: float) -> list[int]:
         """What was wanted in (now - seconds, now], and now in any case."""
         start_ps = now_ps - round(seconds * PS_PER_SECOND)
-        return [*(replicas for at_ps, replicas in self.made if at_ps > start_ps), self.made[-1][1]]
+        entries = self.recent.entries
+        return [*(replicas for at_ps, replicas in entries if at_ps > start_ps), entries[-1][1]]
 
     def settled(self, pool: PoolView, replicas: int) -> int:
         """What is wanted now, but no less of what there is than was wanted at any time in all that is kept."""
         self.add(pool, replicas)
-        return max(replicas, min(pool.replicas, max(wanted for _, wanted in self.made)))
+        return max(replicas, min(pool.replicas, max(wanted for _, wanted in self.recent.entries)))
