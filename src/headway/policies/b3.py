@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Annotated
 
-from headway.policies.basic import least_loaded
+from headway.policies.basic import LeastLoaded, least_loaded
 from headway.policies.belief import Believer, BlockTokens, LruBlocks
 from headway.policies.context import Context
 from headway.policies.registry import Bounds, policy
 from headway.policies.scorecards import scored
-from headway.policies.sessions import Binds, MaxSessions, Sessions
+from headway.policies.sessions import Binds, MaxSessions, SessionBound, Sessions
 from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
@@ -80,19 +80,16 @@ class LMetric(Believer):
 
 
 @policy("routing", "load-only", exact=["inflight"], reported=(), kind="control")
-class LoadOnly:
+class LoadOnly(LeastLoaded):
     """Minimises requests in flight and looks at neither cache nor session: the control for `lmetric`.
 
     score = num_requests, exact. Ties: the first, that is the lowest index, so that light traffic keeps landing on
     instance 0 and hits its cache by accident; published figures of this control contain that.
     """
 
-    def route(self, request: Request, cluster: ClusterView) -> Route:
-        return Route(least_loaded(cluster.instances).id)
-
 
 @policy("routing", "sticky", exact=["inflight"], reported=(), kind="control")
-class Sticky(Binds):
+class Sticky(SessionBound):
     """Binds a session to the instance with the fewest requests when it is first seen, and never lets go of it.
 
     The upper bound of locality and the worst case of hot spots. A request without a session goes to the fewest
@@ -101,18 +98,7 @@ class Sticky(Binds):
     """
 
     max_sessions: MaxSessions = 1_000_000
-
-    def bind(self, context: Context) -> None:
-        self.sessions = Sessions(self.max_sessions)
-
-    def route(self, request: Request, cluster: ClusterView) -> Route:
-        session = request.session
-        if session is None:
-            return Route(least_loaded(cluster.instances).id, "no session")
-        view = self.sessions.find(session, cluster.instances)
-        if view is not None:
-            return Route(view.id, "bound")
-        return Route(least_loaded(cluster.instances).id, "first sight")
+    least = staticmethod(least_loaded)
 
 
 @policy("routing", "unified", exact=["inflight", "pending_prefill_tokens", "prefix_index"], reported=())

@@ -14,7 +14,7 @@ from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTok
 from headway.policies.context import Context
 from headway.policies.registry import Bounds, policy
 from headway.policies.scorecards import scored
-from headway.policies.sessions import Binds, MaxSessions, Sessions
+from headway.policies.sessions import MaxSessions, SessionBound
 from headway.types import PS_PER_SECOND, Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
@@ -123,7 +123,7 @@ class PrefixOverlap(Believer):
 
 
 @policy("routing", "session-affinity", exact=["routed_since_report"], reported=["queued", "running"])
-class SessionAffinity(Binds):
+class SessionAffinity(SessionBound):
     """Keeps a conversation on the instance that its first request went to.
 
     A conversation not seen before, and a request without one, goes to the least outstanding: the lowest effective load
@@ -132,18 +132,7 @@ class SessionAffinity(Binds):
     """
 
     max_sessions: MaxSessions = 100_000
-
-    def bind(self, context: Context) -> None:
-        self.sessions = Sessions(self.max_sessions)
-
-    def route(self, request: Request, cluster: ClusterView) -> Route:
-        session = request.session
-        if session is None:
-            return Route(least_outstanding(cluster.instances).id, "no session")
-        view = self.sessions.find(session, cluster.instances)
-        if view is not None:
-            return Route(view.id, "bound")
-        return Route(least_outstanding(cluster.instances).id, "first sight")
+    least = staticmethod(least_outstanding)
 
 
 @policy("routing", "cost-escalation", reported=["queued", "kv_used"], kind="extra")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
+from headway.policies.context import Context
 from headway.policies.registry import Bounds
+from headway.types import Request, Route
+from headway.views.cluster import ClusterView
 from headway.views.events import Event, Routed
 from headway.views.instance import InstanceView
 
@@ -54,3 +57,23 @@ class Binds:
     def observe(self, event: Event) -> None:
         if isinstance(event, Routed) and event.request.session is not None:
             self.sessions.bind(event.request.session, event.instance)
+
+
+class SessionBound(Binds):
+    """A policy that sends a session where its first request went, and all else to the least loaded instance, as `least`
+    counts load."""
+
+    max_sessions: int
+    least: Callable[[Sequence[InstanceView]], InstanceView]
+
+    def bind(self, context: Context) -> None:
+        self.sessions = Sessions(self.max_sessions)
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        session = request.session
+        if session is None:
+            return Route(self.least(cluster.instances).id, "no session")
+        view = self.sessions.find(session, cluster.instances)
+        if view is not None:
+            return Route(view.id, "bound")
+        return Route(self.least(cluster.instances).id, "first sight")

@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterator
 from functools import partial
 from importlib import resources
+from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, Final
 
 from headway.errors import HeadwayError
@@ -22,6 +23,7 @@ from headway.policies.code.stages import (
     CodedRouting,
     CodedScaling,
     CodedScheduler,
+    Sourced,
 )
 from headway.policies.registry import Bounds, Entry, defer, describe
 
@@ -32,7 +34,7 @@ STAGES: Final[dict[str, type[Coded]]] = {
     "scheduler": CodedScheduler,
     "scaling": CodedScaling,
 }
-OWN: Final = ("begin", "call", "entry")  # what a policy of code keeps beside its fields
+OWN: Final = ("begin", "call", "entry", *get_annotations(Sourced))  # what a policy of code has beside its own fields
 
 
 class Template(Coded):

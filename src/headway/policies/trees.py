@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from headway.errors import HeadwayError
@@ -26,10 +26,12 @@ from headway.types import Request
 LINE = re.compile(r"\btree line (\d+)")
 
 
+@dataclass(eq=False, repr=False)
 class Treed(Coded):
     """A tree in place of a source; mistakes are told with their place in the tree."""
 
-    tree: Any
+    tree: Any = None
+    parameters: Values = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.tree is None:
@@ -60,8 +62,6 @@ class TreeRouting(Treed, CodedRouting):
     `cached_tokens` asks.
     """
 
-    tree: Any = None
-    parameters: Values = field(default_factory=dict)
     block_tokens: BlockTokens = BLOCK_TOKENS
     lru_blocks: LruBlocks = LRU_BLOCKS
 
@@ -74,9 +74,6 @@ class TreeAdmission(Treed, CodedAdmission):
     those that it declares.
     """
 
-    tree: Any = None
-    parameters: Values = field(default_factory=dict)
-
 
 @policy("priority", "tree", exact=(), reported=())
 class TreePriority(Treed, CodedPriority):
@@ -85,9 +82,6 @@ class TreePriority(Treed, CodedPriority):
     `tree` has if, then and else; its values and conditions are expressions of the policy language. `parameters` are the
     values of those that it declares.
     """
-
-    tree: Any = None
-    parameters: Values = field(default_factory=dict)
 
 
 @policy("scheduler", "tree", exact=(), reported=())
@@ -99,8 +93,6 @@ class TreeScheduler(Treed, CodedScheduler):
     declares.
     """
 
-    tree: Any = None
-    parameters: Values = field(default_factory=dict)
     chunk_tokens: ChunkTokens = None
 
 
@@ -111,6 +103,3 @@ class TreeScaling(Treed, CodedScaling):
     `tree` has if, then and else; its values and conditions are expressions of the policy language. `parameters` are the
     values of those that it declares.
     """
-
-    tree: Any = None
-    parameters: Values = field(default_factory=dict)

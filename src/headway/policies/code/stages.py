@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isfinite
 from typing import Any, ClassVar, Final, NoReturn
@@ -50,18 +50,8 @@ class Coded:
 
     stage: ClassVar[str]
     blank: ClassVar = True  # it does nothing without somebody's text
-    source: str
-    path: str
-    parameters: Values
     program: Program
     running: Running
-
-    def __post_init__(self) -> None:
-        if bool(self.source) == bool(self.path):
-            raise HeadwayError("code: give the policy's text as 'source' or its file as 'path', as in {path: rule.py}.")
-        source = self.source or read_text(self.path)
-        name = file_name(self.path) if self.path else "code"
-        self.compile(source, name, self.parameters)
 
     def compile(self, source: str, name: str, values: Values) -> None:
         self.program = program = Program(source, self.stage, name, values)
@@ -231,66 +221,64 @@ class CodedScaling(Coded):
         return None if replicas == pool.replicas else Scale(replicas, f"{self.program.name} wants {replicas}")
 
 
+@dataclass(eq=False, repr=False)
+class Sourced(Coded):
+    """The keys of a policy that is given its text, whatever its stage."""
+
+    source: str = ""
+    path: str = ""
+    parameters: Values = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if bool(self.source) == bool(self.path):
+            raise HeadwayError("code: give the policy's text as 'source' or its file as 'path', as in {path: rule.py}.")
+        source = self.source or read_text(self.path)
+        name = file_name(self.path) if self.path else "code"
+        self.compile(source, name, self.parameters)
+
+
 @policy("routing", "code", exact=(), reported=())
-class CodeRouting(CodedRouting):
+class CodeRouting(Sourced, CodedRouting):
     """Decides by a function of your own in the policy language, `score` or `route`.
 
     `source` is its text, or `path` its file; `parameters` are the values of those that it declares. What it reads is
     known from its text. `block_tokens` and `lru_blocks` are of the belief that `cached_tokens` asks.
     """
 
-    source: str = ""
-    path: str = ""
-    parameters: Values = field(default_factory=dict)
     block_tokens: BlockTokens = BLOCK_TOKENS
     lru_blocks: LruBlocks = LRU_BLOCKS
 
 
 @policy("admission", "code", exact=(), reported=())
-class CodeAdmission(CodedAdmission):
+class CodeAdmission(Sourced, CodedAdmission):
     """Decides by a function of your own in the policy language, `admit`: True, False, or seconds to wait.
 
     `source` is its text, or `path` its file; `parameters` are the values of those that it declares.
     """
 
-    source: str = ""
-    path: str = ""
-    parameters: Values = field(default_factory=dict)
-
 
 @policy("priority", "code", exact=(), reported=())
-class CodePriority(CodedPriority):
+class CodePriority(Sourced, CodedPriority):
     """Scores by a function of your own in the policy language, `prioritise`.
 
     `source` is its text, or `path` its file; `parameters` are the values of those that it declares.
     """
 
-    source: str = ""
-    path: str = ""
-    parameters: Values = field(default_factory=dict)
-
 
 @policy("scheduler", "code", exact=(), reported=())
-class CodeScheduler(CodedScheduler):
+class CodeScheduler(Sourced, CodedScheduler):
     """Serves first whoever a function of your own in the policy language, `key`, gives the lowest number.
 
     The key is asked once, as a request arrives at its instance; ties in order of arrival. `source` is its text, or
     `path` its file; `parameters` are the values of those that it declares.
     """
 
-    source: str = ""
-    path: str = ""
-    parameters: Values = field(default_factory=dict)
     chunk_tokens: ChunkTokens = None
 
 
 @policy("scaling", "code", exact=(), reported=())
-class CodeScaling(CodedScaling):
+class CodeScaling(Sourced, CodedScaling):
     """Asks a function of your own in the policy language, `scale`, how many replicas a pool is to have.
 
     `source` is its text, or `path` its file; `parameters` are the values of those that it declares.
     """
-
-    source: str = ""
-    path: str = ""
-    parameters: Values = field(default_factory=dict)
