@@ -129,7 +129,7 @@ class App:
         )
 
     def _tracing(self) -> Tracing | None:
-        """What is not asked for is not loaded."""
+        """Import OpenTelemetry only if the configuration asks for it."""
         if self.config.otel is None:
             return None
         from headway.gateway.observing.request_spans import Tracing
@@ -137,7 +137,7 @@ class App:
         return Tracing(self.clock, self.plane, self.decisions, self.config.otel)
 
     def _listener(self) -> Listener | None:
-        """Of what engines tell of their caches, where any does."""
+        """Make the listener for KV events, if any engine publishes them."""
         config = self.config
         hasher = next((one for one in (self.tokens.default, *self.tokens.models.values()) if one.exact), None)
         if not config.hears_events and (hasher is None or find_spec("zmq") is None):
@@ -168,13 +168,13 @@ class App:
         )
 
     def _components(self) -> list[Component]:
-        """In the order in which they start."""
+        """Return the parts that run beside the requests, in the order in which they start."""
         optional = (self.listener, self.handover, self.peers, self.records, self.tracing)
         components: list[Component] = [self.tokens, self.signals, self.checks, self.canary]
         return components + [part for part in optional if part is not None]
 
     def _sources(self) -> list[Component]:
-        """Of members and policies, beside the file as it was read."""
+        """Return what watches etcd and the file for changes of members and policies."""
         config, clock, fleet = self.config, self.clock, self.fleet
         sources: list[Component] = []
         if config.etcd is not None:
@@ -184,7 +184,7 @@ class App:
         return sources
 
     def _observe(self) -> None:
-        """Connect those who look on."""
+        """Connect metrics, records, spans, the status page and the admin API."""
         config, on_end = self.config, self.services.on_end
         on_end.append(self.metrics.count_end)
         if self.records is not None:
@@ -213,7 +213,7 @@ class App:
         )
         if self.peers is not None and self.peers.settings.orders:
             self.peers.snapshot = lambda: self.board.figures()[0]
-        if config.admin is not None and not config.worker:  # of several processes the first answers for all
+        if config.admin is not None and not config.worker:  # the first of several processes answers for all
             from headway.gateway.observing.admin import Admin
 
             self.components.append(Admin(self.board, self.orders, config.admin))
@@ -229,13 +229,13 @@ class App:
         )
 
     async def run(self) -> None:
-        """All but the listening."""
+        """Start everything except the listening socket."""
         for component in self.components:
             await component.start()
         self.clock.call_later(SWEEP_S, self._sweep)
 
     async def drain(self, seconds: float) -> None:
-        """No request more on any connection; those under way may end."""
+        """Refuse new requests, and give those under way so many seconds to end."""
         self.reception.draining = True
         until = self.clock.seconds() + seconds
         while self.reception.busy and self.clock.seconds() < until:
@@ -249,7 +249,7 @@ class App:
             self.tape.close()
 
     def _sweep(self) -> None:
-        self.clock.call_later(SWEEP_S, self._sweep)  # first, so that no fault of what follows ends it for good
+        self.clock.call_later(SWEEP_S, self._sweep)  # first, so that an exception below does not stop the sweeps
         now = self.clock.seconds()
         self.reception.sweep(now)
         if self.fleet.leaving:
@@ -261,6 +261,6 @@ class App:
             self.tape.flush()
 
     def _expire(self) -> None:
-        """In slices, so that requests come in between."""
+        """Expire beliefs in slices, so that requests are served in between."""
         if self.plane.expire(self.clock.now_ps()):
             self.clock.call_soon(self._expire)

@@ -1,4 +1,4 @@
-"""One request from its body to its answer: asked of the plane, sent to an engine, passed back as it comes."""
+"""One request from its body to its answer: routed by the plane, sent to an engine, and the answer passed back."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from headway.http.upstream import Asker
     from headway.http.wire import ClientConnection, Fields, Incoming
 
-# Of an engine's answer: what the gateway says itself is not for an engine to say.
+# Fields of an engine's answer that are not passed on: the gateway sets these itself.
 DROPPED: Final = HOP | {b"x-headway-%b" % name for name in (b"target", b"reason", b"request", b"cascade", b"prefill")}
-AGAIN: Final = (502, 503, 504, 429)  # of an engine: another may do better
+AGAIN: Final = (502, 503, 504, 429)  # statuses of an engine after which another engine is tried
 log = logging.getLogger("headway.gateway")
 
 
@@ -55,11 +55,11 @@ class Services(Struct):
     silence_s: float
     retries: int
     count_retry: Callable[[str], None]
-    on_end: list[EndListener] = []  # hear of each exchange that has ended
+    on_end: list[EndListener] = []  # called for each exchange that has ended
     split: Callable[[Exchange], None] | None = None  # sends an exchange to the two engines it has
 
     def serve_alone(self, exchange: Exchange) -> None:
-        """One engine serves both halves, where nothing hands prompts over."""
+        """Let one engine serve both halves, if nothing hands prompts over."""
         assert exchange.backend is not None
         self.plane.handed(self.clock.now_ps(), exchange.request.id)
         exchange.send_to(exchange.backend)
@@ -70,13 +70,13 @@ class Services(Struct):
         for hear in self.on_end:
             try:
                 hear(exchange, now_ps, outcome, why)
-            except Exception:  # the answer is not to wait for who only looks on
+            except Exception:  # an observer's fault must not delay the answer
                 log.exception("the end of a request could not be taken down")
         waiting.nudge()
 
 
 class Exchange:
-    """From `begin` to exactly one of: answered, refused, broken, or its client gone. `over` says that it has ended."""
+    """Runs from `begin` to exactly one of: answered, refused, broken, client gone. `over` is true once it has ended."""
 
     __slots__ = (
         "again",
@@ -118,18 +118,18 @@ class Exchange:
         self.services, self.client, self.incoming, self.request = services, client, incoming, request
         self.key = key
         self.body = incoming.body  # what goes to the engine
-        self.marks: list[bytes] = []  # fields more for the head of the answer
+        self.marks: list[bytes] = []  # additional lines for the head of the answer
         self.tally = AnswerTally(stream)
         self.flight: Flight | None = None
-        self.handing: Handing | None = None  # where another engine computes the prompt
+        self.handing: Handing | None = None  # set while another engine computes the prompt
         self.backend: Backend | None = None
         self.upstream: Upstream | None = None
         self.attempts = self.status = 0
         self.sent = self.over = self.until_close = self.again = False
-        self.chunked = False  # the answer, as the client gets it
-        self.opening = b""  # the head of the answer, where it goes with the first piece
+        self.chunked = False  # the client gets the answer in chunks
+        self.opening = b""  # the head of the answer, until it is sent with the first piece
         self.sent_ps = self.first_ps = -1
-        self.since = self.patience = 0.0  # of an engine that is being waited for: since when, and how long one may
+        self.since = self.patience = 0.0  # waiting for the engine: since when, and for how long at most
         self.alarm: Any = None  # of its deadline
 
     # --- decided -----------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Exchange:
         self.decided(services.plane.arrive(now_ps, request))
 
     def decided(self, answer: Answer) -> None:
-        """What the plane says; None and Queued mean later."""
+        """Act on the plane's decision; None and Queued mean that it comes later."""
         if self.over:
             return
         if isinstance(answer, Flight):
@@ -170,7 +170,7 @@ class Exchange:
             self.services.split(self)
 
     def send_to(self, backend: Backend) -> None:
-        """Over a connection that is free, or a new one."""
+        """Send over a free connection, or a new one."""
         upstream = take_free(backend)
         if upstream is None:
             self.services.clock.spawn(self._connect(backend, self.flight))
@@ -180,7 +180,7 @@ class Exchange:
     async def _connect(self, backend: Backend, flight: Flight | None) -> None:
         try:
             upstream = await connect(self.services.clock.loop, backend, self.services.connect_s)
-        except Exception as error:  # of whatever kind: nobody else would tell the client
+        except Exception as error:  # of any kind: otherwise the client would get no answer
             if not self.over and flight is self.flight:
                 self.broken(None, f"no connection ({type(error).__name__})")
             return
@@ -199,7 +199,7 @@ class Exchange:
             self.hold()
 
     def head(self, backend: Backend, body: bytes) -> bytes:
-        # A key of the gateway's own is nobody else's to see.
+        # The client's key stays here if it is the gateway's own, or if the engine has another.
         hides_key = backend.key is not None or self.key is not None
         return forwarded_head(self.incoming, backend.address, len(body), backend.key, hides_key)
 
@@ -233,7 +233,7 @@ class Exchange:
             self.client.transport.write(b"\r\n".join(lines))
 
     def relayed(self, data: bytes) -> None:
-        """A piece of the body, in whatever framing it came."""
+        """Pass on a piece of the body, framing included."""
         if self.again:
             return
         if self.opening:
@@ -250,14 +250,14 @@ class Exchange:
                 upstream.pass_on(self.client.transport.write, self.tally)
 
     def began(self) -> None:
-        """The first content of a stream has come."""
+        """Note the first content of a stream."""
         services = self.services
         self.first_ps = services.clock.now_ps()
         services.plane.first_token(self.first_ps, self.request.id)
         services.waiting.nudge()
 
     def answered(self) -> None:
-        """The answer is complete."""
+        """End the exchange: the answer is complete."""
         if self.over:
             return
         self.upstream = None
@@ -268,7 +268,7 @@ class Exchange:
         self.client.done(self.incoming.keep_alive and not self.until_close)
 
     def broken(self, upstream: Upstream | None, why: str) -> None:
-        """The engine was lost, or said something that is none."""
+        """Retry or fail: the engine was lost, or its answer is invalid."""
         if self.over:
             return
         self.upstream = None
@@ -283,7 +283,7 @@ class Exchange:
         self.cut(upstream, "failed", why, f"{self.backend.name}: {why}")
 
     def prompt_lost(self, why: str) -> None:
-        """The engine of its prompt has failed, and its own can do nothing without."""
+        """Retry or fail: the engine of the prompt has failed, and the other one cannot go on without it."""
         upstream = self._let_go()
         if self.sent:
             self.cut(upstream, "failed", why, why)
@@ -293,7 +293,7 @@ class Exchange:
             self.refuse(502, why, outcome="failed")
 
     def cut(self, upstream: Upstream | None, outcome: str, why: str, word: str) -> None:
-        """The end of an answer of which some has reached the client; a stream says so in a word."""
+        """End an answer that has partly reached the client. A stream ends with an error event if framing allows."""
         self.end(outcome, why)
         if self.tally.stream and self.chunked and upstream is not None and upstream.between_chunks():
             self.client.transport.write(error_event(word))
@@ -302,7 +302,7 @@ class Exchange:
             self.client.transport.abort()
 
     def overdue(self, now: float) -> None:
-        """Called now and then: an engine may be silent only for so long."""
+        """Called periodically: give up on an engine that has been silent for too long."""
         upstream = self.upstream
         if upstream is None:
             return
@@ -322,7 +322,8 @@ class Exchange:
         return self.attempts <= self.services.retries and not self.sent
 
     def _retry(self, why: str, prefill: bool = False) -> None:
-        """Another engine, as long as nothing has reached the client: than its own, or than that of its prompt."""
+        """Route to another engine than its own, or with `prefill` to another for its prompt. Only possible before the
+        first byte of the answer has reached the client."""
         self.again = False
         if self.handing is not None:
             self.handing.drop()
@@ -347,18 +348,18 @@ class Exchange:
         self.client.done(self.incoming.keep_alive)
 
     def fail(self) -> None:
-        """Something is wrong with the gateway itself, and it is not to cost others anything."""
+        """Answer 500 after a fault of the gateway itself; other requests go on."""
         if not self.over:
             self.client.fail()
 
     def client_gone(self) -> None:
-        """Nobody wants the answer any more."""
+        """Stop: the client has closed its connection."""
         self._let_go()
         if not self.over:
             self.end("failed", "the client has gone")
 
     def expire(self) -> None:
-        """Its deadline is over."""
+        """Stop: the deadline has passed."""
         if self.over:
             return
         upstream = self._let_go()
@@ -377,7 +378,7 @@ class Exchange:
         self.leave(outcome, why)
 
     def leave(self, outcome: str, why: str) -> None:
-        """Nothing more is wanted for it of engines or plane."""
+        """Release the engine and the plane."""
         if self.handing is not None:
             self.handing.drop()
         services = self.services
@@ -401,7 +402,7 @@ class Exchange:
 
 
 def parse_reason(reason: str) -> tuple[int, str]:
-    """A policy's reason may begin with the status it means, as in `503: full`."""
+    """Split a policy's reason into status and text: it may begin with a status, as in `503: full`."""
     status, colon, rest = reason.partition(": ")
     if colon and status.isdigit() and 400 <= int(status) < 600:
         return int(status), rest

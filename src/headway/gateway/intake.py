@@ -1,4 +1,4 @@
-"""What a request is to the policies: read from its head and body, which go on untouched; and how it begins."""
+"""Makes the `Request` that policies see from the head and body of an HTTP request, and begins its exchange."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 TENANT, CLASS, DEADLINE = b"x-headway-tenant", b"x-headway-class", b"x-headway-deadline"
 LONGEST: Final = 200  # signs of a name
-MOST_NAMES: Final = 10_000  # tenants that are told apart; policies and figures keep something of each
-NOT_YET: Final = Path((), ())  # of a prompt that is too long to be read at once
-MOST_TOKENS: Final = 1 << 31  # that a client may ask for, as far as anybody here counts
+MOST_NAMES: Final = 10_000  # tenants that are distinguished; policies and metrics keep state of each
+NOT_YET: Final = Path((), ())  # the path of a long prompt until it has been read
+MOST_TOKENS: Final = 1 << 31  # larger requests count as this
 log = logging.getLogger("headway.gateway")
 
 
@@ -48,7 +48,7 @@ class Intake:
         self.tenants: dict[str, None] = {}
 
     def request(self, kind: str, incoming: Incoming, body: Body, key: Key | None) -> Request:
-        """Raises HeadwayError where a field is wrong. A long prompt has no path yet."""
+        """Raises HeadwayError if a field is wrong. A long prompt has no path yet."""
         hasher = self.tokens.of(body.model)
         path, tokens = (NOT_YET, 1) if hasher.long(body) else hasher.path(body)
         fields = incoming.named
@@ -57,7 +57,7 @@ class Intake:
             tenant = self.tenant(fields[TENANT])
         if CLASS in fields:
             slo_class = fields[CLASS].decode("latin-1")[:LONGEST]
-        if key is not None:  # who has a key is who the key says, whatever the head says
+        if key is not None:  # the key decides, not the head
             tenant, slo_class = key.tenant, key.slo_class or slo_class
         deadline_ps = self.deadline(fields.get(DEADLINE), slo_class)
         number, now_ps = self.count, self.clock.now_ps()
@@ -87,14 +87,14 @@ class Intake:
         self.waiting.follow_alarm()
 
     async def _begin_later(self, exchange: Exchange, body: Body, begin: Callable[[int], None]) -> None:
-        """Others go on while a long prompt is read."""
+        """Read a long prompt in a thread while other requests go on."""
         try:
             path, tokens = await self.tokens.of(body.model).path_later(body)
             if not exchange.over:
                 exchange.request = replace(exchange.request, path=path, prompt_tokens=tokens)
                 begin(self.clock.now_ps())
                 self.waiting.set_alarm()
-        except Exception:  # a task that ends so would tell nobody
+        except Exception:  # a task's exception would be lost
             log.exception("a request could not be begun")
             exchange.fail()
 
@@ -107,7 +107,7 @@ class Intake:
         return name
 
     def deadline(self, field: bytes | None, slo_class: str) -> int | None:
-        """From now on: what the client says, or else what its class has."""
+        """Return the time left: the client's, or else that of its SLO class."""
         if field is None:
             return self.deadlines.get(slo_class)
         text = field.decode("latin-1").strip()
@@ -118,5 +118,5 @@ class Intake:
 
 
 def _most(given: float | None) -> int | None:
-    """What a client asks for at most, however large a number it writes."""
+    """Bound the number of tokens that a client asks for."""
     return None if given is None else int(max(0, min(given, MOST_TOKENS)))

@@ -1,4 +1,4 @@
-"""Time and background work on the gateway's event loop: what a part receives instead of the loop's owner."""
+"""Time and background work on the gateway's event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Clock:
-    """`seconds` and `now_ps` never go back; `now_ps` counts picoseconds since the gateway was made."""
+    """`seconds` and `now_ps` are monotonic; `now_ps` counts picoseconds since the gateway was built."""
 
     __slots__ = ("_tasks", "call_later", "call_soon", "loop", "now_ps", "seconds")
 
@@ -21,17 +21,17 @@ class Clock:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def create_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start work that its caller keeps and ends."""
+        """Start a task that the caller keeps and cancels."""
         return self.loop.create_task(work)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start work that ends by itself."""
+        """Start a task that ends by itself."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
 def count_picoseconds() -> Callable[[], int]:
-    """Picoseconds since this call, by a clock that never goes back."""
+    """Return a monotonic clock that counts picoseconds since this call."""
     start = time.monotonic_ns()
     return lambda: (time.monotonic_ns() - start) * 1000

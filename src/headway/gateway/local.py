@@ -1,4 +1,4 @@
-"""What the gateway answers by itself: its models, its health, its description, and what it says to who asks wrongly."""
+"""Answers that the gateway gives itself: its models, health and OpenAPI document, and errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Local:
         self.fleet, self.chains, self.metrics, self.keyring = fleet, chains, metrics, keyring
 
     def answer(self, client: ClientConnection, incoming: Incoming, path: bytes) -> None:
-        """To a request that is not routed."""
+        """Answer a request that is not routed."""
         if path in ROUTED:
             self.say(client, incoming, 405, "this is asked by POST")
         elif path not in LOCAL:
@@ -53,7 +53,7 @@ class Local:
         self.send(client, incoming, status, error_body(status, why), fields)
 
     def models(self) -> list[dict[str, Any]]:
-        """Those that some engine serves, and chains of them."""
+        """Return the models that engines serve, and the chains of models."""
         names = dict.fromkeys([*self.fleet.models, *self.chains])
         return [{"id": name, "object": "model", "created": 0, "owned_by": "headway"} for name in names]
 

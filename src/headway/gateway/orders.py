@@ -1,4 +1,4 @@
-"""An operator's word: other policies, cordons, members and candidates, for all the processes of a gateway."""
+"""Orders of an operator: other policies, cordons, members and candidates, for all processes of a gateway."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headway.gateway.shadow.shadows import Shadows
     from headway.gateway.waiting import Waiting
 
-LOGGED: Final = 20  # failures, of one arm; beyond them every thousandth
+LOGGED: Final = 20  # failures of one arm; beyond them every thousandth is logged
 log = logging.getLogger("headway.gateway")
 
 
@@ -48,11 +48,11 @@ class Failures:
 
 
 class PolicySwitch:
-    """Puts other policies in force, and hears of those that fail."""
+    """Puts other policies in force, and counts those that fail."""
 
     def __init__(self, clock: Clock, plane: Plane, waiting: Waiting, failures: Failures) -> None:
         self.clock, self.plane, self.waiting, self.failures = clock, plane, waiting, failures
-        self.on_change: list[Callable[[str], None]] = []  # hear why other policies decide now
+        self.on_change: list[Callable[[str], None]] = []  # called with the reason when other policies take over
         plane.on_failure, plane.on_change = self._policy_failed, self._policies_changed
 
     @property
@@ -60,7 +60,7 @@ class PolicySwitch:
         return self.plane.policies
 
     def swap(self, policies: str | dict[str, Any], source: str) -> None:
-        """Put other policies in force. Raises where they are wrong, and the old ones stay."""
+        """Put other policies in force. Raises HeadwayError if they are wrong; the old ones stay then."""
         wanted = read_policies(policies)
         if wanted == self.plane.policies:
             return
@@ -68,7 +68,7 @@ class PolicySwitch:
         log.info("policies: version %d from %s: routing %s", self.plane.version, source, wanted["routing"])
 
     def _policy_failed(self, arm: str, error: Exception) -> None:
-        """Others have decided on that request."""
+        """Count the failure. A fallback has already decided on the request."""
         self.failures.add(arm, error)
         self.waiting.wake_soon()
 
@@ -82,10 +82,10 @@ class PolicySwitch:
 class Orders:
     def __init__(self, clock: Clock, plane: Plane, fleet: Fleet, shadows: Shadows, switch: PolicySwitch) -> None:
         self.clock, self.plane, self.fleet, self.shadows, self.switch = clock, plane, fleet, shadows, switch
-        self.pass_on: Callable[..., None] | None = None  # to the other processes
+        self.pass_on: Callable[..., None] | None = None  # sends an order to the other processes
 
     def give(self, *order: Any) -> None:
-        """To this process and to the others."""
+        """Carry out an order here, and pass it on to the other processes."""
         self.obey(list(order))
         if self.pass_on is not None:
             self.pass_on(*order)
@@ -96,7 +96,7 @@ class Orders:
 
     def obey(self, order: list[Any]) -> None:
         """(cordon, name), (uncordon, name), (swap, policies), (halt, why), (shadows, candidates) or (admin, members).
-        Raises where it cannot be done."""
+        Raises if it cannot be carried out."""
         kind, given = order
         if kind == "cordon":
             self.fleet.cordon(given)
@@ -112,7 +112,7 @@ class Orders:
             self.fleet.offer("admin", msgspec.convert(given, dict[str, BackendSpec]))
 
     def standing(self) -> list[list[Any]]:
-        """What the operator has said so far, for a process that is new."""
+        """Return the orders in effect, for a new process."""
         orders: list[list[Any]] = [["cordon", name] for name in self.fleet.held]
         if self.plane.version:
             orders.append(["swap", self.plane.policies])

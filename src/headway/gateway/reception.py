@@ -1,4 +1,4 @@
-"""Clients' connections to the gateway, and how a request that one sends begins."""
+"""Accepts clients' connections and begins their requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Reception:
         return ClientConnection(self)
 
     def begin(self, client: ClientConnection, incoming: Incoming) -> None:
-        """A request that is routed has an exchange from now on; anything else is answered at once."""
+        """Give a routed request its exchange, or answer any other request at once."""
         path = incoming.target
         if (query := path.find(b"?")) >= 0:
             path = path[:query]
@@ -57,7 +57,7 @@ class Reception:
         if kind is None or incoming.method != b"POST":
             self.local.answer(client, incoming, path)
             return
-        if incoming.version == "1.0":  # whose answers have no chunks
+        if incoming.version == "1.0":  # HTTP/1.0 has no chunked answers
             self.local.say(client, incoming, 505, "this is asked by HTTP/1.1")
             return
         key: Key | None = None
@@ -85,7 +85,7 @@ class Reception:
             if key is not None:
                 key.release()
             if not isinstance(error, msgspec.MsgspecError | HeadwayError):
-                raise  # a fault of ours, which the client is told
+                raise  # the connection answers 500
             self.local.say(client, incoming, 400, f"the request cannot be read: {error}")
             return
         client.exchange = exchange
@@ -103,7 +103,7 @@ class Reception:
     # --- all connections ---------------------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """Called now and then: what has been waited for too long ends."""
+        """Called periodically: end what has taken too long."""
         for client in list(self.clients):
             client.overdue(now)
 

@@ -1,4 +1,4 @@
-"""Exchanges that the plane decides on later, and when it is asked again."""
+"""Requests that wait for a decision of the plane, and the alarm that asks it again."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class Waiting:
         return len(self.exchanges)
 
     def add(self, exchange: Waiter, queued: bool) -> None:
-        """The plane decides later."""
+        """Keep a request that the plane decides on later."""
         self.exchanges[exchange.request.id] = exchange
         if queued:
             self.wake_soon()
 
     def nudge(self) -> None:
-        """Something has changed that requests may wait for."""
+        """Ask the plane soon if any request waits: something has changed."""
         if self.exchanges:
             self.wake_soon()
 
     def wake_soon(self) -> None:
-        """Ask the plane once everything that happens at this turn of the loop has happened."""
+        """Ask the plane at the end of this turn of the event loop."""
         if not self._waking:
             self._waking = True
             self.clock.call_soon(self.wake)
@@ -66,13 +66,13 @@ class Waiting:
                 continue
             try:
                 exchange.decided(answer)
-            except Exception:  # the others have been decided on as well
+            except Exception:  # the other decisions must still be carried out
                 log.exception("a request that waited could not be sent")
                 exchange.fail()
         self.set_alarm()
 
     def follow_alarm(self) -> None:
-        """Set the alarm anew if the plane names another instant."""
+        """Move the alarm if the plane wants to be called at another time."""
         if self.plane.next_ps != self._alarm_ps:
             self.set_alarm()
 

@@ -1,4 +1,4 @@
-"""What can be told of an answer while it passes: when its first content came, and how many tokens it has."""
+"""Counts the tokens of an answer while it passes, and finds its first content."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 EVENT: Final = b"data: {"
 CONTENT: Final = re.compile(rb'"(?:content|text|reasoning_content|arguments)": ?"[^"]')
-USAGE: Final = re.compile(rb'"completion_tokens": ?(\d{1,9})')  # whatever an engine writes, it can be counted with
+USAGE: Final = re.compile(rb'"completion_tokens": ?(\d{1,9})')  # bounded: engines may write anything
 CACHED: Final = re.compile(rb'"cached_tokens": ?(\d{1,9})')
 PROMPT: Final = re.compile(rb'"prompt_tokens": ?(\d{1,9})')
 SAID: Final = b'"usage"'
@@ -21,15 +21,15 @@ class AnswerTally:
 
     def __init__(self, stream: bool) -> None:
         self.stream = stream
-        self.first = False  # whether there was content
+        self.first = False  # content has arrived
         self.events = 0
         self.tail = b""
-        self._read: bytes | None = None  # the tail that the tokens are of
+        self._read: bytes | None = None  # the tail that `_tokens` was counted from
         self._tokens = 0
 
     def seen(self, data: bytes) -> bool:
-        """Count a piece of the answer; True where it has the first content of a stream. Of an answer that comes at once
-        nobody sees a first token."""
+        """Count a piece of the answer; return True if it has the first content of a stream. An answer in one piece has
+        no visible first token."""
         if self.stream:
             self.events += data.count(EVENT)
             if data.find(TOLD) >= 0:  # which need not be the last piece; `in` would first try it as a number, and raise
@@ -43,13 +43,13 @@ class AnswerTally:
 
     @property
     def usage(self) -> bytes:
-        """What the engine tells of tokens, as it wrote it; empty where it tells nothing."""
+        """The engine's own account of tokens, as it wrote it; empty if there is none."""
         at = self.tail.rfind(SAID)
         return b"" if at < 0 else self.tail[at : at + LONGEST_USAGE]
 
     @property
     def tokens(self) -> int:
-        """As the engine tells, or else the events of the stream, each of which has one token."""
+        """Tokens as the engine reports them, or else the events of the stream: each has one token."""
         if self._read is not self.tail:
             found = USAGE.search(self.tail)
             self._read, self._tokens = self.tail, int(found[1]) if found else self.events

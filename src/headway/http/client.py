@@ -1,6 +1,7 @@
-"""The one client for questions beside the traffic: pages of engines, health checks, etcd, checks of other routers.
+"""The client for requests beside the traffic: metrics pages, health checks, etcd, conformance checks of routers.
 
-Answers are bounded in time and size, connections are kept, no proxy is asked. The traffic itself goes over `upstream`.
+Answers are bounded in time and size, connections are reused, and no proxy is used. The traffic itself goes over
+`upstream`; the load generator has its own connections, which time each piece before it is parsed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Answer(Struct, frozen=True):
 
 
 class NoAnswer(Exception):
-    """No answer came that can be used."""
+    """The server gave no usable answer."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(one_line(error))
@@ -32,7 +33,7 @@ class NoAnswer(Exception):
 
     @classmethod
     def because(cls, message: str) -> NoAnswer:
-        """The server answers that it cannot serve now."""
+        """Make the error of a server that cannot serve now."""
         return cls(_library().ClientConnectionError(message))
 
     @property
@@ -41,7 +42,7 @@ class NoAnswer(Exception):
 
     @property
     def why(self) -> str:
-        """In the system's own words where no connection could be made."""
+        """The reason, in the operating system's words if no connection could be made."""
         cause = getattr(self.error, "os_error", None)
         return str(self) if cause is None else one_line(cause, kind=False)
 
@@ -51,7 +52,7 @@ class TooLong(Exception):
 
 
 class Stream:
-    """An answer while it comes."""
+    """An answer while it arrives."""
 
     def __init__(self, response: Any, lost: type[Exception]) -> None:
         self._response, self._lost = response, lost
@@ -59,7 +60,7 @@ class Stream:
         self.fields: dict[str, str] = {name.lower(): value for name, value in response.headers.items()}
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Raises NoAnswer where the connection is lost, or silent for too long."""
+        """Yield the body as it arrives. Raises NoAnswer if the connection is lost or silent for too long."""
         content = self._response.content
         while True:
             try:
@@ -71,7 +72,7 @@ class Stream:
             yield piece
 
     async def read(self, most_bytes: int | None = None) -> bytes:
-        """All of the rest. Raises NoAnswer and TooLong."""
+        """Return the rest of the body. Raises NoAnswer and TooLong."""
         body = bytearray()
         async for piece in self.pieces():
             body += piece
@@ -106,7 +107,7 @@ class HttpClient:
             return Answer(stream.status, await stream.read(most_bytes))
 
     async def get_status(self, url: str, headers: Mapping[str, str] | None = None) -> int:
-        """What the answer says beside that is not read."""
+        """Return the status; the body is not read."""
         async with self.stream("GET", url, headers=headers) as stream:
             return stream.status
 
@@ -123,8 +124,8 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         silence_s: float | None = None,
     ) -> AsyncGenerator[Stream, None]:
-        """An answer that is read as it comes. With `silence_s` it may last for ever, and be silent for so long; the
-        client's timeout is then for the connection."""
+        """An answer that is read as it arrives. With `silence_s` it may last forever, with pauses of at most so long;
+        the client's timeout then covers the connection only."""
         aiohttp = _library()
         timeout = aiohttp.ClientTimeout(total=self.timeout_s)
         if silence_s is not None:
@@ -150,7 +151,7 @@ class HttpClient:
 
 
 def check_installed() -> None:
-    """Raise HeadwayError where the library is missing."""
+    """Raise HeadwayError if the library is missing."""
     _library()
 
 

@@ -1,4 +1,4 @@
-"""Answers of one's own, in the form that OpenAI's clients expect."""
+"""Replies that the server writes itself, in the form that OpenAI's clients expect."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def error_body(status: int, message: str, code: str | None = None) -> bytes:
 
 
 def error_event(message: str) -> bytes:
-    """The end of a stream that could not go on, as one chunk and the last."""
+    """An error event that ends a broken stream: one chunk, and the last chunk."""
     data = b"data: " + error_body(502, message, "upstream_lost") + b"\n\n"
     return b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)

@@ -1,4 +1,4 @@
-"""A connection to an engine. What it answers is passed on as it comes: the parser only tells where an answer ends."""
+"""Connections to engines. The bytes of an answer are passed on as they arrive; the parser only finds its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_HEAD: Final = 64 * 1024
 MOST_FREE: Final = 256  # connections kept open to one engine
 LAST: Final = b"0\r\n\r\n"  # chunk
 FRAMING: Final = (b"content-length", b"transfer-encoding")
-# Of one connection, not of the message.
+# Header fields of one connection, not of the message.
 HOP: Final = frozenset(
     (
         b"connection",
@@ -51,9 +51,9 @@ class Server(Protocol):
 
 
 class Asker(Protocol):
-    """Who has sent a request: an exchange with a client, or a part of one."""
+    """The sender of a request: an exchange with a client, or a part of one. It hears of the answer."""
 
-    until_close: bool  # whether the end of the connection ends the answer
+    until_close: bool  # the end of the connection ends the answer
 
     def headed(self, upstream: Upstream, status: int, fields: Fields) -> None: ...
 
@@ -65,7 +65,7 @@ class Asker(Protocol):
 
 
 class Upstream(asyncio.Protocol):
-    """Serves one exchange at a time and goes back to its server."""
+    """Serves one request at a time, then returns to the free connections of its server."""
 
     __slots__ = (
         "complete",
@@ -93,11 +93,11 @@ class Upstream(asyncio.Protocol):
 
     def reset(self) -> None:
         self.fields: list[tuple[bytes, bytes]] = []
-        self.head = b""  # as far as it has come
+        self.head = b""  # the part that has arrived
         self.headed = self.complete = self.keep = False
-        self.more = False  # whether something of the body came with the head
-        self.heard = False  # whether something was passed on since it was last looked whether the engine is silent
-        self.write: Callable[[bytes], None] | None = None  # to the client, where pieces are passed on untold
+        self.more = False  # part of the body arrived with the head
+        self.heard = False  # data was passed on since the last check for a silent engine
+        self.write: Callable[[bytes], None] | None = None  # writes to the client, bypassing the asker
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
@@ -110,12 +110,12 @@ class Upstream(asyncio.Protocol):
         self.transport.writelines(data)
 
     def pass_on(self, write: Callable[[bytes], None], tally: AnswerTally) -> None:
-        """Of what is left of a stream whose first content has come, its asker hears nothing but the end. Two calls less
-        for each piece are a twentieth of what a stream costs."""
+        """Write the rest of a stream straight to the client; its asker hears of the end alone. Two calls less for each
+        piece save a twentieth of the cost of a stream."""
         self.write, self.tally = write, tally
 
     def leave(self) -> None:
-        """Nobody wants the rest, which the engine is told by the end of the connection."""
+        """Drop the request. The engine notices by the end of the connection."""
         self.exchange = self.write = None
         self.close()
 
@@ -139,9 +139,9 @@ class Upstream(asyncio.Protocol):
             self._done()
 
     def _tell(self, data: bytes) -> None:
-        """The asker hears of the head, once it is whole, and of each piece."""
+        """Tell the asker of the head once it is complete, and of each piece."""
         exchange = self.exchange
-        if exchange is None:  # nobody asked
+        if exchange is None:  # no request is under way
             self.close()
             return
         headed = self.headed
@@ -170,7 +170,7 @@ class Upstream(asyncio.Protocol):
         exchange, self.exchange = self.exchange, None
         if self.keep and len(self.server.free) < MOST_FREE:
             self.reset()
-            if not self.transport.is_reading():  # its last client was slow
+            if not self.transport.is_reading():  # paused for the last client, which was slow
                 self.transport.resume_reading()
             self.server.free.append(self)
         else:
@@ -194,22 +194,22 @@ class Upstream(asyncio.Protocol):
                 exchange.answered()
             else:
                 exchange.broken(self, "the connection was lost")
-        self.parser = None  # which knows this object
+        self.parser = None  # breaks the reference cycle
 
     def close(self) -> None:
         if self.transport is not None:
             self.transport.abort()
 
     def between_chunks(self) -> bool:
-        """Whether a chunk may follow what has come, of an answer that will not end: if so, the last chunk would end it.
-        That leaves the parser of no use, and costs nothing while answers come."""
+        """Whether the answer stopped between two chunks, so that another chunk may follow. Tested by feeding the last
+        chunk: that spoils the parser, and costs nothing while answers arrive."""
         try:
             self.parser.feed_data(LAST)
         except httptools.HttpParserError:
             return False
         return self.complete
 
-    def pause_writing(self) -> None:  # a prompt is in memory already, wherever it waits
+    def pause_writing(self) -> None:  # the prompt is in memory anyway
         pass
 
     def resume_writing(self) -> None:
@@ -218,7 +218,7 @@ class Upstream(asyncio.Protocol):
     # --- the parser --------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self.complete:  # not even the beginning of one may be left in the parser
+        if self.complete:  # the parser must not keep the beginning of an unrequested answer
             raise ValueError("an answer that nobody asked for")
         self.fields = []
 
@@ -232,11 +232,11 @@ class Upstream(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self.headed:
             self.complete = True
-            self.keep = self.parser.should_keep_alive()  # the parser knows it here alone
+            self.keep = self.parser.should_keep_alive()  # valid only inside this callback
 
 
 def end_of_head(data: bytes) -> int:
-    """Where the body begins, after any number of heads that only say that the answer is to come."""
+    """Return where the body begins, after any number of 1xx heads."""
     start = 0
     while True:
         end = data.index(b"\r\n\r\n", start) + 4
@@ -262,7 +262,7 @@ def forwarded_head(incoming: Incoming, address: Address, length: int, bearer: by
 
 
 def take_free(server: Server) -> Upstream | None:
-    """Take a connection that is open and serves nobody."""
+    """Take a connection that is open and idle."""
     free = server.free
     while free:
         upstream = free.pop()
@@ -288,7 +288,7 @@ async def connect(loop: asyncio.AbstractEventLoop, server: Server, seconds: floa
 
 
 class Payload:
-    """The body of an answer without the framing that it came in."""
+    """Removes the framing from the body of an answer."""
 
     __slots__ = ("_found", "_parser")
 
@@ -302,7 +302,7 @@ class Payload:
         self._found.append(data)
 
     def read(self, data: bytes) -> bytes:
-        """What the connection has passed is framed well."""
+        """Return the body bytes of a piece. The connection has already checked the framing."""
         self._parser.feed_data(data)
         found = self._found
         if len(found) == 1:
@@ -313,5 +313,5 @@ class Payload:
 
 
 def is_framed(fields: Fields) -> bool:
-    """Whether an answer says where it ends; else the end of the connection does."""
+    """Whether an answer says where it ends. Otherwise the end of the connection ends it."""
     return any(name in FRAMING for name, _ in fields)

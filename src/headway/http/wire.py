@@ -1,4 +1,4 @@
-"""A client's connection: HTTP/1.1 by hand on asyncio's transport, bounded in every direction."""
+"""A client's connection: HTTP/1.1 on asyncio's transport, with limits on sizes, counts and times."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from headway.http.address import send_at_once
 from headway.http.replies import error_body, head_of
 
 Fields = list[tuple[bytes, bytes]]
-PIPELINED: Final = 4  # requests that may wait on one connection; then it is not read
-STRANGERS: Final = 64 * 1024  # bytes of a body that are taken before its key is looked up
-LINGER_S: Final = 5.0  # that a client may go on sending what nobody takes, so that it comes to read why
+PIPELINED: Final = 4  # requests that may wait on one connection; reading pauses beyond them
+STRANGERS: Final = 64 * 1024  # bytes of a body that are read before its key is checked
+LINGER_S: Final = 5.0  # a refused client may keep sending for so long, so that it reads the reason
 MANY_FIELDS: Final = "the request has too many header fields"
 log = logging.getLogger("headway.gateway")
 
 
 class Limits(Struct, frozen=True):
-    """Of one client."""
+    """Limits of one client, unless said otherwise."""
 
     head_bytes: int = 32 * 1024
     fields: int = 100
     body_bytes: int = 32 * 1024 * 1024
-    head_s: float = 10.0  # to send a head, from its first byte on, or from the connection's beginning
+    head_s: float = 10.0  # to send a head, from its first byte or from the connection's beginning
     body_s: float = 60.0
     idle_s: float = 75.0  # between requests
     unsent_bytes: int = 256 * 1024  # of an answer that a slow client has not taken
-    unread_s: float = 60.0  # that a client may take nothing of what waits for it
+    unread_s: float = 60.0  # a client may read nothing of what waits for it
     connections: int = 16_384  # of all clients together
-    held_bytes: int = 1 << 30  # likewise, of bodies that are coming or whose requests are under way
+    held_bytes: int = 1 << 30  # of all bodies that arrive or whose requests are under way
 
 
 class Incoming(Struct):
-    """A request as it came."""
+    """A request as it arrived."""
 
     method: bytes
     target: bytes
@@ -59,13 +59,13 @@ class Answering(Protocol):
     def overdue(self, now: float) -> None: ...
 
     def hold(self) -> None:
-        """The client takes nothing for the time being."""
+        """The client does not read for now."""
 
     def go_on(self) -> None: ...
 
 
 class Host(Protocol):
-    """Whom a client's requests are for, and what it says of clients."""
+    """The server that a client's requests are for."""
 
     limits: Limits
     clients: dict[ClientConnection, None]
@@ -76,7 +76,7 @@ class Host(Protocol):
     def seconds(self) -> Callable[[], float]: ...
 
     def begin(self, client: ClientConnection, incoming: Incoming) -> None:
-        """Answer it, or give the client an `exchange` that will."""
+        """Answer the request, or give the client an `exchange` that will."""
 
     def check_sender(self, named: dict[bytes, bytes]) -> tuple[int, str] | None:
         """Return the status and reason of a refusal if the sender of this head may not send requests."""
@@ -118,18 +118,18 @@ class ClientConnection(asyncio.Protocol):
         self.stage = "idle"  # idle, head or body: what is being waited for
         self.since = 0.0
         self.paused = self.closing = self.beginning = False
-        self.refusal: tuple[int, str] | None = None  # after the answers that are due
-        self.stuck: tuple[int, float] | None = None  # bytes that a client leaves untaken, and since when
+        self.refusal: tuple[int, str] | None = None  # sent after the answers that are due
+        self.stuck: tuple[int, float] | None = None  # bytes that the client leaves unread, and since when
         self.transport: Any = None
         self.head_bytes = 0
-        self.loose = 0  # bytes of a body's framing since its last content
+        self.loose = 0  # bytes of framing since the last content of a body
         self.fields: Fields = []
-        self.taken: Fields = []  # the fields of a head that is complete; what comes after a body is not of it
+        self.taken: Fields = []  # the fields of a complete head, without trailers
         self.named: dict[bytes, bytes] = {}
         self.target = b""
         self.body: list[bytes] = []
         self.held = 0  # bytes of its bodies
-        self.asked = 0  # those of the one that is being answered
+        self.asked = 0  # bytes of the body that is being answered
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class ClientConnection(asyncio.Protocol):
         self.waiting.clear()
         self.host.held_bytes -= self.held
         self.held = self.asked = 0
-        self.parser = None  # which knows this object
+        self.parser = None  # breaks the reference cycle
         if self.exchange is not None:
             self.exchange.client_gone()
 
@@ -181,7 +181,7 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(431, "the framing of the request's body is too long")
 
     def eof_received(self) -> bool:
-        return False  # who sends no more does not read on either, for all that clients of this kind do
+        return False  # HTTP clients that stop sending do not read on either
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -196,8 +196,8 @@ class ClientConnection(asyncio.Protocol):
             self._next()
 
     def refuse(self, status: int, why: str, linger: bool = True) -> None:
-        """The connection ends with this answer, which comes after those that are due. Closed at once, it would be reset
-        by what the client still sends, maybe before it has read the answer."""
+        """Answer, after the answers that are due, and end the connection. Closing at once could reset it while the
+        client still sends, before the client has read the answer."""
         if self.closing:
             return
         if self.exchange is not None or self.waiting:
@@ -255,7 +255,7 @@ class ClientConnection(asyncio.Protocol):
             raise Refused(413, f"a body has at most {host.limits.body_bytes:,} bytes")
         if host.held_bytes > host.limits.held_bytes:
             raise Refused(503, "the gateway holds as many bytes of requests as it may")
-        if before <= STRANGERS < self.head_bytes:  # who may not ask fills no memory either
+        if before <= STRANGERS < self.head_bytes:  # an unknown sender must not fill memory
             refusal = host.check_sender(self.named)
             if refusal is not None:
                 raise Refused(*refusal)
@@ -282,7 +282,7 @@ class ClientConnection(asyncio.Protocol):
     # --- the exchange ------------------------------------------------------------------------------------------------
 
     def done(self, keep: bool) -> None:
-        """A request has its answer."""
+        """The current request has its answer."""
         host = self.host
         self.exchange = None
         self.since = host.seconds()
@@ -298,8 +298,8 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(*self.refusal)
 
     def _next(self) -> None:
-        """One after the other, and none for a client that does not take the answers it has. What is answered at once
-        comes back here, and whoever has begun goes on."""
+        """Begin waiting requests one after the other, unless the client does not read its answers. A request that is
+        answered at once calls this again; the outer call then continues."""
         if self.beginning:
             return
         self.beginning = True
@@ -311,13 +311,13 @@ class ClientConnection(asyncio.Protocol):
                 self.transport.resume_reading()
             try:
                 self.host.begin(self, incoming)
-            except Exception:  # of a policy, say: its client is told, and the others are served
+            except Exception:  # of a policy, for example: only this client gets an error
                 log.exception("a request could not be begun")
                 self.fail()
         self.beginning = False
 
     def fail(self) -> None:
-        """Something is wrong with the gateway itself."""
+        """Answer 500: the fault is the server's own."""
         exchange, self.exchange = self.exchange, None
         self.waiting.clear()
         if exchange is not None and not exchange.over:
@@ -325,7 +325,7 @@ class ClientConnection(asyncio.Protocol):
         self.refuse(500, "the gateway has failed at this request")
 
     def overdue(self, now: float) -> None:
-        """Called now and then: what has been waited for too long ends."""
+        """Called periodically: end what has taken too long."""
         limits = self.host.limits
         if (self.paused or self.closing) and self._stalls(now):
             self.transport.abort()
@@ -343,7 +343,7 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(408, "the request took too long to come", linger=False)
 
     def _stalls(self, now: float) -> bool:
-        """Whether it has taken nothing of what waits for it for too long."""
+        """Whether the client has read nothing for too long."""
         left = self.transport.get_write_buffer_size()
         if self.stuck is None or left < self.stuck[0]:
             self.stuck = (left, now)

@@ -1,6 +1,6 @@
-"""The engines behind the gateway, and who they are. Several sources may name some: the file, the admin API, etcd. What
-all of them say together is carried out: who is new takes a place; who is named no longer takes no more requests, and
-goes when it has none left."""
+"""The engines behind the gateway. Three sources name them: the file, the admin API and etcd. The fleet is the union of
+the three: a new engine takes a free place; one that is no longer named takes no more requests, and leaves when its last
+request has ended."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from headway.gateway.waiting import Waiting
     from headway.http.upstream import Upstream
 
-SOURCES: Final = ("file", "admin", "etcd")  # where two name the same engine, the first is right
-# What makes it another engine, not the same with other figures.
+SOURCES: Final = ("file", "admin", "etcd")  # if two name the same engine, the first wins
+# A change of these makes it another engine; other changes only update it.
 IDENTITY: Final = ("url", "role", "key_env", "events", "events_replay", "events_topic", "bootstrap_port", "kvd")
 log = logging.getLogger("headway.gateway")
 
@@ -53,12 +53,12 @@ class Backend:
         self.place = view.index
         self.target_line = b"x-headway-target: " + spec.name.encode()  # of answers that come from it
         self.address = Address(spec.url, f"backends.{spec.name}.url")
-        self.key = spec.key  # what the engine wants as its bearer, where that is not the client's
+        self.key = spec.key  # the engine's bearer token, if it is not the client's
         self.free: deque[Upstream] = deque()
         self.opened = 0  # connections, free or not
         self.failures = 0  # in a row
-        self.ejected = False  # for failures
-        self.unready: dict[str, str] = {}  # who says that it is not ready, and why
+        self.ejected = False  # after failures in a row
+        self.unready: dict[str, str] = {}  # reasons why it is not ready, by who reports them
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ class Fleet:
         self.backends: list[Backend | None] = [None] * places
         self.names: dict[str, Backend] = {}
         self.sources: dict[str, Mapping[str, BackendSpec]] = {source: {} for source in SOURCES}
-        self.held: dict[str, None] = {}  # names that are cordoned, here or not
+        self.held: dict[str, None] = {}  # cordoned names, members or not
         self.leaving: dict[Backend, None] = {}
         self.on_change: list[Callable[[Backend, str], None]] = []
 
@@ -84,12 +84,12 @@ class Fleet:
 
     @property
     def members(self) -> list[Backend]:
-        """By place, those that leave included."""
+        """All engines by place, including those that leave."""
         return [backend for backend in self.backends if backend is not None]
 
     @property
     def called(self) -> dict[str, Backend]:
-        """By name, those that leave included; of two with one name, the one that stays."""
+        """All engines by name, including those that leave; of two with one name, the one that stays."""
         return {backend.name: backend for backend in (*self.leaving, *self.names.values())}
 
     @property
@@ -99,7 +99,7 @@ class Fleet:
     # --- who ---------------------------------------------------------------------------------------------------------
 
     def offer(self, source: str, members: Mapping[str, BackendSpec]) -> None:
-        """All that a source names now. Raises, and changes nothing, where they cannot be engines together."""
+        """Take all engines that a source names now. Raises HeadwayError, and changes nothing, if they do not fit."""
         sources = {**self.sources, source: dict(members)}
         wanted: dict[str, BackendSpec] = {}
         for known in reversed(SOURCES):
@@ -123,7 +123,7 @@ class Fleet:
     def _join(self, spec: BackendSpec) -> None:
         self.sweep()
         place = next((place for place, backend in enumerate(self.backends) if backend is None), None)
-        if place is None:  # it comes when one of those that leave has left
+        if place is None:  # it joins when a leaving engine has left
             log.warning("backends: %s has to wait for one of those that leave", spec.name)
             self.clock.call_later(1.0, self._join_later, spec)
             return
@@ -149,7 +149,7 @@ class Fleet:
         self.waiting.carry_out(self.plane.join(self.clock.now_ps(), backend.place, spec.seen))
 
     def _dismiss(self, backend: Backend) -> None:
-        """It takes no more requests, and goes when it has none left. Its name is free at once."""
+        """Send it no more requests; it leaves when it has none left. Its name is free at once."""
         self.leaving[backend] = None
         self.settle(backend)
         for hear in self.on_change:
@@ -160,7 +160,7 @@ class Fleet:
         self.sweep()
 
     def sweep(self) -> None:
-        """Called now and then: who leaves and has nothing left to do gives its place back."""
+        """Called periodically: free the places of leaving engines that have no requests left."""
         plane = self.plane
         for backend in [one for one in self.leaving if not plane.own(one.place)[0]]:
             del self.leaving[backend]
@@ -171,7 +171,7 @@ class Fleet:
     # --- what can be sent to -----------------------------------------------------------------------------------------
 
     def cordon(self, name: str) -> None:
-        """It takes no new requests until that is lifted, whoever names it meanwhile."""
+        """Send it no new requests until `uncordon`, whichever source names it."""
         self.held[name] = None
         self._settle(name)
 
@@ -180,7 +180,7 @@ class Fleet:
         self._settle(name)
 
     def ready(self, name: str, ready: bool, why: str = "", who: str = "check") -> None:
-        """What somebody says of it; all who speak must find it ready."""
+        """Note whether `who` finds it ready; it is ready if all find it so."""
         backend = self.names.get(name)
         if backend is None:
             return
@@ -201,8 +201,8 @@ class Fleet:
             self.settle(self.names[name])
 
     def settle(self, backend: Backend) -> None:
-        """Its state follows from all that is known of it. What is heard late of one that has left is not of whoever has
-        its place now."""
+        """Derive its state from all that is known. News of an engine that has left must not change the one that has its
+        place now."""
         if self.backends[backend.place] is not backend:
             return
         if backend in self.leaving or backend.name in self.held:

@@ -1,8 +1,8 @@
-"""Which engines can be sent to.
+"""Which engines may get requests.
 
-`Checks` ask each engine now and then whether it lives, and one that was left out before it is let in. `Health` counts
-failed requests: failures in a row take an engine out for a while, and once it is in again one more does. The last one
-that serves a model stays: requests that no engine can answer must not take all of them out.
+`Checks` poll each engine's health path periodically. `Health` counts failed requests: several failures in a row eject
+an engine for a while; after that a check must pass, and one more failure ejects it again. The last engine that serves a
+model is never ejected: requests that no engine can answer must not eject all of them.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ class HealthSettings(Struct, frozen=True):
 
 
 class Pulse:
-    """What checks have found of an engine. One that never answered is out at its first failure and in at its first
-    success: nobody knows it yet."""
+    """The result of an engine's checks. One that has never answered is down at its first failure and up at its first
+    success."""
 
     __slots__ = ("known", "row", "up")
 
     def __init__(self) -> None:
         self.up = True
-        self.known = False  # whether it ever answered
-        self.row = 0  # checks in a row that say otherwise
+        self.known = False  # it has answered once
+        self.row = 0  # checks in a row that contradict `up`
 
     def turned(self, passed: bool, fall: int, rise: int) -> bool:
-        """Whether this check turns it up or down."""
+        """Count a check; return whether it turns the engine up or down."""
         needed = (fall if self.up else rise) if self.known else 1
         self.known = self.known or passed
         if passed == self.up:
@@ -123,17 +123,17 @@ class Checks:
             await asyncio.sleep(interval if pulse.up and not pulse.row else soon)
 
     async def passes(self, backend: Backend) -> bool:
-        """Asked once, now."""
+        """Check an engine once, now."""
         return not await self._asked(backend)
 
     async def _asked(self, backend: Backend) -> str:
-        """What is wrong; empty where nothing is. An engine without such a path says 404, and lives."""
+        """Return what is wrong, or an empty text. An engine without such a path answers 404, and is well."""
         assert self.settings.path is not None
         try:
             status = await self.poller.status(backend, self.settings.path)
         except PollFailed as error:
             return str(error)
-        except Exception as error:  # a check that ended would leave its engine as it is for ever
+        except Exception as error:  # an uncaught exception would end the checks of this engine
             log.exception("%s: its health cannot be asked", backend.name)
             return type(error).__name__
         return f"status {status}" if status >= 500 else ""
@@ -142,7 +142,7 @@ class Checks:
 class Health:
     def __init__(self, clock: Clock, fleet: Fleet, failures: int = 3, open_s: float = 5.0) -> None:
         self.clock, self.fleet, self.failures, self.open_s = clock, fleet, failures, open_s
-        self.probe: Probe | None = None  # of those who can ask an engine whether it lives
+        self.probe: Probe | None = None  # checks an engine that is to be let in again
 
     def answered(self, backend: Backend, status: int) -> None:
         if status >= 500:
@@ -158,7 +158,7 @@ class Health:
             self.clock.call_later(self.open_s, self._again, backend)
 
     def _again(self, backend: Backend) -> None:
-        """Where engines can be asked whether they live, it is let in when it says so."""
+        """Let it in again, after a passed check where there are checks."""
         if self.fleet.backend(backend.name) is not backend:
             return
         if self.probe is None:
@@ -173,7 +173,7 @@ class Health:
             self.clock.call_later(self.open_s, self._again, backend)
 
     def _let_in(self, backend: Backend) -> None:
-        """One failure more takes it out again."""
+        """Let it in; one more failure ejects it again."""
         backend.ejected = False
         backend.failures = self.failures - 1
         self.fleet.settle(backend)

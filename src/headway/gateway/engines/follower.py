@@ -1,4 +1,4 @@
-"""Asking engines beside the traffic: a task for each engine while it is a member, and small questions to it."""
+"""Polls engines beside the traffic: one task for each member of the fleet, and bounded GET requests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ GOLDEN: Final = 0.6180339887498949  # multiples of it, less their whole part, li
 
 
 class PollFailed(Exception):
-    """No answer that could be used, and why."""
+    """The engine gave no usable answer; the text says why."""
 
 
 class Poller:
-    """Connections are kept, one for each engine; no redirect is followed and no proxy asked."""
+    """Keeps connections to each engine; follows no redirects."""
 
     def __init__(self, timeout_s: float, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -30,7 +30,7 @@ class Poller:
         await self.client.close()
 
     async def status(self, backend: Backend, path: str) -> int:
-        """Of a GET; what it says beside that is not read."""
+        """Return the status of a GET; the body is not read."""
         try:
             return await self.client.get_status(*_question(backend, path))
         except NoAnswer as error:
@@ -98,5 +98,5 @@ class Follower:
 
 
 def turn(backend: Backend) -> float:
-    """Which part of an interval an engine waits at first, so that they are not asked all at once."""
+    """Return the part of an interval that an engine waits at first, so that polls are spread out."""
     return backend.place * GOLDEN % 1.0
