@@ -109,12 +109,12 @@ def test_a_candidate_that_fails_is_stopped_and_the_policies_in_force_keep_what_t
     file = tmp_path / "journal"
     canary = {"policies": code(FAILING), "share": 0.5}
     one = live(3, policies={"routing": "round-robin"}, canary=canary, journal=str(file))
-    live_routing = one.app.plane.arms.live.stages.routing
+    live_routing = one.app.plane.versions.arms.live.stages.routing
     answers = crowd(one, 60, threads=1)
     assert {answer.status for answer in answers} == {200}
     assert one.app.failures.counts == {"live": 0, "canary": 5}
     assert "canary" not in one.app.plane.policies and one.app.canary.stopped == "its policies failed 5 times"
-    assert one.app.plane.arms.live.stages.routing is live_routing  # the same object, in the same turn
+    assert one.app.plane.versions.arms.live.stages.routing is live_routing  # the same object, in the same turn
     kept(one)
     assert replay(file).different == 0
 
@@ -181,7 +181,7 @@ def test_each_side_goes_by_its_own_stages_and_both_hear_of_everything():
     for place in range(2):
         plane.join(0, place, {"id": f"e{place}", "serves": []})
         plane.changed(0, place, "ready")
-    control, live, trial = plane.control, plane.arms.live.stages, plane.arms.trial.stages
+    control, live, trial = plane.control, plane.versions.arms.live.stages, plane.versions.arms.trial.stages
     assert trial.admission is live.admission and trial.routing is not live.routing
     assert len(control.indexes) == 1  # the candidate's, touched by all
     for number in range(20):

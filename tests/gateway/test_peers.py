@@ -59,7 +59,7 @@ def test_each_counts_what_the_other_has_under_way(pair):
     for thread in threads:
         thread.start()
     two.until(lambda: sum(view.inflight for view in two.app.plane.views) == 3)
-    assert [two.app.plane.own(place) for place in (0, 1)] == [(0, 0, 0, 0)] * 2
+    assert [two.app.plane.places.own(place) for place in (0, 1)] == [(0, 0, 0, 0)] * 2
     two.app.plane.control.check([counts[0] for counts in two_counts(two)])
     stream(two)
     for thread in threads:
@@ -69,7 +69,7 @@ def test_each_counts_what_the_other_has_under_way(pair):
 
 
 def two_counts(two):
-    (peer,) = two.app.plane.peers.values()
+    (peer,) = two.app.plane.places.peers.values()
     return [peer.get(place, (0, 0, 0, 0)) for place in range(len(two.app.plane.views))]
 
 
@@ -149,8 +149,8 @@ def test_who_does_not_know_the_key_is_turned_away(pair):
         engine.pause, engine.tokens = 0.02, 20
     stream(one)
     stream(two)
-    assert not one.app.plane.peers
-    assert not two.app.plane.peers
+    assert not one.app.plane.places.peers
+    assert not two.app.plane.places.peers
 
 
 def test_what_is_no_message_ends_that_connection_alone(pair):

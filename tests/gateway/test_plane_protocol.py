@@ -13,9 +13,9 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 from headway.control.flight import Decision, Flight
 from headway.control.plane import ControlPlane
-from headway.gateway.deciding.policy_plane import StepTimes, in_words
+from headway.gateway.deciding.policy_versions import UNSERVED, StepTimes
 from headway.gateway.live_policies import build_policies, read_policies
-from headway.gateway.plane import Plane
+from headway.gateway.plane import Plane, in_words
 from headway.policies.context import Context
 from headway.streams import stream
 from headway.types import RETRIED, Path, Priority, Request
@@ -24,7 +24,6 @@ from headway.views.instance import InstanceView
 ENGINES = 3
 MS = 10**9
 PATIENCE_PS = 8 * MS
-UNSERVED = "503: no engine came up in time"
 BUCKET = {"name": "token-bucket", "rate": 220, "burst": 2, "on_empty": "delay"}
 BANDS = {"name": "bands", "saturation": "concurrency", "max_inflight": 2, "ttl": "90ms"}
 Input = tuple[int, str, tuple[Any, ...]]

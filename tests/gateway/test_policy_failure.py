@@ -167,7 +167,7 @@ def test_counts_are_right_after_a_failure_amid_a_decision(wrong):
     for place, role in enumerate(("decode", "prefill")):
         plane.join(0, place, {"id": f"e{place}", "serves": [], "role": role})
         plane.changed(0, place, "ready")
-    assert plane.arms.live.failures > 0  # it heard of the engines
+    assert plane.versions.arms.live.failures > 0  # it heard of the engines
     answers = [plane.arrive(10, Request(number, 10, 64, Path((number,), (64,)))) for number in range(4)]
     assert all(isinstance(answer, Flight) for answer in answers)
     assert plane.next_ps == 0
@@ -189,4 +189,4 @@ def test_who_refuses_on_purpose_has_not_failed(tmp_path):
     plane.join(0, 0, {"id": "e0", "serves": []})
     plane.changed(0, 0, "ready")
     assert plane.arrive(1, Request(0, 1, 64, Path((1,), (64,)))) == Reject("429: not today")
-    assert plane.arms.live.failures == 0
+    assert plane.versions.arms.live.failures == 0

@@ -14,7 +14,7 @@ from headway.config.units import duration_ps, size_bytes
 from headway.errors import HeadwayError
 from headway.gateway.api_keys import Keyring
 from headway.gateway.cascade.chains import Chain, read_chains
-from headway.gateway.deciding.policy_plane import MOST_FAILURES
+from headway.gateway.deciding.policy_versions import MOST_FAILURES
 from headway.gateway.engines.engine_health import HealthSettings
 from headway.gateway.engines.member import BackendSpec, check_models, read_members
 from headway.gateway.handover.live_handover import HandoverSettings

@@ -53,7 +53,7 @@ class PolicySwitch:
     def __init__(self, clock: Clock, plane: Plane, waiting: Waiting, failures: Failures) -> None:
         self.clock, self.plane, self.waiting, self.failures = clock, plane, waiting, failures
         self.on_change: list[Callable[[str], None]] = []  # called with the reason when other policies take over
-        plane.on_failure, plane.on_change = self._policy_failed, self._policies_changed
+        plane.versions.on_failure, plane.versions.on_change = self._policy_failed, self._policies_changed
 
     @property
     def policies(self) -> dict[str, Any]:

@@ -191,7 +191,7 @@ class Peers:
         """Those that are not as they were at last."""
         found = {}
         for name, backend in self.fleet.called.items():
-            own = self.plane.own(backend.place)
+            own = self.plane.places.own(backend.place)
             if last.get(name) != own and (any(own) or name in last):
                 found[name] = list(own)
             last[name] = own

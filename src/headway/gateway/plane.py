@@ -1,33 +1,125 @@
 """The control plane of a live gateway. Every input goes through here with its time, so that writing them down is enough
 to decide the same again: `tape` hears of each before it is acted upon, and of each decision.
 
-The instances have places, as many as the gateway may ever have engines at a time. One that joins takes a free place,
-one that has left gives it back; a free place has no id and takes no requests.
+The plane has `places`, what it knows of its engines, and `versions`, the policies that decide with their control plane.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from headway.control.flight import Answer as Answer
+from headway.control.flight import Decision, Flight, TimedOut
+from headway.control.journal import Journal
 from headway.control.model_groups import reachable
-from headway.gateway.deciding.policy_plane import Counts as Counts
-from headway.gateway.deciding.policy_plane import Decided as Decided
-from headway.gateway.deciding.policy_plane import PolicyPlane, Tape
-from headway.types import SERVING, Json, Path, Priority, Request
-from headway.views.instance import MEAN_IF_MISSING, REPORTED_LIVE, SHARED, STATIC, InstanceView
+from headway.control.plane import ControlPlane
+from headway.gateway.deciding.places import Counts as Counts
+from headway.gateway.deciding.places import Places
+from headway.gateway.deciding.policy_versions import MOST_FAILURES, PolicyVersions
+from headway.gateway.signals.beliefs import SPECULATIVE_PS, TTL_PS, Beliefs
+from headway.types import SERVING, Json, Path, Priority, Reject, Request
+from headway.views.instance import InstanceView
 
+Decided = list[Decision]
+Tape = Callable[[int, str, tuple[Any, ...]], None]
 NOTHING: Final[Mapping[str, float]] = {}
 
 
-class Plane(PolicyPlane):
+class Plane:
     """Made of what is plain, so that it can be made again of a tape's head."""
+
+    def __init__(
+        self,
+        places: int,
+        policies: Json,
+        *,
+        block_tokens: int = 16,
+        seed: int = 0,
+        patience_ps: int = 10**13,
+        alone: bool = True,
+        ttl_ps: int = TTL_PS,
+        speculative_ps: int = SPECULATIVE_PS,
+        most_failures: int = MOST_FAILURES,
+        tape: Tape | None = None,
+        journals: Sequence[Journal] = (),
+    ) -> None:
+        self.head: Json = {
+            "places": places,
+            "policies": policies,
+            "block_tokens": block_tokens,
+            "seed": seed,
+            "patience_ps": patience_ps,
+            "alone": alone,
+            "ttl_ps": ttl_ps,
+            "speculative_ps": speculative_ps,
+            "most_failures": most_failures,
+        }
+        self.tape = tape
+        self.seed, self.block_tokens = seed, block_tokens
+        self.places = Places(places, block_tokens, alone)
+        self.views = self.places.views
+        self.beliefs = Beliefs(places, (), ttl_ps, speculative_ps)
+        self.versions = PolicyVersions(
+            policies,
+            self.places,
+            self.beliefs,
+            seed=seed,
+            patience_ps=patience_ps,
+            most_failures=most_failures,
+            journals=journals,
+        )
+        self.on_sent: Callable[[int, Path], None] | None = None  # hears where a prompt goes
 
     @classmethod
     def of(cls, head: Json, tape: Tape | None = None) -> Plane:
         return cls(**head, tape=tape)
+
+    @property
+    def control(self) -> ControlPlane:
+        """That of the policies in force."""
+        return self.versions.control
+
+    @property
+    def policies(self) -> Json:
+        return self.versions.policies
+
+    @property
+    def version(self) -> int:
+        return self.versions.version
+
+    @property
+    def next_ps(self) -> int:
+        """When `wake` is to be called if nothing happens before."""
+        return 0 if self.versions.spent else self.control.next_ps
+
+    # --- decisions ---------------------------------------------------------------------------------------------------
+
+    def _write(self, now_ps: int, kind: str, *values: Any) -> None:
+        """Every input and every decision goes on the tape, if there is one: enough to decide the same again."""
+        if self.tape is not None:
+            self.tape(now_ps, kind, values)
+
+    def _decided(self, now_ps: int, request: Request, answer: Answer) -> Decision:
+        """A decision is written down, and counted where reports do not tell of it yet."""
+        if isinstance(answer, Flight):
+            self._sent(now_ps, answer.view, request.path)
+            if answer.prefill is not None:
+                self._sent(now_ps, answer.prefill, request.path)
+        self._write(now_ps, "decided", request.id, in_words(answer))
+        return request, answer
+
+    def _sent(self, now_ps: int, view: InstanceView, path: Path) -> None:
+        self.beliefs.touched(now_ps, view.index, path)
+        if self.on_sent is not None:
+            self.on_sent(view.index, path)
+        self.places.sent(view)
+
+    def _ask(self, now_ps: int, waiting: Sequence[Request], again: bool) -> Decided:
+        """Decide on requests that have lost the queue in which they waited."""
+        control = self.control
+        return [self._decided(now_ps, request, control.arrive(now_ps, request, again)) for request in waiting]
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -45,9 +137,9 @@ class Plane(PolicyPlane):
         view = other if prefill and other is not None else flight.view
         state = view.state
         control.finished(now_ps, request_id, "retried", 0)
-        self._count(flight.view)
+        self.places.count(flight.view)
         if other is not None:
-            self._count(other)
+            self.places.count(other)
         group = control.groups.of(request.model)
         others = group is not None and state in SERVING and any(one is not view for one in group.instances)
         if others:
@@ -62,7 +154,7 @@ class Plane(PolicyPlane):
     def wake(self, now_ps: int) -> Decided:
         """What becomes of requests that were put off, wait for an instance, or stand in the queue."""
         self._write(now_ps, "wake")
-        found = self._give_way(now_ps) if self._spent() else []
+        found = self._ask(now_ps, self.versions.give_way(now_ps), again=False) if self.versions.spent else []
         for ask in (self.control.wake, self.control.pump):
             while (decision := ask(now_ps)) is not None:
                 found.append(self._decided(now_ps, *decision))
@@ -74,7 +166,7 @@ class Plane(PolicyPlane):
         prefill = self.control.flight(request_id).prefill
         self.control.handed(now_ps, request_id)
         if prefill is not None:
-            self._count(prefill)
+            self.places.count(prefill)
 
     def first_token(self, now_ps: int, request_id: int) -> None:
         self._write(now_ps, "first_token", request_id)
@@ -85,9 +177,9 @@ class Plane(PolicyPlane):
         flight = self.control.flight(request_id)
         prefill = flight.prefill
         self.control.finished(now_ps, request_id, outcome, output_tokens)
-        self._count(flight.view)
+        self.places.count(flight.view)
         if prefill is not None:
-            self._count(prefill)
+            self.places.count(prefill)
 
     def give_up(self, now_ps: int, request_id: int) -> bool:
         self._write(now_ps, "give_up", request_id)
@@ -99,38 +191,23 @@ class Plane(PolicyPlane):
         """An engine takes a free place, or one that has a place is another than before: its id, the models it
         `serves`, and its static figures."""
         self._write(now_ps, "join", place, member)
-        view = self.views[place]
-        for name in STATIC:
-            if name in member:
-                setattr(view, name, member[name])
-        view.serves = tuple(member["serves"])
-        self.roles[place] = view.role
-        if view.role == "prefill" and not self.pairs:
-            return self._follow(now_ps, self.policies, self.former, "")
-        self._stand_in(now_ps, self.control)
-        return self._ask_anew(now_ps, self.control.regroup(now_ps))
+        view = self.places.take(place, member)
+        if view.role == "prefill" and not self.versions.pairs:
+            return self._ask(now_ps, self.versions.rebuild(now_ps), again=False)
+        return self._regroup(now_ps)
 
     def leave(self, now_ps: int, place: int) -> Decided:
         """The place is free again; whoever had it has nothing in flight."""
         self._write(now_ps, "leave", place)
-        view = self.views[place]
-        if view.state != "stopped":
+        if self.views[place].state != "stopped":
             self.control.instance_changed(now_ps, place, "stopped")
         self.beliefs.cleared(now_ps, place)
-        for counts in self.peers.values():
-            self._add(view, counts.pop(place, (0, 0, 0, 0)), -1)
-        view.id, view.serves, view.role, view.observed_at = "", (), "both", None
-        self.roles[place] = "both"
-        view.queued = view.running = view.kv_used = view.routed_since_report = view.routed = view.completed = 0
-        view.output_tokens = 0
-        view.busy = view.watts = view.hit_rate = 0.0
-        self.reporting[place] = False
-        self._stand_in(now_ps, self.control)
-        return self._ask_anew(now_ps, self.control.regroup(now_ps))
+        self.places.free(place)
+        return self._regroup(now_ps)
 
-    def _ask_anew(self, now_ps: int, waiting: Iterable[Request]) -> Decided:
-        control = self.control
-        return [self._decided(now_ps, one, control.arrive(now_ps, one, again=True)) for one in waiting]
+    def _regroup(self, now_ps: int) -> Decided:
+        self.versions.stand_in(now_ps)
+        return self._ask(now_ps, self.control.regroup(now_ps), again=True)
 
     def changed(self, now_ps: int, place: int, state: str) -> None:
         self._write(now_ps, "changed", place, state)
@@ -158,30 +235,18 @@ class Plane(PolicyPlane):
 
     def _reach(self, now_ps: int, view: InstanceView, state: str) -> None:
         self.control.instance_changed(now_ps, view.index, state)
-        self._stand_in(now_ps, self.control)
+        self.versions.stand_in(now_ps)
 
     def report(self, now_ps: int, place: int, signals: Mapping[str, Any]) -> None:
         """What an engine says of itself, as of now."""
         self._write(now_ps, "report", place, dict(signals))
-        view = self.views[place]
-        for name in REPORTED_LIVE:
-            if name in signals:
-                setattr(view, name, signals[name])
-        if "queued" in signals or "running" in signals:
-            self.reporting[place] = True
-            view.routed_since_report = 0
-        view.observed_at = now_ps
+        self.places.report(now_ps, place, signals)
 
     def stale(self, now_ps: int, place: int, neutral: Mapping[str, float] = NOTHING) -> None:
         """Nothing fresh has come from an engine for too long: its load is as counted here, and what cannot be counted
         is `neutral`."""
         self._write(now_ps, "stale", place, dict(neutral))
-        view = self.views[place]
-        self.reporting[place] = False
-        view.observed_at, view.routed_since_report, view.adapters = None, 0, ()
-        for name in MEAN_IF_MISSING:
-            setattr(view, name, neutral.get(name, 0.0))
-        self._count(view)
+        self.places.mark_stale(place, neutral)
 
     # --- what engines have cached ------------------------------------------------------------------------------------
 
@@ -209,13 +274,7 @@ class Plane(PolicyPlane):
     def heard(self, now_ps: int, peer: str, counts: Mapping[int, Counts], touches: Sequence[tuple[int, Path]]) -> None:
         """What another gateway has under way now, by place, and where it has sent prompts since it last said so."""
         self._write(now_ps, "heard", peer, dict(counts), list(touches))
-        before = self.peers.setdefault(peer, {})
-        for place, count in counts.items():
-            view = self.views[place]
-            self._add(view, before.get(place, (0, 0, 0, 0)), -1)
-            self._add(view, count, 1)
-            before[place] = count
-            self._count(view)
+        self.places.hear(peer, counts)
         for place, path in touches:
             for index in self.control.indexes:
                 index.touch(place, path)
@@ -224,19 +283,26 @@ class Plane(PolicyPlane):
     def lost(self, now_ps: int, peer: str) -> None:
         """Another gateway is gone, and what it had under way with it."""
         self._write(now_ps, "lost", peer)
-        for place, count in self.peers.pop(peer, {}).items():
-            self._add(self.views[place], count, -1)
-            self._count(self.views[place])
+        self.places.lose(peer)
 
-    @staticmethod
-    def _add(view: InstanceView, counts: Counts, sign: int) -> None:
-        for name, count in zip(SHARED, counts, strict=True):
-            setattr(view, name, getattr(view, name) + sign * count)
+    # --- other policies ----------------------------------------------------------------------------------------------
 
-    def own(self, place: int) -> Counts:
-        """What this gateway itself has under way there."""
-        view = self.views[place]
-        found = [getattr(view, name) for name in SHARED]
-        for counts in self.peers.values():
-            found = [have - theirs for have, theirs in zip(found, counts.get(place, (0, 0, 0, 0)), strict=True)]
-        return found[0], found[1], found[2], found[3]
+    def swap(self, now_ps: int, policies: Json) -> Decided:
+        """Other policies from now on. A wrong one raises, and all stays as it was. Those in flight are taken over, and
+        those that wait are asked anew."""
+        self.versions.check(policies)
+        self._write(now_ps, "swap", policies)
+        return self._ask(now_ps, self.versions.swap(now_ps, policies), again=False)
+
+    def halt(self, now_ps: int, why: str) -> None:
+        """The candidate decides on no request any more; those in force go on as they are."""
+        self._write(now_ps, "halt", why)
+        self.versions.halt(why)
+
+
+def in_words(answer: Answer) -> str:
+    if isinstance(answer, Flight):
+        return answer.view.id if answer.prefill is None else f"{answer.view.id} after {answer.prefill.id}"
+    if isinstance(answer, Reject | TimedOut):
+        return f"refused: {answer.reason}"
+    return "later" if answer is None else "queued"

@@ -162,7 +162,7 @@ class Fleet:
     def sweep(self) -> None:
         """Called periodically: free the places of leaving engines that have no requests left."""
         plane = self.plane
-        for backend in [one for one in self.leaving if not plane.own(one.place)[0]]:
+        for backend in [one for one in self.leaving if not plane.places.own(one.place)[0]]:
             del self.leaving[backend]
             self.backends[backend.place] = None
             backend.close()

@@ -10,7 +10,7 @@ import msgspec
 from headway.config.documents import yaml_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.gateway.deciding.policy_plane import lasting
+from headway.gateway.deciding.policy_versions import lasting
 from headway.gateway.shadow.canary import CANARY
 from headway.gateway.shadow.candidate import CandidateSpec
 from headway.policies.bundle import Bundle

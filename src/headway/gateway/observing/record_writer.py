@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from headway.errors import HeadwayError, InvariantError
-from headway.gateway.deciding.policy_plane import StepTimes
+from headway.gateway.deciding.policy_versions import StepTimes
 from headway.gateway.observing.chapter import UNTOLD, ChapterDocument, Ended, Engine, LogDocument, Taken
 from headway.http.answer_tally import CACHED, PROMPT
 from headway.results.decision_log import DecisionLog

@@ -149,7 +149,7 @@ class StatusBoard(Struct, kw_only=True):
             "unready": dict(backend.unready),
             **{signal.name: getattr(view, signal.name) for signal in SHOWN},
             "connections": backend.opened,
-            "reports": self.plane.reporting[backend.place],
+            "reports": self.plane.places.reporting[backend.place],
             "ages_s": {name: round(age, 3) for name, age in self.ages(backend).items()},
             "kv_events": self.event_counts(backend),
         }
@@ -177,7 +177,7 @@ class StatusBoard(Struct, kw_only=True):
         }
         for backend in self.fleet.members:
             name, view = backend.spec.name, backend.view
-            own = self.plane.own(backend.place)
+            own = self.plane.places.own(backend.place)
             told = {
                 "inflight_requests": own[0],
                 "inflight_tokens": own[1],

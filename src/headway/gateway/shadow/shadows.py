@@ -75,12 +75,12 @@ class Shadows:
         observers = control.audience.observers
         if self._observe in observers:
             observers.remove(self._observe)
-        plane.on_made = self._follow if self.candidates else None
+        plane.versions.on_rebuilt = self._follow if self.candidates else None
         if not self.candidates:
             self._waiting.clear()
             return
         journals.append(self)
-        self._pairs = plane.pairs
+        self._pairs = plane.versions.pairs
         control.show(self.clock.now_ps(), kept_signals([one.routing for one in self.candidates.values()]))
         if any(one.observe is not None for one in self.candidates.values()):
             observers.append(self._observe)
@@ -90,7 +90,7 @@ class Shadows:
         assert self._stage is not None
         self._drain(everything=True)
         self._stage.follow(self.plane.control)
-        if self._pairs != self.plane.pairs:
+        if self._pairs != self.plane.versions.pairs:
             for candidate in self.candidates.values():
                 candidate.make()
         self._attend()

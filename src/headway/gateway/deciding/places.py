@@ -1,0 +1,156 @@
+"""The places of a gateway's engines and what their views show: roles, reports, or the gateway's own counts.
+
+There are as many places as the gateway may ever have engines at a time. An engine that joins takes a free place, one
+that has left gives it back; a free place has no id and takes no requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from headway.control.model_groups import OTHER
+from headway.types import SERVING, Json
+from headway.views.instance import MEAN_IF_MISSING, REPORTED_LIVE, SHARED, STATIC, InstanceView
+
+Counts = tuple[int, int, int, int]  # of a place: in flight, their tokens, pending prefill, decode
+NO_COUNTS: Final[Counts] = (0, 0, 0, 0)
+
+
+class Places:
+    def __init__(self, count: int, block_tokens: int, alone: bool) -> None:
+        """`alone`: an engine of one half serves whole requests while the other half is gone."""
+        self.views = tuple(InstanceView(place, "") for place in range(count))
+        for view in self.views:
+            view.state = "stopped"
+        self.block_tokens = block_tokens
+        self.alone, self.roles = alone, ["both"] * count  # as engines declare them
+        self.reporting = [False] * count  # whether what an engine reports is fresh enough to go by
+        self.peers: dict[str, dict[int, Counts]] = {}  # what other gateways have under way, by place
+
+    def take(self, place: int, member: Json) -> InstanceView:
+        """An engine takes a free place, or one that has a place is another than before."""
+        view = self.views[place]
+        for name in STATIC:
+            if name in member:
+                setattr(view, name, member[name])
+        view.serves = tuple(member["serves"])
+        self.roles[place] = view.role
+        return view
+
+    def free(self, place: int) -> None:
+        """The place is free again; whoever had it has nothing in flight."""
+        view = self.views[place]
+        for counts in self.peers.values():
+            _add(view, counts.pop(place, NO_COUNTS), -1)
+        view.id, view.serves, view.role, view.observed_at = "", (), "both", None
+        self.roles[place] = "both"
+        view.queued = view.running = view.kv_used = view.routed_since_report = view.routed = view.completed = 0
+        view.output_tokens = 0
+        view.busy = view.watts = view.hit_rate = 0.0
+        self.reporting[place] = False
+
+    # --- roles -------------------------------------------------------------------------------------------------------
+
+    @property
+    def pairs(self) -> bool:
+        """Whether an engine computes prompts for others."""
+        return "prefill" in self.roles
+
+    def take_declared_roles(self) -> None:
+        for view, role in zip(self.views, self.roles, strict=True):
+            view.role = role
+
+    def stand_in(self) -> bool:
+        """Give each view its role of now, which follows from who can be reached. True where any has changed."""
+        if not self.alone:
+            return False
+        serving = [view for view in self.views if view.id and view.state in SERVING]
+        changed = False
+        for view, role in zip(self.views, self.roles, strict=True):
+            wanted = OTHER.get(role)
+            others = [other for other in serving if other is not view] if wanted is not None else ()
+            if wanted is not None and not any(
+                self.roles[other.index] == wanted and _together(view, other) for other in others
+            ):
+                role = "both"
+            if view.role != role:
+                view.role = role
+                changed = True
+        return changed
+
+    # --- load --------------------------------------------------------------------------------------------------------
+
+    def report(self, now_ps: int, place: int, signals: Mapping[str, Any]) -> None:
+        """What an engine says of itself, as of now."""
+        view = self.views[place]
+        for name in REPORTED_LIVE:
+            if name in signals:
+                setattr(view, name, signals[name])
+        if "queued" in signals or "running" in signals:
+            self.reporting[place] = True
+            view.routed_since_report = 0
+        view.observed_at = now_ps
+
+    def mark_stale(self, place: int, neutral: Mapping[str, float]) -> None:
+        """Nothing fresh has come from an engine for too long: its load is as counted here, and what cannot be counted
+        is `neutral`."""
+        view = self.views[place]
+        self.reporting[place] = False
+        view.observed_at, view.routed_since_report, view.adapters = None, 0, ()
+        for name in MEAN_IF_MISSING:
+            setattr(view, name, neutral.get(name, 0.0))
+        self.count(view)
+
+    def count(self, view: InstanceView) -> None:
+        """Of an engine that reports nothing, or nothing fresh, this gateway's own counts stand for its report."""
+        if not self.reporting[view.index]:
+            inflight, most, used = view.inflight, view.max_batch_size, view.inflight_tokens // self.block_tokens
+            view.running = running = inflight if inflight < most else most
+            view.queued = inflight - running
+            view.kv_used = used if used < view.kv_blocks else view.kv_blocks
+
+    def sent(self, view: InstanceView) -> None:
+        """A request goes to an engine, which its reports do not tell yet."""
+        if self.reporting[view.index]:
+            view.routed_since_report += 1
+        else:
+            self.count(view)
+
+    # --- other gateways ----------------------------------------------------------------------------------------------
+
+    def hear(self, peer: str, counts: Mapping[int, Counts]) -> None:
+        """What another gateway has under way now, by place."""
+        before = self.peers.setdefault(peer, {})
+        for place, count in counts.items():
+            view = self.views[place]
+            _add(view, before.get(place, NO_COUNTS), -1)
+            _add(view, count, 1)
+            before[place] = count
+            self.count(view)
+
+    def lose(self, peer: str) -> None:
+        """Another gateway is gone, and what it had under way with it."""
+        for place, count in self.peers.pop(peer, {}).items():
+            _add(self.views[place], count, -1)
+            self.count(self.views[place])
+
+    def own(self, place: int) -> Counts:
+        """What this gateway itself has under way there."""
+        view = self.views[place]
+        found = [getattr(view, name) for name in SHARED]
+        for counts in self.peers.values():
+            found = [have - theirs for have, theirs in zip(found, counts.get(place, NO_COUNTS), strict=True)]
+        return found[0], found[1], found[2], found[3]
+
+
+def _add(view: InstanceView, counts: Counts, sign: int) -> None:
+    for name, count in zip(SHARED, counts, strict=True):
+        setattr(view, name, getattr(view, name) + sign * count)
+
+
+def _together(view: InstanceView, other: InstanceView) -> bool:
+    """Whether they could serve a request as its two halves."""
+    if view.pool != other.pool:
+        return False
+    return not view.serves or any(model in other.serves for model in view.serves)
