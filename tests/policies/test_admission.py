@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from states import views
-from test_catalogue import Watched
 
 import headway
 from conftest import TRACES
@@ -20,6 +19,7 @@ from drawing import draws
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.context import Context
+from headway.testing.bench import Watch, WatchedView
 from headway.types import ADMIT, PS_PER_SECOND, Delay, Path, Reject, Request
 from headway.views.cluster import ClusterView
 from headway.views.events import Finished, FirstToken, InstanceChanged, Routed
@@ -90,20 +90,16 @@ def test_the_first_sentence_fits_a_line_and_the_rest_says_what_is_read(entry):
 
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.name != "all-of"], ids=lambda entry: entry.name)
 def test_the_signals_that_are_read_are_those_declared(entry):
-    signals = {*registry.REPORTED, "inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens"}
-    seen: set[str] = set()
-    instances = []
-    for index in range(3):
-        view = object.__new__(Watched)
-        object.__setattr__(view, "seen", seen)
-        InstanceView.__init__(view, index, f"i{index}")
-        view.running = 1  # so that an estimate looks at what is decoded
-        instances.append(view)
+    watch = Watch()
+    instances = [
+        WatchedView(watch, index, f"i{index}", running=1) for index in range(3)
+    ]  # an estimate looks at decodes
     bench = Bench(entry.name, instances)
-    seen.clear()
+    watch.on = True
     for slo_class in ("realtime", "standard", "batch") * 3:
         bench.ask(bench.request(slo_class=slo_class))
-    assert seen & signals == {*entry.exact, *entry.reported} - {"routed_since_report"}  # which counts as part of a load
+    loads = {"routed_since_report"}  # which counts as part of a load
+    assert watch.names - loads == {*entry.exact, *entry.reported} - loads
 
 
 def test_never_turns_all_away():

@@ -14,8 +14,8 @@ from states import ToldContext, choice, prompt, views
 import headway.policies  # noqa: F401
 from headway.errors import HeadwayError
 from headway.policies import registry
+from headway.testing.bench import Watch, WatchedView
 from headway.views.cluster import ClusterView
-from headway.views.instance import InstanceView
 
 ENTRIES = [entry for entry in registry.entries() if not entry.blank]
 ROUTING = [entry for entry in registry.entries("routing") if not entry.blank]
@@ -76,38 +76,21 @@ def test_reported_signals_are_known_ones(entry):
     assert set(entry.reported) <= set(registry.REPORTED)
 
 
-class Watched(InstanceView):
-    """A view that remembers what is read of it."""
-
-    __slots__ = ("seen",)
-
-    def __getattribute__(self, name):
-        if name != "seen" and not name.startswith("__"):
-            object.__getattribute__(self, "seen").add(name)
-        return object.__getattribute__(self, name)
-
-
 @pytest.mark.parametrize("entry", OWN, ids=label)
 def test_a_routing_policy_reads_the_signals_it_declares_and_no_others(entry):
-    signals = {*registry.REPORTED, "inflight", "inflight_tokens", "pending_prefill_tokens", "routed_since_report"}
-    signals |= {"decode_tokens", "routed", "completed", "output_tokens", "recent"}
-    instances = []
-    seen: set[str] = set()
-    for index in range(4):
-        view = object.__new__(Watched)
-        object.__setattr__(view, "seen", seen)
-        InstanceView.__init__(view, index, f"i{index}")
-        if getattr(entry.make, "pairs", False):
-            view.role = "prefill" if index < 2 else "decode"
-        instances.append(view)
+    watch = Watch()
+    instances = [WatchedView(watch, index, f"i{index}") for index in range(4)]
+    if getattr(entry.make, "pairs", False):
+        for view in instances:
+            view.role = "prefill" if view.index < 2 else "decode"
     policy = registry.make(entry, {}, "policies.routing")
     if hasattr(policy, "bind"):
         policy.bind(ToldContext(instances, [0, 1, 0, 0]))
-    seen.clear()
+    watch.on = True
     for number in range(12):
         session = "s" if number % 2 else None
         policy.route(prompt(600 * (number % 3), number, session=session), ClusterView(instances))
-    assert seen & signals == {*entry.exact, *entry.reported} - {"prefix_index"}
+    assert watch.names == {*entry.exact, *entry.reported} - {"prefix_index"}
 
 
 def test_a_view_tells_what_was_not_declared_and_can_still_be_copied():
