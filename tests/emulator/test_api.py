@@ -269,9 +269,9 @@ def test_a_client_that_goes_frees_its_place() -> None:
         stream = client(one).completions.create(model=MODEL, prompt="x", max_tokens=100_000, stream=True)
         next(iter(stream))
         instance = one.host.room.instances[0]
-        assert len(instance.running) == 1
+        assert len(instance.batch.running) == 1
         stream.close()
-        one.until(lambda: not instance.running)
+        one.until(lambda: not instance.batch.running)
         assert client(one).completions.create(model=MODEL, prompt="x", max_tokens=2).usage.completion_tokens == 2
         assert [outcome for _, outcome in one.ended] == ["abandoned", "completed"]
         one.do(instance.check)

@@ -62,7 +62,7 @@ def test_connections_are_reset_before_a_byte(start: Start) -> None:
     one.fault("reset")
     with pytest.raises(openai.APIConnectionError):
         ask(one)
-    assert not one.host.room.instances[0].running
+    assert not one.host.room.instances[0].batch.running
 
 
 def test_a_slow_engine_takes_longer_by_its_own_clock(start: Start) -> None:
@@ -84,7 +84,7 @@ def test_an_engine_that_hangs_goes_on_when_it_is_well_again(start: Start) -> Non
     assert json.loads(one.get("/v1/models"))["data"]
     one.fault("none")
     assert ask(one).usage.completion_tokens == 3
-    assert not one.host.room.instances[0].running
+    assert not one.host.room.instances[0].batch.running
 
 
 def test_a_fault_of_some_seconds_passes(start: Start) -> None:

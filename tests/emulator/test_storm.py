@@ -45,13 +45,13 @@ def test_nothing_is_left_after_a_storm() -> None:
     try:
         assert asyncio.run(asyncio.wait_for(storm(one, 150), 120)) == 100
         room = one.host.room
-        one.until(lambda: not room.sinks and not any(instance.running for instance in room.instances))
+        one.until(lambda: not room.sinks and not any(instance.batch.running for instance in room.instances))
         assert sum(instance.stats.preemptions for instance in room.instances) > 0
         assert sorted(room.rows.free) == list(range(room.cluster.recorder.rows))
         for replica in one.host.replicas:
             instance, told = replica.instance, replica.publisher.told
             one.do(instance.check)
-            assert instance.cache.held == 0 and instance.queued() == 0
+            assert instance.cache.held == 0 and instance.count_queued() == 0
             assert all(held(instance.cache.pieces.get(key), block) for key, known in told.items() for block in known)
     finally:
         one.stop()

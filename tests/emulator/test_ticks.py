@@ -73,7 +73,7 @@ def test_a_page_tells_of_the_last_tick_and_not_of_now() -> None:
     clock.now = room.tick_ps + 1
     room.catch_up()
     room.submit(0, room.job(planned.request, planned.output_tokens, 7), Kept())
-    assert len(room.instances[0].running) == 1 and parse(figures.page(), "vllm", None)["running"] == 0
+    assert len(room.instances[0].batch.running) == 1 and parse(figures.page(), "vllm", None)["running"] == 0
     clock.now = room.tick_ps
     room.catch_up()
     assert parse(figures.page(), "vllm", None)["running"] == 1

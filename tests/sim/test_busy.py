@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.sim.busy import BusyWindow
+from headway.sim.recent_values import BusyWindow
 
 
 @given(

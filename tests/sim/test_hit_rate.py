@@ -12,7 +12,7 @@ import pytest
 import headway
 from headway import ClusterView, HeadwayError, Request, Route
 from headway.policies.registry import Entry
-from headway.sim.hits import REQUESTS, HitRate
+from headway.sim.recent_values import HIT_REQUESTS, HitRate
 
 LEAPS = pytest.mark.parametrize("leap", [True, False, "random-cuts"])
 
@@ -25,9 +25,9 @@ def test_the_share_is_over_the_last_hundred() -> None:
         tokens = draws.randint(1, 5000)
         came.append((draws.randint(0, tokens - 1), tokens))
         rate.add(*came[-1])
-        last = came[-REQUESTS:]
+        last = came[-HIT_REQUESTS:]
         assert rate.share() == float(Fraction(sum(cached for cached, _ in last), sum(tokens for _, tokens in last)))
-    assert len(rate.last) == REQUESTS == 100
+    assert len(rate.last) == HIT_REQUESTS == 100
 
 
 class Looker:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.sim.job import Job
-from headway.sim.link import Link
-from headway.sim.load import Load
+from headway.sim.link import Link, Load
 from headway.types import NEVER, Path, Request
 
 US = 10**6

@@ -18,7 +18,7 @@ from headway.latency.fixed import Fixed
 from headway.policies import registry
 from headway.policies.registry import REPORTED, Entry
 from headway.results.recorder import COLUMNS
-from headway.sim import signals as signals_module
+from headway.sim import reported_signals as signals_module
 from headway.sim import simulated_cluster as cluster_module
 from headway.sim.instance import Instance
 from headway.sim.polling import Polling

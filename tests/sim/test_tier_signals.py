@@ -17,9 +17,8 @@ import headway
 from headway import ClusterView, HeadwayError, Request, Result, Route
 from headway.errors import UndeclaredSignal
 from headway.policies.registry import Entry
-from headway.sim.flow import Flow
+from headway.sim.recent_values import MoveRate, Ticks
 from headway.sim.samples import FINEST_PS, MOST, Samples
-from headway.sim.ticks import Ticks
 from headway.types import PS_PER_SECOND
 
 LEAPS = pytest.mark.parametrize("leap", [True, False, "random-cuts"])
@@ -206,7 +205,7 @@ def test_samples_keep_to_a_grid_that_grows_with_the_run() -> None:
 
 
 def test_a_flow_is_over_the_last_ten_seconds() -> None:
-    flow = Flow()
+    flow = MoveRate()
     for second in range(20):
         flow.add(second * PS_PER_SECOND, second)
     assert flow.rate(5 * PS_PER_SECOND, 5 * PS_PER_SECOND) == (1 + 2 + 3 + 4) / 10

@@ -96,7 +96,7 @@ class EmulatedMetrics:
         instance = self.instance
         stats, held = instance.stats, instance.cache.held
         found = (stats.prompt_tokens, stats.cached_tokens, stats.preemptions)
-        return Moment(len(instance.running), instance.queued(), held, *found)
+        return Moment(len(instance.batch.running), instance.count_queued(), held, *found)
 
     def freeze(self) -> None:
         """Pages tell of this moment until the next that is frozen."""

@@ -37,7 +37,7 @@ class KvPublisher:
         except ImportError:
             raise HeadwayError("--events: need pyzmq; install headway[gateway].") from None
         self.zmq, self.instance, self.loop = zmq, instance, loop
-        self.size, self.topic = instance.block_tokens, topic.encode()
+        self.size, self.topic = instance.size, topic.encode()
         self.log: list[Any] = []
         instance.cache.log = self.log
         self.told: dict[int, dict[int, int]] = {}

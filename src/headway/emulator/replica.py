@@ -224,7 +224,7 @@ class Replica:
     def stepped(self) -> None:
         """A step has ended; its chunks of prompts are computed."""
         if self.publisher is not None:
-            for job, _ in self.instance.chunks:
+            for job, _ in self.instance.run.chunks:
                 flight = self.room.sinks.get(job)
                 if isinstance(flight, Flight):
                     self.touched.append((job, flight.asked.content))

@@ -88,7 +88,7 @@ class Room:
         instance.stats.requests += 1
         if handed is not None:
             self._hand(job, index, handed, now)
-        before = instance.end
+        before = instance.run.end
         self.clock.note_change(index, before, instance.enqueue(job, now, priority, NO_PRIORITY.hints))
         self._settle(now)
         self._arm()
@@ -97,7 +97,7 @@ class Room:
     def _hand(self, job: Job, index: int, source: int, now: int) -> None:
         """Its KV blocks are on another instance, and come over that one's link before it can go on."""
         instance = self.instances[index]
-        instance.loads = True  # from now on it looks whether blocks have to come first
+        instance.loader.active = True  # from now on it looks whether blocks have to come first
         transfer = None if source < 0 else self.instances[source].transfer
         link = None if source < 0 else self.cluster.outgoing.get(source)
         if transfer is None or link is None:
@@ -121,7 +121,7 @@ class Room:
         if self.sinks.pop(job, None) is None:
             return
         instance = self.instances[index]
-        before = instance.end
+        before = instance.run.end
         self.clock.note_change(index, before, instance.expire(job, now))
         self._settle(now)
         self._arm()
@@ -135,14 +135,12 @@ class Room:
         """Its steps take as long as they should, and end: that under way when it would have, or now."""
         now = self.catch_up()
         instance = self.instances[index]
-        factor = math.prod((own for _, own in instance.pace.slowed), start=Fraction(1))
-        instance.pace.slowed.clear()
-        instance.paced_until = now
+        factor, run = instance.planner.heal(now), instance.run
         self.stuck.discard(index)
-        if instance.end >= 0:
-            nominal = instance.start + int((instance.end - instance.start) / factor) if factor > 1 else instance.end
-            instance.end = max(nominal, now)
-            heappush(self.clock.ends, instance.end << INDEX_BITS | index)
+        if run.end >= 0:
+            nominal = run.start + int((run.end - run.start) / factor) if factor > 1 else run.end
+            run.end = max(nominal, now)
+            heappush(self.clock.ends, run.end << INDEX_BITS | index)
         self._arm()
 
     def crash(self, index: int) -> list[Sink]:
@@ -213,7 +211,7 @@ class Room:
         while ends[0] >> INDEX_BITS == at:
             index = heappop(ends) & MASK
             instance = instances[index]
-            if instance.end == at and index not in self.stuck:
+            if instance.run.end == at and index not in self.stuck:
                 instance.finish_run(at)
                 self.clock.begins.append(index)
                 self._hand_out(instance, at)
@@ -223,15 +221,15 @@ class Room:
         if links.next_ps == at:
             for load in links.arrived(at):
                 owner = instances[load.instance]
-                if load.job in owner.loading:
-                    before = owner.end
+                if load.job in owner.loader.loading:
+                    before = owner.run.end
                     self.clock.note_change(load.instance, before, owner.loaded(load.job, at))
         self._settle(at)
 
     def _hand_out(self, instance: Instance, at: int) -> None:
         """The tokens of a step that has just ended, to whom they are for."""
-        steps, sinks = instance.steps, self.sinks
-        for job in instance.running:
+        steps, sinks = instance.batch.steps, self.sinks
+        for job in instance.batch.running:
             if job.ends_at_step >= 0 and (sink := sinks.get(job)) is not None:
                 sink.grown(steps - job.decoding_from, at)
 

@@ -217,7 +217,7 @@ class Capacity:
         if fault.kind == "slow":
             until = NEVER if fault.duration_ps is None else now + fault.duration_ps
             instance = self.dispatcher.instances[fault.instance]
-            before = instance.end
+            before = instance.run.end
             self.dispatcher.clock.note_change(fault.instance, before, instance.slow(now, fault.factor, until))
         elif fault.kind == "crash":
             self.crash(now, place, fault.duration_ps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heappush
 from typing import Final
 
 from headway.sim.instance import Instance
@@ -26,18 +26,8 @@ class Clock:
         """Take note that an instance can begin a step now, or that its run, which ended at `before`, was cut."""
         if begins:
             self.begins.append(index)
-        elif (end := self.instances[index].end) != before:
+        elif (end := self.instances[index].run.end) != before:
             heappush(self.ends, end << INDEX_BITS | index)
-
-    def end_steps(self, now: int) -> None:
-        """End the runs that end at this instant, by instance."""
-        ends, after = self.ends, (now + 1) << INDEX_BITS
-        while ends[0] < after:
-            index = heappop(ends) & MASK
-            instance = self.instances[index]
-            if instance.end == now:
-                instance.finish_run(now)
-                self.begins.append(index)
 
     def begin_steps(self, now: int) -> None:
         """Begin the next step of each instance that stands at a boundary, by instance."""
@@ -46,6 +36,6 @@ class Clock:
             begins.sort()
         for index in begins:
             instance = self.instances[index]
-            if instance.end < 0 and instance.begin(now):
-                heappush(self.ends, instance.end << INDEX_BITS | index)
+            if instance.run.end < 0 and instance.begin(now):
+                heappush(self.ends, instance.run.end << INDEX_BITS | index)
         begins.clear()

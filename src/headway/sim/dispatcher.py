@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from headway.control.flight import QUEUED, Answer, Decision, Flight, Queued, TimedOut, Unserved
 from headway.control.plane import ControlPlane
-from headway.results.recorder import COMPLETED, FAILED, REJECTED, TIMED_OUT
+from headway.results.recorder import COMPLETED, FAILED, IN_FLIGHT, REJECTED, TIMED_OUT, Recorder
 from headway.sim.clock import Clock
-from headway.sim.deadlines import Deadlines
 from headway.sim.handovers import Handovers
 from headway.sim.instance import Instance
 from headway.sim.job import Job
+from headway.sim.reported_signals import Signals
 from headway.sim.routers import Routers
-from headway.sim.signals import Signals
 from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import NEVER, OUTCOMES, Reject, Request
 from headway.workload.traffic import Planned, Traffic
@@ -22,6 +22,31 @@ from headway.workload.traffic import Planned, Traffic
 if TYPE_CHECKING:
     from headway.sim.capacity import Capacity
     from headway.sim.losses import Losses
+
+
+class Deadlines:
+    """When clients give up: the deadlines of requests that have not ended."""
+
+    __slots__ = ("heap", "jobs", "recorder")
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.heap: list[tuple[int, int]] = []  # when, and which request
+        self.jobs: dict[int, tuple[int, Job]] = {}  # where those of them are that came to an instance, by request
+
+    def add(self, deadline_ps: int, row: int) -> None:
+        heappush(self.heap, (deadline_ps, row))
+
+    def next_ps(self) -> int:
+        """The first; those of requests that have ended are forgotten, lest the clock run on for nothing."""
+        heap, outcome = self.heap, self.recorder.outcome
+        while heap and outcome[heap[0][1]] != IN_FLIGHT:
+            heappop(heap)
+        return heap[0][0] if heap else NEVER
+
+    def take(self) -> int:
+        """The request of the first; there is one."""
+        return heappop(self.heap)[1]
 
 
 class Dispatcher:
@@ -151,7 +176,7 @@ class Dispatcher:
             self.signals.routed(now, flight.view)
             if flight.prefill is not None:
                 self.signals.routed(now, flight.prefill)
-        before = instance.end
+        before = instance.run.end
         self.clock.note_change(index, before, instance.enqueue(job, now, flight.priority, flight.hints))
 
     def never_fits(self, now: int, job: Job, tokens: int, instance: Instance) -> None:
@@ -210,7 +235,7 @@ class Dispatcher:
         if job.generated == job.output_tokens:
             return
         instance = self.instances[index]
-        before = instance.end
+        before = instance.run.end
         self.clock.note_change(index, before, instance.expire(job, now))
         self.handovers.given_up(now, job)
 

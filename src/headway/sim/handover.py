@@ -8,8 +8,7 @@ pipelined, each chunk of the prompt may travel as soon as it is computed.
 from __future__ import annotations
 
 from headway.sim.job import Job
-from headway.sim.link import Links
-from headway.sim.load import Load
+from headway.sim.link import Links, Load
 from headway.sim.setup import TransferSetup
 
 

@@ -6,7 +6,7 @@ from headway.sim.clock import Clock
 from headway.sim.handover import Handover, Incoming
 from headway.sim.instance import Instance
 from headway.sim.job import Job
-from headway.sim.load import Load
+from headway.sim.link import Load
 from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import Hints
 
@@ -49,16 +49,16 @@ class Handovers:
         instance = self.cluster.instances[handover.decode]
         handover.begun = True
         handover.incoming.count += 1
-        before = instance.end
+        before = instance.run.end
         self.clock.note_change(handover.decode, before, instance.enqueue(handover.target, now, priority, hints))
 
     def loaded(self, now: int, load: Load) -> None:
         """The blocks that a request waited for have come, unless it has given up."""
         cluster, handover = self.cluster, load.job.awaits
         instance = cluster.instances[load.instance]
-        if load.job not in instance.loading:
+        if load.job not in instance.loader.loading:
             return
-        before = instance.end
+        before = instance.run.end
         self.clock.note_change(load.instance, before, instance.loaded(load.job, now))
         if handover is not None:
             cluster.recorder.transfer_ps[load.job.row] = handover.begun_ps
@@ -70,7 +70,7 @@ class Handovers:
     def let_go(self, now: int, handover: Handover) -> None:
         """The instance that has computed a prompt for another need not keep it."""
         instance = self.cluster.instances[handover.prefill]
-        before = instance.end
+        before = instance.run.end
         self.clock.note_change(handover.prefill, before, instance.let_go(handover.source, now))
         if self.bound is not None:
             self.bound[handover.prefill].pop(handover.source.row, None)
@@ -83,8 +83,8 @@ class Handovers:
             incoming.blocked.clear()
             for index in blocked:
                 instance = self.cluster.instances[index]
-                instance.refused = None
-                before = instance.end
+                instance.queue.refused = None
+                before = instance.run.end
                 self.clock.note_change(index, before, instance.nudge(now))
 
     def given_up(self, now: int, job: Job) -> None:
@@ -95,7 +95,7 @@ class Handovers:
         elif job.handover is not None and job.handover.begun:  # it was going on in chunks
             handover = job.handover
             instance = self.cluster.instances[handover.decode]
-            before = instance.end
+            before = instance.run.end
             instance.withdraw(handover.target, now)
             self.clock.note_change(handover.decode, before, instance.nudge(now))
             self.received(now, handover.incoming)

@@ -1,5 +1,9 @@
 """One serving engine: continuous batching over a paged KV cache, advanced run by run; what reaches it from outside.
 
+An instance has a queue, a batch, a run, the run's blocks in a KV cache, a loader of blocks from elsewhere, a scheduler
+that forms each step and a planner that says how often it repeats. What happens inside a run (tokens, blocks, gaps)
+follows from the run's formula and is settled when it ends or when somebody looks.
+
 Requests come, their clients give up, blocks arrive from elsewhere or are not wanted there any more. Each of these may
 cut the run that is under way at the next step boundary, if somebody may enter or has to leave then.
 """
@@ -8,20 +12,320 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from heapq import heappop
+from random import Random
+from typing import Any
 
-from headway.policies.queues import Ticket
-from headway.sim.gap_log import take_back
-from headway.sim.hits import HitRate
+from headway.results.recorder import InstanceStats, Recorder
+from headway.sim.adapters import Adapters
+from headway.sim.batch import Batch
+from headway.sim.engine_logs import ENTRY, BatchLog, GapLog, take_back
+from headway.sim.engine_queue import EngineQueue
 from headway.sim.job import Job
-from headway.sim.kv_cache import Stretch
-from headway.sim.leap import duration, steps_begun
-from headway.sim.pace import Pace
-from headway.sim.stepping import Stepping
+from headway.sim.kv_cache import KvCache, Stretch
+from headway.sim.leap import Run
+from headway.sim.link import Links
+from headway.sim.loader import Loader
+from headway.sim.polling import History
+from headway.sim.ranked_cache import RankedCache
+from headway.sim.recent_values import BusyWindow, HitRate
+from headway.sim.run_blocks import RunBlocks
+from headway.sim.run_planner import RunPlanner
+from headway.sim.setup import EngineSetup
+from headway.sim.step_scheduler import StepScheduler
+from headway.sim.tier import Tier
+from headway.sim.tiers import Tiers
 from headway.types import NEVER, Hints
+from headway.views.instance import InstanceView
 
 
-class Instance(Stepping):
-    __slots__ = ()
+class Instance:
+    __slots__ = (
+        "adapters",
+        "batch",
+        "batches",
+        "blocks",
+        "busy_from",
+        "cache",
+        "expiring",
+        "finished",
+        "first_tokens",
+        "gaps",
+        "handed",
+        "handing",
+        "history",
+        "idle_watts",
+        "links",
+        "loader",
+        "log",
+        "planner",
+        "queue",
+        "recorder",
+        "run",
+        "scheduler",
+        "size",
+        "span_watts",
+        "stats",
+        "tick",
+        "tiers",
+        "transfer",
+        "view",
+        "windows",
+    )
+
+    def __init__(
+        self,
+        view: InstanceView,
+        engine: EngineSetup,
+        scheduler: Any,
+        recorder: Recorder,
+        *,
+        block_tokens: int,
+        caching: bool,
+        walks: bool,
+        cuts: Random | None,
+        first_tokens: list[Job],
+        finished: list[Job],
+        handed: list[Job],
+        links: Links,
+        tiers: list[Tier] | None,
+    ) -> None:
+        self.view = view
+        self.recorder = recorder
+        self.links = links
+        self.size = block_tokens
+        self.transfer = engine.transfer
+        self.stats = new_stats(view, engine)
+        # its parts
+        self.cache = new_cache(view, engine)
+        self.tiers = None if tiers is None else Tiers(self.cache, tiers, links, engine, recorder)
+        slots = view.adapter_slots
+        self.adapters = None if slots is None else Adapters(slots, engine.adapter_load_ps)
+        self.queue = EngineQueue(scheduler, view.id)
+        self.batch = Batch(block_tokens)
+        self.run = Run()
+        self.blocks = RunBlocks(view, self.cache, self.batch, self.run, caching)
+        loads = tiers is not None or view.role == "decode"
+        self.loader = Loader(view.index, self.blocks, links, self.tiers, loads)
+        self.gaps = GapLog()
+        self.scheduler = StepScheduler(
+            view,
+            self.queue,
+            self.batch,
+            self.run,
+            self.blocks,
+            self.loader,
+            self.adapters,
+            recorder,
+            self.stats,
+            self.gaps,
+            whole_prompts=engine.whole_prompts,
+            gated=slots is not None or (engine.transfer is not None and engine.transfer.incoming is not None),
+        )
+        self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, engine.latency, walks, cuts)
+        # requests that are neither in the queue nor in the batch alone
+        self.expiring: list[Job] = []  # running requests whose clients have given up during the run
+        self.handing: dict[Job, None] = {}  # prompts computed for others that have not got them yet
+        # what it leaves
+        self.first_tokens = first_tokens  # of runs ended at this instant, on any instance
+        self.finished = finished
+        self.handed = handed  # requests whose prompts, or first chunks of them, are computed and go on elsewhere
+        self.log = self.gaps.runs.frombytes
+        self.batches: BatchLog | None = None  # where it is to be told how the batch changes
+        self.busy_from = -1  # when it last became busy; -1 when idle
+        self.windows: tuple[BusyWindow, ...] = ()  # where somebody asks how busy it was
+        self.idle_watts = engine.idle_watts
+        self.span_watts = engine.busy_watts - engine.idle_watts
+        self.tick = NEVER  # the first that has not been written down, where the signals are polled
+        self.history: History
+
+    # --- a run begins and ends ---------------------------------------------------------------------------------
+
+    def begin(self, now: int) -> bool:
+        """Form the next step and plan how often it repeats. False if there is nothing to do."""
+        if now >= self.tick:
+            self.history.record(self, now)
+        self.cache.now = now
+        if self.tiers is not None:
+            self.settle_stores(now)
+        once = self.scheduler.form_step(now)
+        if self.tiers is not None:
+            self.settle_stores(now)
+        if not self.batch.running:
+            self.rest(now)
+            self.blocks.end_run()
+            return False
+        if self.busy_from < 0:
+            self.busy_from = now
+        if self.batches is not None:
+            self.batches.note(now, self)
+        self.planner.plan(now, once)
+        return True
+
+    def finish_run(self, now: int) -> None:
+        """The run's last step ends: count its tokens, emit first tokens, let go what is finished."""
+        if now > self.tick:  # a tick at this very instant sees the step ended
+            self.history.record(self, now - 1)
+        run, batch, blocks = self.run, self.batch, self.blocks
+        length, held = run.length, self.cache.held
+        if length > blocks.taken:
+            blocks.take_to(length)
+            held = self.cache.held
+        if held > blocks.peak:
+            blocks.peak = held
+        run.end = -1
+        steps = batch.steps = batch.steps + length
+        if decodes := batch.decodes:
+            batch.context += decodes * length
+            if self.scheduler.resuming:
+                self.log_resumed()
+            else:
+                self.log(ENTRY(run.first, run.increment, length, batch.counted))
+            if length > 1 and batch.partial is not None:  # earlier steps' blocks come before what ends now
+                job, want = run.chunks[0]
+                blocks.offer(job, (job.computed + want * (length - 1)) // self.size)
+        if self.expiring:
+            self.drop_decodes()
+        ending = batch.ending
+        while ending and ending[0][0] == steps:
+            self.leave(heappop(ending)[2])
+        for job, want in run.chunks:
+            self.advance(job, want * length, now)
+        blocks.end_run()
+
+    def log_resumed(self) -> None:
+        """The gaps of a run with whose first step some go on to decode: theirs before its token are longer."""
+        run, resuming = self.run, self.scheduler.resuming
+        first, increment, later, others = run.first, run.increment, run.length - 1, self.batch.counted
+        for job in resuming:
+            others -= job.counted
+            if later or job not in self.expiring:  # else its token is wasted
+                self.gaps.resume(job, run.start + first)
+        self.log(ENTRY(first, increment, 1, others))
+        if later:
+            self.log(ENTRY(first + increment, increment, later, self.batch.counted))
+        resuming.clear()
+
+    def advance(self, job: Job, tokens: int, now: int) -> None:
+        """A prefill moves on; with its last token the next output token comes."""
+        batch = self.batch
+        job.computed += tokens
+        self.blocks.offer(job, job.computed // self.size)
+        self.count_prefill(job, job.computed)
+        if job.expired:
+            self.drop(job)
+            return
+        if job.computed < job.known:
+            if job.pipelined:
+                handover = job.handover
+                assert handover is not None
+                if handover.load is not None:
+                    handover.send(now, self.links)
+                elif not handover.begun:
+                    self.handed.append(job)
+            return
+        if job is batch.partial:
+            batch.partial = None
+        self.queue.refused = None  # with this prompt's blocks for hits it may need fewer
+        if self.cache.stored is not None:
+            self.cache.note(job.holds)
+            self.scheduler.stirred = True
+        if job.handover is not None:
+            self.hand_over(job, now)
+            return
+        job.generated += 1
+        if job.generated == 1:
+            self.recorder.first_token_ps[job.row] = now
+            self.first_tokens.append(job)
+        else:
+            self.gaps.resume(job, now)
+        job.log_from = len(self.gaps.runs)
+        batch.start_decoding(job)
+        if job.ends_at_step == batch.steps:
+            self.leave(job)
+        else:
+            batch.expect_end(job)
+
+    def count_prefill(self, job: Job, computed: int) -> None:
+        """Prompt tokens are counted the first time they are computed."""
+        prompt = job.request.prompt_tokens
+        done = computed if computed < prompt else prompt
+        if done > job.prefilled and not job.withdrawn:
+            self.stats.prefill_tokens += done - job.prefilled
+            job.prefilled = done
+
+    def count_ended(self, job: Job, now: int) -> None:
+        """Count the prompt tokens of the steps that have ended by now, where the run goes on."""
+        run = self.run
+        if run.end >= 0 and job is self.batch.partial:
+            self.count_prefill(job, job.computed + run.chunks[0][1] * run.count_ended(now))
+
+    def leave(self, job: Job) -> None:
+        """The last token has come."""
+        self.scheduler.stop_decoding(job)
+        self.scheduler.release(job)
+        self.view.running = len(self.batch.running)
+        self.stats.output_tokens += job.generated
+        if self.queue.ended is not None:
+            self.queue.ended(job.ticket, job.generated, True)
+        self.finished.append(job)
+
+    def hand_over(self, job: Job, now: int) -> None:
+        """The prompt is computed; the request goes on elsewhere, and its blocks stay here until they are there."""
+        assert job.handover is not None
+        if job.handover.transfer.first_token:
+            self.recorder.first_token_ps[job.row] = now
+            self.first_tokens.append(job)
+        self.scheduler.release(job, keeps_blocks=True)
+        self.view.running = len(self.batch.running)
+        if self.queue.ended is not None:
+            self.queue.ended(job.ticket, 0, True)
+        self.handing[job] = None
+        job.handover.done = True
+        self.handed.append(job)
+
+    def drop_decodes(self) -> None:
+        """Requests whose clients gave up during the step that has just ended; its token is wasted."""
+        for job in self.expiring:
+            if job.ends_at_step >= 0:
+                self.drop(job, wasted=1)
+        self.expiring.clear()
+
+    def drop(self, job: Job, wasted: int = 0) -> None:
+        """A running request ends before its last token; those of the steps that have ended count, or all but some."""
+        batch = self.batch
+        if job.ends_at_step >= 0:
+            self.scheduler.stop_decoding(job)
+            batch.forget_end(job)
+            self.gaps.close(job, 0)
+            job.generated -= wasted
+        elif job is batch.partial:
+            batch.partial = None
+        self.scheduler.release(job)
+        self.view.running = len(batch.running)
+        if self.queue.ended is not None:
+            self.queue.ended(job.ticket, job.generated, False)
+        self.finish_expired(job)
+
+    def finish_expired(self, job: Job) -> None:
+        self.stats.output_tokens += job.generated
+        take_back(job)
+        self.finished.append(job)
+
+    def rest(self, now: int) -> None:
+        """Nothing is left to do."""
+        if self.busy_from >= 0:
+            self.stats.busy_ps += now - self.busy_from
+            for window in self.windows:
+                window.add(self.busy_from, now)
+            self.busy_from = -1
+
+    def settle_stores(self, now: int) -> None:
+        """The stores below the GPU hear of what has changed since they were settled."""
+        if self.scheduler.stirred:
+            self.scheduler.stirred = False
+            if self.tiers is not None:
+                self.tiers.settle(now)
 
     # --- the way of a request ----------------------------------------------------------------------------------
 
@@ -29,36 +333,30 @@ class Instance(Stepping):
         """A request arrives. True if a step can begin at this instant."""
         if now >= self.tick:
             self.history.record(self, now)
-        self.arrived += 1
-        ticket = job.ticket = Ticket(job.request, priority, now, self.arrived, hints)
-        self.waiting[ticket] = job
-        self.queue.add(ticket)
-        self.view.queued = len(self.waiting) if not self.loads else self.queued()
-        if self.chunk is not None:
-            self.limit(job)
-        return self.end < 0 or self.cut_to_enter(now)
+        queue = self.queue
+        queue.add(job, now, priority, hints)
+        self.view.queued = self.count_queued() if self.loader.active else len(queue.waiting)
+        return self.run.end < 0 or self.cut_to_enter(now)
+
+    def count_queued(self) -> int:
+        """Requests here that are not in the batch."""
+        return self.scheduler.count_queued()
 
     def cut_to_enter(self, now: int) -> bool:
         """End the run at the next boundary if somebody might enter there: the first in order is not the one that was
         found to lack blocks or a slot for its adapter. Where nobody can enter before something else changes, that ends
         the run anyhow."""
-        if self.partial is not None or len(self.running) >= self.max_batch_size:
+        if self.batch.partial is not None or len(self.batch.running) >= self.view.max_batch_size:
             return False
-        if not self.ready and self.refused is not None and (not self.waiting or self.queue.first() is self.refused):
+        if self.queue.refused is not None and not self.loader.ready and self.queue.is_refused():
             return False
         return self.cut(now)
 
     def cut(self, now: int) -> bool:
         """End the run at the first step boundary at or after this instant. True if that is now."""
-        if self.length == 1:
-            return False
-        steps = steps_begun(self.first, self.increment, now - self.start)
-        if steps < self.length:
-            self.length = steps
-            self.end = self.start + duration(self.first, self.increment, steps)
-            if self.end == now:
-                self.finish_run(now)
-                return True
+        if self.run.cut(now):
+            self.finish_run(now)
+            return True
         return False
 
     def expire(self, job: Job, now: int) -> bool:
@@ -66,45 +364,44 @@ class Instance(Stepping):
         the token that a step brings after this instant is wasted. True if a step can begin at this instant."""
         if now >= self.tick:
             self.history.record(self, now)
-        if job not in self.running:
+        if job not in self.batch.running:
             job.expired = True
             self.withdraw(job, now)
             self.finish_expired(job)
             return self.nudge(now)
-        if self.end >= 0 and not self.cut(now):
+        if self.run.end >= 0 and not self.cut(now):
             job.expired = True
             self.expiring.append(job)
             return False
         job.expired = True
         self.drop(job)
-        if self.tells_kv:
+        if self.blocks.reports:
             self.view.kv_used = self.cache.held
         return True
 
     def withdraw(self, job: Job, now: int) -> None:
         """A request that is not in the batch goes."""
-        if job.ticket in self.waiting:
-            self.queue.remove(job.ticket)
-            del self.waiting[job.ticket]
-            if job.swapped and self.tiers is not None:
-                self.tiers.end_swap(now, job)
+        if job.ticket in self.queue.waiting:
+            self.queue.remove(job)
+            self.loader.drop_swapped(job, now)
         else:
             self.forget_load(job, now)
-        self.view.queued = self.queued()
+        self.view.queued = self.count_queued()
 
     def nudge(self, now: int) -> bool:
         """Somebody may enter who could not. True if a step can begin at this instant."""
-        if not self.waiting and not self.ready:
+        if not self.queue.waiting and not self.loader.ready:
             return False
-        return self.end < 0 or self.cut_to_enter(now)
+        return self.run.end < 0 or self.cut_to_enter(now)
 
     def forget_load(self, job: Job, now: int) -> None:
         """What a request waits for, or has loaded, is not wanted any more; what is on its way comes for nobody."""
-        self.settle(now)
+        self.blocks.settle(now)
+        self.blocks.note_peak()
         held = self.cache.held
-        self.peak = max(self.peak, held)
-        self.unload(job, now)
-        if self.tells_kv:
+        self.loader.drop(job, now)
+        self.scheduler.stir()
+        if self.blocks.reports:
             self.view.kv_used -= held - self.cache.held
         self.settle_stores(now)
 
@@ -112,24 +409,24 @@ class Instance(Stepping):
         """The blocks that a request waits for have come. True if a step can begin at this instant."""
         if now >= self.tick:
             self.history.record(self, now)
-        self.settle(now)
-        self.arrive(job, now)
-        if self.tiers is not None:
-            self.settle_stores(now)
-        return self.end < 0 or self.cut_to_enter(now)
+        self.blocks.settle(now)
+        self.loader.arrive(job, now)
+        self.scheduler.stir()
+        self.settle_stores(now)
+        return self.run.end < 0 or self.cut_to_enter(now)
 
     def let_go(self, job: Job, now: int) -> bool:
         """What was computed for another instance is there, or is not wanted any more. True if a step can begin at this
         instant."""
         if now >= self.tick:
             self.history.record(self, now)
-        self.settle(now)
+        self.blocks.settle(now)
+        self.blocks.note_peak()
         held = self.cache.held
-        self.peak = max(self.peak, held)
         gone = self.part_with(job, now)
-        if self.tells_kv:
+        if self.blocks.reports:
             self.view.kv_used -= held - self.cache.held
-        self.stir()
+        self.scheduler.stir()
         if self.tiers is not None:
             self.settle_stores(now)
             self.tiers.tell_places(now, gone)
@@ -144,83 +441,79 @@ class Instance(Stepping):
         self.cache.release(job.holds, job.blocks)
         return []
 
-    # --- everybody leaves ---------------------------------------------------------------------------------------
+    # --- everybody leaves --------------------------------------------------------------------------------------
 
     def vacate(self, now: int) -> list[Job]:
         """All requests are gone at this instant, by order of arrival here: the steps that have ended count, that which
         is under way is lost. What was cached stays."""
         if now >= self.tick:
             self.history.record(self, now)
-        self.settle(now)
+        self.blocks.settle(now)
         last_token_ps = self.halt(now)
-        gone = [*self.running, *self.loading, *self.ready, *self.waiting.values(), *self.handing]
-        for job in [*self.running]:
+        batch, loader, scheduler = self.batch, self.loader, self.scheduler
+        waiting = [*self.queue.waiting.values()]
+        gone = [*batch.running, *loader.loading, *loader.ready, *waiting, *self.handing]
+        for job in [*batch.running]:
             if job.ends_at_step >= 0:
-                self.stop_decoding(job)
-                self.gaps.close(job, job.last_token_ps if job in self.resuming else last_token_ps)
-            self.release(job)
-            if self.ended is not None:
-                self.ended(job.ticket, job.generated, False)
-        self.partial = None
-        self.ending.clear()
-        self.resuming.clear()
-        self.chunks = []
-        for job in [*self.loading, *self.ready]:
-            self.unload(job, now)
-        for ticket, job in self.waiting.items():
-            self.queue.remove(ticket)
-            if job.swapped and self.tiers is not None:
-                self.tiers.end_swap(now, job)
-        self.waiting.clear()
+                scheduler.stop_decoding(job)
+                self.gaps.close(job, job.last_token_ps if job in scheduler.resuming else last_token_ps)
+            scheduler.release(job)
+            if self.queue.ended is not None:
+                self.queue.ended(job.ticket, job.generated, False)
+        batch.partial = None
+        batch.ending.clear()
+        scheduler.resuming.clear()
+        self.run.chunks = []
+        for job in [*loader.loading, *loader.ready]:
+            loader.drop(job, now)
+        for job in waiting:
+            self.queue.remove(job)
+            loader.drop_swapped(job, now)
         left = [stretch for job in [*self.handing] for stretch in self.part_with(job, now)]
-        self.stir()
+        scheduler.stir()
         self.settle_stores(now)
         if self.tiers is not None:
             self.tiers.tell_places(now, left)
         self.view.queued = self.view.running = 0
-        if self.tells_kv:
-            self.view.kv_used = self.cache.held
-            self.reported_to = NEVER
+        self.blocks.end_run()
         self.rest(now)
         gone.sort(key=by_arrival)
         return gone
 
     def halt(self, now: int) -> int:
         """The run under way stops. When the last of its steps that count has ended."""
-        if self.end < 0 or self.cut(now):
+        run, batch = self.run, self.batch
+        if run.end < 0 or self.cut(now):
             return now
-        ended = self.length - 1  # the step after these is under way
-        self.take_to(self.length)
-        self.peak = max(self.peak, self.cache.held)
-        self.cache.release([], self.decode_blocks(self.steps + ended, 1))
+        ended = run.length - 1  # the step after these is under way
+        self.blocks.take_to(run.length)
+        self.blocks.note_peak()
+        self.cache.release([], batch.decode_blocks(batch.steps + ended, 1))
         expiring, self.expiring = self.expiring, []
-        last_token_ps = self.start + duration(self.first, self.increment, ended)
-        self.length = ended
+        last_token_ps = run.boundary(ended)
+        run.length = ended
         if ended:
             self.finish_run(now)
-        self.end = -1
+        run.end = -1
         for job in expiring:
-            if job in self.running:
+            if job in batch.running:
                 self.drop(job)
         return last_token_ps
 
     def warm(self, now: int, pieces: Sequence[tuple[int, Fraction]]) -> None:
         """It has just come up, and is slower for a time."""
-        self.pace.warm(now, pieces)
-        self.paced_until = now
+        self.planner.warm(now, pieces)
 
     def slow(self, now: int, factor: Fraction, until: int) -> bool:
         """It is slower from the next step on. True if that can begin at this instant."""
-        self.pace.slowed.append((until, factor))
-        self.paced_until = now
-        return self.end >= 0 and self.cut(now)
+        self.planner.slow(now, factor, until)
+        return self.run.end >= 0 and self.cut(now)
 
     def cool(self, now: int) -> None:
-        """Whatever was cached here is gone; nobody is here. What will stand here next is sound."""
+        """The instance is empty, and whatever it had cached is gone; its replacement starts healthy."""
         if now >= self.tick:
             self.history.record(self, now)
-        self.pace = Pace(self.pace.model)
-        self.paced_until = now
+        self.planner.replace(now)
         cache, evicted = self.cache, self.cache.evicted
         cache.now = now
         cache.evict(cache.idle)
@@ -235,25 +528,26 @@ class Instance(Stepping):
             self.adapters.users.clear()
             self.adapters.loading_ps = 0
             self.view.adapters = ()
-        if self.hits is not None:
-            self.hits = HitRate()
+        if self.scheduler.hits is not None:
+            self.scheduler.hits = HitRate()
             self.view.hit_rate = 0.0
 
-    # --- resting, stopping, checking ---------------------------------------------------------------------------
+    # --- the run is over ---------------------------------------------------------------------------------------
 
     def stop(self, now: int) -> None:
         """The horizon: count what the steps ended by now have generated; requests in flight leave no gaps behind."""
-        if self.end >= 0:
-            begun = self.begun(now + 1)  # a step that begins at the horizon has begun; none of them has ended but
-            self.take_to(begun)  # those before the last
-            self.peak = max(self.peak, self.cache.held)
-            self.steps += begun - 1
-            self.taken = 1
-            for job, want in self.chunks:
+        run, batch, loader = self.run, self.batch, self.loader
+        if run.end >= 0:
+            begun = run.count_begun(now + 1)  # a step that begins at the horizon has begun; none of them has ended but
+            self.blocks.take_to(begun)  # those before the last
+            self.blocks.note_peak()
+            self.blocks.taken = 1
+            batch.steps += begun - 1
+            for job, want in run.chunks:
                 self.count_prefill(job, job.computed + want * (begun - 1))
-        for job in [*self.running, *self.loading, *self.ready, *self.waiting.values()]:
+        for job in [*batch.running, *loader.loading, *loader.ready, *self.queue.waiting.values()]:
             if job.ends_at_step >= 0:
-                job.generated = self.steps - job.decoding_from
+                job.generated = batch.steps - job.decoding_from
                 self.gaps.close(job, now)
             self.recorder.output_tokens[job.row] = job.generated
             self.stats.output_tokens += job.generated
@@ -263,20 +557,37 @@ class Instance(Stepping):
     def check(self) -> None:
         """Conservation: what the requests say they hold is what the cache says is held."""
         private = 0
-        begun = self.taken if self.end >= 0 else 0  # steps whose blocks are taken but whose tokens are not counted
-        for job in self.running:
+        batch, loader = self.batch, self.loader
+        begun = self.blocks.taken if self.run.end >= 0 else 0  # steps with blocks taken and tokens not counted
+        for job in batch.running:
             blocks = job.blocks
             if job.ends_at_step >= 0:
-                tokens = job.request.prompt_tokens + self.steps - job.decoding_from - 1 + begun
-                blocks = -(-tokens // self.block_tokens)
+                tokens = job.request.prompt_tokens + batch.steps - job.decoding_from - 1 + begun
+                blocks = -(-tokens // self.size)
             private += blocks - sum(end - start for _, start, end in job.holds)
-        for job in [*self.loading, *self.ready, *self.handing]:
+        for job in [*loader.loading, *loader.ready, *self.handing]:
             private += job.blocks - sum(end - start for _, start, end in job.holds)
         self.cache.check(private)
         if self.tiers is not None:
             self.tiers.check()
         if self.adapters is not None:
-            self.adapters.check([job.request.adapter for job in self.running if job.request.adapter is not None])
+            self.adapters.check([job.request.adapter for job in batch.running if job.request.adapter is not None])
+
+
+def new_stats(view: InstanceView, engine: EngineSetup) -> InstanceStats:
+    stats = InstanceStats(view.id, view.pool if view.serves else None, view.model, kv_blocks=view.kv_blocks)
+    stats.role = None if view.role == "both" else view.role
+    stats.gpus = engine.gpus
+    stats.usd_per_gpu_hour = engine.usd_per_gpu_hour
+    stats.idle_watts = engine.idle_watts
+    stats.busy_watts = engine.busy_watts
+    return stats
+
+
+def new_cache(view: InstanceView, engine: EngineSetup) -> KvCache:
+    if engine.eviction == "lru":
+        return KvCache(view.kv_blocks)
+    return RankedCache(view.kv_blocks, engine.eviction == "lfu")
 
 
 def by_arrival(job: Job) -> int:

@@ -52,18 +52,8 @@ class KvEvents:
             if changes and changes[0][0] < before:
                 self.apply_changes(changes, beliefs, before)
         for instance, log in zip(self.instances, self.logs, strict=True):
-            if (
-                instance.tiers is None
-                and instance.end >= 0
-                and before > instance.start
-                and (left := instance.length - instance.taken)
-            ):
-                cache = instance.cache
-                most = instance.decodes * (left // self.block_tokens + 1)
-                if instance.partial is not None:
-                    most += instance.max_batch_tokens * left  # a token takes a block at most
-                if cache.held + cache.idle + most > cache.total:
-                    instance.take_to(instance.begun(before))
+            if instance.tiers is None and instance.run.end >= 0:
+                instance.blocks.settle_evictions(before)
             if log and log[0][0] < before:
                 self.apply(instance.view.index, log, before)
 

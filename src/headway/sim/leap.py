@@ -1,8 +1,14 @@
-"""The formula of a run: k steps of which step j lasts `first + j * increment` picoseconds."""
+"""The run: a stretch of steps with the same decoding set and the same chunks, whose times follow from a formula.
+
+Step j of it lasts `first + j * increment` picoseconds. A run is planned to the first boundary at which anything can
+change, and cut where something comes sooner.
+"""
 
 from __future__ import annotations
 
 from math import isqrt
+
+from headway.sim.job import Job
 
 
 def duration(first: int, increment: int, steps: int) -> int:
@@ -19,3 +25,40 @@ def steps_begun(first: int, increment: int, elapsed: int) -> int:
         while steps * first + increment * (steps * (steps - 1) // 2) < elapsed:
             steps += 1
     return steps
+
+
+class Run:
+    __slots__ = ("chunks", "end", "first", "increment", "length", "start")
+
+    def __init__(self) -> None:
+        self.end = -1  # when it ends; -1 at a boundary or when idle
+        self.start = 0
+        self.first = 0
+        self.increment = 0
+        self.length = 0  # in steps
+        self.chunks: list[tuple[Job, int]] = []  # prefill in each step: the request and its tokens
+
+    def boundary(self, steps: int) -> int:
+        """When so many steps have ended."""
+        return self.start + duration(self.first, self.increment, steps)
+
+    def count_begun(self, at: int) -> int:
+        """How many steps began before `at`."""
+        steps = steps_begun(self.first, self.increment, at - self.start)
+        return steps if steps < self.length else self.length
+
+    def count_ended(self, at: int) -> int:
+        """How many steps have ended by `at`."""
+        begun = self.count_begun(at)
+        return begun if self.boundary(begun) == at else begun - 1
+
+    def cut(self, now: int) -> bool:
+        """End at the first boundary at or after this instant, if the plan goes further. True if that is now."""
+        if self.length == 1:
+            return False
+        steps = steps_begun(self.first, self.increment, now - self.start)
+        if steps >= self.length:
+            return False
+        self.length = steps
+        self.end = self.start + duration(self.first, self.increment, steps)
+        return self.end == now

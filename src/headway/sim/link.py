@@ -11,11 +11,26 @@ from bisect import insort
 from collections import deque
 from heapq import heappop, heappush
 
-from headway.sim.load import Load
+from headway.sim.job import Job
 from headway.types import NEVER, PS_PER_SECOND
 
 FINE = 40  # bits of a picosecond
 LOST = 1 << 20  # more than progress has lost by rounding down, which must not cost a whole picosecond
+
+
+class Load:
+    """Blocks of one request on their way to the instance that waits for them."""
+
+    __slots__ = ("end", "instance", "job", "left", "links", "start", "wanted")
+
+    def __init__(self, instance: int, job: Job, start: int, end: int) -> None:
+        self.instance = instance
+        self.job = job
+        self.start = start  # its first block
+        self.end = end  # and the one after its last
+        self.left = 0  # transfers that have not arrived
+        self.links: list[int] = []  # that they go over
+        self.wanted = True  # until the request gives up
 
 
 class Link:

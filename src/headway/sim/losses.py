@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from headway.control.flight import Flight
 from headway.errors import HeadwayError
 from headway.results.recorder import REJECTED
-from headway.sim.gap_log import take_back
+from headway.sim.engine_logs import take_back
 from headway.sim.handover import Handover
 from headway.sim.job import Job
 from headway.types import REDIRECTED, RETRIED, Priority, Reject
@@ -70,7 +70,7 @@ class Losses:
 
     def idle(self, index: int) -> bool:
         """Nobody is at an instance, nor is it in the step that rids it of what has gone on elsewhere."""
-        return not self.bound[index] and not self.dispatcher.instances[index].running
+        return not self.bound[index] and not self.dispatcher.instances[index].batch.running
 
     def stop(self) -> None:
         """The horizon: requests in flight leave no gaps behind, nor do those that wait for another instance."""
@@ -113,7 +113,7 @@ class Losses:
             instance = dispatcher.instances[handover.prefill]
             instance.count_ended(source, now)
             source.withdrawn = True
-            before = instance.end
+            before = instance.run.end
             dispatcher.clock.note_change(handover.prefill, before, instance.expire(source, now))
             if handover.begun:
                 dispatcher.handovers.received(now, handover.incoming)

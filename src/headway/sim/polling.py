@@ -15,7 +15,7 @@ from msgspec import Struct
 from headway.sim.leap import steps_begun
 
 if TYPE_CHECKING:
-    from headway.sim.stepping import Stepping
+    from headway.sim.instance import Instance
 
 
 class Polling(Struct):
@@ -55,7 +55,7 @@ class Moment:
         "taken",
     )
 
-    def __init__(self, instance: Stepping, last: int, kv: bool) -> None:
+    def __init__(self, instance: Instance, last: int, kv: bool) -> None:
         self.last = last
         self.queued = instance.view.queued
         self.running = instance.view.running
@@ -63,24 +63,25 @@ class Moment:
         self.busy_from = instance.busy_from
         self.busy_ps = instance.stats.busy_ps  # in the busy times that had ended
         self.held = instance.cache.held
-        self.hit_rate = 0.0 if instance.hits is None else instance.hits.share()
+        self.hit_rate = 0.0 if (hits := instance.scheduler.hits) is None else hits.share()
         self.length = 0  # steps of the run; 0 between runs
-        if kv and instance.end >= 0:
+        if kv and instance.run.end >= 0:
             self.copy_run(instance)
 
-    def copy_run(self, instance: Stepping) -> None:
-        self.length = instance.length
-        self.start = instance.start
-        self.first = instance.first
-        self.increment = instance.increment
-        self.steps = instance.steps
-        self.taken = instance.taken  # steps whose blocks are in `held`
-        self.decodes = instance.decodes
-        self.size = instance.block_tokens
-        self.phases = instance.phases[:]
+    def copy_run(self, instance: Instance) -> None:
+        run, batch, blocks = instance.run, instance.batch, instance.blocks
+        self.length = run.length
+        self.start = run.start
+        self.first = run.first
+        self.increment = run.increment
+        self.steps = batch.steps
+        self.taken = blocks.taken  # steps whose blocks are in `held`
+        self.decodes = batch.decodes
+        self.size = batch.block_tokens
+        self.phases = batch.phases[:]
         self.chunk = 0
-        if instance.partial is not None and self.length > 1 and not instance.reserves:
-            job, self.chunk = instance.chunks[0]
+        if batch.partial is not None and run.length > 1 and not blocks.reserves:
+            job, self.chunk = run.chunks[0]
             self.computed = job.computed
             self.own = job.blocks
 
@@ -114,7 +115,7 @@ class History:
         self.kv = kv
         self.moments: deque[Moment] = deque()
 
-    def record(self, instance: Stepping, to: int) -> None:
+    def record(self, instance: Instance, to: int) -> None:
         """The instance is about to change; the ticks up to `to` see it as it is."""
         moments = self.moments
         while moments and moments[0].last <= to - self.oldest:
@@ -123,7 +124,7 @@ class History:
         moments.append(Moment(instance, last, self.kv))
         instance.tick = last + self.interval
 
-    def at(self, instance: Stepping, tick: int) -> Moment:
+    def at(self, instance: Instance, tick: int) -> Moment:
         """The instance as a tick saw it. Ticks are asked for in order."""
         moments = self.moments
         while moments:

@@ -21,8 +21,8 @@ from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
 from headway.hashing import stable
 from headway.policies.prefix_index import PrefixIndex
+from headway.sim.reported_signals import Signals
 from headway.sim.setup import RouterSetup
-from headway.sim.signals import Signals
 from headway.types import NEVER, Path, Priority, Reject, Request
 from headway.views.instance import REPORTED, SHARED, InstanceView
 

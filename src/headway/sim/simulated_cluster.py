@@ -8,12 +8,11 @@ from typing import Any
 
 from headway.results.recorder import InstanceStats, Recorder
 from headway.results.records import Series
-from headway.sim.batch_log import BatchLog
-from headway.sim.gauge import Gauge
+from headway.sim.engine_logs import BatchLog
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.link import Links
-from headway.sim.samples import Samples
+from headway.sim.samples import Gauge, Samples
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.sim.tier import Tier
 from headway.streams import stream
@@ -91,7 +90,7 @@ class SimulatedCluster:
         size = self.setup.block_tokens
         runs, limit = request.path.blocks(size), (request.prompt_tokens - 1) // size
         for instance in self.instances:
-            instance.settle(now)
+            instance.blocks.settle(now)
         tokens = []
         for instance in self.instances:
             blocks = instance.cache.match(runs, limit)
@@ -124,8 +123,8 @@ class SimulatedCluster:
             gaps.extend(instance.gaps.runs)
             gaps.extend(instance.gaps.resumed)
             instance.stats.evicted_blocks = instance.cache.evicted
-            instance.stats.peak_kv_blocks = instance.peak
-            instance.stats.steps = instance.steps
+            instance.stats.peak_kv_blocks = instance.blocks.peak
+            instance.stats.steps = instance.batch.steps
             if (adapters := instance.adapters) is not None:
                 instance.stats.adapter_loads = adapters.loaded
                 instance.stats.adapter_load_ps = adapters.loaded * adapters.load_ps

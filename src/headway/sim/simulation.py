@@ -14,6 +14,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from heapq import heappop
 from random import Random
 from typing import Any
 
@@ -27,12 +28,12 @@ from headway.policies.registry import declared
 from headway.results.recorder import IN_FLIGHT, InstanceStats, Recorder
 from headway.results.records import Series
 from headway.sim.capacity import Capacity
-from headway.sim.clock import INDEX_BITS, Clock
+from headway.sim.clock import INDEX_BITS, MASK, Clock
 from headway.sim.dispatcher import Dispatcher, by_row
 from headway.sim.kv_events import KvEvents
+from headway.sim.reported_signals import PolledSignals, Signals
 from headway.sim.routers import Routers, streams
 from headway.sim.setup import ClusterSetup
-from headway.sim.signals import PolledSignals, Signals
 from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import NEVER, Request
 from headway.workload.traffic import Traffic
@@ -138,22 +139,28 @@ class Simulation:
     def run_instants(self, traffic: Traffic) -> None:
         cluster, clock, dispatcher = self.cluster, self.clock, self.dispatcher
         links, first_tokens, handed, done = cluster.links, cluster.first_tokens, cluster.handed, cluster.done
+        moves_blocks = bool(links.links)
         preparations, reactions = self.choose_preparations(), self.choose_reactions()
-        horizon, ends, begins = self.horizon, clock.ends, clock.begins
+        horizon, instances, ends, begins = self.horizon, cluster.instances, clock.ends, clock.begins
         while True:
             end, arrival = ends[0] >> INDEX_BITS, traffic.next_ps
             now = end if end < arrival else arrival
             if dispatcher.timer < now:
                 now = dispatcher.timer
-            if links.next_ps <= now:
+            if moves_blocks and links.next_ps <= now:
                 now = self.first_transfer(now)
             if now > horizon or (arrival == NEVER and self.is_deserted()):
                 break
             # (a) step ends
-            if end == now:
-                clock.end_steps(now)
-                if not begins and arrival != now and dispatcher.timer != now and links.next_ps != now:
-                    continue  # a run that was cut would have ended now
+            while end == now:
+                index = heappop(ends) & MASK
+                instance = instances[index]
+                if instance.run.end == now:
+                    instance.finish_run(now)
+                    begins.append(index)
+                end = ends[0] >> INDEX_BITS
+            if not begins and arrival != now and dispatcher.timer != now and links.next_ps != now:
+                continue  # a run that was cut would have ended now
             clock.now = now
             # (b) everything else, with its consequences, until nothing is left
             for prepare in preparations:
@@ -163,18 +170,21 @@ class Simulation:
             if handed:
                 dispatcher.pass_on(now)
             while True:
-                if traffic.next_ps == now:
+                if arrival == now:
                     self.take_arrivals(now)
-                if links.next_ps == now:
+                if moves_blocks and links.next_ps == now:
                     dispatcher.deliver(now)
                 if dispatcher.timer == now:
                     dispatcher.ring(now)
                 if done:
                     dispatcher.complete(now)
+                if not reactions:
+                    break
                 for react in reactions:
                     react(now)
-                if not reactions or self.is_quiet(now):
+                if self.is_quiet(now):
                     break
+                arrival = traffic.next_ps
             # (c) step begins
             if begins:
                 clock.begin_steps(now)
@@ -289,7 +299,7 @@ class Simulation:
         """The horizon has come, or nothing is left to happen."""
         cluster, traffic, recorder = self.cluster, self.traffic, self.recorder
         self.ended_ps = self.clock.now
-        busy = any(instance.running or instance.queued() for instance in cluster.instances)
+        busy = any(instance.batch.running or instance.count_queued() for instance in cluster.instances)
         if traffic.next_ps != NEVER or self.dispatcher.held or busy:
             self.stop()
         recorder.not_issued = traffic.not_issued

@@ -8,9 +8,9 @@ from headway.policies.prefix_index import TIERS
 from headway.results.recorder import TierStats
 from headway.sim.kv_cache import Stretch
 from headway.sim.link import Link
+from headway.sim.recent_values import Ticks
 from headway.sim.samples import Samples
 from headway.sim.store import Store
-from headway.sim.ticks import Ticks
 
 if TYPE_CHECKING:
     from headway.sim.tiers import Tiers

@@ -14,12 +14,11 @@ from headway.errors import InvariantError
 from headway.policies.prefix_index import GONE, GPU
 from headway.results.recorder import Recorder, TierStats
 from headway.results.records import KvMove, Thrash
-from headway.sim.flow import Flow
 from headway.sim.job import Job
 from headway.sim.kv_cache import KvCache, Runs, Stretch
-from headway.sim.link import Links
-from headway.sim.load import Load
+from headway.sim.link import Links, Load
 from headway.sim.ranked_cache import RankedCache
+from headway.sim.recent_values import MoveRate
 from headway.sim.setup import EngineSetup
 from headway.sim.tier import Tier
 from headway.types import PS_PER_SECOND
@@ -75,8 +74,8 @@ class Tiers:
         self.began: dict[Job, int] = {}  # when those that wait for blocks began to
         self.waits: list[int] = []  # how long others have
         self.log: list[Move] | None = None  # where somebody wants to know what lies where
-        self.down: Flow | None = None  # blocks that went down from the GPU, and up to it, where somebody asks
-        self.up: Flow | None = None
+        self.down: MoveRate | None = None  # blocks that went down from the GPU, and up to it, where somebody asks
+        self.up: MoveRate | None = None
 
     def hear(self) -> list[Move]:
         """Where everything that moves will be written down."""

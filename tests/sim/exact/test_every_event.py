@@ -17,13 +17,12 @@ import watch
 from drawn_scenarios import scattered
 from exact_runs import run
 from headway.control.flight import Flight
-from headway.sim.batching import Batching
 from headway.sim.handovers import Handovers
 from headway.sim.instance import Instance
 from headway.sim.kv_cache import KvCache
 from headway.sim.link import Link
-from headway.sim.loading import Loading
-from headway.sim.stepping import Stepping
+from headway.sim.loader import Loader
+from headway.sim.step_scheduler import StepScheduler
 from headway.sim.store import Store
 from headway.sim.tiers import Tiers
 
@@ -44,19 +43,19 @@ def evict_nothing(plain: Plain, cache: KvCache, count: int) -> None:
     cache.idle -= count
 
 
-def one_block_more(plain: Plain, loading: Loading, job: Any, *given: Any) -> None:
-    plain(loading, job, *given)
+def one_block_more(plain: Plain, loader: Loader, job: Any, *given: Any) -> None:
+    plain(loader, job, *given)
     job.blocks += 1
 
 
-def yield_and_stay(plain: Plain, batching: Batching, job: Any) -> None:
-    plain(batching, job)
-    batching.running[job] = job
+def yield_and_stay(plain: Plain, scheduler: StepScheduler, job: Any) -> None:
+    plain(scheduler, job)
+    scheduler.batch.running[job] = job
 
 
-def vanish(plain: Plain, stepping: Stepping, job: Any) -> None:
-    plain(stepping, job)
-    stepping.finished.remove(job)
+def vanish(plain: Plain, instance: Instance, job: Any) -> None:
+    plain(instance, job)
+    instance.finished.remove(job)
 
 
 def store_twice(plain: Plain, store: Store, content: Any, at: int) -> Any:
@@ -123,9 +122,9 @@ def keep_on_handing(plain: Plain, instance: Instance, *given: Any) -> bool:
     return False
 
 
-def cache_too_early(plain: Plain, loading: Loading, handover: Any, *given: Any) -> None:
-    plain(loading, handover, *given)
-    loading.offer(handover.target, handover.target.known // loading.block_tokens)
+def cache_too_early(plain: Plain, loader: Loader, handover: Any, *given: Any) -> None:
+    plain(loader, handover, *given)
+    loader.blocks.offer(handover.target, handover.target.known // loader.size)
 
 
 def keep_a_copy(plain: Plain, cache: KvCache, *given: Any) -> list[Any]:
@@ -144,49 +143,49 @@ def wait_for_more(plain: Plain, link: Link, now: int, amount: int, load: Any, af
     return plain(link, now, amount, load, after)
 
 
-def count_prompt_twice(plain: Plain, stepping: Stepping, job: Any, computed: int) -> None:
+def count_prompt_twice(plain: Plain, instance: Instance, job: Any, computed: int) -> None:
     if job.handover is None:
         job.prefilled = 0
-    plain(stepping, job, computed)
+    plain(instance, job, computed)
 
 
-def count_first_token_twice(plain: Plain, stepping: Stepping, *given: Any) -> None:
-    plain(stepping, *given)
-    stepping.stats.output_tokens += 1
+def count_first_token_twice(plain: Plain, instance: Instance, *given: Any) -> None:
+    plain(instance, *given)
+    instance.stats.output_tokens += 1
 
 
-def count_hits_every_time(plain: Plain, batching: Batching, job: Any, cached: int, now: int) -> None:
+def count_hits_every_time(plain: Plain, scheduler: StepScheduler, job: Any, cached: int, now: int) -> None:
     if job.started:
-        batching.stats.cached_tokens += cached
-    plain(batching, job, cached, now)
+        scheduler.stats.cached_tokens += cached
+    plain(scheduler, job, cached, now)
 
 
-def end_early(plain: Plain, stepping: Stepping, job: Any) -> None:
-    plain(stepping, job)
+def end_early(plain: Plain, instance: Instance, job: Any) -> None:
+    plain(instance, job)
     job.generated -= 1
 
 
-def hide_preemption(plain: Plain, batching: Batching, job: Any) -> None:
-    plain(batching, job)
-    batching.recorder.preemptions[job.row] -= 1
+def hide_preemption(plain: Plain, scheduler: StepScheduler, job: Any) -> None:
+    plain(scheduler, job)
+    scheduler.recorder.preemptions[job.row] -= 1
 
 
-def start_later(plain: Plain, batching: Batching, job: Any, cached: int, now: int) -> None:
-    plain(batching, job, cached, now + 1)
+def start_later(plain: Plain, scheduler: StepScheduler, job: Any, cached: int, now: int) -> None:
+    plain(scheduler, job, cached, now + 1)
 
 
-def start_again(plain: Plain, batching: Batching, job: Any, cached: int, now: int) -> None:
-    plain(batching, job, cached, now)
-    batching.recorder.started_ps[job.row] = now
+def start_again(plain: Plain, scheduler: StepScheduler, job: Any, cached: int, now: int) -> None:
+    plain(scheduler, job, cached, now)
+    scheduler.recorder.started_ps[job.row] = now
 
 
 BROKEN: list[tuple[str, Any, str, Any, str]] = [
     ("tiered", KvCache, "release", leak, r"says \d+ held blocks, requests hold"),
     ("tiered", KvCache, "hold", hold_twice, r"counts holders"),
     ("tiered", KvCache, "evict", evict_nothing, r"says -?\d+ idle blocks and has"),
-    ("tiered", Loading, "load", one_block_more, r"\(loading\) has \d+ blocks, not"),
-    ("tiered", Batching, "preempt", yield_and_stay, r"is in two places"),
-    ("tiered", Stepping, "finish_expired", vanish, r"is in 0 places at a time"),
+    ("tiered", Loader, "load", one_block_more, r"\(loading\) has \d+ blocks, not"),
+    ("tiered", StepScheduler, "preempt", yield_and_stay, r"is in two places"),
+    ("tiered", Instance, "finish_expired", vanish, r"is in 0 places at a time"),
     ("tiered", Store, "put", store_twice, r"(cpu|storage) has blocks \S+ of \d+ twice"),
     ("tiered", Tiers, "loaded", stay_below, r"which still lie in (cpu|storage)"),
     ("tiered", Tiers, "take_back", lend_for_good, r"says \d+ blocks are lent, requests have 0"),
@@ -199,17 +198,17 @@ BROKEN: list[tuple[str, Any, str, Any, str]] = [
     ("split", Flight, "leave_prefill", stay_in_flight, r"router says \d+ in flight on \S+, there are"),
     ("split", Handovers, "received", receive_nothing, r"is to get \d+ requests, and says"),
     ("split", Instance, "let_go", keep_on_handing, r"has two owners"),
-    ("split", Loading, "fetch", cache_too_early, r"two owners: blocks on their way to it are already in the cache"),
+    ("split", Loader, "fetch", cache_too_early, r"two owners: blocks on their way to it are already in the cache"),
     ("split", KvCache, "remove", keep_a_copy, r"two owners: instance \d+ keeps a copy"),
     ("split", Link, "start", send_more, r"Link \d+ has moved \d+ bytes"),
     ("split", Link, "start", wait_for_more, r"waits for \d+ transfers, \d+ are on their way"),
-    ("split", Stepping, "count_prefill", count_prompt_twice, r"says \d+ prompt tokens computed, it was"),
-    ("split", Stepping, "hand_over", count_first_token_twice, r"say \d+ tokens, requests that have ended got"),
-    ("tiered", Batching, "take_turn", count_hits_every_time, r"says \d+ tokens found cached, it was"),
-    ("tiered", Stepping, "leave", end_early, r"ends with \d+ tokens, \d+ were generated"),
-    ("tiered", Batching, "preempt", hide_preemption, r"had to yield \d+ times, the record says"),
-    ("tiered", Batching, "take_turn", start_later, r"started_ps is \d+"),
-    ("tiered", Batching, "take_turn", start_again, r"started_ps was \d+ and becomes \d+"),
+    ("split", Instance, "count_prefill", count_prompt_twice, r"says \d+ prompt tokens computed, it was"),
+    ("split", Instance, "hand_over", count_first_token_twice, r"say \d+ tokens, requests that have ended got"),
+    ("tiered", StepScheduler, "take_turn", count_hits_every_time, r"says \d+ tokens found cached, it was"),
+    ("tiered", Instance, "leave", end_early, r"ends with \d+ tokens, \d+ were generated"),
+    ("tiered", StepScheduler, "preempt", hide_preemption, r"had to yield \d+ times, the record says"),
+    ("tiered", StepScheduler, "take_turn", start_later, r"started_ps is \d+"),
+    ("tiered", StepScheduler, "take_turn", start_again, r"started_ps was \d+ and becomes \d+"),
 ]
 
 

@@ -57,11 +57,11 @@ class Gpus(Part):
 
     def stops(self, horizon: int) -> None:
         for index, instance in enumerate(self.cluster.instances):
-            at = instance.start
-            while instance.end >= 0 and at <= horizon:
+            at = instance.run.start
+            while instance.run.end >= 0 and at <= horizon:
                 begun = self.stopped.get(index, 0)
                 self.stopped[index] = begun + 1
-                at += instance.first + begun * instance.increment
+                at += instance.run.first + begun * instance.run.increment
 
     def check(self, event: Event) -> None:
         by_instance: list[list[tuple[Job, Seat]]] = [[] for _ in self.cluster.instances]
@@ -85,18 +85,18 @@ class Gpus(Part):
 
     def blocks(self, job: Job, seat: Seat) -> int | None:
         instance, place = self.cluster.instances[seat.index], seat.place
-        taken = instance.taken if instance.end >= 0 else 0
+        taken = instance.blocks.taken if instance.run.end >= 0 else 0
         if place == "running":
             if job.ends_at_step >= 0:
                 tokens = job.request.prompt_tokens + self.tokens[job.row] - 1 + taken
-            elif instance.reserves:
+            elif instance.blocks.reserves:
                 tokens = job.known
             else:
-                want = dict(instance.chunks).get(job, 0) if taken else 0
+                want = dict(instance.run.chunks).get(job, 0) if taken else 0
                 tokens = job.computed + want * self.stopped.get(seat.index, taken)
                 demand(tokens <= job.known, "Request {} computes {} of {} tokens.", job.row, tokens, job.known)
         elif place == "loading":
-            return instance.loading[job].end
+            return instance.loader.loading[job].end
         elif place == "handing":
             tokens = job.request.prompt_tokens
         else:
@@ -217,7 +217,12 @@ class Stores(Part):
             tiers = instance.tiers
             assert tiers is not None
             for job, rooms in tiers.lent.items():
-                demand(job in instance.loading, "Request {} does not load, and {} lends it room.", job.row, tier.name)
+                demand(
+                    job in instance.loader.loading,
+                    "Request {} does not load, and {} lends it room.",
+                    job.row,
+                    tier.name,
+                )
                 lent += sum(count for whose, count in rooms if whose is tier)
             if tiers.tiers[0] is tier:
                 swapped += sum(job.swapped for job, seat in event.after.items() if seat.index == index)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from headway.errors import InvariantError
 from headway.sim.instance import Instance
 from headway.sim.job import Job
-from headway.sim.load import Load
+from headway.sim.link import Load
 from headway.sim.simulation import Simulation
 
 Range = tuple[int, int]  # first block, end block
@@ -47,10 +47,10 @@ HOLDING = ("running", "loading", "ready", "handing")  # the places at which requ
 
 
 def seated(instance: Instance) -> Iterator[tuple[str, Iterable[Job]]]:
-    yield "running", instance.running
-    yield "waiting", instance.waiting.values()
-    yield "loading", instance.loading
-    yield "ready", instance.ready
+    yield "running", instance.batch.running
+    yield "waiting", instance.queue.waiting.values()
+    yield "loading", instance.loader.loading
+    yield "ready", instance.loader.ready
     yield "handing", instance.handing
 
 
@@ -62,7 +62,7 @@ def seats(simulation: Simulation) -> Seats:
             for job in jobs:
                 demand(job not in found, "Request {} is in two places: {} and {}.", job.row, found.get(job), place)
                 found[job] = Seat(
-                    index, place, job.order, instance.loading.get(job), job.swapped, getattr(job, "computed", 0)
+                    index, place, job.order, instance.loader.loading.get(job), job.swapped, getattr(job, "computed", 0)
                 )
     return found
 

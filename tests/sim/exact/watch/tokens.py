@@ -34,22 +34,22 @@ class Tokens(Part):
     # --- what happens
 
     def step_ends(self, instance: Instance) -> None:
-        self.steps(instance, instance.length, whole=True)
+        self.steps(instance, instance.run.length, whole=True)
 
     def stops(self, horizon: int) -> None:
         for instance in self.cluster.instances:
-            if instance.end >= 0:
-                ended, at = 0, instance.start
-                while (at := at + instance.first + ended * instance.increment) <= horizon:
+            if instance.run.end >= 0:
+                ended, at = 0, instance.run.start
+                while (at := at + instance.run.first + ended * instance.run.increment) <= horizon:
                     ended += 1
                 self.steps(instance, ended, whole=False)
 
     def steps(self, instance: Instance, count: int, whole: bool) -> None:
         """So many steps of a run have ended; `whole`: all of them."""
-        for job in instance.running:
+        for job in instance.batch.running:
             if job.ends_at_step >= 0:  # what a step brings for a client that has given up is wasted
                 self.generated[job.row] += count - (job.expired and whole)
-        for job, want in instance.chunks:
+        for job, want in instance.run.chunks:
             end = job.computed + want * count
             self.compute(instance, job, job.computed, end)
             if end >= job.known and not job.expired and (job.handover is None or job.handover.transfer.first_token):

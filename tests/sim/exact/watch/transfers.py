@@ -6,8 +6,7 @@ from collections import Counter
 
 from headway.sim.handover import Handover
 from headway.sim.job import Job
-from headway.sim.link import Link
-from headway.sim.load import Load
+from headway.sim.link import Link, Load
 from headway.sim.simulation import Simulation
 from watch.events import Event, Part, demand, overlap
 

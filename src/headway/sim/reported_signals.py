@@ -15,14 +15,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.policies.registry import declared
-from headway.sim.batch import report_kv
-from headway.sim.busy import BusyWindow, PastWindow
-from headway.sim.flow import Flow
-from headway.sim.hits import HitRate
 from headway.sim.instance import Instance
 from headway.sim.kv_events import KvEvents
 from headway.sim.polling import History, Polling
-from headway.sim.ticks import Ticks
+from headway.sim.recent_values import BusyWindow, HitRate, MoveRate, PastWindow, Ticks
+from headway.sim.run_blocks import report_kv
 from headway.sim.tiers import Tiers
 from headway.types import PS_PER_SECOND
 from headway.views.instance import REPORTED, SIGNALS, InstanceView
@@ -40,6 +37,7 @@ class Signals:
         decides = [name for policy in policies for name in declared(policy).reported]
         wanted = decides + [name for policy in scalers for name in declared(policy).reported]
         self.instances = instances
+        self.blocks = [instance.blocks for instance in instances]
         self.views = [instance.view for instance in instances]  # where the values are written
         self.kv = "kv_used" in wanted
         self.power = "busy" in wanted or "watts" in wanted
@@ -50,17 +48,17 @@ class Signals:
         if any(name in wanted for name in TIER_SIGNALS):
             self.tiers = [(one.tiers, index) for index, one in enumerate(instances) if one.tiers is not None]
         for tiers, _ in self.tiers:
-            tiers.down, tiers.up = Flow(), Flow()
+            tiers.down, tiers.up = MoveRate(), MoveRate()
         self.vary = "kv_used" in decides or self.power or bool(self.tiers)
         self.polled = False
         self.kv_events: KvEvents | None = None  # where the router's prefix indexes hear of evictions
         self.origin = -1  # the first decision
         for instance in instances:
-            instance.tells_kv = self.kv
+            instance.blocks.reports = self.kv
             if self.power:
                 instance.windows = (BusyWindow(BUSY_WINDOW), BusyWindow(WATTS_WINDOW))
             if self.hits:
-                instance.hits = HitRate()
+                instance.scheduler.hits = HitRate()
             self.strip(instance.view)
 
     def strip(self, view: InstanceView) -> None:
@@ -75,7 +73,7 @@ class Signals:
         if self.kv_events is not None:
             self.kv_events.tell(now)
         if self.kv:
-            report_kv(self.instances, now)
+            report_kv(self.blocks, now)
         for tiers, index in self.tiers:
             self.show_tiers(self.views[index], tiers, now, now + 1, None)
         if self.power:
@@ -134,7 +132,7 @@ class PolledSignals(Signals):
                 if tier.polled is None:
                     tier.polled = Ticks(polling.interval)
         for instance, view in zip(instances, views, strict=True):
-            instance.tells_kv = False  # no run is looked at before somebody asks
+            instance.blocks.reports = False  # no run is looked at before somebody asks
             instance.tick = 0
             instance.history = History(polling, self.kv)
             self.histories.append(instance.history)

@@ -1,0 +1,135 @@
+"""How long the next step of an instance lasts, and how many like it follow before anything can change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import prod
+from random import Random
+
+from headway.latency.base import LatencyModel, scaled
+from headway.sim.adapters import Adapters
+from headway.sim.batch import Batch
+from headway.sim.leap import Run, steps_begun
+from headway.sim.run_blocks import RunBlocks
+from headway.types import NEVER
+
+
+class Pace:
+    """How fast an instance computes: a step function of time, by which steps take longer while it warms up or ails."""
+
+    __slots__ = ("model", "models", "slowed", "warming")
+
+    def __init__(self, model: LatencyModel) -> None:
+        self.model = model
+        self.models: dict[Fraction, LatencyModel] = {}
+        self.warming: list[tuple[int, Fraction]] = []  # from when on which factor holds, in order
+        self.slowed: list[tuple[int, Fraction]] = []  # until when it is slower, and by which factor
+
+    def at(self, now: int) -> tuple[LatencyModel, int]:
+        """The model of a step that begins now, and until when it holds."""
+        factor, until = Fraction(1), NEVER
+        for since, own in self.warming:  # the last of them is 1
+            if since > now:
+                until = since
+                break
+            factor = own
+        self.slowed = [(end, own) for end, own in self.slowed if end > now]
+        for end, own in self.slowed:
+            factor *= own
+            until = min(until, end)
+        model = self.models.get(factor)
+        if model is None:
+            model = self.models[factor] = scaled(self.model, factor)
+        return model, until
+
+
+class RunPlanner:
+    __slots__ = ("adapters", "batch", "blocks", "cuts", "pace", "paced_until", "run", "step_times", "walks")
+
+    def __init__(
+        self,
+        run: Run,
+        batch: Batch,
+        blocks: RunBlocks,
+        adapters: Adapters | None,
+        latency: LatencyModel,
+        walks: bool,
+        cuts: Random | None,
+    ) -> None:
+        self.run = run
+        self.batch = batch
+        self.blocks = blocks
+        self.adapters = adapters
+        self.walks = walks  # plan single steps
+        self.cuts = cuts  # cut runs at random places, to show that a cut leaves no trace
+        self.pace = Pace(latency)
+        self.paced_until = NEVER  # how long the step times hold
+        self.step_times = latency.run
+
+    def plan(self, now: int, once: bool) -> None:
+        """Plan the run that begins now with the step that has been formed; `once`: it does not repeat."""
+        if now >= self.paced_until:
+            model, self.paced_until = self.pace.at(now)
+            self.step_times = model.run
+        run, batch, blocks = self.run, self.batch, self.blocks
+        cache, chunks, decodes = blocks.cache, run.chunks, batch.decodes
+        if chunks:
+            job, want = chunks[0]
+            alone = len(chunks) == 1
+            shape = [(want, job.computed)] if alone else [(want, job.computed) for job, want in chunks]
+            first, increment, steps = self.step_times(decodes, batch.context, shape)
+            if alone and not job.pipelined and blocks.repeats(job, want):
+                # A prefill that uses up the budget and does not end repeats; nothing else can enter meanwhile.
+                steps = min(steps, (job.known - job.computed - 1) // want)
+            else:
+                steps = 1
+            if self.adapters is not None and self.adapters.loading_ps:
+                first += self.adapters.take_loading()
+                steps = 1
+        else:
+            first, increment, steps = self.step_times(decodes, batch.context, ())
+        if once or self.walks:
+            steps = 1
+        elif steps > 1:
+            if decodes and (left := batch.ending[0][0] - batch.steps) < steps:
+                steps = left
+            if chunks or decodes * (steps // blocks.size + 1) > cache.total - cache.held:
+                steps = blocks.affordable(steps)
+            if self.paced_until < NEVER:  # a step takes the factor in force when it begins
+                steps = min(steps, steps_begun(first, increment, self.paced_until - now))
+            if self.cuts is not None:
+                steps = self.cuts.randint(1, steps)
+        run.start = now
+        run.first = first
+        run.increment = increment
+        run.length = steps
+        run.end = now + first if steps == 1 else now + steps * first + increment * (steps * (steps - 1) // 2)
+        blocks.taken = 1
+        if blocks.reports:
+            blocks.looked = batch.steps + 1
+            blocks.reported_to = now + first
+            blocks.next_step = first + increment
+            blocks.view.kv_used = cache.held
+
+    def warm(self, now: int, pieces: Sequence[tuple[int, Fraction]]) -> None:
+        """From now on the instance warms up."""
+        self.pace.warming = [(now + offset, factor) for offset, factor in pieces]
+        self.paced_until = now
+
+    def slow(self, now: int, factor: Fraction, until: int) -> None:
+        """From the next step on the instance is slower."""
+        self.pace.slowed.append((until, factor))
+        self.paced_until = now
+
+    def heal(self, now: int) -> Fraction:
+        """From the next step on the instance is as fast as it should be; by what factor it was slower."""
+        factor = prod((own for _, own in self.pace.slowed), start=Fraction(1))
+        self.pace.slowed.clear()
+        self.paced_until = now
+        return factor
+
+    def replace(self, now: int) -> None:
+        """Another instance takes the place, which is neither warming up nor slow."""
+        self.pace = Pace(self.pace.model)
+        self.paced_until = now

@@ -1,0 +1,358 @@
+"""Who computes in the next step of an instance: blocks for those that run, entries while sequences, tokens, blocks and
+adapters allow, and who yields where blocks do not suffice.
+
+Every running request gets at least one token in each step, because one enters only while budget is left. Hence all
+decodes advance in lockstep. Nobody enters beside an unfinished prefill, also where the scheduler's limit on its chunks
+leaves budget unused; so only the newest running request can be in the middle of its prefill.
+"""
+
+from __future__ import annotations
+
+from headway.results.recorder import InstanceStats, Recorder
+from headway.results.records import Preemption
+from headway.sim.adapters import Adapters
+from headway.sim.batch import Batch
+from headway.sim.engine_logs import GAP_FIELDS, GapLog
+from headway.sim.engine_queue import EngineQueue
+from headway.sim.job import Job
+from headway.sim.leap import Run
+from headway.sim.loader import Loader
+from headway.sim.recent_values import HitRate
+from headway.sim.run_blocks import RunBlocks
+from headway.views.instance import InstanceView
+
+
+class StepScheduler:
+    __slots__ = (
+        "adapters",
+        "batch",
+        "blocks",
+        "cache",
+        "gaps",
+        "gated",
+        "hits",
+        "loader",
+        "max_batch_size",
+        "max_batch_tokens",
+        "queue",
+        "recorder",
+        "resuming",
+        "run",
+        "size",
+        "stats",
+        "stirred",
+        "view",
+        "whole_prompts",
+    )
+
+    def __init__(
+        self,
+        view: InstanceView,
+        queue: EngineQueue,
+        batch: Batch,
+        run: Run,
+        blocks: RunBlocks,
+        loader: Loader,
+        adapters: Adapters | None,
+        recorder: Recorder,
+        stats: InstanceStats,
+        gaps: GapLog,
+        *,
+        whole_prompts: bool,
+        gated: bool,
+    ) -> None:
+        self.view = view
+        self.queue = queue
+        self.batch = batch
+        self.run = run
+        self.blocks = blocks
+        self.cache = blocks.cache
+        self.size = blocks.size
+        self.loader = loader
+        self.adapters = adapters
+        self.recorder = recorder
+        self.stats = stats
+        self.gaps = gaps
+        self.max_batch_tokens = view.max_batch_tokens
+        self.max_batch_size = view.max_batch_size
+        self.whole_prompts = whole_prompts  # whether one enters only where all its prompt finds room, if not at once
+        self.gated = gated  # whether a request may have to wait for something else than blocks and its turn
+        self.resuming: list[Job] = []  # those that go on to decode with the first step of the run
+        self.stirred = False  # a scheduling change since the stores were settled
+        self.hits: HitRate | None = None  # where somebody asks for it
+
+    def form_step(self, now: int) -> bool:
+        """Choose who computes in the next step. True if the step after it may differ though nothing else changes."""
+        batch, cache = self.batch, self.cache
+        self.run.chunks = []
+        again = shut = False
+        if batch.partial is not None:
+            again, shut = self.schedule_partial(batch.partial)
+        elif batch.running and (need := batch.phases[batch.steps % self.size]):
+            if need <= cache.total - cache.held:
+                cache.take(need)
+            else:
+                again = True
+                self.make_room(0)
+        # Who had to yield does not come back at once, unless nobody is left: those that are ready hold blocks too.
+        if (self.queue.waiting or self.loader.ready) and not (shut or (again and batch.running)):
+            again = self.admit(now)
+            view = self.view
+            view.queued = self.count_queued() if self.loader.active else len(self.queue.waiting)
+            view.running = len(batch.running)
+        return again
+
+    def count_queued(self) -> int:
+        """Requests that are not in the batch."""
+        return len(self.queue.waiting) + len(self.loader.loading) + len(self.loader.ready)
+
+    def stir(self) -> None:
+        """A change after which somebody may enter who could not."""
+        self.stirred = True
+        self.queue.refused = None
+
+    # --- those that run ----------------------------------------------------------------------------------------
+
+    def schedule_partial(self, job: Job) -> tuple[bool, bool]:
+        """Blocks for the decodes' next tokens and the next chunk of the unfinished prefill. Whether somebody had to be
+        preempted for them, and whether the prefill goes on after it, so that nobody else enters."""
+        cache, batch, reserves = self.cache, self.batch, self.blocks.reserves
+        left = job.known - job.computed
+        want = min(left, self.max_batch_tokens - batch.decodes, job.chunk)
+        short = False
+        if batch.decodes or not reserves:  # else it has its blocks, and nobody needs any
+            blocks = job.blocks if reserves else -(-(job.computed + want) // self.size)
+            need = batch.phases[batch.steps % self.size] + blocks - job.blocks
+            short = need > cache.total - cache.held
+            if short:
+                self.make_room(blocks)
+            else:
+                cache.take(need)
+                job.blocks = blocks
+        if job is not batch.partial:
+            return short, False
+        self.run.chunks.append((job, want))
+        return short, want < left
+
+    def make_room(self, partial_blocks: int) -> None:
+        """Blocks request by request in the scheduler's order; the last in it is preempted while they do not suffice."""
+        cache, batch, size = self.cache, self.batch, self.size
+        order = self.queue.sort(batch.running)
+        done = 0
+        while done < len(order):
+            job = order[done]
+            if job is batch.partial:
+                need = partial_blocks - job.blocks
+            else:
+                need = int((job.request.prompt_tokens + batch.steps - job.decoding_from - 1) % size == 0)
+            while need > cache.total - cache.held:
+                victim = order.pop()
+                self.preempt(victim)
+                if victim is job:
+                    return
+            cache.take(need)
+            if job is batch.partial:
+                job.blocks = partial_blocks
+            done += 1
+
+    def preempt(self, job: Job) -> None:
+        """The request loses its blocks, goes back into the queue and will be computed again, or loaded."""
+        batch = self.batch
+        if job is batch.partial:
+            batch.partial = None
+        else:
+            self.stop_decoding(job)
+            batch.forget_end(job)
+            self.gaps.close(job, self.run.boundary(self.run.length))
+            self.loader.swap_out(job)
+        self.release(job)
+        job.ticket.generated = job.generated
+        job.ticket.preemptions += 1
+        self.wait_again(job)
+        self.view.queued = self.count_queued()
+        self.view.running = len(batch.running)
+        self.recorder.preemptions[job.row] += 1
+        self.recorder.preempted.append(Preemption(self.cache.now, self.view.index, job.row))
+        self.stats.preemptions += 1
+
+    def wait_again(self, job: Job) -> None:
+        if job.swapped:
+            job.suspend(self.size)
+        else:
+            job.rewind(self.size)
+        self.queue.put_back(job)
+
+    def stop_decoding(self, job: Job) -> None:
+        """A request leaves the decoding set; its generated blocks become hits."""
+        self.batch.stop_decoding(job)
+        end = job.computed // self.size
+        if end > job.cached_to and self.blocks.caching:
+            self.cache.add(job.output_key, job.cached_to, end, job.holds, job.ticket.priority)
+
+    def release(self, job: Job, keeps_blocks: bool = False) -> None:
+        """A request leaves the batch, and what it holds is free, unless it goes on elsewhere with its blocks."""
+        if not keeps_blocks:
+            self.cache.release(job.holds, job.blocks)
+        del self.batch.running[job]
+        self.stirred = True
+        self.queue.refused = None
+        if self.adapters is not None:
+            self.adapters.leave(job.request.adapter)
+
+    # --- those that enter --------------------------------------------------------------------------------------
+
+    def admit(self, now: int) -> bool:
+        """Waiting requests enter in order while sequences, tokens, blocks and adapters allow; not called where a prompt
+        goes on after the step. True if the first of those that stay might enter at the next although nothing else
+        changes."""
+        batch, loader, queue = self.batch, self.loader, self.queue
+        budget = self.max_batch_tokens - batch.decodes
+        if self.run.chunks:
+            budget -= self.run.chunks[0][1]
+        if loader.ready:
+            budget = self.admit_ready(budget)
+        cache, size, blocks_of = self.cache, self.size, self.blocks
+        waiting, running, loads = queue.waiting, batch.running, loader.active
+        while waiting and budget > 0 and len(running) + len(loader.loading) < self.max_batch_size:
+            job = queue.first()
+            if loads and job.ticket is queue.refused:  # nothing has changed since
+                return False
+            if self.gated and self.is_shut_out(job):
+                queue.refused = job.ticket
+                return False
+            known = job.known
+            hits = cache.match(job.runs, (known - 1) // size) if blocks_of.caching else 0
+            if loads and (end := loader.reach(job, hits)) > hits:
+                if self.admit_load(job, hits, end, now):
+                    continue
+                queue.refused = job.ticket
+                return False
+            done = hits * size
+            want = known - done
+            if want > budget:
+                want = budget
+            if want > job.chunk:
+                want = job.chunk
+            blocks = -(-(known if blocks_of.reserves else done + want) // size)
+            asked = -(-known // size) if self.whole_prompts else blocks
+            room = cache.total - cache.held
+            if asked > room and asked - hits > room - cache.idle_in(job.runs, hits):
+                # As its hits are evicted it needs fewer blocks at once, but each eviction also takes a free one: it
+                # stays shut out for the run, unless one eviction can cost it several hits.
+                queue.refused = job.ticket
+                return not loads and not cache.goes_tail_first(job.runs, hits)
+            queue.take(job)
+            if self.adapters is not None:
+                self.load_adapter(job, self.adapters)
+            if hits:
+                job.holds = cache.hold(job.runs, hits, job.ticket.priority)
+            cache.take(blocks - hits)
+            job.computed = done
+            job.blocks = blocks
+            job.cached_to = hits
+            self.take_turn(job, done, now)
+            batch.enter(job)
+            self.run.chunks.append((job, want))
+            self.stirred = True
+            budget -= want
+            if done + want < known:
+                batch.partial = job
+                break
+        return False
+
+    def is_shut_out(self, job: Job) -> bool:
+        """Whether its adapter finds no room, or the instance that it is to go on to may not be about to get more."""
+        if self.adapters is not None and not self.adapters.has_room(job.request.adapter):
+            return True
+        if job.handover is None or not job.handover.incoming.full():
+            return False
+        job.handover.incoming.blocked[self.view.index] = None
+        return True
+
+    def load_adapter(self, job: Job, adapters: Adapters) -> None:
+        """A request enters, with its adapter."""
+        if adapters.enter(job.request.adapter):
+            self.view.adapters = adapters.names()
+
+    def admit_load(self, job: Job, hits: int, end: int, now: int) -> bool:
+        """A request's turn has come, and its blocks up to `end` are to be loaded first, if there is room for them."""
+        cache = self.cache
+        if job.swapped:
+            hits = 0
+        asked = max(end, -(-job.known // self.size)) if self.whole_prompts else end
+        room = cache.total - cache.held
+        if asked > room and asked - hits > room - cache.idle_in(job.runs, hits):
+            return False
+        self.queue.take(job)
+        if not job.started:
+            self.recorder.loaded_tokens[job.row] = (end - hits) * self.size
+        self.loader.load(job, hits, end, now)
+        self.stirred = True
+        if job.awaits is None:
+            self.take_turn(job, end * self.size, now)
+        return True
+
+    def take_turn(self, job: Job, cached: int, now: int) -> None:
+        """A request's turn has come, with so many of its tokens cached."""
+        if not job.started:
+            job.started = True
+            self.recorder.started_ps[job.row] = now
+            self.recorder.cached_tokens[job.row] = cached
+            self.stats.cached_tokens += cached
+            self.stats.prompt_tokens += job.request.prompt_tokens
+            if self.hits is not None:
+                self.hits.add(cached, job.request.prompt_tokens)
+                self.view.hit_rate = self.hits.share()
+        if cached > job.prefilled:
+            job.prefilled = cached
+
+    def resume(self, job: Job) -> None:
+        """It goes on to decode in the next step: the gap before its token is longer, so its own begin after it."""
+        job.resumes = False
+        job.log_from = len(self.gaps.runs) + GAP_FIELDS
+        self.batch.enter(job)
+        self.batch.start_decoding(job)
+        self.batch.expect_end(job)
+        self.resuming.append(job)
+        self.stirred = True
+
+    def admit_ready(self, budget: int) -> int:
+        """Those whose blocks have come enter before others. The tokens that are left in the step; none if one of them
+        has to wait."""
+        cache, adapters, ready, reserves = self.cache, self.adapters, self.loader.ready, self.blocks.reserves
+        while ready and budget > 0:
+            job = ready[0]
+            want = 1 if job.resumes else min(job.known - job.computed, budget, job.chunk)
+            need = -(-(job.known if reserves else job.computed + want) // self.size) - job.blocks
+            full = len(self.batch.running) >= self.max_batch_size
+            if full or (adapters is not None and not adapters.has_room(job.request.adapter)):
+                return 0
+            if need > cache.total - cache.held and not self.yield_to(need):
+                return 0
+            del ready[0]
+            if adapters is not None:
+                self.load_adapter(job, adapters)
+            cache.take(need)
+            job.blocks += need
+            budget -= want
+            if job.resumes:
+                self.resume(job)
+                continue
+            self.batch.enter(job)
+            self.run.chunks.append((job, want))
+            self.stirred = True
+            if job.computed + want < job.known:
+                self.batch.partial = job
+                return 0
+        return budget
+
+    def yield_to(self, need: int) -> bool:
+        """Nobody runs, and the first that is ready lacks blocks which the others that are ready hold: the last of them
+        goes back into the queue, lest they wait for each other."""
+        cache, ready = self.cache, self.loader.ready
+        while not self.batch.running and len(ready) > 1 and need > cache.total - cache.held:
+            job = ready[-1]
+            self.loader.drop(job, cache.now)
+            self.stir()
+            self.wait_again(job)
+        return need <= cache.total - cache.held
