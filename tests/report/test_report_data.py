@@ -169,7 +169,7 @@ def test_where_the_lowest_total_wins_a_low_score_speaks_for_a_candidate() -> Non
 
 
 def test_the_worst_are_ranked_by_true_regret_where_that_is_known() -> None:
-    result = example(5, trace="decisions")
+    result = example(40, trace="decisions")
     rows = [decision(number, number, 0, [100 - number, 10]) for number in range(40)]
     result.decisions = Decisions(rows)
     result.counterfactuals = [counterfactual(result, 30, 5 * PS_PER_SECOND), counterfactual(result, 0, 0)]
@@ -184,7 +184,7 @@ def test_of_very_many_decisions_a_part_is_looked_at_and_the_simulated_ones_alway
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("headway.report.decided.MOST", 10)
-    result = example(5)
+    result = example(95)
     result.decisions = Decisions([decision(number, number // 3, 0, [20, 10]) for number in range(95)])
     result.counterfactuals = [counterfactual(result, 44, 7 * PS_PER_SECOND)]
     found = decided(result)

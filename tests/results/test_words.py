@@ -23,6 +23,7 @@ from headway.results.decisions import Decision, Decisions, scorer_weights
 from headway.results.findings import KINDS
 from headway.results.records import Counterfactual, Finding
 from headway.results.result import Result
+from headway.results.survey import survey
 from headway.results.words import FOCUS, STRATEGIES, Fact, compose, facts, summarize, tokens
 from headway.results.words.compose import fitted
 from headway.results.words.figures import Line, Section, amount, name, said
@@ -30,7 +31,6 @@ from headway.results.words.focus import RULES
 from headway.results.words.issues import AREAS
 from headway.results.words.material import Material
 from headway.results.words.mining import mine
-from headway.results.words.survey import survey
 from headway.results.words.tokens import FEWEST_TOKENS
 
 # A number that stands for itself: not a part of a name such as p99.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -11,6 +11,8 @@ from headway.policies import registry
 
 Finished = Callable[[int, Any], None]  # the place of a job, and what came of it
 Lost = Callable[[int, str], None]  # the place of a job that brought its process down every time, and a sentence on it
+AHEAD: Final = 2  # jobs under way for each slot: one that runs, and one that waits for it
+RETRIES: Final = 3
 
 
 class Job(Struct, frozen=True):

@@ -97,7 +97,7 @@ def _decision(one: Decision, tried: list[Counterfactual], ids: dict[int, str], r
         "priority": one.priority,
         "lowest_wins": one.lowest_wins,
         "candidates": [_candidate(one, place, tried, ids) for place in range(len(one.candidates))],
-        "estimated_regret_ms": _ms(one.estimated_regret_ps()),
+        "estimated_regret_ms": _ms(one.estimated_regret_ps() or 0),
         "true_regret_ms": None if best is None else _ms(max(0, best.regret_ps or 0)),
         "best_alternative": None if best is None else _alternative(best, ids),
         "objective": tried[0].objective if tried else None,

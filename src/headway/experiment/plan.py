@@ -9,11 +9,11 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from headway.config.wording import shown, suggest
+from headway.config.wording import listed, shown, suggest
 from headway.errors import HeadwayError
 from headway.experiment.bracket import Mixes, highest
 from headway.experiment.load import Load, load_of
-from headway.experiment.plan_words import notes, too_few, too_much, verdict
+from headway.experiment.plan_words import notes, too_few, too_much
 from headway.experiment.seeds import check_seeds
 from headway.experiment.space import Counts, Space, space_of
 from headway.experiment.targets import Target, figure_of, targets
@@ -69,7 +69,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        return verdict(self)
+        return _verdict(self)
 
     def summary(self) -> Json:
         """The document that `headway plan --json` prints."""
@@ -120,6 +120,35 @@ class Plan(Struct, frozen=True):
         if found.low is not None and found.high is not None:
             clear = not found.low <= target.limit <= found.high or found.low == found.high
         return {"mean": found.mean, "low": found.low, "high": found.high, "clear": clear, "seeds": values}
+
+
+def _verdict(plan: Plan) -> str:
+    """The answer, how sure it is, what one less would do, and how much more load there is room for."""
+    space, load = plan.space, plan.load
+    many = sum(plan.counts) != 1
+    gpus = space.gpus(plan.counts)
+    size = f"{gpus:,} GPU{'s' * (gpus != 1)}, {space.usd_per_hour(plan.counts):,.2f} USD/h"
+    figures = listed([_estimated(plan, plan.answer, target) for target in plan.targets])
+    seeds = "its one seed" if plan.seeds == 1 else f"all {plan.seeds} seeds"
+    keep = f"keep{'s' * (not many)} the SLO at {load.written(plan.answer.load)} under {seeds}"
+    said = [f"{space.written(plan.counts)} ({size}) {keep}: {figures}."]
+    for one in plan.less:
+        other = f"With {space.written(one.counts)}" if plan.find == "replicas" else f"At {load.written(one.load)}"
+        said.append(f"{other} it is kept under {one.seeds_met} of {one.seeds_run}.")
+    if plan.find == "replicas" and plan.holds is not None and plan.breaks is not None:
+        spare = 100 * float(plan.holds / load.base - 1)
+        said.append(f"The load could rise by {spare:.0f} %, to {load.written(plan.holds)}.")
+    return " ".join(said)
+
+
+def _estimated(plan: Plan, one: Judged, target: Target) -> str:
+    found = plan.estimate(one, target)
+    text = f"{target.figure} {target.describe_value(found['mean'])}"
+    if found["low"] is None or found["low"] == found["high"]:
+        return text
+    low, high = (target.describe_value(found[name]) for name in ("low", "high"))
+    doubt = "" if found["clear"] else ", across the limit"
+    return f"{text} (95 % interval {low.rpartition(' ')[0]} to {high}{doubt})"
 
 
 def plan(

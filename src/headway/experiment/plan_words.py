@@ -1,69 +1,23 @@
-"""A plan in sentences: what it found, why there is nothing to find, and what should be known beside it."""
+"""What a plan says beside its answer: why there is nothing to find, and what a reader should know."""
 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headway.config.wording import listed
 from headway.errors import HeadwayError
 from headway.experiment.bracket import FURTHEST
 from headway.experiment.notes import unmeasured
 from headway.experiment.space import Counts, scales
-from headway.experiment.targets import Target
 from headway.experiment.trials import Candidate, Trials
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
-if TYPE_CHECKING:
-    from headway.experiment.plan import Judged, Plan
-
-SIGNS: Final = {"<=": "at most", "<": "below", ">=": "at least", ">": "above"}
 SAMPLE: Final = 50  # requests that tell something
 QUIET: Final = 16  # times less load, from which on requests are as good as alone
 LONGEST_S: Final = 90 * 86400.0  # of a run
 LONG: Final = 10  # times the longest requests that arrivals should last, for a queue to have time to build
-
-
-def number(target: Target, value: float | None) -> str:
-    """A target's figure with its unit."""
-    if value is None:
-        return "unknown"
-    return f"{100 * value:.1f} %" if target.share else f"{value:,.{0 if value >= 1000 else 1}f} ms"
-
-
-def bound(target: Target) -> str:
-    limit = f"{100 * target.limit:g} %" if target.share else f"{target.limit:,g} ms"
-    return f"{SIGNS[target.sign]} {limit}"
-
-
-def verdict(plan: Plan) -> str:
-    """The answer, how sure it is, what one less would do, and how much more load there is room for."""
-    space, load = plan.space, plan.load
-    many = sum(plan.counts) != 1
-    gpus = space.gpus(plan.counts)
-    size = f"{gpus:,} GPU{'s' * (gpus != 1)}, {space.usd_per_hour(plan.counts):,.2f} USD/h"
-    figures = listed([_estimated(plan, plan.answer, target) for target in plan.targets])
-    seeds = "its one seed" if plan.seeds == 1 else f"all {plan.seeds} seeds"
-    keep = f"keep{'s' * (not many)} the SLO at {load.written(plan.answer.load)} under {seeds}"
-    said = [f"{space.written(plan.counts)} ({size}) {keep}: {figures}."]
-    for one in plan.less:
-        other = f"With {space.written(one.counts)}" if plan.find == "replicas" else f"At {load.written(one.load)}"
-        said.append(f"{other} it is kept under {one.seeds_met} of {one.seeds_run}.")
-    if plan.find == "replicas" and plan.holds is not None and plan.breaks is not None:
-        spare = 100 * float(plan.holds / load.base - 1)
-        said.append(f"The load could rise by {spare:.0f} %, to {load.written(plan.holds)}.")
-    return " ".join(said)
-
-
-def _estimated(plan: Plan, one: Judged, target: Target) -> str:
-    found = plan.estimate(one, target)
-    text = f"{target.figure} {number(target, found['mean'])}"
-    if found["low"] is None or found["low"] == found["high"]:
-        return text
-    low, high = (number(target, found[name]) for name in ("low", "high"))
-    doubt = "" if found["clear"] else ", across the limit"
-    return f"{text} (95 % interval {low.rpartition(' ')[0]} to {high}{doubt})"
 
 
 def too_few(trials: Trials) -> HeadwayError:
@@ -103,7 +57,10 @@ def too_much(trials: Trials, counts: Counts) -> HeadwayError:
 
 def _missed(trials: Trials, run: Json) -> str:
     missed = [target for target in trials.targets if not target.met(run)]
-    told = [f"{target.figure} is {number(target, target.value(run))}, not {bound(target)}" for target in missed]
+    told = [
+        f"{target.figure} is {target.describe_value(target.value(run))}, not {target.describe_limit()}"
+        for target in missed
+    ]
     return listed(told)
 
 

@@ -12,14 +12,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Protocol, Self
 
 from headway.errors import HeadwayError
-from headway.experiment.batch import Finished, Job, Lost, first_failed
+from headway.experiment.batch import AHEAD, RETRIES, Finished, Job, Lost, first_failed
 from headway.experiment.workers import available, crew, end, interrupted, pool_of, uninterrupted
-
-AHEAD: Final = 2  # jobs under way for each slot: one that runs, and one that waits for it
-RETRIES: Final = 3
 
 
 class Runner(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,57 +11,21 @@ from msgspec import Struct
 from headway.errors import HeadwayError
 from headway.experiment.batch import Job, strange
 from headway.experiment.grid import Axis, Point, Vary, axes, points
-from headway.experiment.means import mean_summary
-from headway.experiment.paired import HEADLINE, SHARE
+from headway.experiment.paired import HEADLINE
 from headway.experiment.run import simulate
 from headway.experiment.runner import Runner, runner_of
 from headway.experiment.seeds import check_seeds, seeded
-from headway.experiment.sweep_words import KEPT, verdict
+from headway.experiment.swept import Swept, verdict
 from headway.experiment.tracing import check_trace
 from headway.experiment.verdict import has_slo
 from headway.results import study
-from headway.results.confidence import interval
 from headway.results.ranking import value
 from headway.results.table import library
 from headway.scenario.scenario import DEFAULT, Scenario, Source, load_data, validate
 from headway.types import Json
 
 Progress = Callable[[int, int, int], None]  # runs done so far, runs in all, and how many of them were there already
-SHARES: Final = (SHARE, "cache.token_hit_ratio")
 WHERE: Final = "sweep"
-
-
-class Swept(Struct, frozen=True, dict=True):
-    """A point of the grid, and what came of it under each seed."""
-
-    vary: Json
-    label: str
-    policy: str
-    key: str
-    folder: str
-    slo: bool  # whether anybody was promised anything
-    summaries: list[Json]
-
-    @cached_property
-    def summary(self) -> Json:
-        """Means over the seeds."""
-        return mean_summary(self.summaries)
-
-    def holds(self) -> bool | None:
-        """Whether the SLO is kept, by 99 % of the planned requests under every seed; None where there is none."""
-        if not self.slo:
-            return None
-        return all((value(summary, SHARE) or 0.0) >= KEPT for summary in self.summaries)
-
-    def figures(self) -> Json:
-        """The headline figures: mean over the seeds and its 95 % interval, which one seed alone does not have."""
-        found: Json = {}
-        for figure in HEADLINE:
-            values = [value(summary, figure) for summary in self.summaries]
-            made = interval(values, figure in SHARES)
-            bounds = (None, None, None) if made is None else (made.mean, made.low, made.high)
-            found[figure] = dict(zip(("mean", "low", "high"), bounds, strict=True))
-        return found
 
 
 class Sweep(Struct, frozen=True):

@@ -35,6 +35,7 @@ SIGNS: Final[dict[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
+WORDS: Final = {"<=": "at most", "<": "below", ">=": "at least", ">": "above"}
 ALIKE: Final = {"goodput_ratio": "attainment", "goodput": "attainment"}
 OF_ALL: Final = ("attainment", "completed")  # whose share is one of all planned requests
 ENOUGH: Final = 0.99
@@ -60,6 +61,16 @@ class Target(Struct, frozen=True):
         """Whether a run keeps it; one without a sample does not."""
         found = self.value(figures)
         return found is not None and SIGNS[self.sign](found, self.limit)
+
+    def describe_value(self, value: float | None) -> str:
+        """A value of the figure with its unit."""
+        if value is None:
+            return "unknown"
+        return f"{100 * value:.1f} %" if self.share else f"{value:,.{0 if value >= 1000 else 1}f} ms"
+
+    def describe_limit(self) -> str:
+        limit = f"{100 * self.limit:g} %" if self.share else f"{self.limit:,g} ms"
+        return f"{WORDS[self.sign]} {limit}"
 
     def written(self) -> str:
         limit = f"{self.limit:.6g}"

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from headway.errors import HeadwayError
 from headway.experiment.plan import Judged, Plan
-from headway.experiment.plan_words import bound
 from headway.experiment.targets import Target
 from headway.report import html
 from headway.report.book import figure
@@ -153,7 +152,7 @@ def _page(plan: Plan) -> str:
         AXES[plan.load.unit],
         "USD/h",
         "seeds met",
-        *(f"{one.figure}, {bound(one)}" for one in plan.targets),
+        *(f"{one.figure}, {one.describe_limit()}" for one in plan.targets),
     ]
     rows = [
         [

@@ -85,9 +85,11 @@ class Decision(Struct, frozen=True):
         """The instance that computes the prompt."""
         return self.prefill if self.prefill >= 0 else self.target
 
-    def estimated_regret_ps(self) -> int:
-        """By how much sooner the first token would have come from the best candidate, as far as the model told."""
-        return self.estimated_ttft_ps[self.place(self.judged)] - min(one for one in self.estimated_ttft_ps if one >= 0)
+    def estimated_regret_ps(self) -> int | None:
+        """By how much sooner, by the latency model, the first token would have come from the best candidate. None where
+        the model has no estimate for the chosen one."""
+        chosen = self.estimated_ttft_ps[self.place(self.judged)]
+        return None if chosen < 0 else chosen - min(one for one in self.estimated_ttft_ps if one >= 0)
 
     def top(self, count: int) -> list[int]:
         """The best candidates as the policy ranked them, or as the latency model does where it gave no totals."""

@@ -127,7 +127,13 @@ def bins(title: str, counts: Sequence[tuple[str, float]], unit: str, colour: str
         [{"bin": label, "value": value} for label, value in counts],
         mark={"type": "bar", "color": colour},
         encoding={
-            "x": {"field": "bin", "type": "ordinal", "title": None, "sort": None, "axis": {"labelOverlap": True}},
+            "x": {
+                "field": "bin",
+                "type": "ordinal",
+                "title": None,
+                "sort": None,
+                "axis": {"labelAngle": 0, "labelOverlap": True},
+            },
             "y": axis("value", unit),
             "tooltip": hints(("bin", "tokens"), ("value", unit)),
         },

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from headway.results.decisions import Decision
+from headway.results.survey import Survey, best_estimate, best_holder
 from headway.results.words.figures import Line, Parts, Section, count, percent, said
 from headway.results.words.issues import undecided
 from headway.results.words.material import Material
-from headway.results.words.survey import Survey, best_estimate, best_holder
 from headway.results.words.worst import candidate, happened, taken
 
 

@@ -6,10 +6,10 @@ from msgspec import Struct
 
 from headway.results.ranking import direction
 from headway.results.records import Counterfactual, best_alternatives
+from headway.results.survey import Survey
 from headway.results.words.figures import Line, Parts, Section, amount, at, count, ms, ms_of, name, number, said
 from headway.results.words.issues import undecided
 from headway.results.words.material import Material
-from headway.results.words.survey import Survey
 from headway.types import PS_PER_SECOND
 
 TITLE: tuple[str] = ("## Counterfactual Analysis",)
@@ -110,27 +110,6 @@ def objective_gains(run: Material) -> list[tuple[float, int]]:
             sign = -1.0 if direction(one.objective) == "low" else 1.0
             found.append((sign * (one.alternative_value - one.value), place))
     return sorted(found, key=lambda gain: (-gain[0], gain[1]))
-
-
-def imagined(run: Material, examples: int) -> Section:
-    """`If request X had gone to Y`: the simulated ones by gain, then those that the latency model speaks of."""
-    from headway.results.words.worst import estimated_phrase
-
-    lines: list[Line] = []
-    again = simulated_again(run)
-    shown = [one for one in again if one.regret_ps > 0][: 4 * examples]
-    for turn, one in enumerate(shown):
-        lines.append(Line(simulated_phrase(run, one), 7 + turn))
-    seen = {(one.one.request, one.one.at_ps) for one in again}
-    decisions = run.result.decisions
-    if run.survey is not None and decisions is not None:
-        for turn, (_, place) in enumerate(run.survey.worst[: 4 * examples]):
-            decision = decisions[place]
-            if (decision.request, decision.at_ps) not in seen:
-                lines.append(Line(estimated_phrase(run, place, decision), 9 + turn))
-    if not lines:
-        lines.append(Line(("Nobody can tell: no decision is known to have had a better alternative.",), 16))
-    return Section(("## If Decided Otherwise",), lines)
 
 
 def simulated_phrase(run: Material, again: Again) -> Parts:

@@ -7,11 +7,11 @@ from typing import Final
 
 from headway import policies
 from headway.policies import registry
+from headway.results.survey import SHORT_QUEUE
 from headway.results.words.figures import Line, Parts, Section, amount, count, ms, name, number, percent, said
 from headway.results.words.issues import Issue
 from headway.results.words.material import Material
 from headway.results.words.outcome import kept, where_it_went
-from headway.results.words.survey import SHORT_QUEUE
 
 PREFIX_SCORER: Final = "prefix"  # what the names of scorers begin with that look at the cache
 # Where the time to first token went, and what is to be done about it.

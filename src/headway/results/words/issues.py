@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from headway.results.records import Finding
+from headway.results.survey import SHORT_QUEUE, Survey
 from headway.results.words.bursts import TIMES, bursts
 from headway.results.words.figures import (
     Line,
@@ -25,7 +26,6 @@ from headway.results.words.figures import (
     seconds,
 )
 from headway.results.words.material import MET, MISSED, Material
-from headway.results.words.survey import SHORT_QUEUE, Survey
 from headway.types import PS_PER_SECOND
 
 # What an issue of each kind is about.

@@ -11,9 +11,9 @@ from headway.results.promises import KINDS, Promises, promises
 from headway.results.recorder import Targets
 from headway.results.records import Finding
 from headway.results.result import Result
+from headway.results.survey import Survey, survey
 from headway.results.table import Coded
 from headway.results.words.figures import Fact, name
-from headway.results.words.survey import Survey, survey
 from headway.types import Json
 
 MET, MISSED, UNCOUNTED = 0, 1, -1

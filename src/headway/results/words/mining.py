@@ -14,10 +14,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from headway.results.survey import Survey
 from headway.results.words.figures import Fact, Line, Section, amount, clean, count, ms_of, percent, said
 from headway.results.words.issues import undecided
 from headway.results.words.material import MISSED, UNCOUNTED, Material
-from headway.results.words.survey import Survey
 
 PROMPTS: Final = (256, 1024, 4096, 16384)  # tokens: the bins begin here
 QUEUES: Final = (1, 5, 20)  # requests

@@ -53,7 +53,7 @@ def counterfactual(run: Material, found: list[Issue], ask: Ask) -> Sections:
     return [
         outcome(run),
         counterfactuals.section(run),
-        counterfactuals.imagined(run, ask.examples),
+        worst.imagined(run, ask.examples),
         _later(issues.section(run, found, ask.focus, ask.examples)),
         focus.section(run, found, ask.focus),
     ]

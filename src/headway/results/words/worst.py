@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec import Struct
 
 from headway.results.decisions import Decision
-from headway.results.words.counterfactuals import Again, simulated_again
+from headway.results.survey import best_estimate, best_holder
+from headway.results.words.counterfactuals import Again, simulated_again, simulated_phrase
 from headway.results.words.figures import Fact, Line, Parts, Section, at, count, ms_of, name, number, said
 from headway.results.words.material import MISSED, UNCOUNTED, Material
-from headway.results.words.survey import best_estimate, best_holder
 
 
 class Case(Struct, frozen=True):
@@ -175,3 +175,22 @@ def _other(case: Case) -> int:
 def _estimate(place: int, one: Decision, seat: int) -> Fact | None:
     estimate = one.estimated_ttft_ps[seat]
     return ms_of(f"decision.{place}.{one.candidates[seat]}.estimated_ttft_ps", estimate) if estimate >= 0 else None
+
+
+def imagined(run: Material, examples: int) -> Section:
+    """`If request X had gone to Y`: the simulated ones by gain, then those that the latency model speaks of."""
+    lines: list[Line] = []
+    again = simulated_again(run)
+    shown = [one for one in again if one.regret_ps > 0][: 4 * examples]
+    for turn, one in enumerate(shown):
+        lines.append(Line(simulated_phrase(run, one), 7 + turn))
+    seen = {(one.one.request, one.one.at_ps) for one in again}
+    decisions = run.result.decisions
+    if run.survey is not None and decisions is not None:
+        for turn, (_, place) in enumerate(run.survey.worst[: 4 * examples]):
+            decision = decisions[place]
+            if (decision.request, decision.at_ps) not in seen:
+                lines.append(Line(estimated_phrase(run, place, decision), 9 + turn))
+    if not lines:
+        lines.append(Line(("Nobody can tell: no decision is known to have had a better alternative.",), 16))
+    return Section(("## If Decided Otherwise",), lines)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from heapq import heappush, heappushpop
+from math import fsum
 from typing import Final
 
 from msgspec import Struct, field
 
-from headway.results.decisions import Decision, scorer_weights
+from headway.results.decisions import Decision, Decisions, scorer_weights
 from headway.results.result import Result
 
 SHORT_QUEUE: Final = 5  # requests: a queue below this is short
@@ -44,19 +46,24 @@ class Survey(Struct):
     expected_ps: int = 0  # the estimates of those, summed
     waited_ps: int = 0  # what came, from the decision to the first token, summed
     worst: list[tuple[int, int]] = field(default_factory=list)  # (estimated regret, place), the worst first
+    regrets_ps: array[int] = field(default_factory=lambda: array("q"))  # of each decision that has an estimate
+    arguments: dict[str, array[float]] = field(default_factory=dict)  # by scorer, of each decision that it scored
     # Of each request, by the last decision on it: how many were queued where its prompt went, and how much of it was
     # believed cached there; -1 where there was none.
     queued: array[int] = field(default_factory=lambda: array("i"))
     believed: array[int] = field(default_factory=lambda: array("q"))
 
 
-def survey(result: Result, missed: array[int]) -> Survey:
-    rows, worst = len(missed), list[tuple[int, int]]()
+def survey(result: Result, missed: Sequence[int] | None = None, step: int = 1) -> Survey:
+    """Look at every decision, or at one in `step`; `missed` has of each request whether it missed its targets."""
+    rows, worst = len(result.requests), list[tuple[int, int]]()
+    decisions = result.decisions or Decisions([])
     found = Survey(queued=array("i", [-1]) * rows, believed=array("q", [-1]) * rows)
     columns = [result.requests.column(name) for name in ("started_ps", "cached_tokens", "first_token_ps")]
     retries, redirects = (result.requests.column(name) for name in ("retries", "redirects"))
     weights = scorer_weights(result.scenario.get("policies", {}).get("routing", {}))
-    for place, one in enumerate(result.decisions or ()):
+    for place in range(0, len(decisions), step):
+        one = decisions[place]
         row = one.request
         found.count += 1
         found.candidates += len(one.candidates)
@@ -64,9 +71,10 @@ def survey(result: Result, missed: array[int]) -> Survey:
         started, cached, first = (column[row] if once else -1 for column in columns)
         chosen = one.place(one.judged)
         found.queued[row], found.believed[row] = one.queued[chosen], one.believed_tokens[chosen]
-        regret = regret_ps(one, chosen)
+        regret = one.estimated_regret_ps()
         if regret is not None:
             found.estimated += 1
+            found.regrets_ps.append(regret)
             found.regret_ps += regret
             if regret > 0:
                 found.regretted += 1
@@ -76,7 +84,8 @@ def survey(result: Result, missed: array[int]) -> Survey:
                 found.compared += 1
                 found.expected_ps += one.estimated_ttft_ps[chosen]
                 found.waited_ps += first - one.at_ps
-        _beliefs(found, one, chosen, started, cached, missed[row] if once else -1, weights)
+        _beliefs(found, one, chosen, started, cached, missed[row] if once and missed is not None else -1, weights)
+        _arguments(found, one)
     found.worst = [(regret, -place) for regret, place in sorted(worst, reverse=True)]
     return found
 
@@ -103,11 +112,15 @@ def _beliefs(
         away.deciders[decider] += 1
 
 
-def regret_ps(one: Decision, chosen: int) -> int | None:
-    """By how much sooner, by the latency model, the first token would have come from the best candidate."""
-    if one.estimated_ttft_ps[chosen] < 0:
-        return None
-    return one.estimated_ttft_ps[chosen] - min(estimate for estimate in one.estimated_ttft_ps if estimate >= 0)
+def _arguments(found: Survey, one: Decision) -> None:
+    """What each scorer gave the chosen candidate above the average of those that it scored."""
+    target, sign = one.place(one.target), -1 if one.lowest_wins else 1
+    for scorer, scores in one.scores.items():
+        scored = [score for score in scores if score is not None]
+        chosen = scores[target]
+        if chosen is not None and len(scored) > 1:
+            argument = sign * (chosen - fsum(scored) / len(scored))
+            found.arguments.setdefault(scorer, array("d")).append(argument)
 
 
 def best_estimate(one: Decision) -> int:

@@ -1,27 +1,63 @@
-"""What a sweep comes to, in a sentence: how far the SLO holds, or where the figures are best."""
+"""The points of a sweep, and what they come to in a sentence: how far the SLO holds, or where the figures are best."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import Any, Final
+
+from msgspec import Struct
 
 from headway.config.units import duration_ps, exact, rate
 from headway.config.wording import listed
 from headway.errors import HeadwayError
 from headway.experiment.grid import Axis, names
-from headway.experiment.paired import Noise
+from headway.experiment.means import mean_summary
+from headway.experiment.paired import HEADLINE, SHARE, Noise
 from headway.experiment.verdict import verdict as best_of
-from headway.results.ranking import rank
+from headway.results.confidence import interval
+from headway.results.ranking import rank, value
 from headway.types import Json
-
-if TYPE_CHECKING:
-    from headway.experiment.sweep import Swept
 
 KEPT: Final = 0.99  # of the planned requests within the SLO: then it holds
 LOADS: Final = ("rate", "speed", "concurrency", "users")  # keys that make it harder
 SIZES: Final = ("instances", "min_replicas", "max_replicas")  # keys that make it easier
 SHOWN: Final = 8  # groups in a sentence
+SHARES: Final = (SHARE, "cache.token_hit_ratio")
+
+
+class Swept(Struct, frozen=True, dict=True):
+    """A point of the grid, and what came of it under each seed."""
+
+    vary: Json
+    label: str
+    policy: str
+    key: str
+    folder: str
+    slo: bool  # whether anybody was promised anything
+    summaries: list[Json]
+
+    @cached_property
+    def summary(self) -> Json:
+        """Means over the seeds."""
+        return mean_summary(self.summaries)
+
+    def holds(self) -> bool | None:
+        """Whether the SLO is kept, by 99 % of the planned requests under every seed; None where there is none."""
+        if not self.slo:
+            return None
+        return all((value(summary, SHARE) or 0.0) >= KEPT for summary in self.summaries)
+
+    def figures(self) -> Json:
+        """The headline figures: mean over the seeds and its 95 % interval, which one seed alone does not have."""
+        found: Json = {}
+        for figure in HEADLINE:
+            values = [value(summary, figure) for summary in self.summaries]
+            made = interval(values, figure in SHARES)
+            bounds = (None, None, None) if made is None else (made.mean, made.low, made.high)
+            found[figure] = dict(zip(("mean", "low", "high"), bounds, strict=True))
+        return found
 
 
 def verdict(points: Sequence[Swept], axes: Sequence[Axis], base: Json) -> str:
@@ -84,8 +120,8 @@ def _reach(points: Sequence[Swept], axis: Axis, eased: Sequence[Any]) -> int:
     """Up to which value, from the easiest on, the SLO holds at every one."""
     holds = {str(point.vary[axis.path]): point.holds() for point in points}
     reach = 0
-    for value in eased:
-        if not holds[str(value)]:
+    for step in eased:
+        if not holds[str(step)]:
             break
         reach += 1
     return reach
