@@ -16,9 +16,9 @@ from headway import HeadwayError
 from headway.experiment.compare import Comparison
 from headway.experiment.contenders import ALL, ASIDE, contenders
 from headway.policies import registry
-from headway.report.labels import LONGEST, least_width, words, wrap
-from headway.report.paired import FIGURES as PAIRED
-from headway.report.terminal import comparison_report
+from headway.report.comparison import FIGURES as PAIRED
+from headway.report.comparison import comparison_report
+from headway.report.terminal import LONGEST, least_width, words, wrap
 from headway.results.ranking import value
 from headway.scenario.scenario import DEFAULT, STAGES, Scenario
 

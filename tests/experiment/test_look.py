@@ -10,7 +10,7 @@ import pytest
 import headway
 from conftest import ROOT, Run
 from headway.cli.trace import FORMATS as NAMED
-from headway.report.trace import snippet
+from headway.report.workload_tables import snippet
 from headway.workload.traces import FORMATS
 
 TENANTS = str(ROOT / "examples" / "07_tenants.yaml")

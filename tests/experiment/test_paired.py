@@ -17,8 +17,8 @@ from headway.experiment.means import mean_summary
 from headway.experiment.paired import HEADLINE, difference
 from headway.policies.basic import Random
 from headway.results import study
-from headway.results.confidence import mean_of, quantile, within
 from headway.results.ranking import value
+from headway.results.statistics import mean_of, quantile, within
 
 SCENARIO: dict[str, Any] = {
     "name": "small",

@@ -25,7 +25,7 @@ from headway.experiment.space import Counts, Pool, Space, space_of
 from headway.experiment.targets import Target, targets
 from headway.experiment.trials import figures
 from headway.policies import registry
-from headway.results.confidence import interval, quantile
+from headway.results.statistics import interval, quantile
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 

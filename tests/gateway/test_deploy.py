@@ -19,9 +19,9 @@ from live_gateway import Live
 
 from headway.cli import status
 from headway.errors import HeadwayError
-from headway.experiment.gateway_file import GatewayFile
 from headway.gateway.app import App
 from headway.gateway.config import Config
+from headway.gateway.deploy import GatewayFile
 
 CODE = """\
 def score(request, instance, cluster):

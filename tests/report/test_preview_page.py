@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from conftest import Run
-from headway.report.preview import page, report
+from headway.report.workload_tables import preview_page as page
+from headway.report.workload_tables import preview_report as report
 from headway.types import PS_PER_SECOND, Path, Request
 from headway.workload.preview import look
 from headway.workload.traffic import OpenLoop, Planned

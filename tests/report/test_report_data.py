@@ -14,15 +14,13 @@ from reported import compared, counterfactual, example
 
 from conftest import ROOT
 from headway import simulate
-from headway.report.charts.base import brief
-from headway.report.charts.distributions import curve
-from headway.report.decided import CLASSES, decided, regrets
-from headway.report.digest import CELLS, calibration, curves, digest
+from headway.report.charts import brief
+from headway.report.digest import CELLS, CLASSES, calibration, curve, curves, decided, digest, regrets
 from headway.report.over_time import Grid, Stay, coarse, grid_of, loads, mean
-from headway.report.sweeping import front, quantity
+from headway.report.sections.sweep_lines import front, quantity
 from headway.results.decisions import Decision, Decisions
-from headway.results.percentiles import PS_PER_MS
 from headway.results.records import Series
+from headway.results.statistics import PS_PER_MS
 from headway.types import PS_PER_SECOND
 
 
@@ -183,7 +181,7 @@ def test_the_worst_are_ranked_by_true_regret_where_that_is_known() -> None:
 def test_of_very_many_decisions_a_part_is_looked_at_and_the_simulated_ones_always(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headway.report.decided.MOST", 10)
+    monkeypatch.setattr("headway.report.digest.MOST", 10)
     result = example(95)
     result.decisions = Decisions([decision(number, number // 3, 0, [20, 10]) for number in range(95)])
     result.counterfactuals = [counterfactual(result, 44, 7 * PS_PER_SECOND)]

@@ -16,10 +16,10 @@ from reported import HOSTILE, POLICIES, SCENARIO, Read, compared, counterfactual
 from conftest import Run
 from headway import simulate
 from headway.errors import HeadwayError
+from headway.report.charts import COLOURS, GREY
 from headway.report.html import SCRIPTS
 from headway.report.page import report
-from headway.report.palette import COLOURS, GREY
-from headway.report.sections.headline import delta
+from headway.report.sections.opening import delta
 from headway.report.terminal import number, percent
 from headway.results import study
 from headway.results.result import Result

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from recorders import MS, SECOND, facts, fleet, record, rows
 
 from headway.results.metrics import summarise
-from headway.results.percentiles import NAMES, spread_of
 from headway.results.recorder import Targets
+from headway.results.statistics import NAMES, spread_of
 
 REQUESTS = [
     {

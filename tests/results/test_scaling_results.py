@@ -13,8 +13,7 @@ import headway
 from conftest import Run
 from headway.errors import InvariantError
 from headway.results.checks import verify
-from headway.results.cost import PS_PER_HOUR
-from headway.results.metrics import summarise
+from headway.results.metrics import PS_PER_HOUR, summarise
 from headway.results.ranking import direction, figure, rank, value
 from headway.results.recorder import FaultRecord, InstanceStats, PoolFacts, Recorder, ScaleRecord, StateChange
 from headway.results.result import Result

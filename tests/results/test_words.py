@@ -26,12 +26,11 @@ from headway.results.result import Result
 from headway.results.survey import survey
 from headway.results.words import FOCUS, STRATEGIES, Fact, compose, facts, summarize, tokens
 from headway.results.words.compose import fitted
-from headway.results.words.figures import Line, Section, amount, name, said
 from headway.results.words.focus import RULES
 from headway.results.words.issues import AREAS
 from headway.results.words.material import Material
 from headway.results.words.mining import mine
-from headway.results.words.tokens import FEWEST_TOKENS
+from headway.results.words.phrases import FEWEST_TOKENS, Line, Section, amount, name, said
 
 # A number that stands for itself: not a part of a name such as p99.
 NUMBER = re.compile(r"(?<![A-Za-z0-9_.])-?\d+(?:,\d{3})*(?:\.\d+)?")

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from headway.report.trace import report, snippet
+from headway.report.workload_tables import report, snippet
 from headway.workload import reuse
 from headway.workload.inspect import describe, inspect
 from headway.workload.traces import Info, Options, Reader, Record, Trace, weka

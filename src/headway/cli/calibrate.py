@@ -40,8 +40,8 @@ def calibrate(
     """Fit a hardware profile to measured step times, or match one with an engine's run; print its held-out error."""
     from headway.experiment.calibrate import HOST
     from headway.experiment.calibrate import calibrate as fit
-    from headway.report.calibration import report
     from headway.report.progress import Bar
+    from headway.report.validation import calibration_report as report
 
     example = shlex.join(["headway", "hardware", "show", str(output)])
     if scenario is not None:
@@ -66,8 +66,8 @@ def _of_run(
     example: str,
 ) -> Page | Json:
     from headway.experiment.engine_fit import calibrate_run
-    from headway.report.calibration import of_run
     from headway.report.progress import Bar
+    from headway.report.validation import of_run
 
     for option, value in given.items():
         if value is not None:

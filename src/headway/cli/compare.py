@@ -52,7 +52,7 @@ def compare(
     from headway.experiment.compare import compare as compare_policies
     from headway.experiment.contenders import ALL, contenders
     from headway.experiment.notes import lost_prefixes, unmeasured, unscaled, unstruck
-    from headway.report import terminal
+    from headway.report.comparison import comparison_report
     from headway.report.progress import CompareProgress
 
     given = choice.routing()
@@ -89,7 +89,7 @@ def compare(
             say(said)
     if as_json:
         return comparison.summary(per)
-    parts = [terminal.comparison_report(comparison, per)]
+    parts = [comparison_report(comparison, per)]
     if chosen is None and (more := len(contenders(loaded, ALL, stage)) - len(contenders(loaded, None, stage))):
         parts.append(f"{more} more with --all: variants, templates and controls.")
     return Page(parts)

@@ -15,7 +15,7 @@ from headway.errors import HeadwayError
 from headway.types import Json
 
 if TYPE_CHECKING:
-    from headway.experiment.deploy import Target
+    from headway.gateway.deploy import Target
 
 
 @Parameter(name="*")
@@ -54,7 +54,7 @@ def deploy(
 ) -> Page | Json | Verdict:
     """Check policies, show how they differ from those of a live gateway, swap them and wait until they are in force."""
     try:
-        from headway.experiment.deploy import checked
+        from headway.gateway.deploy import checked
         from headway.gateway.settings import seconds
     except ImportError as error:
         raise HeadwayError(f"deploy: {error.name} is not installed; install headway[gateway].") from None
@@ -73,7 +73,7 @@ def deploy(
 
 
 def target_of(to: Path | None, admin: str | None, key_env: str, etcd: Etcd) -> Target:
-    from headway.experiment.deploy import AdminApi, EtcdTarget, FileTarget
+    from headway.gateway.deploy import AdminApi, EtcdTarget, FileTarget
 
     if etcd.etcd is not None:
         if to is not None or admin is not None:

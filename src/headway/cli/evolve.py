@@ -66,7 +66,7 @@ def evolve(
     validation part, and compare it with every built-in policy on the held-out part."""
     from headway.evolve.engines import Plan
     from headway.evolve.evolution import evolve as run_search
-    from headway.report.evolve import EvolveProgress, report
+    from headway.evolve.search_tables import EvolveProgress, report
 
     if evaluations < 1:
         raise HeadwayError(f"--evaluations: one candidate at least is wanted, got {evaluations}.")

@@ -26,7 +26,7 @@ Why = Annotated[str, Parameter(help="Written beside it, for others to read.")]
 @fleet.command(name="list")
 def list_nodes(*, etcd: EtcdChoice, as_json: AsJson = False) -> Page | Json:
     """Print every node that is registered or cordoned, with its load as its agent tells it."""
-    from headway.report.fleet import listing
+    from headway.report.live_tables import listing
 
     found = _do(etcd, lambda fleet: fleet.nodes())
     return {"nodes": found} if as_json else Page([listing(found)])
@@ -80,7 +80,7 @@ def policy(
     etcd.settings()
     from headway.gateway.membership.etcd_fleet import load_policies
     from headway.gateway.settings import seconds
-    from headway.report.fleet import policies
+    from headway.report.live_tables import policies
 
     wait_s = seconds(wait, "--wait")
     given = None if file is None else load_policies(file)

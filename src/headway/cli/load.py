@@ -50,7 +50,7 @@ def load(
         from headway.load.open_loop import reach
     except ImportError as error:
         raise HeadwayError(f"load: {error.name} is not installed; install headway[gateway] for it.") from None
-    from headway.report.load import report
+    from headway.report.live_tables import report
     from headway.report.progress import Bar
     from headway.results import store
 

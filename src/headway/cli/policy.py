@@ -27,7 +27,7 @@ def check(
 ) -> Page | Json | Verdict:
     """Check a policy: print what it reads, its parameters and complexity, or each thing that is refused and why."""
     from headway.experiment.check_policy import check_policy
-    from headway.report.policy import page
+    from headway.report.catalogue import policy_file_page as page
 
     found = check_policy(file, stage)
     if found["ok"]:

@@ -48,7 +48,7 @@ def inspect(
     """Print a trace's shape (rate, lengths, burstiness, sessions) and how much of it a cache could reuse."""
     from headway.experiment.look import inspect_trace
     from headway.report.progress import Bar
-    from headway.report.trace import report, snippet
+    from headway.report.workload_tables import report, snippet
 
     sizes = [_blocks(part) for part in capacity.split(",")]
     counts = [_whole(part, "--instances", 100_000) for part in instances.split(",")]

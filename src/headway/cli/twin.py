@@ -39,7 +39,7 @@ def twin(
     except ImportError as error:
         raise HeadwayError(f"twin: {error.name} is not installed; install headway[gateway] for it.") from None
     from headway.report.progress import Bar
-    from headway.report.twin import report
+    from headway.twin.check import twin_report as report
 
     if speed is not None and not 0 < speed <= 1000:
         raise HeadwayError(f"--speed: is above 0 and at most 1000, got {speed}.")

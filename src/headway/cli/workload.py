@@ -27,7 +27,7 @@ def preview(
 ) -> Page | Json:
     """Print a workload's rate over time, lengths, sessions and prefix sharing before anything is simulated."""
     from headway.experiment.look import preview as look
-    from headway.report import preview as shown
+    from headway.report import workload_tables as shown
     from headway.report.html import write
     from headway.report.progress import Bar
 
@@ -37,6 +37,6 @@ def preview(
     with Bar(None, "drawing requests"):
         found = look(loaded, requests=requests)
     if html is not None:
-        write(html, shown.page(found))
+        write(html, shown.preview_page(found))
         say(f"wrote {html}")
-    return found if as_json else Page([shown.report(found)])
+    return found if as_json else Page([shown.preview_report(found)])

@@ -18,6 +18,8 @@ from typing import IO, Final
 
 import msgspec
 from msgspec import Struct
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from headway.conformance.checked_engines import Engines
 from headway.conformance.router_checks import FAILED, PASSED, Bench, Finding, run_checks
@@ -157,3 +159,17 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
+
+
+# What a router does and does not, as a page for people.
+
+SIGNS = {PASSED: "✓", FAILED: "✗"}
+
+
+def conformance_report(found: Report) -> RenderableType:
+    parts: list[RenderableType] = [Text(found.router, style="bold"), ""]
+    for finding in found.findings:
+        parts.append(Text(f"{SIGNS.get(finding.outcome, '–')} {finding.check}"))
+        parts.append(Text(f"  {finding.detail}"))
+    passed = sum(one.outcome == PASSED for one in found.findings)
+    return Group(*parts, "", Text(f"{passed} of {len(found.findings)} passed"))

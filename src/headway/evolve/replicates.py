@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from headway.evolve.evaluation import CaseResult, Evaluation
 from headway.evolve.fitness import FAILED, MOST, mean, weighted
 from headway.evolve.objectives import PRIMARY, Objective
-from headway.results.confidence import Interval, mean_of
+from headway.results.statistics import Interval, mean_of
 
 Values = Mapping[str, Sequence[float]]  # a number for each seed, by workload
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headway.results.confidence import Interval, interval, mean_of
 from headway.results.ranking import direction, value
+from headway.results.statistics import Interval, interval, mean_of
 from headway.types import Json
 
 Runs = Mapping[str, Sequence[Json]]  # summaries by policy, one a seed

@@ -18,7 +18,7 @@ from headway.experiment.seeds import check_seeds
 from headway.experiment.space import Counts, Space, space_of
 from headway.experiment.targets import Target, figure_of, targets
 from headway.experiment.trials import Candidate, Progress, Trials
-from headway.results.confidence import interval
+from headway.results.statistics import interval
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
 

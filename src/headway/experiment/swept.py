@@ -16,8 +16,8 @@ from headway.experiment.grid import Axis, names
 from headway.experiment.means import mean_summary
 from headway.experiment.paired import HEADLINE, SHARE, Noise
 from headway.experiment.verdict import verdict as best_of
-from headway.results.confidence import interval
 from headway.results.ranking import rank, value
+from headway.results.statistics import interval
 from headway.types import Json
 
 KEPT: Final = 0.99  # of the planned requests within the SLO: then it holds

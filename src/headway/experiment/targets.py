@@ -22,7 +22,7 @@ from msgspec import Struct
 from headway.config.units import duration_ps, exact
 from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
-from headway.results.percentiles import NAMES, PS_PER_MS
+from headway.results.statistics import NAMES, PS_PER_MS
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 

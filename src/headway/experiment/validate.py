@@ -9,9 +9,9 @@ from typing import Final
 from msgspec import Struct
 
 from headway.errors import HeadwayError
-from headway.results.percentiles import Spread, spread_of
 from headway.results.recorded import Served, read_recorded, served
 from headway.results.result import Result
+from headway.results.statistics import Spread, spread_of
 from headway.types import Json
 
 KINDS: Final = ("ttft", "tpot", "e2e")

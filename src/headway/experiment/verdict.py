@@ -9,7 +9,7 @@ from typing import Any
 from headway.config.wording import listed
 from headway.experiment.notes import note
 from headway.experiment.paired import SHARE, Noise
-from headway.results.promises import promises
+from headway.results.groups import promises
 from headway.results.ranking import Named, direction, value
 from headway.types import Json
 

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headway.load.question import CACHED, NOT_YET, OUTPUT, PROMPT, Question
-from headway.results.percentiles import spread_of
-from headway.results.recorder import Recorder, RunFacts, Targets
+from headway.results.recorder import Recorder, RunFacts, Targets, seen_stats
 from headway.results.result import Result
-from headway.results.seen import seen_stats
+from headway.results.statistics import spread_of
 from headway.types import OUTCOMES, Json, Request
 from headway.workload.traffic import Traffic
 

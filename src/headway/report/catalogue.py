@@ -168,3 +168,36 @@ def limits(parameter: Parameter) -> str:
 
 def figure(value: float) -> str:
     return f"{int(value):,}" if value == int(value) else f"{value:g}"
+
+
+# What a policy file holds, for the terminal.
+
+
+def policy_file_page(found: Mapping[str, Any]) -> RenderableType:
+    """Each policy of a file that is right: what it reads, its parameters, how large it is."""
+    parts: list[RenderableType] = []
+    if found["bundle"] is not None:
+        about = found["bundle"]
+        rows = [("bundle", about["name"]), ("id", about["id"]), ("generation", str(about["generation"]))]
+        if about["parent"] is not None:
+            rows.append(("parent", about["parent"]))
+        rows.append(("complexity", str(sum(one["complexity"] for one in found["policies"]))))
+        parts += [facts(rows), ""]
+    for one in found["policies"]:
+        parts += [Text(f"{one['stage']}: {one['name']}", style="bold"), facts(_policy_rows(one)), ""]
+    return Group(*parts[:-1])
+
+
+def _policy_rows(one: Json) -> list[tuple[str, str]]:
+    unit = "parameters" if one["form"] == "parameters" else "nodes of syntax"
+    return [
+        ("parameters", ", ".join(_policy_parameter(given) for given in one["parameters"]) or "none"),
+        ("reads as exact", ", ".join(one["signals"]["exact"]) or "nothing"),
+        ("reads as reported", ", ".join(one["signals"]["reported"]) or "nothing"),
+        ("complexity", f"{one['complexity']} {unit}"),
+    ]
+
+
+def _policy_parameter(given: Json) -> str:
+    limits = "" if given["low"] is None else f" ({given['low']:g} to {given['high']:g})"
+    return f"{given['name']} {plain(given['value'])}{limits}"

@@ -13,7 +13,7 @@ from string import Template
 from typing import Final
 
 from headway.errors import HeadwayError
-from headway.report.labels import LONGEST, words
+from headway.report.terminal import LONGEST, words
 from headway.results.store import clean
 
 SCRIPTS: Final = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js", "draw.js")

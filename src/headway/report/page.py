@@ -8,22 +8,17 @@ from typing import Final
 
 from headway.errors import HeadwayError
 from headway.report import html
-from headway.report.book import Book
 from headway.report.cases import Case, Cases, Source, open_cases
-from headway.report.digest import digest
-from headway.report.palette import MOST
-from headway.report.sections.cache import cache
-from headway.report.sections.decisions import decisions
-from headway.report.sections.distributions import distributions
-from headway.report.sections.findings import findings
-from headway.report.sections.headline import headline
-from headway.report.sections.load import load
-from headway.report.sections.opening import opening
-from headway.report.sections.over_time import over_time
-from headway.report.sections.parameters import parameters
-from headway.report.sections.slo import slo
-from headway.report.sections.sweep import sweep
-from headway.report.sweeping import sweep_of
+from headway.report.charts import MOST
+from headway.report.digest import Book, digest
+from headway.report.sections.attainment import slo
+from headway.report.sections.cache_hits import cache
+from headway.report.sections.details import findings, parameters
+from headway.report.sections.latency_curves import distributions
+from headway.report.sections.load_over_time import load, over_time
+from headway.report.sections.opening import headline, opening
+from headway.report.sections.regrets import decisions
+from headway.report.sections.sweep_lines import sweep, sweep_of
 from headway.results.result import Result
 
 Progress = Callable[[int, int], None]  # runs read so far, runs in all

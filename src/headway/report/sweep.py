@@ -11,8 +11,22 @@ from rich.text import Text
 
 from headway.experiment.grid import names
 from headway.experiment.sweep import Sweep
-from headway.report.labels import FIGURES, LONGEST, Fitted, least_width, wrap
-from headway.report.terminal import BEST, GAP, Column, label_column, money, number, percent, table, title
+from headway.report.terminal import (
+    BEST,
+    FIGURES,
+    GAP,
+    LONGEST,
+    Column,
+    Fitted,
+    label_column,
+    least_width,
+    money,
+    number,
+    percent,
+    table,
+    title,
+    wrap,
+)
 from headway.results.ranking import direction, value
 from headway.types import Json
 

@@ -2,28 +2,112 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from headway.experiment.compare import Comparison
 from headway.experiment.contenders import stage_label
-from headway.experiment.verdict import has_slo, written
-from headway.report.labels import Fitted, least_width, wrap
-from headway.results import ranking
+from headway.experiment.verdict import written
 from headway.scenario.overrides import DEFAULT_POLICIES
+
+# Labels in a table's column, broken between words and never inside a name.
+#
+# A label is a policy with its parameters, such as `weighted(prefix-affinity:3, queue-depth:2)`, or any value that was
+# varied. It may break before a parenthesis and behind a comma or a space; where a word is still too long, behind the
+# colon of `file.py:Class` or the sign of `parameter=value`.
+
+USUAL: Final = 28  # characters of a label in a line, while its words are shorter
+LONGEST: Final = 40  # characters of a word that is not broken
+FIGURES: Final = 15  # columns that labels leave to figures in a narrow terminal
+WORDS: Final = re.compile(r"\(?[^\s,(]*,?\s*")
+PARTS: Final = re.compile(r"[^:=]*[:=]+|[^:=]+")
+C = TypeVar("C")
+
+
+def wrap(label: str, width: int) -> str:
+    """Return the label in lines of at most `width` characters, unless a part of a word is longer."""
+    lines = [""]
+    for word in words(label):
+        for part in [word] if len(word.rstrip()) <= width else PARTS.findall(word):
+            if lines[-1] and len(lines[-1] + part.rstrip()) > width:
+                lines.append("")
+            lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def least_width(labels: Iterable[str], room: int) -> int:
+    """Return the width at which none of these labels breaks inside a name, within the `room` of the whole table."""
+    parts = [part.rstrip() for label in labels for word in words(label) for part in PARTS.findall(word)]
+    return max(1, min(max(map(len, parts), default=1), LONGEST, room - FIGURES))
+
+
+def words(label: str) -> list[str]:
+    """Return the pieces between which a label may break; together they are the label."""
+    return [word for word in WORDS.findall(label) if word]
+
+
+class Fitted(Generic[C]):
+    """A table whose last figures go in a narrow terminal, rather than that a label breaks inside a name.
+
+    `build` makes the table of some figures, with labels in lines of a width. The figures `kept` stay.
+    """
+
+    def __init__(
+        self,
+        labels: Iterable[str],
+        figures: Sequence[C],
+        build: Callable[[Sequence[C], int], Table],
+        kept: Sequence[C] = (),
+    ) -> None:
+        self.labels = list(labels)
+        self.figures = list(figures)
+        self.build = build
+        self.kept = kept or self.figures[:1]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.update(max_width=10_000)
+        room = options.max_width
+        shown, least = list(self.figures), least_width(self.labels, room)
+        while True:
+            rest = Measurement.get(console, wide, self.build(shown, least)).maximum - least
+            more = [place for place, figure in enumerate(shown) if figure not in self.kept]
+            if rest + least <= room or not more:
+                break
+            shown.pop(more[-1])
+        yield self.build(shown, max(least, min(USUAL, room - rest)))
+
+
+# Small plots of plain characters, for a terminal.
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+HEIGHTS = " ▁▂▃▄▅▆▇█"
+
+
+def bar(share: float, width: int = 30) -> str:
+    """A horizontal bar; a share of 1 fills the width."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (EIGHTHS[rest] if rest else "")
+
+
+def columns(values: Sequence[float]) -> str:
+    """One character a value, its height the value's share of the largest; what is above nothing shows."""
+    top = max(values, default=0.0)
+    if top <= 0:
+        return " " * len(values)
+    return "".join(HEIGHTS[max(1, round(value / top * 8))] if value > 0 else " " for value in values)
+
 
 Column = tuple[str, str, Callable[[float | None], str]]  # a figure's path, its heading, how it is written
 
 GAP = "–"
 BEST: Final = "▸"
-MARKS: Final = {"template": "t", "control": "c"}
-MEANINGS: Final = {"template": "constants to search", "control": "shows one effect, not for use"}
 TIME_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"))
-GROUP: Final = 35  # columns that tenants or classes and FIGURES may take
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -124,120 +208,7 @@ def _pool(pool: Mapping[str, Any]) -> str:
     return f"{span(low, high)} {instances} of {model}, {'each ' * many}on {pool['tp']} × {gpu}"
 
 
-SCALED: tuple[Column, ...] = (
-    ("scaling.replica_seconds", "replica\nhours", hours),
-    ("cost.usd", "cost\nUSD", money),
-)
-
-
-def _columns(found: Comparison, fairness: bool) -> list[Column]:
-    """The figures of a comparison, the one that it is ranked by among them."""
-    even: Column = ("fairness.jain_goodput", "tenants'\nJain", lambda share: number(share, 3))
-    shown = figures([summary for _, summary in found.ranked], has_slo(found.scenario))
-    if found.stage == "scaling":  # what it is about comes first, and then how fast
-        shown.sort(key=lambda column: column[0].startswith("latency"))
-        place = sum(not path.startswith("latency") for path, _, _ in shown)
-    else:
-        place = len(shown)
-    if any(summary.get("scaling", {}).get(way) for _, summary in found.ranked for way in ("scale_ups", "scale_downs")):
-        shown[place:place] = SCALED
-    usual: list[Column] = [
-        *shown,
-        *([even] if fairness else []),
-        ("cache.token_hit_ratio", "cache\nhits", percent),
-    ]
-    if found.stage != "scaling":  # who was there for a shorter time got less: that is no want of balance
-        usual.append(("balance.jain", "Jain\nindex", lambda share: number(share, 3)))
-    if found.by is None or any(path == found.by for path, _, _ in usual):
-        return usual
-    section, _, name = found.by.rpartition(".")
-    return [(found.by, f"{section}\n{name}", lambda it: GAP if it is None else written(it)), *usual]
-
-
-def figures(summaries: Iterable[Mapping[str, Any]], slo: bool) -> list[Column]:
-    """The figures of runs, or of groups of requests; how many were lost where any were."""
-    outcomes = [summary["requests"] for summary in summaries]
-    lost = [name for name in ("rejected", "timed_out", "failed") if any(counts[name] for counts in outcomes)]
-    return [
-        ("latency.ttft.mean", "TTFT ms\nmean", number),
-        ("latency.ttft.p99", "\np99", number),
-        ("latency.tpot.p99", "TPOT ms\np99", number),
-        ("latency.e2e.mean", "E2E ms\nmean", number),
-        ("slo.goodput_ratio", "goodput\nshare" if slo else "served\nshare", percent),
-        *((f"requests.{name}", name.replace("_", "\n") if "_" in name else f"\n{name}", _count) for name in lost),
-    ]
-
-
-def _count(value: float | None) -> str:
-    return number(value, 0)
-
-
-def _ranking(found: Comparison, shown: Sequence[Column], width: int) -> Table:
-    made = table("", _kind(found), *(heading for _, heading, _ in shown), gap=1)
-    label_column(made, 1, width)
-    for name, summary in found.ranked:
-        best = name == found.best
-        row = [write(ranking.value(summary, path)) for path, _, write in shown]
-        mark = BEST if best else MARKS.get(found.aside.get(name, ""), "")
-        made.add_row(mark, Text(wrap(_label(found, name), width)), *row, style="bold" if best else None)
-    return made
-
-
 def label_column(made: Table, place: int, width: int) -> None:
     """Make a column one of labels, which `wrap` has broken into lines of this width."""
     column = made.columns[place]
     column.justify, column.max_width, column.no_wrap, column.overflow = "left", width, False, "fold"
-
-
-def _kind(found: Comparison) -> str:
-    return "policy" if found.stage == "routing" else found.stage
-
-
-def _label(found: Comparison, name: str) -> str:
-    return f"{name} (oracle)" if name in found.oracles else name
-
-
-def legend(found: Comparison) -> str:
-    """What the marks before policies mean, where there are any; otherwise empty."""
-    kinds = set(found.aside.values())
-    return "; ".join(f"{MARKS[kind]} {kind}: {MEANINGS[kind]}" for kind in MARKS if kind in kinds)
-
-
-def comparison_report(found: Comparison, per: str | None = None) -> RenderableType:
-    """One row a policy, best first, the winner marked; below, where asked for, one for each policy and tenant or
-    class."""
-    labels = [_kind(found), *(_label(found, name) for name, _ in found.ranked)]
-    columns = _columns(found, fairness=per == "tenant" and bool(found.per(per)))
-    deciding = [column for column in columns if column[0] == (found.by or "slo.goodput_ratio")]
-    rows = Fitted(labels, columns, lambda shown, width: _ranking(found, shown, width), kept=deciding)
-    parts: list[RenderableType] = [title(found.scenario, found.stage), "", rows, ""]
-    if marks := legend(found):
-        parts += [Text(marks), ""]
-    if found.paired is not None and len(found.ranked) > 1:
-        from headway.report.paired import differences
-
-        parts += [differences(found), ""]
-    if per is not None:
-        parts += [_per(found, per), ""]
-    return Group(*parts, Text(found.verdict))
-
-
-def _per(found: Comparison, whom: str) -> RenderableType:
-    rows = found.per(whom)
-    if not rows:
-        return Text(f"All requests are of one {whom}: there is nothing to tell apart.")
-    group_width = least_width([whom, *(row["id"] for row in rows)], GROUP)
-
-    def build(shown: Sequence[Column], width: int) -> Table:
-        made = table(_kind(found), whom, *(head for _, head, _ in shown), gap=1)
-        label_column(made, 0, width)
-        label_column(made, 1, group_width)
-        before = None
-        for row in rows:
-            name = "" if row["policy"] == before else row["policy"]
-            before = row["policy"]
-            cells = (write(ranking.value(row, path)) for path, _, write in shown)
-            made.add_row(Text(wrap(name, width)), Text(wrap(row["id"], group_width)), *cells)
-        return made
-
-    return Fitted([_kind(found), *(name for name, _ in found.ranked)], figures(rows, has_slo(found.scenario)), build)

@@ -11,6 +11,7 @@ import msgspec
 from headway.results import store
 from headway.results.checks import verify
 from headway.results.decisions import Decisions
+from headway.results.findings import find
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, ScaleRecord, StateChange
 from headway.results.records import Batch, Counterfactual, Finding, KvMove, Preemption, Prompt, Series, Thrash
@@ -128,8 +129,6 @@ class Result:
     def findings(self) -> list[Finding]:
         """What somebody should know of the run, the worst first."""
         if self._findings is None:
-            from headway.results.findings import find  # which looks at results
-
             self._findings = find(self)
         return self._findings
 

@@ -9,8 +9,8 @@ from operator import le, sub
 from msgspec import Struct
 
 from headway.results.columns import Requests
-from headway.results.percentiles import spread_of
 from headway.results.recorder import COMPLETED, RunFacts, Targets
+from headway.results.statistics import spread_of
 from headway.types import PS_PER_SECOND, Json
 
 Met = list[bool | None]  # of each request: whether it met a target; None where it has none

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from headway.results.percentiles import spread_of
 from headway.results.recorder import InstanceStats, PoolFacts, Recorder, RunFacts, ScaleRecord, StateChange
 from headway.results.sample import ratio
+from headway.results.statistics import spread_of
 from headway.types import PS_PER_SECOND, REPLICAS, SERVING, Json
 
 OSCILLATION_PS: Final = 300 * PS_PER_SECOND  # to change direction within so long is an oscillation

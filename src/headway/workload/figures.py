@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from headway.results.percentiles import PS_PER_MS, spread_of
+from headway.results.statistics import PS_PER_MS, spread_of
 from headway.types import PS_PER_SECOND, Json
 
 WINDOWS_S: Final = (1, 10, 60)

@@ -20,10 +20,9 @@ from headway.gateway.deciding.policy_versions import StepTimes
 from headway.gateway.observing.chapter import UNTOLD, ChapterDocument, Ended, Engine, LogDocument, Taken
 from headway.http.answer_tally import CACHED, PROMPT
 from headway.results.decision_log import DecisionLog
-from headway.results.recorder import COLUMNS, COMPLETED, NAMED, USUAL_CLASS, Recorder, RunFacts
+from headway.results.recorder import COLUMNS, COMPLETED, NAMED, USUAL_CLASS, Recorder, RunFacts, seen_stats
 from headway.results.records import Prompt
 from headway.results.result import Result
-from headway.results.seen import seen_stats
 from headway.types import OUTCOMES, Json
 from headway.views.instance import InstanceView
 

@@ -11,7 +11,7 @@ from math import sqrt
 from typing import Final
 
 from headway.gateway.observing.gateway_metrics import bucket
-from headway.results.confidence import Interval, mean_of
+from headway.results.statistics import Interval, mean_of
 from headway.types import PS_PER_SECOND, Json
 
 SIDES: Final = ("live", "canary")

@@ -3,7 +3,7 @@ of its name (saturation: `backlog`) and in docs/findings.md."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headway.results.findings import (
     backlog,
@@ -20,11 +20,8 @@ from headway.results.findings import (
     starvation,
 )
 from headway.results.findings.backlog import saturation
-from headway.results.findings.observed import Observed
+from headway.results.findings.observed import Observed, Run
 from headway.results.records import Finding
-
-if TYPE_CHECKING:
-    from headway.results.result import Result
 
 __all__ = ["KINDS", "find", "saturation"]
 
@@ -45,7 +42,7 @@ _DETECTORS: Final = (
 KINDS: Final = tuple(one.KIND for one in _DETECTORS)
 
 
-def find(result: Result) -> list[Finding]:
+def find(result: Run) -> list[Finding]:
     """All of a run, the most severe first; of equals those that began first."""
     seen = Observed(result)
     found = [finding for detector in _DETECTORS for finding in detector.find(seen)]

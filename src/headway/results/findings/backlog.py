@@ -20,16 +20,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from math import isqrt
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from headway.results.columns import Columns
-from headway.results.findings.episodes import examples
-from headway.results.findings.observed import Observed
-from headway.results.findings.text import many, moment, seconds
+from headway.results.findings.observed import Observed, Run, examples, many, moment, seconds
 from headway.results.records import Finding
-
-if TYPE_CHECKING:
-    from headway.results.result import Result
 
 KIND: Final = "saturation"
 SAMPLES: Final = 100
@@ -46,7 +41,7 @@ class Backlog(NamedTuple):
     limit: int
 
 
-def saturation(result: Result) -> str:
+def saturation(result: Run) -> str:
     """Stable, backlogged or overloaded."""
     return backlog(Columns(result.requests)).word
 

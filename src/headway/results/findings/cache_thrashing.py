@@ -10,9 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from headway.results.findings.episodes import busiest, examples, runs, worst
-from headway.results.findings.observed import Observed
-from headway.results.findings.text import listed, many, percent, seconds, span
+from headway.results.findings.observed import (
+    Observed,
+    busiest,
+    examples,
+    listed,
+    many,
+    percent,
+    runs,
+    seconds,
+    span,
+    worst,
+)
 from headway.results.records import Finding, Thrash
 from headway.types import PS_PER_SECOND
 

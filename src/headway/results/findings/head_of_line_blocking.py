@@ -15,9 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from headway.results.findings.episodes import busiest, examples
-from headway.results.findings.observed import Observed
-from headway.results.findings.text import duration, listed, many, percent, seconds
+from headway.results.findings.observed import Observed, busiest, duration, examples, listed, many, percent, seconds
 from headway.results.records import Finding
 from headway.types import PS_PER_SECOND
 

@@ -14,9 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from headway.results.findings.episodes import examples, worst
-from headway.results.findings.observed import Observed
-from headway.results.findings.text import many, seconds, span
+from headway.results.findings.observed import Observed, examples, many, seconds, span, worst
 from headway.results.records import Finding
 from headway.types import PS_PER_SECOND, SERVING
 

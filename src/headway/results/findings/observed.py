@@ -2,23 +2,166 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from heapq import nlargest
+from typing import Final, Protocol
 
 from headway.results.columns import Columns, word_of
-from headway.results.findings.stays import Stays, stays
-from headway.results.promises import promises
-from headway.results.recorder import RunFacts
-from headway.results.records import Preemption, Thrash
+from headway.results.groups import promises
+from headway.results.recorder import RunFacts, ScaleRecord, StateChange
+from headway.results.records import EXAMPLES, Finding, Preemption, Thrash
+from headway.results.table import Table
 from headway.results.waits import Waits
-from headway.types import Json
+from headway.types import PS_PER_SECOND, Json
 
-if TYPE_CHECKING:
-    from headway.results.result import Result
+
+class Stays:
+    """Those at one instance, in order of the requests' arrival."""
+
+    __slots__ = ("begin_ps", "end_ps", "rows")
+
+    def __init__(self) -> None:
+        self.rows = array("q")
+        self.begin_ps = array("q")
+        self.end_ps = array("q")
+
+    def add(self, row: int, begin: int, end: int) -> None:
+        self.rows.append(row)
+        self.begin_ps.append(begin)
+        self.end_ps.append(end)
+
+
+def stays(requests: Columns, ended_ps: int) -> dict[int, Stays]:
+    """By instance, which requests were there and when: from the moment they were sent there until they ended or went
+    on. A prompt computed apart makes two stays: at the instance that computes it, and from there on at the one that
+    generates. Of a request that was sent again the last time alone is known; one that was moved while it ran is left
+    out."""
+    found: dict[int, Stays] = {}
+    columns = zip(
+        requests.routed_ps,
+        requests.instance,
+        requests.prefill_instance,
+        requests.handed_ps,
+        requests.finished_ps,
+        requests.redirects,
+        strict=True,
+    )
+    for row, (routed, instance, prefill, handed, finished, moved) in enumerate(columns):
+        if routed < 0 or instance < 0 or moved:
+            continue
+        end = finished if finished >= 0 else ended_ps
+        if prefill < 0:
+            _at(found, instance).add(row, routed, end)
+        else:
+            _at(found, prefill).add(row, routed, handed if handed >= 0 else end)
+            if handed >= 0:
+                _at(found, instance).add(row, handed, end)
+    return found
+
+
+def _at(found: dict[int, Stays], instance: int) -> Stays:
+    one = found.get(instance)
+    if one is None:
+        one = found[instance] = Stays()
+    return one
+
+
+MOST: Final = 5  # findings of one kind
+
+
+def runs(times: Sequence[int], gap_ps: int) -> Iterator[tuple[int, int]]:
+    """Maximal stretches of ascending times with no more than the gap between two of them, as slices."""
+    begin = 0
+    for place in range(1, len(times) + 1):
+        if place == len(times) or times[place] - times[place - 1] > gap_ps:
+            yield begin, place
+            begin = place
+
+
+def worst(found: Iterable[Finding]) -> list[Finding]:
+    """The most severe of one kind, each with how many there were in all in its evidence."""
+    every = list(found)
+    kept = sorted(every, key=lambda one: (-one.severity, one.at_ps))[:MOST]
+    return [_numbered(one, len(every)) for one in kept]
+
+
+def _numbered(one: Finding, count: int) -> Finding:
+    one.evidence["of_this_kind"] = count
+    return one
+
+
+def examples(weights: Iterable[tuple[float, int]]) -> list[int]:
+    """The requests of the greatest weights, the heaviest first; of equals the first to arrive."""
+    return [-row for _, row in nlargest(EXAMPLES, ((weight, -row) for weight, row in weights))]
+
+
+def busiest(counts: dict[int, int]) -> list[int]:
+    """Keys by their counts, the most first."""
+    return sorted(counts, key=lambda key: (-counts[key], key))
+
+
+NAMED: Final = 3  # instances that a sentence names
+
+
+def seconds(time_ps: int) -> float:
+    return time_ps / PS_PER_SECOND
+
+
+def moment(at_ps: int) -> str:
+    return f"{at_ps / PS_PER_SECOND:,.1f} s"
+
+
+def duration(time_ps: int) -> str:
+    """In seconds, or in milliseconds where that is less than one."""
+    if time_ps >= PS_PER_SECOND:
+        return f"{time_ps / PS_PER_SECOND:,.1f} s"
+    return f"{time_ps / PS_PER_SECOND * 1000:.1f} ms"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few by name, the others by their number."""
+    shown = list(names[:NAMED])
+    rest = len(names) - len(shown)
+    if rest:
+        return f"{', '.join(shown)} and {rest} more"
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def span(at_ps: int, until_ps: int) -> str:
+    return f"from {at_ps / PS_PER_SECOND:,.1f} s to {until_ps / PS_PER_SECOND:,.1f} s"
+
+
+class Run(Protocol):
+    """What findings read of a run's result."""
+
+    scenario: Json
+    requests: Table
+    preemptions: list[Preemption]
+    thrashes: list[Thrash]
+    states: list[StateChange]
+    scaling_events: list[ScaleRecord]
+
+    def summary(self) -> Json: ...
+
+    def instances(self) -> dict[int, Json]: ...
+
+    def instance_ids(self) -> dict[int, str]: ...
+
+    def span_ps(self) -> tuple[int, int]: ...
 
 
 class Observed:
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: Run) -> None:
         self.result = result
         self.scenario: Json = result.scenario
         self.summary: Json = result.summary()

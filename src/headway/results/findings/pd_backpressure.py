@@ -14,9 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from headway.results.findings.episodes import examples, worst
-from headway.results.findings.observed import Observed
-from headway.results.findings.text import duration, many, seconds, span
+from headway.results.findings.observed import Observed, duration, examples, many, seconds, span, worst
 from headway.results.records import Finding
 from headway.types import PS_PER_SECOND, Json
 

@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from headway.results.findings.episodes import examples, worst
-from headway.results.findings.observed import Observed
-from headway.results.findings.text import many, seconds, span
+from headway.results.findings.observed import Observed, examples, many, seconds, span, worst
 from headway.results.records import Finding, Preemption
 from headway.types import PS_PER_SECOND
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from headway.results.findings.episodes import busiest, examples, worst
-from headway.results.findings.observed import Observed
-from headway.results.findings.text import duration, many, seconds
+from headway.results.findings.observed import Observed, busiest, duration, examples, many, seconds, worst
 from headway.results.records import Finding
 
 KIND: Final = "priority_inversion"

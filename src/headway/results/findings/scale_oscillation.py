@@ -11,9 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from headway.results.findings.episodes import examples, worst
-from headway.results.findings.observed import Observed
-from headway.results.findings.text import duration, many, seconds, span
+from headway.results.findings.observed import Observed, duration, examples, many, seconds, span, worst
 from headway.results.recorder import ScaleRecord
 from headway.results.records import Finding
 from headway.results.scaling import turns_back

@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from headway.results.findings.episodes import busiest, examples
-from headway.results.findings.observed import Observed
-from headway.results.findings.text import listed, many, percent
+from headway.results.findings.observed import Observed, busiest, examples, listed, many, percent
 from headway.results.records import Finding
 
 KIND: Final = "shadow_divergence"

@@ -15,9 +15,7 @@ from collections.abc import Iterable
 from itertools import compress
 from typing import Final
 
-from headway.results.findings.episodes import busiest, examples, worst
-from headway.results.findings.observed import Observed
-from headway.results.findings.text import many, percent, seconds, span
+from headway.results.findings.observed import Observed, busiest, examples, many, percent, seconds, span, worst
 from headway.results.recorder import COMPLETED, IN_FLIGHT
 from headway.results.records import Finding
 from headway.results.sample import Sample, chosen, completed

@@ -17,9 +17,7 @@ from collections.abc import Iterator
 from statistics import median_low
 from typing import Final
 
-from headway.results.findings.episodes import busiest, examples, worst
-from headway.results.findings.observed import Observed
-from headway.results.findings.text import duration, many, seconds
+from headway.results.findings.observed import Observed, busiest, duration, examples, many, seconds, worst
 from headway.results.records import Finding
 from headway.results.waits import Queue
 from headway.types import PS_PER_SECOND

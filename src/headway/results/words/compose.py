@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec import Struct, to_builtins
@@ -12,13 +12,96 @@ from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.results.records import Finding
 from headway.results.result import Result
-from headway.results.words.counterfactuals import simulated_again
-from headway.results.words.figures import Fact, Line, Parts, Section, facts_of, text_of
-from headway.results.words.issues import FOCUS, issues
+from headway.results.words.counterfactuals import simulated_again, write_counterfactuals
+from headway.results.words.focus import write_focus
+from headway.results.words.issues import FOCUS, Issue, issues, write_issues
 from headway.results.words.material import Material
-from headway.results.words.strategies import STRATEGIES, Ask
-from headway.results.words.tokens import FEWEST_TOKENS, made_up_words, tokens
+from headway.results.words.mining import write_patterns
+from headway.results.words.outcome import outcome
+from headway.results.words.phrases import (
+    FEWEST_TOKENS,
+    Fact,
+    Line,
+    Parts,
+    Section,
+    facts_of,
+    made_up_words,
+    text_of,
+    tokens,
+)
+from headway.results.words.worst import imagined, write_audit, write_worst
 from headway.types import Json
+
+
+class Ask(Struct, frozen=True):
+    """What somebody wants to be told."""
+
+    focus: Collection[str] = ()
+    examples: int = 3
+    counters: bool = True
+
+
+Sections = list[Section]
+
+
+def issue_focused(run: Material, found: list[Issue], ask: Ask) -> Sections:
+    """The worst problems, each with its evidence."""
+    decisions = write_worst(run, ask.examples) if ask.counters else None
+    return [
+        outcome(run),
+        write_issues(run, found, ask.focus, ask.examples),
+        *([write_counterfactuals(run)] if ask.counters else []),
+        *([] if decisions is None else [decisions]),
+        write_focus(run, found, ask.focus),
+    ]
+
+
+def decision_audit(run: Material, found: list[Issue], ask: Ask) -> Sections:
+    """Decisions at even distances through the run, each with what was believed and what happened."""
+    return [
+        outcome(run),
+        write_audit(run, ask.examples),
+        *([write_counterfactuals(run)] if ask.counters else []),
+        _later(write_issues(run, found, ask.focus, ask.examples)),
+        write_focus(run, found, ask.focus),
+    ]
+
+
+def counterfactual(run: Material, found: list[Issue], ask: Ask) -> Sections:
+    """What would have been had requests gone elsewhere, by gain."""
+    return [
+        outcome(run),
+        write_counterfactuals(run),
+        imagined(run, ask.examples),
+        _later(write_issues(run, found, ask.focus, ask.examples)),
+        write_focus(run, found, ask.focus),
+    ]
+
+
+def pattern_mining(run: Material, found: list[Issue], ask: Ask) -> Sections:
+    """Conditions that go with bad ends."""
+    return [
+        outcome(run),
+        write_patterns(run, ask.examples),
+        *([write_counterfactuals(run)] if ask.counters else []),
+        _later(write_issues(run, found, ask.focus, ask.examples)),
+        write_focus(run, found, ask.focus),
+    ]
+
+
+def _later(section: Section) -> Section:
+    """The section where it is not what was asked for first."""
+    section.lines = [Line(line.parts, line.weight + 12, line.depth, line.bound) for line in section.lines]
+    return section
+
+
+STRATEGIES: Final[dict[str, Callable[[Material, list[Issue], Ask], Sections]]] = {
+    "issue-focused": issue_focused,
+    "decision-audit": decision_audit,
+    "counterfactual": counterfactual,
+    "pattern-mining": pattern_mining,
+}
+
 
 # What a search would go by, by the paths of the summary that hold them.
 SCORES: Final = (

@@ -7,9 +7,9 @@ from msgspec import Struct
 from headway.results.ranking import direction
 from headway.results.records import Counterfactual, best_alternatives
 from headway.results.survey import Survey
-from headway.results.words.figures import Line, Parts, Section, amount, at, count, ms, ms_of, name, number, said
 from headway.results.words.issues import undecided
 from headway.results.words.material import Material
+from headway.results.words.phrases import Line, Parts, Section, amount, at, count, ms, ms_of, name, number, said
 from headway.types import PS_PER_SECOND
 
 TITLE: tuple[str] = ("## Counterfactual Analysis",)
@@ -31,7 +31,7 @@ def simulated_again(run: Material) -> list[Again]:
     return sorted(best, key=lambda again: (-again.regret_ps, again.one.at_ps, again.one.request))
 
 
-def section(run: Material) -> Section:
+def write_counterfactuals(run: Material) -> Section:
     lines: list[Line] = []
     if run.survey is None:
         lines.append(Line(undecided(run), 16))

@@ -8,10 +8,10 @@ from typing import Final
 from headway import policies
 from headway.policies import registry
 from headway.results.survey import SHORT_QUEUE
-from headway.results.words.figures import Line, Parts, Section, amount, count, ms, name, number, percent, said
 from headway.results.words.issues import Issue
 from headway.results.words.material import Material
 from headway.results.words.outcome import kept, where_it_went
+from headway.results.words.phrases import Line, Parts, Section, amount, count, ms, name, number, percent, said
 
 PREFIX_SCORER: Final = "prefix"  # what the names of scorers begin with that look at the cache
 # Where the time to first token went, and what is to be done about it.
@@ -23,7 +23,7 @@ LONGEST: Final = {
 POLICIES: Final = policies.__name__  # imported so that the registry knows them
 
 
-def section(run: Material, found: list[Issue], focus: Collection[str]) -> Section:
+def write_focus(run: Material, found: list[Issue], focus: Collection[str]) -> Section:
     """The suggestions in the order of the issues that they answer, each once."""
     lines: list[Line] = []
     said_already: set[str] = set()

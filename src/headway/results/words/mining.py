@@ -15,9 +15,9 @@ from typing import Final
 from msgspec import Struct
 
 from headway.results.survey import Survey
-from headway.results.words.figures import Fact, Line, Section, amount, clean, count, ms_of, percent, said
 from headway.results.words.issues import undecided
 from headway.results.words.material import MISSED, UNCOUNTED, Material
+from headway.results.words.phrases import Fact, Line, Section, amount, clean, count, ms_of, percent, said
 
 PROMPTS: Final = (256, 1024, 4096, 16384)  # tokens: the bins begin here
 QUEUES: Final = (1, 5, 20)  # requests
@@ -159,7 +159,7 @@ def bins(edges: Sequence[int]) -> list[str]:
     return [first, *inner, f"{edges[-1]}+"]
 
 
-def section(run: Material, examples: int) -> Section:
+def write_patterns(run: Material, examples: int) -> Section:
     mined = mine(run)
     title = ("## Patterns",)
     what = "missed their SLO" if mined.slow_ps is None else "were lost or slow"

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from headway.results.percentiles import PS_PER_MS
-from headway.results.promises import KINDS
+from headway.results.groups import KINDS
 from headway.results.recorder import Targets
-from headway.results.words.figures import (
+from headway.results.statistics import PS_PER_MS
+from headway.results.words.material import MISSED, UNCOUNTED, Material, policies, setting
+from headway.results.words.phrases import (
+    FEWEST_TOKENS,
     Fact,
     Line,
     Parts,
@@ -24,10 +26,8 @@ from headway.results.words.figures import (
     ratio,
     said,
     text_of,
+    tokens,
 )
-from headway.results.words.material import MISSED, UNCOUNTED, Material
-from headway.results.words.setting import policies, setting
-from headway.results.words.tokens import FEWEST_TOKENS, tokens
 from headway.types import Json
 
 TENANTS_SHOWN: Final = 5

@@ -13,9 +13,8 @@ from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.readable import readable
 from headway.evolve.replicates import Gain
 from headway.evolve.selection import SHOWN
-from headway.report.labels import wrap
 from headway.report.progress import Bar
-from headway.report.terminal import GAP, label_column, table
+from headway.report.terminal import GAP, label_column, table, wrap
 
 CHOSEN = "▸"
 NAME_AT_MOST = 34

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from headway.experiment.verdict import has_slo
 from headway.report import html
-from headway.report.book import Book, side_by_side
-from headway.report.charts.base import brief
-from headway.report.charts.slo import attainment
+from headway.report.charts import Palette, axis, brief, by_policy, chart, hints, side_by_side
+from headway.report.digest import Book
 from headway.report.terminal import number, percent
 from headway.types import Json
+
+# Who was served within the SLO: each class or tenant under each policy.
+
+
+def attainment(whom: str, rows: Sequence[Json], served: str, colours: Palette) -> Json:
+    """A bar for each group and policy. A row has `policy`, `group` and `share`."""
+    names = list(dict.fromkeys(row["group"] for row in rows))
+    return chart(
+        f"{served} by {whom} and policy.",
+        rows,
+        height=max(80, len(names) * (10 + 9 * len(colours))),
+        mark={"type": "bar", "cornerRadiusEnd": 2},
+        encoding={
+            "x": axis("share", served, axis={"format": ".0%", "tickCount": 5}, scale={"domain": [0, 1]}),
+            "y": {
+                "field": "group",
+                "type": "nominal",
+                "title": None,
+                "sort": names,
+                "axis": {"labelLimit": 130, "ticks": False},
+            },
+            "yOffset": {"field": "policy", "type": "nominal", "sort": list(colours)},
+            "color": by_policy(colours),
+            "tooltip": hints(("group", whom), ("policy", "policy"), ("share", served)),
+        },
+    )
+
 
 GROUPS: Final = (("classes", "class"), ("tenants", "tenant"))
 MOST: Final = 12  # groups of a chart, those with the most requests

@@ -1,0 +1,328 @@
+"""Charts as Vega-Lite specifications, plain dicts: a page draws them, and a notebook can too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+import msgspec
+
+from headway.report import html
+from headway.report.over_time import Grid
+from headway.results.store import clean
+from headway.types import Json
+
+# One colour a policy, the same in every chart and legend of a page, told apart by colour-blind readers too.
+
+# Okabe and Ito's, less black and yellow, which do not show on a dark and on a white page.
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+GREY: Final = "#868686"  # the baseline
+MOST: Final = len(COLOURS) + 1  # policies that charts show
+
+Palette = Mapping[str, str]  # label -> colour
+
+
+def palette(labels: Iterable[str], baseline: str | None) -> dict[str, str]:
+    """Colours by label, in turn; the baseline is grey."""
+    colours = iter(COLOURS)
+    return {label: GREY if label == baseline else next(colours) for label in labels}
+
+
+def legend(colours: Palette, baseline: str | None = None) -> str:
+    """Which colour is whose, as HTML; nothing where there is only one."""
+    if len(colours) < 2:
+        return ""
+    items = "".join(
+        f'<li><span class="key" style="background:{colour}"></span>{escape(name)}'
+        f"{' (baseline)' if name == baseline else ''}</li>"
+        for name, colour in colours.items()
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
+HEIGHT: Final = 220
+DASHES: Final = [4, 3]
+UNITS: Final = ((172_800, 3600, "hours"), (600, 60, "minutes"), (0, 1, "seconds"))  # from that long on, seconds in one
+
+
+def chart(description: str, values: Sequence[Json], *, height: int = HEIGHT, **rest: Any) -> Json:
+    """A chart as wide as its box; the description is for those who cannot see it."""
+    frame = {"$schema": SCHEMA, "description": description, "width": "container", "height": height}
+    return {**frame, "data": {"values": list(values)}, **rest}
+
+
+def axis(field: str, title: str, **rest: Any) -> Json:
+    """A quantity along an axis."""
+    scale = rest.pop("scale", {})
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale, **rest}
+
+
+def by_policy(colours: Palette) -> Json:
+    """The colour of a policy; the page has one legend for all."""
+    scale = {"domain": list(colours), "range": list(colours.values())}
+    return {"field": "policy", "type": "nominal", "scale": scale, "legend": None}
+
+
+def dashed(baseline: str | None) -> Json:
+    """The baseline's line is broken, so that grey is not all that tells it."""
+    test = {"test": {"field": "policy", "equal": baseline or ""}, "value": DASHES}
+    return {"condition": test, "value": [1, 0]}
+
+
+def hints(*fields: tuple[str, str]) -> list[Json]:
+    """What is shown of a mark under the pointer: fields and their titles."""
+    return [{"field": field, "title": title} for field, title in fields]
+
+
+def time_unit(span_s: float) -> tuple[float, str]:
+    """The unit in which a time axis is written: its length in seconds, and its name."""
+    return next((size, name) for least, size, name in UNITS if span_s >= least)
+
+
+def brief(value: float) -> float:
+    """A number with as many digits as a chart can show."""
+    return float(f"{value:.5g}")
+
+
+def largest(values: Iterable[float], at_least: float = 0.0) -> float:
+    return max(values, default=at_least) or at_least
+
+
+def figure(name: str, title: str, chart: Json) -> str:
+    """A chart in its box, by a name of its own. Its data stands beside it and can end no script, whatever it holds."""
+    data = msgspec.json.encode(clean(chart)).decode().replace("<", "\\u003c")
+    caption = f"<figcaption>{html.text(title)}</figcaption>" if title else ""
+    return (
+        f'<figure>{caption}<div class="chart" id="{name}"></div>'
+        f'<script type="application/json" data-chart="{name}">{data}</script></figure>'
+    )
+
+
+def side_by_side(figures: Sequence[str]) -> str:
+    return f'<div class="pair">{"".join(figures)}</div>'
+
+
+# Load over time: instance by time as a heat map, and lines of what waits, runs and serves, with what happened.
+
+ROW: Final = 17  # height of an instance
+CROWD: Final = 24  # instances from which on not every one has its name beside it
+LEAST: Final = 60
+
+Line = list[tuple[float, float]]  # from when on, in seconds, what value
+
+
+def heat(
+    title: str, rows: Mapping[str, Sequence[float | None]], grid: Grid, top: float, *, share: bool = False
+) -> Json:
+    """A row an instance, a column a part of the run, the darker the more; `top` is the end of the scale, which charts
+    beside each other have in common."""
+    size, unit = time_unit(grid.seconds(grid.bins) - grid.seconds(0))
+    values = [
+        {
+            "instance": name,
+            "from": brief(grid.seconds(place) / size),
+            "to": brief(grid.seconds(place + 1) / size),
+            "value": brief(value),
+        }
+        for name, row in rows.items()
+        for place, value in enumerate(row)
+        if value is not None
+    ]
+    legend = {"title": None, "orient": "top", "gradientLength": 160, "format": ".0%" if share else ",.2~r"}
+    scale = {"type": "quantize", "domain": [0, top], "nice": False}
+    names = {"field": "instance", "type": "ordinal", "title": None, "sort": list(rows)}
+    hint = hints(("instance", "instance"), ("from", f"from, {unit}"), ("to", f"to, {unit}"), ("value", title))
+    ends = [brief(grid.seconds(0) / size), brief(grid.seconds(grid.bins) / size)]
+    return chart(
+        f"{title}, by instance and time.",
+        values,
+        height=max(LEAST, ROW * len(rows)),
+        mark={"type": "rect"},
+        encoding={
+            "x": axis("from", unit, scale={"domain": ends, "nice": False}, axis={"grid": False}),
+            "x2": {"field": "to"},
+            "y": {
+                **names,
+                "axis": {"labelLimit": 90, "labelOverlap": len(rows) > CROWD, "ticks": False, "domain": False},
+            },
+            "color": {"field": "value", "type": "quantitative", "scale": scale, "legend": legend},
+            "tooltip": hint,
+        },
+    )
+
+
+def lines(
+    title: str,
+    series: Mapping[str, Line],
+    span: tuple[float, float],
+    colours: Palette,
+    base: str | None,
+    whose: str = "policy",
+) -> Json:
+    """A stepped line for each policy, or for each tenant."""
+    size, unit = time_unit(span[1] - span[0])
+    values = [
+        {"policy": policy, "at": brief(at / size), "value": brief(value)}
+        for policy, points in series.items()
+        for at, value in points
+    ]
+    across = axis("at", unit, scale={"domain": [brief(end / size) for end in span], "nice": False})
+    up = axis("value", title)
+    hint = hints(("policy", whose), ("at", unit), ("value", title))
+    mark = {"type": "line", "interpolate": "step-after", "strokeWidth": 1.8, "clip": True}
+    layers = [
+        {
+            "mark": mark,
+            "encoding": {"x": across, "y": up, "color": by_policy(colours), "strokeDash": dashed(base)},
+        },
+        {
+            "mark": {"type": "point", "opacity": 0, "size": 50, "filled": True, "clip": True},
+            "encoding": {"x": across, "y": up, "tooltip": hint},
+        },
+    ]
+    return chart(f"{title} over time, by {whose}.", values, height=180, layer=layers)
+
+
+def events(rows: Sequence[Json], span: tuple[float, float], colours: Palette) -> Json:
+    """What happened when: a lane for each kind, a mark for each event, longer where it lasted. A row has `policy`,
+    `kind`, `at`, `until` (seconds), `count` and `said`."""
+    size, unit = time_unit(span[1] - span[0])
+    short = (span[1] - span[0]) / 300  # at least so long is drawn, else it cannot be seen
+    values = [
+        {**row, "at": brief(row["at"] / size), "until": brief(max(row["until"], row["at"] + short) / size)}
+        for row in rows
+    ]
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    across = axis("at", unit, scale={"domain": [brief(end / size) for end in span], "nice": False})
+    lanes = {"field": "kind", "type": "nominal", "title": None, "sort": kinds}
+    many = len({row["policy"] for row in rows})
+    return chart(
+        "What happened over time, a lane for each kind, by policy.",
+        values,
+        height=max(LEAST, len(kinds) * max(18, 7 * many)),
+        mark={"type": "bar", "opacity": 0.85, "clip": True},
+        encoding={
+            "x": across,
+            "x2": {"field": "until"},
+            "y": {**lanes, "axis": {"labelLimit": 130, "ticks": False, "grid": True}},
+            "yOffset": {"field": "policy", "type": "nominal", "sort": list(colours)},
+            "color": by_policy(colours),
+            "tooltip": hints(
+                ("kind", "what"), ("policy", "policy"), ("at", unit), ("count", "count"), ("said", "more")
+            ),
+        },
+    )
+
+
+def bins(title: str, counts: Sequence[tuple[str, float]], unit: str, colour: str) -> Json:
+    """A histogram: a bar for each bin, its label below."""
+    return chart(
+        f"{title}: {unit} by size.",
+        [{"bin": label, "value": value} for label, value in counts],
+        mark={"type": "bar", "color": colour},
+        encoding={
+            "x": {
+                "field": "bin",
+                "type": "ordinal",
+                "title": None,
+                "sort": None,
+                "axis": {"labelAngle": 0, "labelOverlap": True},
+            },
+            "y": axis("value", unit),
+            "tooltip": hints(("bin", "tokens"), ("value", unit)),
+        },
+    )
+
+
+# A sweep: figures along what was varied, or one figure against another where nothing varied is a quantity.
+
+
+def along(
+    name: str, title: str, rows: Sequence[Json], colours: Palette, baseline: str | None, *, log: bool = False
+) -> Json:
+    """A line a policy. A row has `policy`, `at` and `value`, and `low` and `high` where there were several seeds."""
+    across = axis("at", name, scale={"zero": False, "nice": False, "padding": 8})
+    up = axis("value", title, scale={"type": "log"} if log else {}, axis={"gridOpacity": 0.4 if log else 1})
+    colour = by_policy(colours)
+    layers: list[Json] = []
+    if any("low" in row for row in rows):
+        band = {"y": {**axis("low", title)}, "y2": {"field": "high"}, "x": across, "color": colour}
+        layers.append({"mark": {"type": "area", "opacity": 0.15}, "encoding": band})
+    layers += [
+        {
+            "mark": {"type": "line", "strokeWidth": 2},
+            "encoding": {"x": across, "y": up, "color": colour, "strokeDash": dashed(baseline)},
+        },
+        {
+            "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
+            "encoding": {
+                "x": across,
+                "y": up,
+                "color": colour,
+                "tooltip": hints(("policy", "policy"), ("at", name), ("value", title)),
+            },
+        },
+    ]
+    return chart(f"{title} against {name}, by policy.", rows, layer=layers)
+
+
+def pareto(x: str, y: str, rows: Sequence[Json], colours: Palette) -> Json:
+    """A point a run; those that no other beats in both figures are joined. A row has `policy`, `label`, `x`, `y` and
+    `front`."""
+    across, up = axis("x", x, scale={"zero": False}), axis("y", y, scale={"zero": False})
+    front = {
+        "transform": [{"filter": {"field": "front", "equal": True}}],
+        "mark": {
+            "type": "line",
+            "interpolate": "step-after",
+            "strokeDash": DASHES,
+            "strokeWidth": 1.2,
+            "style": "target",
+        },
+        "encoding": {"x": across, "y": up, "order": {"field": "x"}},
+    }
+    points = {
+        "mark": {"type": "point", "filled": True, "size": 70, "opacity": 0.95},
+        "encoding": {
+            "x": across,
+            "y": up,
+            "color": by_policy(colours),
+            "tooltip": hints(("label", "run"), ("x", x), ("y", y)),
+        },
+    }
+    return chart(f"{y} against {x}: a point a run, those that no other beats joined.", rows, layer=[front, points])
+
+
+def against_load(
+    unit: str,
+    load: str,
+    rows: Sequence[Json],
+    colours: Palette,
+    limits: Sequence[tuple[str, float]] = (),
+    knee: float | None = None,
+) -> Json:
+    """A line for each figure against the load. A row has `figure`, `at` and `value`. A limit is a broken line across,
+    the knee one upwards."""
+    across, up = axis("at", load), axis("value", unit)
+    scale = {"domain": list(colours), "range": list(colours.values())}
+    encoding = {
+        "x": across,
+        "y": up,
+        "color": {"field": "figure", "type": "nominal", "scale": scale, "legend": None},
+        "tooltip": hints(("figure", "figure"), ("at", load), ("value", unit)),
+    }
+    rule = {"type": "rule", "strokeDash": DASHES, "strokeWidth": 1.2, "style": "target"}
+    marks = [("y", name, limit) for name, limit in limits] + ([] if knee is None else [("x", load, knee)])
+    rules = [
+        {
+            "data": {"values": [{}]},
+            "mark": rule,
+            "encoding": {channel: {"datum": place}, "tooltip": {"value": f"{name}: {place:g}"}},
+        }
+        for channel, name, place in marks
+    ]
+    mark = {"type": "line", "strokeWidth": 2, "point": {"filled": True, "size": 45}}
+    layers = [{"mark": mark, "encoding": encoding}, *rules]
+    return chart(f"{', '.join(colours)} ({unit}) against {load}.", rows, layer=layers)

@@ -1,0 +1,85 @@
+"""Distributions of TTFT, TPOT and E2E, the runs overlaid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headway.report import html
+from headway.report.charts import DASHES, Palette, axis, by_policy, chart, dashed, hints, side_by_side
+from headway.report.digest import Book, Curve
+from headway.report.terminal import number
+from headway.results.groups import promises
+from headway.results.statistics import PS_PER_MS
+from headway.types import Json
+
+# Distributions of latencies: the share of requests at or below each.
+
+WIDE: Final = 20  # a largest value so many times the median asks for a logarithmic axis
+
+
+def cdf(
+    name: str, curves: Mapping[str, Curve], colours: Palette, baseline: str | None, target_ms: float | None
+) -> Json:
+    """One line a policy; a target is a broken line upwards."""
+    values = [{"policy": policy, "ms": ms, "share": share} for policy, points in curves.items() for ms, share in points]
+    wide = _wide(curves)
+    scale = {"type": "log", "nice": False} if wide else {"zero": False}
+    across = axis("ms", f"{name}, ms", scale=scale, axis={"tickCount": 5, "gridOpacity": 0.4 if wide else 1})
+    up = axis("share", "share of requests", axis={"format": ".0%"}, scale={"domain": [0, 1]})
+    shown = hints(("policy", "policy"), ("ms", f"{name}, ms"), ("share", "share of requests"))
+    layers: list[Json] = [
+        {
+            "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2, "clip": True},
+            "encoding": {"x": across, "y": up, "color": by_policy(colours), "strokeDash": dashed(baseline)},
+        },
+        {
+            "mark": {"type": "point", "opacity": 0, "size": 60, "filled": True},
+            "encoding": {"x": across, "y": up, "tooltip": shown},
+        },
+    ]
+    if target_ms is not None:
+        rule = {"type": "rule", "strokeDash": DASHES, "strokeWidth": 1.2, "style": "target"}
+        where: Json = {"x": {"datum": target_ms}, "tooltip": {"value": f"target: {target_ms:g} ms"}}
+        layers.append({"data": {"values": [{}]}, "mark": rule, "encoding": where})
+    return chart(f"Distribution of {name} by policy: share of requests at or below a time.", values, layer=layers)
+
+
+def _wide(curves: Mapping[str, Curve]) -> bool:
+    low = min((points[0][0] for points in curves.values() if points), default=0.0)
+    half = min((points[len(points) // 2][0] for points in curves.values() if points), default=0.0)
+    return low > 0 and max(points[-1][0] for points in curves.values() if points) > WIDE * half
+
+
+NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+LONG: Final = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End to end"}
+STATISTICS: Final = ("mean", "p50", "p75", "p90", "p95", "p99", "min", "max")
+
+
+def distributions(book: Book) -> str:
+    figures = []
+    for name, short in NAMES.items():
+        curves = {one.label: one.curves[name] for one in book.drawn if one.curves[name]}
+        if curves:
+            target = target_ms(book.cases.cases[0].scenario, name)
+            chart = cdf(short, curves, book.colours, book.baseline, target)
+            figures.append(book.figure(f"{LONG[name]} ({short})", chart))
+    if not figures:
+        return ""
+    rows = [
+        [book.key(case.label), short, *(number(case.summary["latency"][name][at]) for at in STATISTICS)]
+        for name, short in NAMES.items()
+        for case in book.cases.cases
+    ]
+    table = html.details("The same as a table", html.table(["run", "ms", *STATISTICS], rows))
+    note = "Share of completed requests at or below a time; the further left, the better. A broken line is the target."
+    return html.section(
+        "Latencies", book.legend(), side_by_side(figures), table, note=f"{note} {book.note}".strip(), name="latencies"
+    )
+
+
+def target_ms(scenario: Json, name: str) -> float | None:
+    """What all were promised; nothing where a tenant has targets of its own."""
+    promised = promises(scenario)
+    target_ps = None if promised.own else getattr(promised.everybody, f"{name}_ps")
+    return None if target_ps is None else target_ps / PS_PER_MS
