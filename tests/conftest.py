@@ -15,7 +15,7 @@ import pytest
 
 import drawing  # noqa: F401  loads the profile of Hypothesis
 from command_line import call_headway
-from headway.experiment import workers
+from headway.experiment import jobs
 
 ROOT = Path(__file__).resolve().parent.parent
 # Tests start interpreters, which take three times as long without bytecode. Where none may lie beside the source, it
@@ -35,9 +35,9 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def one_core() -> Iterator[Callable[[], int]]:
     """Comparisons, sweeps and searches start worker processes only where a test asks for some: a worker costs a second
     of CPU in a process with threads, as this one is after the first test with a server. Gives the true count."""
-    counted = workers.cores
+    counted = jobs.cores
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "cores", lambda: 1)
+        patch.setattr(jobs, "cores", lambda: 1)
         yield counted
 
 

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 from headway.emulator.host import Host, Settings
-from headway.experiment.emulate import engine_room
+from headway.experiment.engines import engine_room
 
 CLUSTER = {"instances": 1, "latency": {"model": "fixed"}}
 WORKLOAD = {"requests": 1, "rate": "1/s", "prompt_tokens": 64, "output_tokens": 8}

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 from conftest import COMMAND, SOURCE
-from headway.experiment.emulate import engine_room
+from headway.experiment.engines import engine_room
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE}
 

@@ -12,7 +12,7 @@ from paced_client import Paced, drive
 
 import headway
 from headway.emulator.room import Room
-from headway.experiment.emulate import engine_room
+from headway.experiment.engines import engine_room
 from headway.scenario.scenario import Scenario
 from headway.sim.job import Job
 

@@ -9,7 +9,7 @@ from test_follows_the_simulator import PLAIN, SHARED, Kept, SlowClock
 import headway
 from headway.emulator.emulated_metrics import EmulatedMetrics
 from headway.emulator.room import Room
-from headway.experiment.emulate import engine_room
+from headway.experiment.engines import engine_room
 from headway.gateway.signals.scrape import parse
 from headway.scenario.scenario import Scenario
 from headway.types import PS_PER_SECOND, Request, Route

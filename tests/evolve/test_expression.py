@@ -21,9 +21,8 @@ from headway.evolve.expression import (
     feature,
     walk,
 )
+from headway.evolve.islands import RULES, decisions, situations
 from headway.evolve.rule_text import source_of, text_of
-from headway.evolve.rules import RULES
-from headway.evolve.situations import decisions, situations
 from headway.policies.code import Program, check
 from headway.policies.templates import sources
 from headway.streams import stream

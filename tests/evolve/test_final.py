@@ -15,9 +15,9 @@ from small import CODE, document, suite
 import headway.evolve.final as final
 import headway.evolve.selection as selection
 from headway.evolve import Bundle, CaseResult, Evaluation, Suite
+from headway.evolve.fitness import over, over_baseline
 from headway.evolve.journal import Judged
-from headway.evolve.readable import readable
-from headway.evolve.replicates import over, over_baseline
+from headway.evolve.texts import readable
 
 Run = Callable[..., CompletedProcess[str]]
 SEEDS = range(101, 111)

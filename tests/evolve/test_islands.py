@@ -7,10 +7,8 @@ from small import suite
 
 from headway.evolve import Bundle, Evaluation
 from headway.evolve.expression import call, constant, feature
-from headway.evolve.islands import CAPACITY, PARSIMONY, Islands, Rule, survivors
+from headway.evolve.islands import CAPACITY, PARSIMONY, RULES, Islands, Rule, decisions, survivors
 from headway.evolve.rule_text import source_of
-from headway.evolve.rules import RULES
-from headway.evolve.situations import decisions
 from headway.policies.code import plain_program
 
 # Nothing that a search starts from decides so.

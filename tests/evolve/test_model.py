@@ -16,7 +16,7 @@ from small import document
 from stub_models import Counting, heavier
 
 from conftest import ROOT, Run
-from headway.cli.dialogue import Talk
+from headway.cli.evolve import Talk
 from headway.errors import HeadwayError
 from headway.evolve.dialogue import model_of
 from headway.evolve.model import KEY, Endpoint, Recorder, Replay, code_in

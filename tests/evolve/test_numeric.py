@@ -10,9 +10,8 @@ from small import CODE, suite
 
 from headway.errors import HeadwayError
 from headway.evolve import Bundle, Evaluation
-from headway.evolve.dimensions import dimensions, with_values
-from headway.evolve.engines import Plan, template_of
-from headway.evolve.numeric import SAMPLERS, Numeric, Sampler
+from headway.evolve.evolution import Plan, template_of
+from headway.evolve.numeric import SAMPLERS, Numeric, Sampler, dimensions, with_values
 from installed import need
 
 need("optuna", "evolve")

@@ -21,12 +21,11 @@ from stub_models import SOURCE, editor, hostile, silent
 import headway.evolve.openevolve as openevolve_module
 from headway.errors import HeadwayError
 from headway.evolve import Bundle, Suite, evaluate
-from headway.evolve.blocks import program_of, sources_in
 from headway.evolve.dialogue import Dialogue, evolve_with_model
 from headway.evolve.final import Conclusion
 from headway.evolve.model import Replay
 from headway.evolve.openevolve import prepared
-from headway.evolve.openevolve_evaluator import FEATURES, candidates
+from headway.evolve.openevolve_evaluator import FEATURES, candidates, program_of, sources_in
 from installed import need
 
 need("openevolve", "evolve")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.evolve.pareto import crowding, dominates, front, hypervolume, ranks
+from headway.evolve.selection import crowding, dominates, front, hypervolume, ranks
 
 Points = list[tuple[float, ...]]
 

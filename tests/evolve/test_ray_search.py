@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from test_search import FEW, contents, few
 
-from headway.evolve.engines import Plan
-from headway.evolve.evolution import evolve
+from headway.evolve.evolution import Plan, evolve
 from installed import need
 from ray_cluster import lose, two_machines
 

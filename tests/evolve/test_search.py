@@ -13,8 +13,7 @@ import headway.evolve.search as search_module
 from headway.errors import HeadwayError
 from headway.evolve import Bundle, Cache, Suite
 from headway.evolve.bench import Bench, Outcome
-from headway.evolve.engines import Engine, Plan
-from headway.evolve.evolution import evolve
+from headway.evolve.evolution import Engine, Plan, evolve
 from headway.evolve.final import Conclusion
 from headway.evolve.journal import Journal
 from headway.evolve.search import Search

@@ -18,7 +18,7 @@ import yaml
 import headway
 from conftest import ROOT
 from headway import HeadwayError, Route
-from headway.experiment import workers
+from headway.experiment import jobs
 from headway.experiment.run import prepare
 from headway.experiment.verdict import verdict
 from headway.policies import registry
@@ -242,14 +242,14 @@ def elsewhere() -> Iterator[None]:
 def test_there_is_a_worker_for_each_core_unless_a_number_is_given(
     one_core: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "cores", one_core)
-    assert workers.available(None) == len(os.sched_getaffinity(0))
-    assert workers.available(5) == 5
+    monkeypatch.setattr(jobs, "cores", one_core)
+    assert jobs.available(None) == len(os.sched_getaffinity(0))
+    assert jobs.available(5) == 5
 
 
 def test_a_program_with_threads_is_not_forked() -> None:
     with elsewhere():
-        assert workers._context().get_start_method() == "spawn"
+        assert jobs._context().get_start_method() == "spawn"
 
 
 @pytest.mark.parametrize("how", ["file", pytest.param("stdin", marks=pytest.mark.full)])

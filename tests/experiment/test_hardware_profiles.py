@@ -11,8 +11,7 @@ import headway as package
 from conftest import Run
 from headway.errors import HeadwayError
 from headway.latency import gpus, shipped
-from headway.latency.constant_words import WORDS
-from headway.latency.step_cost import Constants
+from headway.latency.step_cost import WORDS, Constants
 
 
 def test_every_gpu_has_a_profile_and_the_measured_ones_say_how_far_they_hold() -> None:

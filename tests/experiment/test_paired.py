@@ -13,8 +13,7 @@ import yaml
 import headway
 from conftest import Run
 from headway import HeadwayError, Route
-from headway.experiment.means import mean_summary
-from headway.experiment.paired import HEADLINE, difference
+from headway.experiment.paired import HEADLINE, difference, mean_summary
 from headway.policies.basic import Random
 from headway.results import study
 from headway.results.ranking import value

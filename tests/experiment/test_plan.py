@@ -19,7 +19,7 @@ from drawing import draws
 from headway.cli import status
 from headway.errors import HeadwayError
 from headway.experiment.bracket import Mixes, fewest, highest
-from headway.experiment.load import Load, load_of
+from headway.experiment.load_levels import Load, load_of
 from headway.experiment.plan import plan
 from headway.experiment.space import Counts, Pool, Space, space_of
 from headway.experiment.targets import Target, targets

@@ -18,7 +18,7 @@ from conftest import Run
 from headway.errors import HeadwayError, InvariantError
 from headway.evolve.limits import Limits
 from headway.evolve.worker import Failure, Task, confined_many
-from headway.experiment.batch import Job
+from headway.experiment.jobs import Job
 from headway.experiment.ray_runner import _Batch
 from headway.experiment.runner import runner_of
 from installed import need

@@ -11,7 +11,7 @@ import pytest
 
 import runner_jobs
 from headway.errors import HeadwayError
-from headway.experiment.batch import Job
+from headway.experiment.jobs import Job
 from headway.experiment.runner import AHEAD, Processes, runner_of
 from ray_cluster import when
 

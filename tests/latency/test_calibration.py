@@ -15,7 +15,7 @@ from conftest import Run
 from headway.errors import HeadwayError
 from headway.latency import read_gpu
 from headway.latency.calibration import COLUMNS, calibrate
-from headway.latency.step_file import read_rows
+from headway.latency.tables import read_rows
 
 H200 = read_gpu("h200", "gpu")
 MEASURED = Path(__file__).parents[3] / "shared" / "calibration" / "h200" / "steps.csv"

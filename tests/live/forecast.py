@@ -21,7 +21,7 @@ from vllm_engine import BATCH, BLOCK, BLOCKS, BUDGET, Vllm
 
 from headway import simulate, validate
 from headway.experiment.validate import Validation
-from headway.twin.processes import Process, serving
+from headway.twin.live_cluster import Process, serving
 from headway.types import Json
 
 GROUPS, SHARED = 24, 75 * BLOCK

@@ -14,10 +14,10 @@ from reported import compared, counterfactual, example
 
 from conftest import ROOT
 from headway import simulate
-from headway.report.charts import brief
 from headway.report.digest import CELLS, CLASSES, calibration, curve, curves, decided, digest, regrets
 from headway.report.over_time import Grid, Stay, coarse, grid_of, loads, mean
 from headway.report.sections.sweep_lines import front, quantity
+from headway.report.terminal import brief
 from headway.results.decisions import Decision, Decisions
 from headway.results.records import Series
 from headway.results.statistics import PS_PER_MS

@@ -13,7 +13,7 @@ from recorders import SECOND
 import headway
 from headway.results.columns import Columns
 from headway.results.findings import backlog, herding, hot_spot, pd_backpressure, saturation
-from headway.results.findings.stays import stays
+from headway.results.findings.observed import stays
 from headway.results.recorder import StateChange
 
 Json = dict[str, Any]

@@ -19,9 +19,7 @@ from headway.gateway.live_policies import read_policies
 from headway.results.result import Result
 from headway.scenario.scenario import Scenario
 from headway.twin.check import HITS, SPREAD, TTFT, Pair, Twin, twin
-from headway.twin.cluster import check, gateway_file, pace, tick_s
-from headway.twin.processes import taken
-from headway.twin.warming import meanwhile
+from headway.twin.live_cluster import check, gateway_file, meanwhile, pace, taken, tick_s
 from headway.types import PS_PER_SECOND
 
 WORKLOAD = {

@@ -13,6 +13,7 @@ from headway.types import Json
 if TYPE_CHECKING:
     from headway.scenario.scenario import Scenario
 
+
 ScenarioFile = Annotated[
     str | None, Parameter(help="A YAML file or a preset's name; the embedded default workload if left out.")
 ]
@@ -66,3 +67,12 @@ class Choice:
 
 
 AS_IT_IS = Choice()
+
+
+# Where the runs of a verb are done.
+
+Workers = Annotated[int | None, Parameter(help="Processes to use; one a core if left out.")]
+RayCluster = Annotated[
+    str | None,
+    Parameter(help='Run on a Ray cluster instead: "auto", host:port or ray://host:port, or "local" to start one here.'),
+]

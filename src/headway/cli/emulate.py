@@ -47,7 +47,7 @@ def emulate(
     ] = None,
 ) -> None:
     """Serve OpenAI's API with the timing of the scenario's simulated engines, until Ctrl-C or SIGTERM."""
-    from headway.experiment.emulate import engine_room
+    from headway.experiment.engines import engine_room
 
     try:
         from headway.emulator.host import Settings, run

@@ -7,10 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
+from headway.cli.choice import AS_IT_IS, Choice, RayCluster, ScenarioFile, Workers
 from headway.cli.page import AsJson, Page, say
 from headway.cli.run import Trace
-from headway.cli.where import RayCluster, Workers
 from headway.errors import HeadwayError
 from headway.types import Json
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from headway.emulator.faults import Fault
 from headway.emulator.host import Host, Settings
-from headway.experiment.emulate import engine_room
+from headway.experiment.engines import engine_room
 
 STEP_MS: Final = 40  # of a step, long enough to tell tokens apart
 LATENCY: Final = {"model": "fixed", "decode_tokens_per_s": 1000 // STEP_MS, "prefill_tokens_per_s": 200_000}

@@ -2,10 +2,9 @@
 
 from headway.evolve.cache import Cache
 from headway.evolve.cases import Case
-from headway.evolve.engines import Plan
 from headway.evolve.evaluate import evaluate, evaluate_many
 from headway.evolve.evaluation import CaseResult, Evaluation
-from headway.evolve.evolution import evolve
+from headway.evolve.evolution import Plan, evolve
 from headway.evolve.limits import Limits
 from headway.evolve.objectives import Objective
 from headway.evolve.suite import Cascade, Suite

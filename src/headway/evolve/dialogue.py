@@ -13,9 +13,8 @@ from msgspec import Struct
 from headway.errors import HeadwayError
 from headway.evolve import gepa, openevolve
 from headway.evolve.cache import Cache
-from headway.evolve.engines import TEMPLATE, template_of
 from headway.evolve.evaluate import cache_in, evaluate_many
-from headway.evolve.evolution import Progress
+from headway.evolve.evolution import TEMPLATE, Progress, template_of
 from headway.evolve.final import Conclusion, check_rivals, conclude, rivals
 from headway.evolve.journal import Journal, Judged, digest
 from headway.evolve.model import KEY, Endpoint, Model, Recorder, Replay

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from msgspec import Struct, to_builtins
 
+from headway.policies.bundle import Bundle
 from headway.types import Json
 
 
@@ -40,3 +44,15 @@ class Evaluation(Struct, frozen=True):
     def document(self) -> Json:
         found: Json = to_builtins(self)
         return found
+
+
+# What proposes candidates and learns how they fared.
+
+
+class Searcher(Protocol):
+    """Asked for batches of a fixed size, and told of each as a whole, in the order that it was asked in: what it does
+    is then a function of its seed alone, wherever and in whatever order candidates are run."""
+
+    def ask(self, count: int) -> list[Bundle]: ...
+
+    def tell(self, judged: Sequence[tuple[Bundle, Evaluation]]) -> None: ...

@@ -11,12 +11,12 @@ from msgspec import Struct
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import evaluate_many
 from headway.evolve.evaluation import Evaluation
+from headway.evolve.fitness import Gain, over, over_baseline
 from headway.evolve.journal import Judged
 from headway.evolve.objectives import PRIMARY
-from headway.evolve.readable import readable
-from headway.evolve.replicates import Gain, over, over_baseline
 from headway.evolve.selection import Selection, select
 from headway.evolve.suite import HELD_OUT, Suite
+from headway.evolve.texts import readable
 from headway.experiment.contenders import ALL, contenders, stage_label
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle

@@ -10,8 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headway.evolve.evaluation import CaseResult
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headway.evolve.evaluation import CaseResult, Evaluation
 from headway.evolve.objectives import COMPLEXITY, PRIMARY, Objective, plain
+from headway.results.statistics import Interval, mean_of
 
 FAILED: Final = -10.0  # of a case that failed, and the least that any can have
 MOST: Final = 10.0
@@ -75,3 +79,79 @@ def fitness(
 
 def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
+
+
+# Evaluations of several seeds, compared in pairs: the k-th seeds of all workloads together are one replicate.
+
+Values = Mapping[str, Sequence[float]]  # a number for each seed, by workload
+
+
+class Gain(Struct, frozen=True):
+    """How much better something is: the mean over workloads with its 95 % interval, and each workload's."""
+
+    mean: float
+    low: float | None  # None where there is one seed alone, or where the seeds changed nothing
+    high: float | None
+    workloads: dict[str, float]
+
+    @property
+    def worst(self) -> str:
+        """The workload that it gains least in."""
+        return min(self.workloads, key=lambda name: self.workloads[name])
+
+    @property
+    def certain(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+
+def over_baseline(one: Evaluation) -> Gain:
+    """The primary gain over the suite's baseline."""
+    found = _gain({name: [case.gains[PRIMARY] for case in cases] for name, cases in one.workloads().items()})
+    return found if drawn(one) else replace(found, low=None, high=None)
+
+
+def over(one: Evaluation, other: Evaluation, objectives: Sequence[Objective]) -> Gain | None:
+    """How far one candidate is ahead of another: the mean of the differences of their primary gains, case by case under
+    the same seeds. Where chance alone decides that favours neither, as a mean of ratios would. A workload's is told as
+    a share of the other's figures. None where either has failed."""
+    if not one.ok or not other.ok:
+        return None
+    theirs = {(case.case, case.seed): case for case in other.cases}
+    pairs = {name: [(case, theirs[case.case, case.seed]) for case in cases] for name, cases in one.workloads().items()}
+    found = _gain({name: [a.gains[PRIMARY] - b.gains[PRIMARY] for a, b in several] for name, several in pairs.items()})
+    found = replace(found, workloads={name: _share(several, objectives) for name, several in pairs.items()})
+    return found if drawn(one) or drawn(other) else replace(found, low=None, high=None)
+
+
+def drawn(one: Evaluation) -> bool:
+    """Whether the seeds changed anything. Those of a trace do not, and then all of them say no more than one."""
+    return any(case.figures != cases[0].figures for cases in one.workloads().values() for case in cases)
+
+
+def _share(pairs: Sequence[tuple[CaseResult, CaseResult]], objectives: Sequence[Objective]) -> float:
+    """By how much the figures of the first are better, as a share of the second's: ratios of means over the seeds."""
+    found = {}
+    for objective in objectives:
+        way = -1.0 if objective.direction == "minimize" else 1.0
+        mine, its = (mean([1.0 + way * pair[who].gains[objective.name] for pair in pairs]) for who in (0, 1))
+        if its == 0:
+            found[objective.name] = 0.0 if mine == 0 else way * MOST
+        else:
+            found[objective.name] = max(FAILED, min(MOST, way * (mine - its) / abs(its)))
+    return weighted(objectives, found)
+
+
+def _gain(values: Values) -> Gain:
+    workloads = {name: mean(several) for name, several in values.items()}
+    whole = mean(list(workloads.values()))
+    found = spread(values)
+    if found.low is None or found.high is None:
+        return Gain(whole, None, None, workloads)
+    return Gain(whole, whole + found.low - found.mean, whole + found.high - found.mean, workloads)
+
+
+def spread(values: Values) -> Interval:
+    """Over as many replicates as every workload has seeds."""
+    count = min(len(several) for several in values.values())
+    return mean_of([mean([several[place] for several in values.values()]) for place in range(count)])

@@ -7,22 +7,153 @@ every node, so that of two rules that are worth the same the shorter one lives o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from random import Random
+from types import SimpleNamespace
 from typing import Final
 
 from msgspec import Struct
 
 from headway.evolve.breeding import Breeder
 from headway.evolve.evaluation import Evaluation
-from headway.evolve.expression import NUMBER, Node
+from headway.evolve.expression import BRANCH, NUMBER, Node, call, constant, feature
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.rule_text import source_of
-from headway.evolve.rules import RULES
-from headway.evolve.situations import decisions
 from headway.evolve.suite import Suite
 from headway.policies.bundle import Bundle
-from headway.policies.code import CodeError, plain_program
+from headway.policies.code import CodeError, Program, plain_program
+from headway.policies.code.language import STEPS
+from headway.policies.code.stages import FAILURES
 from headway.streams import stream
+
+# Rules that are known to work, as trees: where genetic programming starts from. `cached` counts blocks of 16 tokens,
+# as not every built-in policy does that a rule is called after.
+
+
+def _sum(*terms: Node) -> Node:
+    found = terms[0]
+    for term in terms[1:]:
+        found = call("add", found, term)
+    return found
+
+
+def _times(*factors: Node) -> Node:
+    found = factors[0]
+    for factor in factors[1:]:
+        found = call("multiply", found, factor)
+    return found
+
+
+def _spare() -> Node:
+    """The scorer load-balance: 1 / (1 + requests in flight)."""
+    return call("ratio", constant(1), _plus(1, "inflight"))
+
+
+def _plus(value: float, name: str) -> Node:
+    return call("add", constant(value), feature(name))
+
+
+def _work() -> Node:
+    """Prefill tokens waiting, with this request's."""
+    return call("add", feature("pending"), feature("uncached"))
+
+
+def _published() -> Node:
+    """The rule that OpenEvolve found for BLIS: the weight of the cache shrinks with the requests that the warmest
+    instance has above the idlest; full caches are charged; equals are told apart by the requests in flight."""
+    weight = call("ratio", constant(1), call("add", constant(1), _times(constant(0.6), feature("crowded"))))
+    full = call(BRANCH, call("less", constant(0.9), feature("kv")), constant(-0.5), constant(0))
+    return _sum(_times(weight, feature("cached")), _spare(), full, _times(constant(-0.001), feature("inflight")))
+
+
+RULES: Final[dict[str, Node]] = {
+    "as 1:1": _sum(feature("cached"), _spare()),
+    "as lmetric": call("negate", _times(_work(), feature("inflight"))),
+    "as lmetric-plus-one": call("negate", _times(_work(), _plus(1, "inflight"))),
+    "as published": _published(),
+    "as least-loaded": call("negate", feature("inflight")),
+    "least work": call("negate", _work()),
+    "as 3:2:2": _sum(
+        _times(constant(3), feature("cached")),
+        _times(constant(2), feature("idle")),
+        _times(constant(-2), feature("kv")),
+    ),
+    "warm or least work": call(
+        BRANCH,
+        call("less", feature("crowded"), constant(4)),
+        call("subtract", feature("cached"), _times(constant(0.01), feature("inflight"))),
+        call("negate", _times(_work(), _plus(1, "inflight"))),
+    ),
+}
+
+
+# What a routing rule decides in situations that are made up: whether two rules differ can so be told before either is
+# simulated.
+
+SITUATIONS: Final = 200
+KV_BLOCKS: Final = 4096
+SLOTS: Final = 128
+
+
+class Situation(Struct, frozen=True):
+    """A request, the candidates, and what each of them is believed to have cached of it."""
+
+    request: SimpleNamespace
+    instances: tuple[SimpleNamespace, ...]
+    cached: list[int]
+
+
+@cache
+def situations() -> tuple[Situation, ...]:
+    """The same for every search."""
+    draw = stream(0, "evolve.situations")
+    return tuple(_situation(draw) for _ in range(SITUATIONS))
+
+
+def _situation(draw: Random) -> Situation:
+    prompt = int(draw.lognormvariate(7.5, 1.2)) + 16
+    prefix = int(prompt * draw.random())
+    cached = [prefix // 16 * 16 if draw.random() < 0.5 else 0 for _ in range(draw.choice((2, 4, 4, 8)))]
+    crowd = draw.choice((2, 8, 30))
+    views = tuple(_instance(draw, index, crowd) for index in range(len(cached)))
+    request = SimpleNamespace(prompt_tokens=prompt, shared_prefix_tokens=prefix)
+    return Situation(request, views, cached)
+
+
+def _instance(draw: Random, index: int, crowd: int) -> SimpleNamespace:
+    inflight = draw.randrange(crowd + 1)
+    queued = draw.randrange(inflight // 2 + 1)
+    waiting = draw.randrange(inflight // 2 + 1)
+    used = int(KV_BLOCKS * min(1.0, inflight / SLOTS + 0.6 * draw.random()))
+    return SimpleNamespace(
+        index=index,
+        inflight=inflight,
+        queued=queued,
+        effective_load=max(0, inflight + draw.choice((-1, 0, 0, 0, 1))),
+        pending_prefill_tokens=int(waiting * draw.lognormvariate(7, 0.8)),
+        decode_tokens=int((inflight - waiting) * draw.lognormvariate(7.5, 0.5)),
+        kv_utilization=used / KV_BLOCKS,
+    )
+
+
+def decisions(program: Program) -> bytes | None:
+    """The instance that a rule chooses in each situation; None where it fails in one."""
+    running = program.start()
+    scores, entrance = program.entrance == "score", running.entrance
+    found = bytearray()
+    for one in situations():
+        cluster = SimpleNamespace(instances=one.instances)
+        running.begin(STEPS, one.cached, None)
+        try:
+            if scores:
+                values = [entrance(one.request, view, cluster) for view in one.instances]
+                found.append(values.index(max(values)))
+            else:
+                found.append(entrance(one.request, one.instances, cluster).index)
+        except FAILURES:
+            return None
+    return bytes(found)
+
 
 ISLANDS: Final = 4
 CAPACITY: Final = 12  # rules that live on an island

@@ -28,9 +28,17 @@ from msgspec import Struct
 from headway.config.documents import write_text, yaml_text
 from headway.config.wording import cut
 from headway.errors import HeadwayError
-from headway.evolve.blocks import program_of, sources_in
 from headway.evolve.model import Model
-from headway.evolve.openevolve_evaluator import EVALUATOR, FEATURES, PROGRAM, Task, candidates, prepare
+from headway.evolve.openevolve_evaluator import (
+    EVALUATOR,
+    FEATURES,
+    PROGRAM,
+    Task,
+    candidates,
+    prepare,
+    program_of,
+    sources_in,
+)
 from headway.evolve.primer import primer, task
 from headway.evolve.suite import Suite
 from headway.evolve.texts import bundle_of, texts_of

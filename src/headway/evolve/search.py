@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from headway.errors import HeadwayError
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import cache_in, evaluate_many
-from headway.evolve.evaluation import Evaluation
+from headway.evolve.evaluation import Evaluation, Searcher
 from headway.evolve.journal import Journal, Judged
 from headway.evolve.objectives import PRIMARY
-from headway.evolve.searcher import Searcher
 from headway.evolve.suite import Suite
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle

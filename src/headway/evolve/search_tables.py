@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.evolve.final import Conclusion, Contestant, points, share
+from headway.evolve.fitness import Gain
 from headway.evolve.objectives import COMPLEXITY, PRIMARY
-from headway.evolve.readable import readable
-from headway.evolve.replicates import Gain
 from headway.evolve.selection import SHOWN
+from headway.evolve.texts import readable
 from headway.report.progress import Bar
 from headway.report.terminal import GAP, label_column, table, wrap
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,9 +14,97 @@ from headway.evolve.evaluate import evaluate_many
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.journal import Judged
 from headway.evolve.objectives import COMPLEXITY, PRIMARY
-from headway.evolve.pareto import front, hypervolume
 from headway.evolve.suite import Suite
 from headway.experiment.runner import Runner
+
+# Who is better at nothing and worse at something: ranks, crowding and hypervolume. All values are to be high.
+
+Point = Sequence[float]
+
+
+def dominates(one: Point, other: Point) -> bool:
+    """Whether `one` is nowhere below `other` and somewhere above."""
+    pairs = list(zip(one, other, strict=True))
+    return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
+
+
+def ranks(points: Sequence[Point]) -> list[int]:
+    """0 for those that nobody dominates, 1 for those that only these do, and so on."""
+    found = [0] * len(points)
+    left = list(range(len(points)))
+    rank = 0
+    while left:
+        best = [one for one in left if not any(dominates(points[other], points[one]) for other in left)]
+        for one in best:
+            found[one] = rank
+        chosen = set(best)
+        left = [one for one in left if one not in chosen]
+        rank += 1
+    return found
+
+
+def front(points: Sequence[Point]) -> list[int]:
+    """The places of those that nobody dominates."""
+    return [place for place, one in enumerate(points) if not any(dominates(other, one) for other in points)]
+
+
+def crowding(points: Sequence[Point]) -> list[float]:
+    """How far apart the neighbours of each point are, summed over the objectives as shares of the whole spread; the
+    points at the ends are infinitely far. Meant for points of one rank."""
+    found = [0.0] * len(points)
+    for axis in range(len(points[0]) if points else 0):
+        order = sorted(range(len(points)), key=lambda place: points[place][axis])
+        low, high = points[order[0]][axis], points[order[-1]][axis]
+        found[order[0]] = found[order[-1]] = math.inf
+        if high > low:
+            for before, place, after in zip(order, order[1:], order[2:], strict=False):
+                found[place] += (points[after][axis] - points[before][axis]) / (high - low)
+    return found
+
+
+def hypervolume(points: Sequence[Point], reference: Point) -> float:
+    """The volume between the points and a reference below them: what they dominate together. Points that are not above
+    the reference everywhere add nothing."""
+    above = [tuple(a - b for a, b in zip(point, reference, strict=True)) for point in points]
+    return _volume([point for point in above if all(value > 0 for value in point)])
+
+
+def _volume(points: list[tuple[float, ...]]) -> float:
+    """Above the origin, by slices along the last objective: each is as high as the gap to the next lower point, and
+    its base is what all points from there up dominate in the other objectives."""
+    if not points:
+        return 0.0
+    if len(points[0]) == 1:
+        return max(point[0] for point in points)
+    points = _undominated(points)
+    if len(points[0]) == 2:
+        return _area(points)
+    points.sort(key=lambda point: point[-1], reverse=True)
+    slices = []
+    for count, point in enumerate(points, 1):
+        below = points[count][-1] if count < len(points) else 0.0
+        if point[-1] > below:
+            slices.append((point[-1] - below) * _volume([one[:-1] for one in points[:count]]))
+    return math.fsum(slices)
+
+
+def _area(points: list[tuple[float, ...]]) -> float:
+    steps, highest = [], 0.0
+    for width, height in sorted(points, reverse=True):
+        if height > highest:
+            steps.append(width * (height - highest))
+            highest = height
+    return math.fsum(steps)
+
+
+def _undominated(points: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    points = sorted(dict.fromkeys(points), reverse=True)  # who dominates another comes before it
+    kept: list[tuple[float, ...]] = []
+    for point in points:
+        if not any(dominates(other, point) for other in kept):
+            kept.append(point)
+    return kept
+
 
 FINALISTS: Final = 12  # candidates that are put to the validation part
 SHOWN: Final = 12  # of the front

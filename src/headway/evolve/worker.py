@@ -28,9 +28,8 @@ from headway.config.wording import one_line
 from headway.errors import HeadwayError
 from headway.evolve.limits import Limits
 from headway.evolve.zygote import CHUNK, HEADER, framed
-from headway.experiment.batch import Job
+from headway.experiment.jobs import Job, available
 from headway.experiment.runner import Runner, runner_of
-from headway.experiment.workers import available
 
 Arguments = Sequence[Any] | Mapping[str, Any]  # by position or by name
 Kind = Literal["time", "memory", "cpu", "crash", "error"]

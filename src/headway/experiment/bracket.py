@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Final, TypeVar
 
-from headway.experiment.load import Load
+from headway.experiment.load_levels import Load
 from headway.experiment.space import Counts, Space
 
 T = TypeVar("T")

@@ -12,14 +12,12 @@ from msgspec.structs import replace
 
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
-from headway.experiment.batch import Job, strange
 from headway.experiment.contenders import WHERE, Contender, contenders, copied, place_of
-from headway.experiment.means import mean_summary
+from headway.experiment.jobs import Job, strange
 from headway.experiment.notes import COPIES, moves_prefixes, pairs_by_prefix
-from headway.experiment.paired import Noise, paired_rows
+from headway.experiment.paired import Noise, check_seeds, mean_summary, paired_rows, seeded
 from headway.experiment.run import simulate
 from headway.experiment.runner import Runner, runner_of
-from headway.experiment.seeds import check_seeds, seeded
 from headway.experiment.tracing import check_trace
 from headway.experiment.verdict import saving, verdict
 from headway.policies import registry

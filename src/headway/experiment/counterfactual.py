@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headway.errors import HeadwayError
-from headway.experiment.batch import Job
+from headway.experiment.jobs import Job
 from headway.experiment.run import finished, prepare
 from headway.experiment.runner import runner_of
 from headway.experiment.verdict import has_slo

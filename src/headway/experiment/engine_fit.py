@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 from headway.config.units import duration_ps
 from headway.control.journal import Forced
 from headway.errors import HeadwayError
-from headway.experiment import held_out, linear_fit
+from headway.experiment import linear_fit, validate
 from headway.experiment.calibrate import NOT_TOLD, check, write
 from headway.experiment.linear_fit import LinearFit
 from headway.experiment.run import finished, prepare
@@ -71,7 +71,7 @@ def calibrate_run(
     if loaded.cluster.latency_section().get("model") == LINEAR:
         linear_fit.check(loaded)
         return linear_fit.fit(recorded, loaded, output, as_of, progress)
-    real, forced = held_out.answered(recorded), held_out.placement(recorded, loaded)
+    real, forced = validate.answered(recorded), validate.placement(recorded, loaded)
     profile, gpu = _profile(loaded)
     least = log(max(_nearness(profile.constants, gpu), 1e-3))
     runs = 0
@@ -79,7 +79,7 @@ def calibrate_run(
     def run(at: Point) -> list[Served]:
         nonlocal runs
         found = _simulated(loaded, profile, at, forced)
-        held_out.check(found, real, str(recorded))
+        validate.check_same(found, real, str(recorded))
         runs += 1
         if progress is not None:
             progress(runs)
@@ -88,7 +88,7 @@ def calibrate_run(
     origin = (log(max(profile.host_ps, LEAST_HOST_PS)), 0.0)
     first = run(origin)
     at = _matched(run, first, real, origin, least)
-    before, after = (held_out.errors(one, real, recorded) for one in (first, run(at)))
+    before, after = (validate.errors(one, real, recorded) for one in (first, run(at)))
     longest = max(one.prompt_tokens + one.output_tokens for one in real)
     model = loaded.cluster.shape().name
     text = _document(profile, at, after, Path(recorded).name, as_of or NOT_TOLD, longest, (model,))
@@ -134,7 +134,7 @@ def _matched(
 
     def loss(ours: list[Served], at: Point) -> float:
         held = HOLD * (abs(at[0] - origin[0]) + abs(at[1] - origin[1]))
-        return held + fsum(held_out.apart(mine, other) for mine, other in held_out.seen(ours, real)) / len(real)
+        return held + fsum(validate.apart(mine, other) for mine, other in validate.seen(ours, real)) / len(real)
 
     at, best = origin, loss(first, origin)
     for turns, (far, wide) in enumerate(STEPS):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from headway.latency import capacity_score
 from headway.scenario.cluster_spec import Cluster, Engines
 from headway.scenario.kv_spec import TierSpec
 from headway.scenario.pd_spec import Transfer
-from headway.sim.setup import EngineSetup, PoolSetup, TierSetup, TransferSetup
+from headway.scenario.scenario import DEFAULT, Source, load_data, validate
+from headway.sim.setup import ClusterSetup, EngineSetup, PoolSetup, TierSetup, TransferSetup
 from headway.views.instance import InstanceView
 
 
@@ -110,3 +111,29 @@ def _transfer(spec: Transfer, prefill: Engines) -> TransferSetup:
         pipelined=spec.pipelined,
         incoming=spec.max_incoming,
     )
+
+
+# The engines of a scenario, for the emulator.
+
+ANY: Final = {"requests": 1, "rate": "1/s", "prompt_tokens": 1, "output_tokens": 1}  # nobody sends it
+
+
+def engine_room(source: Source | None, changes: Iterable[str] = ()) -> tuple[ClusterSetup, Any]:
+    """Its instances, idle, each step planned alone; and their scheduler. What the scenario says of routers and of
+    requests concerns others, and places where an instance may come to stand later are left out."""
+    data = load_data(DEFAULT if source is None else source, tuple(changes))
+    scenario = validate({"workload": ANY, **data})
+    kv = scenario.cluster.kv
+    found = [engine for engine in engines(scenario.cluster) if engine.view.state == "ready"]
+    for index, engine in enumerate(found):
+        engine.view.index = index
+    setup = ClusterSetup(
+        engines=found,
+        block_tokens=kv.block_tokens,
+        prefix_caching=kv.prefix_caching,
+        leap=False,
+        horizon_ps=None,
+        warmup=0,
+        jitter_seed=scenario.seed.jitter,
+    )
+    return setup, scenario.policies.build("scheduler")

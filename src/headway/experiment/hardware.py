@@ -10,8 +10,8 @@ from headway.config.wording import suggest
 from headway.errors import HeadwayError
 from headway.latency import Gpu, Profile, gpus, plain, read_gpu, read_profile, step_times
 from headway.latency.base import Chunk
-from headway.latency.constant_words import WORDS
-from headway.latency.step_times import PS_PER_MS
+from headway.latency.hardware import PS_PER_MS
+from headway.latency.step_cost import WORDS
 from headway.types import Json
 
 MODEL: Final = "llama-3.1-8b"  # whose steps are the examples

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from headway.config.units import fine_duration
 from headway.control.journal import Forced
 from headway.errors import HeadwayError
-from headway.experiment import held_out
+from headway.experiment import validate
 from headway.experiment.calibrate import write
 from headway.experiment.run import finished, prepare
 from headway.experiment.validate import Validation
@@ -69,7 +69,7 @@ def fit(
     progress: Callable[[int], None] | None = None,
 ) -> LinearFit:
     """The scenario simulates what the engine served, and its durations are where the search starts."""
-    real, forced = held_out.answered(recorded), held_out.placement(recorded, loaded)
+    real, forced = validate.answered(recorded), validate.placement(recorded, loaded)
     given = {key: value for key, value in loaded.resolved()["cluster"]["latency"].items() if key != "model"}
     sizes = {key: float(fine_duration(value, f"{WHERE}.{key}")) for key, value in given.items()}
     origin = {key: log(size) for key, size in sizes.items() if size}
@@ -84,18 +84,18 @@ def fit(
     def run(at: Point) -> list[Served]:
         nonlocal runs
         found = _simulated(loaded, section(at), forced)
-        held_out.check(found, real, str(recorded))
+        validate.check_same(found, real, str(recorded))
         runs += 1
         if progress is not None:
             progress(runs)
         return found
 
     def residuals(at: Point) -> Residuals:
-        each, means = held_out.residuals(held_out.seen(run(at), real))
+        each, means = validate.residuals(validate.seen(run(at), real))
         return [*((one, 1.0 / len(each)) for one in each), *((one, MEANS) for one in means)]
 
     at = Search(residuals, origin).run()
-    before, after = (held_out.errors(run(one), real, recorded) for one in (origin, at))
+    before, after = (validate.errors(run(one), real, recorded) for one in (origin, at))
     text = _document(section(at), after, Path(recorded).name, as_of)
     if output is not None:
         write(Path(output), text)

@@ -9,11 +9,68 @@ holds the true mean difference with 95 % confidence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from math import fsum
+from typing import Any, Final
 
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.results.ranking import direction, value
 from headway.results.statistics import Interval, interval, mean_of
 from headway.types import Json
+
+# The seeds of an experiment: how the n-th follows from a scenario's own, alike for everything that is compared.
+
+MOST: Final = 1000
+
+
+def seeded(resolved: Json, number: int) -> Json:
+    """A resolved scenario under its n-th seed, from 0 on: workload, simulation and jitter are counted up together, so
+    that whoever runs under the same number meets the same requests and the same luck."""
+    if not number:
+        return resolved
+    seeds = {name: (value + number + 2**63) % 2**64 - 2**63 for name, value in resolved["seed"].items()}
+    return {**resolved, "seed": seeds}
+
+
+def check_seeds(seeds: int) -> None:
+    if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= MOST:
+        raise HeadwayError(f"seeds: must lie between 1 and {MOST:,}, got {shown(seeds)}.")
+
+
+# Several summaries as one: the mean of each figure over the seeds.
+
+
+def mean_summary(summaries: Sequence[Json]) -> Json:
+    """A summary whose figures are means over runs, None where one of them has none. A tenant or a section that only
+    some have is the mean of those. What is neither number nor section stays where all agree on it."""
+    found: Json = _mean(list(summaries))
+    return found
+
+
+def _mean(values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        keys = dict.fromkeys(key for value in values for key in value)
+        return {key: _mean([value[key] for value in values if key in value]) for key in keys}
+    if all(value == first for value in values):
+        return first
+    if isinstance(first, list):
+        return _rows(values)
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return fsum(values) / len(values)
+    return None
+
+
+def _rows(lists: list[list[Any]]) -> list[Any]:
+    """Rows go by their ids; lists of anything else have no mean."""
+    by_id: dict[Any, list[Any]] = {}
+    for rows in lists:
+        for row in rows:
+            if not isinstance(row, dict) or "id" not in row:
+                return []
+            by_id.setdefault(row["id"], []).append(row)
+    return [_mean(rows) for rows in by_id.values()]
+
 
 Runs = Mapping[str, Sequence[Json]]  # summaries by policy, one a seed
 

@@ -12,9 +12,9 @@ from msgspec import Struct
 from headway.config.wording import listed, shown, suggest
 from headway.errors import HeadwayError
 from headway.experiment.bracket import Mixes, highest
-from headway.experiment.load import Load, load_of
+from headway.experiment.load_levels import Load, load_of
+from headway.experiment.paired import check_seeds
 from headway.experiment.plan_words import notes, too_few, too_much
-from headway.experiment.seeds import check_seeds
 from headway.experiment.space import Counts, Space, space_of
 from headway.experiment.targets import Target, figure_of, targets
 from headway.experiment.trials import Candidate, Progress, Trials

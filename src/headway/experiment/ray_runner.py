@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 from headway import __version__
 from headway.config.wording import one_line, shown
 from headway.errors import HeadwayError
-from headway.experiment.batch import AHEAD, RETRIES, Finished, Job, Lost, first_failed
-from headway.experiment.workers import available
+from headway.experiment.jobs import AHEAD, RETRIES, Finished, Job, Lost, available, first_failed
 from headway.results import study
 
 CLIENT: Final = "ray://"

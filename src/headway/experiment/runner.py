@@ -15,8 +15,20 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from headway.errors import HeadwayError
-from headway.experiment.batch import AHEAD, RETRIES, Finished, Job, Lost, first_failed
-from headway.experiment.workers import available, crew, end, interrupted, pool_of, uninterrupted
+from headway.experiment.jobs import (
+    AHEAD,
+    RETRIES,
+    Finished,
+    Job,
+    Lost,
+    available,
+    crew,
+    end,
+    first_failed,
+    interrupted,
+    pool_of,
+    uninterrupted,
+)
 
 
 class Runner(Protocol):

@@ -9,12 +9,11 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headway.errors import HeadwayError
-from headway.experiment.batch import Job, strange
 from headway.experiment.grid import Axis, Point, Vary, axes, points
-from headway.experiment.paired import HEADLINE
+from headway.experiment.jobs import Job, strange
+from headway.experiment.paired import HEADLINE, check_seeds, seeded
 from headway.experiment.run import simulate
 from headway.experiment.runner import Runner, runner_of
-from headway.experiment.seeds import check_seeds, seeded
 from headway.experiment.swept import Swept, verdict
 from headway.experiment.tracing import check_trace
 from headway.experiment.verdict import has_slo

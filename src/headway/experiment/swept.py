@@ -13,8 +13,7 @@ from headway.config.units import duration_ps, exact, rate
 from headway.config.wording import listed
 from headway.errors import HeadwayError
 from headway.experiment.grid import Axis, names
-from headway.experiment.means import mean_summary
-from headway.experiment.paired import HEADLINE, SHARE, Noise
+from headway.experiment.paired import HEADLINE, SHARE, Noise, mean_summary
 from headway.experiment.verdict import verdict as best_of
 from headway.results.ranking import rank, value
 from headway.results.statistics import interval

@@ -15,13 +15,12 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from headway.errors import HeadwayError
-from headway.experiment.batch import strange
-from headway.experiment.load import Load
+from headway.experiment.jobs import available, crew, end, interrupted, pool_of, strange, uninterrupted
+from headway.experiment.load_levels import Load
+from headway.experiment.paired import seeded
 from headway.experiment.run import simulate
-from headway.experiment.seeds import seeded
 from headway.experiment.space import Counts, Space
 from headway.experiment.targets import Target
-from headway.experiment.workers import available, crew, end, interrupted, pool_of, uninterrupted
 from headway.types import PS_PER_SECOND, Json
 
 SECTIONS: Final = ("requests", "duration_s", "latency", "throughput", "slo", "cost")

@@ -15,20 +15,18 @@ from msgspec.structs import fields
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.latency.aiconfigurator import Aiconfigurator
-from headway.latency.base import FOREVER, Chunk, LatencyModel, Run
-from headway.latency.capacity import capacity_score, kv_blocks
-from headway.latency.estimator import Estimator
+from headway.latency.base import FOREVER, Chunk, Estimator, LatencyModel, Run
 from headway.latency.fixed import Fixed
 from headway.latency.gpus import Gpu, gpus, read_gpu
-from headway.latency.hardware import Hardware
+from headway.latency.hardware import Hardware, StepTimes, step_times
 from headway.latency.linear import Linear
 from headway.latency.links import LinkProfile, links
 from headway.latency.piecewise import Piecewise
 from headway.latency.profiles import Profile, read_profile, shipped
 from headway.latency.roofline import Roofline
 from headway.latency.shapes import ModelShape, models, read_model
+from headway.latency.shards import capacity_score, kv_blocks
 from headway.latency.step_table import StepTable
-from headway.latency.step_times import StepTimes, step_times
 from headway.latency.tables import plain
 
 AnyModel = (

@@ -12,9 +12,12 @@ the same along the run may be finer and is rounded once a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Final, Protocol
+
+from headway.types import PS_PER_SECOND
+from headway.views.instance import InstanceView
 
 FOREVER: Final = 1 << 60
 
@@ -53,3 +56,22 @@ def scaled(model: LatencyModel, factor: Fraction) -> LatencyModel:
 def times(value: int, factor: Fraction, least: int = 0) -> int:
     """A coefficient times a factor, rounded once."""
     return max(least, round(value * factor))
+
+
+# The estimator that policies are handed: one step's time in seconds.
+
+
+class Estimator:
+    """Step times of the instances' latency models as a pure function; the prefill counts as one chunk without past."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self, models: Iterable[LatencyModel]) -> None:
+        self._runs = [model.run for model in models]  # by instance
+
+    def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
+        """`context` is the sum over all decodes; a step without tokens takes no time."""
+        run = self._runs[view.index]
+        if prefill_tokens > 0:
+            return run(decodes, context, ((prefill_tokens, 0),))[0] / PS_PER_SECOND
+        return run(decodes, context, ())[0] / PS_PER_SECOND if decodes > 0 else 0.0

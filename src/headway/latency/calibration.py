@@ -19,7 +19,7 @@ from headway.latency.gpus import Gpu
 from headway.latency.shapes import read_model
 from headway.latency.shards import Shard, shard
 from headway.latency.step_cost import Constants
-from headway.latency.step_file import number, read_rows, whole
+from headway.latency.tables import number, read_rows, whole
 from headway.types import Json
 
 # Of a step: what it decodes, what it computes of prompts, and how long it took. `shape` may be left out where the model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final
 
-from headway.latency.figures import rounded
+from headway.latency.exact_numbers import rounded
 
 KEPT: Final = 1 << 16  # lengths remembered; engines use few, an estimator may ask for any
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headway.config import section
 from headway.latency.base import FOREVER, Chunk, Run, times
-from headway.latency.figures import token_ps
+from headway.latency.exact_numbers import token_ps
 
 
 class FixedParameters(Struct):

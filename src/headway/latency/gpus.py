@@ -12,7 +12,7 @@ from headway.config import section
 from headway.config.units import bandwidth, size_bytes
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.latency.figures import not_negative, positive
+from headway.latency.exact_numbers import not_negative, positive
 from headway.latency.tables import Table, load
 
 

@@ -12,7 +12,7 @@ from headway.config import section
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.latency.base import FOREVER, Chunk, Run, times
-from headway.latency.figures import count, positive, token_ps
+from headway.latency.exact_numbers import count, positive, token_ps
 from headway.types import PS_PER_SECOND
 
 

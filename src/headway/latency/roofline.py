@@ -17,7 +17,7 @@ from headway.config import section
 from headway.config.units import duration_ps
 from headway.latency.base import FOREVER, Chunk, Run, times
 from headway.latency.chunk_costs import ChunkCosts
-from headway.latency.figures import share
+from headway.latency.exact_numbers import share
 from headway.latency.gpus import Gpu
 from headway.latency.shapes import ModelShape
 from headway.types import PS_PER_SECOND

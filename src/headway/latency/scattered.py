@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 
-from headway.latency.figures import rounded
+from headway.latency.exact_numbers import rounded
 from headway.latency.surface import Surface
 
 Points = Mapping[int, Mapping[int, int]]

@@ -11,7 +11,7 @@ from msgspec import Struct
 from headway.config import section
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.latency.figures import count, positive
+from headway.latency.exact_numbers import count, positive
 from headway.latency.model_config import read_config
 from headway.latency.tables import Table, figures_of, load
 

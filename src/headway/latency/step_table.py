@@ -14,12 +14,11 @@ from headway.config.units import LONGEST_PS, duration_ps
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.latency.base import FOREVER, Chunk, Run, times
-from headway.latency.figures import positive
+from headway.latency.exact_numbers import positive
 from headway.latency.scattered import Points, through
 from headway.latency.shapes import ModelShape, models
-from headway.latency.step_file import read_rows, whole
 from headway.latency.surface import Surface
-from headway.latency.tables import plain
+from headway.latency.tables import plain, read_rows, whole
 
 # The columns of a file of steps, as for a calibration; a `shape` tells models apart.
 COLUMNS: Final = ("batch", "decode_kv_tokens", "n_prefill", "new_tokens", "past_context", "median_ms")

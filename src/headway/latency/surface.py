@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Final
 
 from headway.latency.base import FOREVER, times
-from headway.latency.figures import rounded
+from headway.latency.exact_numbers import rounded
 
 KEPT: Final = 1 << 13  # curves remembered; engines use few counts, an estimator may ask for any
 

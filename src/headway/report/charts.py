@@ -10,6 +10,7 @@ import msgspec
 
 from headway.report import html
 from headway.report.over_time import Grid
+from headway.report.terminal import brief
 from headway.results.store import clean
 from headway.types import Json
 
@@ -79,11 +80,6 @@ def hints(*fields: tuple[str, str]) -> list[Json]:
 def time_unit(span_s: float) -> tuple[float, str]:
     """The unit in which a time axis is written: its length in seconds, and its name."""
     return next((size, name) for least, size, name in UNITS if span_s >= least)
-
-
-def brief(value: float) -> float:
-    """A number with as many digits as a chart can show."""
-    return float(f"{value:.5g}")
 
 
 def largest(values: Iterable[float], at_least: float = 0.0) -> float:

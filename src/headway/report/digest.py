@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from headway.report import html
 from headway.report.cases import Cases
-from headway.report.charts import brief, figure, legend, palette
+from headway.report.charts import figure, legend, palette
 from headway.report.over_time import Grid, Loads, coarse, loads
+from headway.report.terminal import brief
 from headway.results.decisions import Decision, scorer_weights
 from headway.results.recorder import COMPLETED
 from headway.results.records import Counterfactual, Finding, best_alternatives

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headway.report.charts import brief
+from headway.report.terminal import brief
 from headway.results.records import Series
 from headway.results.result import Result
 from headway.types import PS_PER_SECOND

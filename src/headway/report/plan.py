@@ -14,8 +14,8 @@ from headway.errors import HeadwayError
 from headway.experiment.plan import Judged, Plan
 from headway.experiment.targets import Target
 from headway.report import html
-from headway.report.charts import against_load, brief, figure, legend, palette
-from headway.report.terminal import GAP, bar, number, percent, table
+from headway.report.charts import against_load, figure, legend, palette
+from headway.report.terminal import GAP, bar, brief, number, percent, table
 from headway.results import store
 
 WIDTH: Final = 9  # of a bar

@@ -117,6 +117,11 @@ def number(value: float | None, digits: int = 1) -> str:
     return f"{value:,.{0 if abs(value) >= 1000 else digits}f}"
 
 
+def brief(value: float) -> float:
+    """A number with as many digits as a chart can show."""
+    return float(f"{value:.5g}")
+
+
 def percent(share: float | None) -> str:
     return GAP if share is None else f"{100 * share:.1f} %"
 

@@ -21,8 +21,7 @@ from headway.report.terminal import number, percent, table
 from headway.results import store
 from headway.results.result import Result
 from headway.scenario.scenario import DEFAULT, Scenario, Source
-from headway.twin.cluster import STEP_MS, check, live_cluster, pace, tick_s
-from headway.twin.warming import LINES
+from headway.twin.live_cluster import LINES, STEP_MS, check, live_cluster, pace, tick_s
 from headway.types import Json
 
 USUAL: Final = ("round-robin", "least-loaded", "weighted", "lmetric")

@@ -16,9 +16,9 @@ from typing import Final
 
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND, Json
-from headway.workload import figures, reuse
-from headway.workload.figures import NONE, Columns
-from headway.workload.traces import Trace, read_trace, threads
+from headway.workload import reuse, trace_statistics
+from headway.workload.trace_statistics import NONE, Columns
+from headway.workload.traces import Trace, paths, read_trace
 
 RENUMBER: Final = 2  # blocks a run on average, below which ids are numbered anew
 
@@ -58,9 +58,9 @@ def describe(
         "requests": len(trace),
         "span_s": None if span_ps is None else span_ps / PS_PER_SECOND,
         "rate_per_s": len(trace) * PS_PER_SECOND / span_ps if span_ps else None,
-        "prompt_tokens": figures.lengths(trace.prompt_tokens),
-        "output_tokens": figures.lengths(trace.output_tokens),
-        "arrivals": figures.arrivals(trace.arrival_ps) if clock else None,
+        "prompt_tokens": trace_statistics.lengths(trace.prompt_tokens),
+        "output_tokens": trace_statistics.lengths(trace.output_tokens),
+        "arrivals": trace_statistics.arrivals(trace.arrival_ps) if clock else None,
         "tenants": _groups(trace, columns, [label.tenant for label in trace.labels], clock),
         "kinds": _groups(trace, columns, [label.kind for label in trace.labels], clock),
         "models": _groups(trace, columns, [label.model for label in trace.labels], clock),
@@ -104,7 +104,7 @@ def _columns(trace: Trace, runs: Runs | None) -> Columns:
     if trace.info.sessions:
         columns.session, columns.gap_ps = trace.session, _recorded_gaps(trace)
     elif runs is not None:
-        derived = threads.derive(len(trace), runs)
+        derived = paths.derive(len(trace), runs)
         columns.session = derived.session
         columns.gap_ps = _gaps(trace, ((parent,) if parent >= 0 else () for parent in derived.parent))
     return columns
@@ -137,11 +137,13 @@ def _groups(trace: Trace, columns: Columns, by_label: Sequence[str | None], cloc
     of_label = [numbers.setdefault(name, len(numbers)) for name in by_label]
     if all(name is None for name in numbers):
         return []
-    return figures.groups(columns, array("q", (of_label[label] for label in trace.label)), list(numbers), clock)
+    return trace_statistics.groups(
+        columns, array("q", (of_label[label] for label in trace.label)), list(numbers), clock
+    )
 
 
 def _sessions(trace: Trace, columns: Columns) -> Json | None:
-    found = figures.sessions(columns)
+    found = trace_statistics.sessions(columns)
     if found is None:
         return None
     seen: set[int] = set()
@@ -150,7 +152,10 @@ def _sessions(trace: Trace, columns: Columns) -> Json | None:
         if think_ps != NONE and (session in seen or row in trace.after):  # a first turn waits for nothing
             think.append(think_ps)
         seen.add(session)
-    return found | {"source": "recorded" if trace.info.sessions else "derived", "think_s": figures.seconds(think)}
+    return found | {
+        "source": "recorded" if trace.info.sessions else "derived",
+        "think_s": trace_statistics.seconds(think),
+    }
 
 
 def _reuse(

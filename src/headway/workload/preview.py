@@ -13,9 +13,9 @@ from typing import Final
 
 from headway.config.units import duration_ps
 from headway.types import PS_PER_SECOND, Json, Path
-from headway.workload import figures
-from headway.workload.figures import NONE, Columns
+from headway.workload import trace_statistics
 from headway.workload.spec import WorkloadSpec
+from headway.workload.trace_statistics import NONE, Columns
 from headway.workload.traffic import Traffic
 
 REQUESTS: Final = 10_000
@@ -128,13 +128,13 @@ def _figures(columns: Columns, model: array[int], names: tuple[dict[str, int], .
         "first_s": columns.at_ps[0] / PS_PER_SECOND,
         "span_s": span_ps / PS_PER_SECOND,
         "rate_per_s": len(columns) * PS_PER_SECOND / span_ps if span_ps else None,
-        "prompt_tokens": figures.lengths(columns.prompt_tokens),
-        "output_tokens": figures.lengths(columns.output_tokens),
-        "arrivals": figures.arrivals(columns.at_ps),
-        "tenants": figures.groups(columns, columns.tenant, tenants),
-        "kinds": figures.groups(columns, columns.kind, kinds),
-        "models": figures.groups(columns, model, models),
-        "sessions": figures.sessions(columns),
+        "prompt_tokens": trace_statistics.lengths(columns.prompt_tokens),
+        "output_tokens": trace_statistics.lengths(columns.output_tokens),
+        "arrivals": trace_statistics.arrivals(columns.at_ps),
+        "tenants": trace_statistics.groups(columns, columns.tenant, tenants),
+        "kinds": trace_statistics.groups(columns, columns.kind, kinds),
+        "models": trace_statistics.groups(columns, model, models),
+        "sessions": trace_statistics.sessions(columns),
         "ideal_reuse": {
             "token_hit_ratio": prefixes.tokens_hit / prefixes.prompt_tokens,
             "request_hit_ratio": prefixes.requests_hit / len(columns),

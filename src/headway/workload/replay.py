@@ -23,7 +23,7 @@ from headway.workload import arrivals, transforms
 from headway.workload.sessions import Chain, Graph, Session, Turn
 from headway.workload.trace_spec import BOTH_STARTS, PLACE, TraceSpec, parse, resolved, starts
 from headway.workload.trace_turns import SLO_CLASS, TENANT, Clock, Limits, Maker, One, planned, stamp
-from headway.workload.traces import Trace, open_trace, threads
+from headway.workload.traces import Trace, open_trace, paths
 from headway.workload.traces.record import Info, Options, Reader
 from headway.workload.traces.source import check_ordinary, reason
 from headway.workload.traces.table import NONE, Labels
@@ -149,7 +149,7 @@ class Replay:
         self._names = trace.sessions
         kind = _sessions(spec, trace.info)
         if kind == "derived":
-            found = threads.derive(len(trace), trace.runs)
+            found = paths.derive(len(trace), trace.runs)
             self._session, self._names = found.session, [str(number) for number in range(found.count)]
         elif kind == "none":
             self._session = array("q", [NONE]) * len(trace)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from drawing import draws
 from headway.errors import HeadwayError
 from headway.workload.traces import blis
-from headway.workload.traces.blis_columns import COLUMNS, DEFAULTS, OPTIONAL
+from headway.workload.traces.blis_format import COLUMNS, DEFAULTS, OPTIONAL
 from headway.workload.traces.record import Info, Options, Reader, Record
 
 HEADER = """trace_version: 2

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.workload.traces import read_trace, threads
+from headway.workload.traces import paths, read_trace
 from headway.workload.traces.blocks import id_runs
-from headway.workload.traces.threads import derive
+from headway.workload.traces.paths import derive
 
 # What trace-formats.md says of the public traces: sessions, turns (p50, p90, p99, max, mean), the share of multi-turn
 # sessions and of the requests in them, gaps in s (p50, p90, p99, max), and what a cap of 8 turns leaves.
@@ -32,7 +32,7 @@ def percentile(values: list[int], percent: int) -> float:
     return (ordered[below] * (100 - share) + ordered[min(below + 1, len(ordered) - 1)] * share) / 100
 
 
-def prompts(*rows: list[int]) -> threads.Threads:
+def prompts(*rows: list[int]) -> paths.Threads:
     return derive(len(rows), lambda row: id_runs(rows[row]))
 
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from headway.experiment.verdict import has_slo
 from headway.report import html
-from headway.report.charts import Palette, axis, brief, by_policy, chart, hints, side_by_side
+from headway.report.charts import Palette, axis, by_policy, chart, hints, side_by_side
 from headway.report.digest import Book
-from headway.report.terminal import number, percent
+from headway.report.terminal import brief, number, percent
 from headway.types import Json
 
 # Who was served within the SLO: each class or tenant under each policy.

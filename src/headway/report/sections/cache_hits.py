@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headway.report import html
-from headway.report.charts import Palette, axis, brief, by_policy, chart, hints, side_by_side
+from headway.report.charts import Palette, axis, by_policy, chart, hints, side_by_side
 from headway.report.digest import Book
-from headway.report.terminal import number, percent
+from headway.report.terminal import brief, number, percent
 from headway.types import Json
 
 # The cache: which share of the prompts was found in which tier, and how right the router's beliefs were.

@@ -8,9 +8,9 @@ from html import escape
 from typing import Final
 
 from headway.report import html
-from headway.report.charts import Palette, axis, brief, by_policy, chart, hints, side_by_side
+from headway.report.charts import Palette, axis, by_policy, chart, hints, side_by_side
 from headway.report.digest import CLASSES, WORST, Bad, Book, Decided, Digest, Regrets
-from headway.report.terminal import GAP, number, percent, time_text
+from headway.report.terminal import GAP, brief, number, percent, time_text
 from headway.results.statistics import PS_PER_MS
 from headway.types import PS_PER_SECOND, Json
 

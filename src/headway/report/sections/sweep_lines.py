@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from headway.report import html
 from headway.report.cases import Case, Cases
-from headway.report.charts import GREY, along, brief, pareto, side_by_side
+from headway.report.charts import GREY, along, pareto, side_by_side
 from headway.report.digest import Book
-from headway.report.terminal import money, number, percent
+from headway.report.terminal import brief, money, number, percent
 from headway.results.ranking import rank, value
 from headway.types import Json
 

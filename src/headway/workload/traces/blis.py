@@ -18,9 +18,8 @@ from msgspec import Struct
 
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.workload.traces import blis_header
-from headway.workload.traces.blis_columns import DEFAULTS, FLAGS, REQUIRED, TOLD, WHOLE, files
-from headway.workload.traces.blis_header import ACCUMULATE
+from headway.workload.traces import blis_format
+from headway.workload.traces.blis_format import ACCUMULATE, DEFAULTS, FLAGS, REQUIRED, TOLD, WHOLE, files
 from headway.workload.traces.blis_writer import write
 from headway.workload.traces.groups import BLOCK_TOKENS, GROUP, Contents
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
@@ -45,7 +44,7 @@ def tell(path: pathlib.Path, first: list[bytes]) -> bool:
 
 def read(path: pathlib.Path, options: Options) -> Reader:
     header_path, data = files(path)
-    known, header, server = blis_header.load(header_path)
+    known, header, server = blis_format.load(header_path)
     size = options.block_tokens or server.block_size or BLOCK_TOKENS
     sessions, by_session = _survey(data)
     info = Info("blis", size, True, clock="session" if by_session else "trace", sessions=sessions, extra=known)

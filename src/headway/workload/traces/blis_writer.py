@@ -12,8 +12,8 @@ from typing import Any, Final, TextIO
 from msgspec import Struct
 
 from headway.errors import HeadwayError
-from headway.workload.traces import blis_header
-from headway.workload.traces.blis_columns import COLUMNS, DEFAULTS, OPTIONAL, TOLD, names
+from headway.workload.traces import blis_format
+from headway.workload.traces.blis_format import COLUMNS, DEFAULTS, OPTIONAL, TOLD, names
 from headway.workload.traces.groups import GROUP, NamedLosses, group_of, origin
 from headway.workload.traces.record import Info, Record
 from headway.workload.traces.source import reason
@@ -55,7 +55,7 @@ def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str
         why = reason(error) if isinstance(error, OSError) else str(error)
         raise HeadwayError(f"{path.name}: the file cannot be written ({why}).") from None
     with open_text(header_path) as file:
-        file.write(blis_header.text(writer.header(), writer.grows))
+        file.write(blis_format.text(writer.header(), writer.grows))
     return writer.lost.phrases()
 
 
@@ -77,7 +77,7 @@ class _Writer:
         self.info = info
         self.lost = NamedLosses(info, KNOWN, *KEPT)
         self.ours = origin(info) == "blis"
-        self.grows = self.ours and info.extra.get(blis_header.GROWTH) == blis_header.ACCUMULATE
+        self.grows = self.ours and info.extra.get(blis_format.GROWTH) == blis_format.ACCUMULATE
         self._sessions: dict[str, _Session] = {}
         self._count = 0
         self._last_us = 0

@@ -21,11 +21,9 @@ from msgspec import UNSET, Struct, UnsetType
 
 from headway.errors import HeadwayError
 from headway.workload.traces.blocks import LARGEST, id_runs
-from headway.workload.traces.branches import Lane
-from headway.workload.traces.objects import decoded
+from headway.workload.traces.objects import LAST_NS, NS_PER_MS, PS_PER_NS, Lane, decoded, exact, in_order
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.source import lines
-from headway.workload.traces.stamps import LAST_NS, NS_PER_MS, PS_PER_NS, exact, in_order
 from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
 
 SCHEMA: Final = "dynamo.request.trace.v1"

@@ -20,9 +20,8 @@ import msgspec
 from msgspec import Struct
 
 from headway.errors import HeadwayError
-from headway.workload.traces.objects import decoded, objects
+from headway.workload.traces.objects import LAST_NS, PS_PER_NS, decoded, in_order, iso_ns, objects
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
-from headway.workload.traces.stamps import LAST_NS, PS_PER_NS, in_order, iso_ns
 from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
 
 KINDS: Final = {

@@ -25,10 +25,9 @@ from msgspec import Struct, field
 from headway.config import units
 from headway.errors import HeadwayError
 from headway.workload.traces.blocks import beginning
-from headway.workload.traces.objects import decoded
+from headway.workload.traces.objects import PS_PER_MS, PS_PER_NS, decoded, exact, iso_ns
 from headway.workload.traces.record import LOCAL, Format, Info, Options, Reader, Record
 from headway.workload.traces.source import cells, lines
-from headway.workload.traces.stamps import PS_PER_MS, PS_PER_NS, exact, iso_ns
 from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
 
 BLOCK_TOKENS: Final = 16

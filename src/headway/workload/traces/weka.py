@@ -24,10 +24,8 @@ from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
 from headway.workload.traces import source
 from headway.workload.traces.blocks import LARGEST, id_runs
-from headway.workload.traces.branches import Lane
-from headway.workload.traces.objects import decoded, objects
+from headway.workload.traces.objects import PS_PER_MS, Lane, decoded, exact, objects
 from headway.workload.traces.record import GLOBAL, LOCAL, Format, Info, Options, Reader, Record
-from headway.workload.traces.stamps import PS_PER_MS, exact
 from headway.workload.traces.table import LAST_PS, MAX_LENGTH
 
 SCOPES: Final = {"local": LOCAL, "global": GLOBAL}

@@ -10,8 +10,7 @@ from msgspec import Meta, Struct
 
 from headway.config import section
 from headway.workload.traces.record import Reader, Record
-from headway.workload.transforms.base import Held, Place, Transform, Waits, changed
-from headway.workload.transforms.threaded import threaded
+from headway.workload.transforms.base import Held, Place, Transform, Waits, changed, threaded
 
 Entry = tuple[int, int, int, bytes, Place]  # turn, time and position, negated: the first of a heap is the next to go
 

@@ -12,8 +12,7 @@ from headway.config import section, units
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.workload.traces.record import Reader, Record
-from headway.workload.transforms.base import Transform, Waits, changed, need_clock
-from headway.workload.transforms.threaded import threaded
+from headway.workload.transforms.base import Transform, Waits, changed, need_clock, threaded
 
 Bounds = tuple[int, int | None]  # the first, and the one after the last
 
