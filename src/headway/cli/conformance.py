@@ -39,7 +39,7 @@ def conformance(
         from headway.gateway.settings import address
     except ImportError as error:
         raise HeadwayError(f"conformance: {error.name} is not installed; install headway[gateway] for it.") from None
-    from headway.conformance.run import conformance_report as report
+    from headway.conformance.conformance_run import conformance_report as report
     from headway.report.progress import Bar
 
     if not 2 <= engines <= 16:
