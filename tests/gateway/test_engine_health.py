@@ -13,6 +13,7 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
+from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway.engines.engine_health import Checks, HealthSettings, Pulse
 
@@ -155,8 +156,8 @@ def test_it_turns_only_after_so_many_in_a_row(results, fall, rise):
 
 
 def test_the_section_is_read_strictly():
-    assert HealthSettings.read(None) == HealthSettings()
-    found = HealthSettings.read({"failures": 5, "eject": "10s", "path": None, "fall": 1})
+    assert read(HealthSettings, {}, "health") == HealthSettings()
+    found = read(HealthSettings, {"failures": 5, "eject": "10s", "path": None, "fall": 1}, "health")
     assert (found.failures, found.eject_s, found.path, found.fall) == (5, 10.0, None, 1)
     for wrong, said in (
         ({"rise": 0}, r"health\.rise: expected a whole number"),
@@ -164,4 +165,4 @@ def test_the_section_is_read_strictly():
         ({"raise": 1}, r"health\.raise: there is no such key. Did you mean 'rise'"),
     ):
         with pytest.raises(HeadwayError, match=said):
-            HealthSettings.read(wrong)
+            read(HealthSettings, wrong, "health")

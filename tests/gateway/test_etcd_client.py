@@ -16,6 +16,7 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from etcd_server import EtcdServer, free_port, started
 
+from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway.membership.etcd_client import (
     Changes,
@@ -37,7 +38,7 @@ server = pytest.fixture(started)
 
 
 def client(*endpoints: str, **more: Any) -> Etcd:
-    return Etcd(EtcdSettings.read({"endpoints": list(endpoints), **more}))
+    return Etcd(read(EtcdSettings, {"endpoints": list(endpoints), **more}, "etcd"))
 
 
 def run(server: EtcdServer, act: Callable[[Etcd], Awaitable[None]], **more: Any) -> None:
@@ -334,13 +335,17 @@ def test_a_server_that_is_no_etcd_is_told() -> None:
 )
 def test_wrong_settings_are_told_by_place(given: dict[str, Any], said: str) -> None:
     with pytest.raises(HeadwayError) as told:
-        EtcdSettings.read(given)
+        read(EtcdSettings, given, "etcd")
     assert said in str(told.value)
 
 
 def test_endpoints_are_written_as_people_do(tmp_path: Path) -> None:
-    assert EtcdSettings.read("a, http://b:1/ ,https://c").endpoints == ("http://a:2379", "http://b:1", "https://c:2379")
-    settings = EtcdSettings.read({"endpoints": ["a"], "ca": str(tmp_path / "none.crt")})
+    assert read(EtcdSettings, "a, http://b:1/ ,https://c", "etcd").endpoints == (
+        "http://a:2379",
+        "http://b:1",
+        "https://c:2379",
+    )
+    settings = read(EtcdSettings, {"endpoints": ["a"], "ca": str(tmp_path / "none.crt")}, "etcd")
     assert settings.endpoints == ("https://a:2379",)
     with pytest.raises(HeadwayError, match=r"none\.crt cannot be used"):
         settings.tls()

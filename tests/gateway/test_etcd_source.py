@@ -21,6 +21,7 @@ from etcd_server import EtcdServer, started
 from fake_engine import Engine
 
 from conftest import ROOT
+from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
@@ -93,8 +94,8 @@ def play(
     **more: Any,
 ) -> None:
     async def go() -> None:
-        app, etcd = Gateway(**more), Etcd(EtcdSettings.read(server.url))
-        settings = EtcdSettings.read({"endpoints": server.url, "gateway": "here", "timeout": "2s"})
+        app, etcd = Gateway(**more), Etcd(read(EtcdSettings, server.url, "etcd"))
+        settings = read(EtcdSettings, {"endpoints": server.url, "gateway": "here", "timeout": "2s"}, "etcd")
         source = source_of(app, settings, grace_s=grace_s)
         await source.start()
         try:
@@ -117,7 +118,7 @@ def clean(shared: EtcdServer) -> EtcdServer:
     """The shared server without any key."""
 
     async def wipe() -> None:
-        async with Etcd(EtcdSettings.read(shared.url)) as etcd:
+        async with Etcd(read(EtcdSettings, shared.url, "etcd")) as etcd:
             for key in (await etcd.range("/headway/")).items:
                 await etcd.delete(key)
 
@@ -171,7 +172,7 @@ def test_a_node_is_sent_to_while_its_agent_finds_it_ready(clean: EtcdServer) -> 
 
 def test_old_figures_that_a_gateway_finds_at_its_start_are_not_passed_on(clean: EtcdServer) -> None:
     async def before() -> None:
-        async with Etcd(EtcdSettings.read(clean.url)) as etcd:
+        async with Etcd(read(EtcdSettings, clean.url, "etcd")) as etcd:
             for name, at in (("new", time.time() + 3600), ("old", 1.0)):  # an agent's clock may be ahead
                 document = {"url": "http://127.0.0.1:9001", "models": ["m"], "signals": {"running": 1}, "at": at}
                 await etcd.put(f"/headway/nodes/{name}", json.dumps(document).encode())
@@ -315,7 +316,7 @@ def test_policies_are_swapped_and_wrong_ones_are_refused_while_the_old_ones_stay
 
 def test_a_node_that_cannot_be_read_keeps_nothing_from_a_gateway_that_starts(clean: EtcdServer) -> None:
     async def before() -> None:
-        async with Etcd(EtcdSettings.read(clean.url)) as etcd:
+        async with Etcd(read(EtcdSettings, clean.url, "etcd")) as etcd:
             await etcd.put("/headway/nodes/0", b'{"url": "\xff"}')
             await etcd.put("/headway/cordon/filed", b"{}")
             await etcd.put("/headway/routing/policy", b'{"routing": "round-robin"}')
@@ -424,8 +425,8 @@ def test_a_gateway_begins_without_its_etcd_and_finds_it_later() -> None:
 
 def test_another_prefix_is_another_fleet(clean: EtcdServer) -> None:
     async def go() -> None:
-        app, etcd = Gateway(), Etcd(EtcdSettings.read(clean.url))
-        source = source_of(app, EtcdSettings.read({"endpoints": clean.url, "prefix": "/staging"}))
+        app, etcd = Gateway(), Etcd(read(EtcdSettings, clean.url, "etcd"))
+        source = source_of(app, read(EtcdSettings, {"endpoints": clean.url, "prefix": "/staging"}, "etcd"))
         await source.start()
         document = json.dumps({"url": "http://127.0.0.1:9001", "models": ["m"]}).encode()
         await etcd.put("/headway/nodes/live", document)
@@ -439,8 +440,8 @@ def test_another_prefix_is_another_fleet(clean: EtcdServer) -> None:
 
 def test_requests_go_to_an_engine_of_etcd_and_none_to_a_cordoned_one(clean: EtcdServer, live: Any) -> None:
     gateway = live(engines=1)
-    engine, etcd = Engine("from-etcd"), Etcd(EtcdSettings.read(clean.url))
-    source = source_of(gateway.app, EtcdSettings.read(clean.url))
+    engine, etcd = Engine("from-etcd"), Etcd(read(EtcdSettings, clean.url, "etcd"))
+    source = source_of(gateway.app, read(EtcdSettings, clean.url, "etcd"))
     gateway.call(engine.start())
     gateway.call(source.start())
     url = f"http://127.0.0.1:{engine.port}"

@@ -12,6 +12,7 @@ pytest.importorskip("zmq", reason="the extra `gateway` is not installed")
 
 from kv_engine import OWN, Publisher, chain, clearing, path_of, prompt_event, removal, root, until
 
+from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway.live_clock import Clock
 from headway.gateway.signals.beliefs import Beliefs
@@ -36,7 +37,7 @@ class Gateway:
         self.beliefs = Beliefs(places, [self.index])
         given = {"bind": bind, "replay": replay, **more}
         self.fleet = SimpleNamespace(backends=[*backends, None], on_change=[])
-        settings = EventSettings.read(given, "events")
+        settings = read(EventSettings, given, "events")
         self.listener = Listener(Clock(self.loop), self.fleet, self.beliefs, settings, chain, root, OWN)
         self.call(self.listener.start())
 
@@ -324,8 +325,8 @@ def test_what_was_told_can_be_told_again():
 
 
 def test_settings_have_defaults():
-    assert EventSettings.read(None, "events") == EventSettings() == EventSettings.read({}, "events")
-    found = EventSettings.read({"bind": "tcp://10.0.0.1:5557", "ttl": "2m", "speculative": "5s"}, "events")
+    assert read(EventSettings, {}, "events") == EventSettings() == read(EventSettings, {}, "events")
+    found = read(EventSettings, {"bind": "tcp://10.0.0.1:5557", "ttl": "2m", "speculative": "5s"}, "events")
     assert (found.ttl_ps, found.speculative_ps) == (120 * 10**12, 5 * 10**12)
 
 
@@ -341,7 +342,7 @@ def test_settings_have_defaults():
 )
 def test_settings_that_are_wrong_are_said(given, says):
     with pytest.raises(HeadwayError, match=says.replace(".", r"\.").replace("'", ".?")):
-        EventSettings.read(given, "events")
+        read(EventSettings, given, "events")
 
 
 def test_each_rank_has_the_next_port():

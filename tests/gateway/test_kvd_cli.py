@@ -19,8 +19,9 @@ pytest.importorskip("aioquic", reason="the extra `kvd` is not installed")
 from kvd_nodes import HANGS_S, block, key
 
 from conftest import Run
+from headway.config.section import read
+from headway.gateway.kvd.channel import TlsFiles
 from headway.gateway.kvd.kvd_client import KvdClient
-from headway.gateway.kvd.settings import read_tls
 
 
 @contextmanager
@@ -95,7 +96,9 @@ def test_certificates_that_are_made_let_two_nodes_talk(headway: Run, tmp_path: P
         assert table.returncode == 0 and "held limit" in table.stdout
         document = json.loads(headway("kvd", "stat", quic, *tls, "--json", cwd=tmp_path).stdout)
         assert document["ram"]["limit"] == 16 * 2**20
-        files = read_tls({"ca": "ca.pem", "certificate": "b.pem", "key": "b.key"}, tmp_path / "certs")
+        files = read(TlsFiles, {"ca": "ca.pem", "certificate": "b.pem", "key": "b.key"}, "tls").beside(
+            tmp_path / "certs"
+        )
 
         async def put() -> None:
             async with KvdClient(quic, tls=files, timeout_s=HANGS_S) as client:

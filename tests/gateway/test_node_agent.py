@@ -22,6 +22,7 @@ from etcd_server import EtcdServer, free_port, started
 
 from conftest import ROOT
 from headway.cli import status
+from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway.membership.agent_engine import Engine
 from headway.gateway.membership.agent_readings import Meter, Nvml, ReadingsCommand, ReadingsFile
@@ -80,7 +81,7 @@ class Scene:
 
     def agent(self, heartbeat_s: float = 20.0, meter: Meter | None = None, **more: Any) -> Agent:
         registration = Registration("a", self.engine.url, **more)
-        etcd = Etcd(EtcdSettings.read(self.server.url))
+        etcd = Etcd(read(EtcdSettings, self.server.url, "etcd"))
         return Agent(registration, etcd, Engine(self.engine.url), meter, heartbeat_s)
 
     async def node(self) -> dict[str, Any] | None:
@@ -90,7 +91,7 @@ class Scene:
 
 def play(server: EtcdServer, act: Callable[[Scene], Awaitable[None]]) -> None:
     async def go() -> None:
-        engine, etcd = FakeEngine(), Etcd(EtcdSettings.read(server.url))
+        engine, etcd = FakeEngine(), Etcd(read(EtcdSettings, server.url, "etcd"))
         await engine.start()
         try:
             await asyncio.wait_for(act(Scene(server, etcd, engine)), 120)
@@ -479,7 +480,7 @@ def test_operators_push_policies_and_hear_what_gateways_made_of_them(
     push = ("fleet", "policy", "--etcd", shared.url, "--wait", "100ms")
 
     async def answer(**status: Any) -> None:
-        async with Etcd(EtcdSettings.read(shared.url)) as etcd:
+        async with Etcd(read(EtcdSettings, shared.url, "etcd")) as etcd:
             document = {"revision": 10**9, **status}
             await etcd.put("/headway/routing/policy-status/g:8000", json.dumps(document).encode())
 

@@ -173,7 +173,7 @@ def test_an_order_goes_for_all_processes(live, tmp_path):
     backends = {engine.name: f"http://127.0.0.1:{engine.port}" for engine in first.engines}
     both = []
     for number in range(2):
-        settings = PeerSettings(where[number], (where[1 - number],), KEY.encode(), f"w{number}", 0.01, True)
+        settings = PeerSettings(where[number], (where[1 - number],), "", f"w{number}", 0.01, KEY.encode(), True)
         both.append(live(0, backends=backends, with_peers=settings))
     one, two = both
     one.until(lambda: one.app.peers.connected and two.app.peers.connected)

@@ -20,6 +20,7 @@ from blake3 import blake3
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from drawing import draws
+from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway import prompt_tokens as module
 from headway.gateway.chat_template import ChatTemplate
@@ -63,7 +64,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exact(folder):
-    return Tokens(TokenSettings.read({"path": str(folder)})).of("m")
+    return Tokens(read(TokenSettings, {"path": str(folder)}, "tokens")).of("m")
 
 
 def body(**fields):
@@ -151,7 +152,7 @@ def test_of_several_parts_the_texts_count(exact):
     ],
 )
 def test_what_cannot_be_read_goes_by_its_bytes(folder, fields):
-    hasher = Tokens(TokenSettings.read({"path": str(folder)})).of("m")
+    hasher = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens")).of("m")
     one = body(**fields)
     path, count = hasher.path(one)
     assert (path, count) == Hasher(TokenSettings()).path(one)
@@ -164,15 +165,17 @@ def test_an_empty_prompt_has_no_keys(exact):
 
 
 def test_only_so_many_tokens_have_keys(folder):
-    hasher = Tokens(TokenSettings.read({"path": str(folder), "limit": 100})).of("m")
+    hasher = Tokens(read(TokenSettings, {"path": str(folder), "limit": 100}, "tokens")).of("m")
     path, count = hasher.path(body(prompt=list(range(1000))))
     assert (path.ends, count) == ((16, 32, 48, 64, 80, 96), 1000)
 
 
 @pytest.mark.parametrize("name", ["xxh3", "blake3"])
 def test_models_and_hashes_do_not_share_keys(folder, name):
-    hasher = Tokens(TokenSettings.read({"path": str(folder), "hash": name})).of("m")
-    other = Tokens(TokenSettings.read({"path": str(folder), "hash": "blake3" if name == "xxh3" else "xxh3"})).of("m")
+    hasher = Tokens(read(TokenSettings, {"path": str(folder), "hash": name}, "tokens")).of("m")
+    other = Tokens(
+        read(TokenSettings, {"path": str(folder), "hash": "blake3" if name == "xxh3" else "xxh3"}, "tokens")
+    ).of("m")
     ids = list(range(64))
     assert not set(chained(hasher, ids)) & set(chained(hasher, ids, "other"))
     assert not set(chained(hasher, ids)) & set(chained(other, ids))
@@ -181,7 +184,7 @@ def test_models_and_hashes_do_not_share_keys(folder, name):
 
 
 def test_a_key_by_blake3_is_the_beginning_of_its_digest(folder):
-    hasher = Hasher(TokenSettings.read({"hash": "blake3"}))
+    hasher = Hasher(read(TokenSettings, {"hash": "blake3"}, "tokens"))
     packed = b"".join(number.to_bytes(4, "little") for number in (1, 2, 70_000))
     digest = blake3(hasher.root("m").to_bytes(8, "little") + packed).digest()
     assert hasher.chain(hasher.root("m"), [1, 2, 70_000]) == int.from_bytes(digest[:8], "little")
@@ -215,14 +218,14 @@ def test_models_have_tokenizers_of_their_own(folder, tmp_path):
     (tmp_path / "other.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
     (tmp_path / "tokenizer.json").write_text((folder / "tokenizer.json").read_text())
     given = {"models": {"a": str(folder), "b": {"path": str(tmp_path), "chat_template": "other.jinja"}}}
-    made = Tokens(TokenSettings.read(given))
+    made = Tokens(read(TokenSettings, given, "tokens"))
     assert made.of("a").exact and made.of("b").exact and not made.of("c").exact
     assert made.of("b").template.render([{"role": "user", "content": "just this"}]) == "just this"
 
 
 def test_a_long_prompt_is_read_in_a_thread_and_alike(folder):
     async def both():
-        made = Tokens(TokenSettings.read({"path": str(folder)}))
+        made = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens"))
         hasher = made.of("m")
         one = chat("be brief", "hello world, how are you today? " * 4000)
         assert hasher.long(one) and not hasher.long(chat("x", "short"))
@@ -236,7 +239,7 @@ def test_a_long_prompt_is_read_in_a_thread_and_alike(folder):
 
 def test_while_a_long_prompt_is_tokenized_others_run(folder, monkeypatch):
     """The tokenizer lets go of the interpreter: one that held on to it would allow no more than a tick or two."""
-    hasher = Tokens(TokenSettings.read({"path": str(folder)})).of("m")
+    hasher = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens")).of("m")
     monkeypatch.setattr(hasher, "_keys", lambda model, ids, breathe: Path((), ()))
     one = chat("be brief", "hello world, how are you today? " * 20_000)
     thread = threading.Thread(target=hasher.path, args=(one, True))
@@ -251,7 +254,7 @@ def test_while_a_long_prompt_is_tokenized_others_run(folder, monkeypatch):
 
 def test_when_too_many_wait_bytes_must_do(folder, monkeypatch):
     monkeypatch.setattr(module, "WAITING", 0)
-    hasher = Tokens(TokenSettings.read({"path": str(folder)})).of("m")
+    hasher = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens")).of("m")
     one = chat("x", "hello " * 1000)
     assert asyncio.run(hasher.path_later(one)) == Hasher(TokenSettings()).path(one)
     assert hasher.unread == 1
@@ -269,19 +272,19 @@ def test_when_too_many_wait_bytes_must_do(folder, monkeypatch):
 )
 def test_a_mistake_in_the_section_is_told(given, said):
     with pytest.raises(HeadwayError, match=said):
-        TokenSettings.read(given)
+        read(TokenSettings, given, "tokens")
 
 
 def test_a_file_that_is_none_is_told(tmp_path, folder):
     with pytest.raises(HeadwayError, match=r"tokens\.path: there is no tokenizer at"):
-        Tokens(TokenSettings.read({"path": str(tmp_path)}))
+        Tokens(read(TokenSettings, {"path": str(tmp_path)}, "tokens"))
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(HeadwayError, match=r"tokens\.models\.m\.path: .* is no tokenizer"):
-        Tokens(TokenSettings.read({"models": {"m": str(tmp_path)}}))
+        Tokens(read(TokenSettings, {"models": {"m": str(tmp_path)}}, "tokens"))
     (tmp_path / "tokenizer.json").write_text((folder / "tokenizer.json").read_text())
     (tmp_path / "chat_template.jinja").write_text("{% for %}")
     with pytest.raises(HeadwayError, match="the chat template cannot be read"):
-        Tokens(TokenSettings.read({"path": str(tmp_path)}))
+        Tokens(read(TokenSettings, {"path": str(tmp_path)}, "tokens"))
 
 
 def test_a_template_reaches_nothing_but_its_values():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 
 from drawing import draws
+from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway.request_sessions import SessionSettings, of_messages
 
@@ -90,12 +91,12 @@ def test_a_header_comes_before_the_user_and_both_before_the_conversation():
 
 
 def test_the_section_is_read_strictly():
-    assert SessionSettings.read(None) == SessionSettings()
-    assert SessionSettings.read({"header": "X-Session-Id", "user": False}).header == b"x-session-id"
+    assert read(SessionSettings, {}, "sessions") == SessionSettings()
+    assert read(SessionSettings, {"header": "X-Session-Id", "user": False}, "sessions").header == b"x-session-id"
     with pytest.raises(HeadwayError, match=r"sessions\.header: expected the name of a header"):
-        SessionSettings.read({"header": "a: b"})
+        read(SessionSettings, {"header": "a: b"}, "sessions")
     with pytest.raises(HeadwayError, match=r"sessions\.heder: there is no such key"):
-        SessionSettings.read({"heder": "x"})
+        read(SessionSettings, {"heder": "x"}, "sessions")
 
 
 JSON = st.recursive(

@@ -12,6 +12,7 @@ import pytest
 import tiny_model
 from vllm_engine import BLOCK, BLOCKS, Vllm
 
+from headway.config.section import read
 from headway.gateway.prompt_tokens import Hasher, Tokens, TokenSettings
 from headway.gateway.request_body import read_body
 from headway.gateway.signals.kv_ledger import EXACT, Ledger, Run
@@ -76,7 +77,7 @@ class Ear:
 
 def test_each_kind_of_prompt_has_the_keys_that_follow_from_its_events(vllm: list[Vllm]) -> None:
     engine = vllm[0]
-    hasher = Tokens(TokenSettings.read({"path": str(engine.model)})).of(tiny_model.NAME)
+    hasher = Tokens(read(TokenSettings, {"path": str(engine.model)}, "tokens")).of(tiny_model.NAME)
     ear = Ear(engine, hasher)
     for number, (path, fields) in enumerate(PROMPTS):
         text = json.dumps({"model": tiny_model.NAME, "max_tokens": 1, **fields})

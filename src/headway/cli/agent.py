@@ -52,12 +52,12 @@ def agent(
     import logging
 
     settings = etcd.settings()
+    from headway.config.units import positive_seconds
     from headway.gateway.membership.agent_engine import Engine
     from headway.gateway.membership.agent_readings import WINDOW_S, Meter
     from headway.gateway.membership.etcd_client import Etcd
     from headway.gateway.membership.node import check_id
     from headway.gateway.membership.node_agent import Agent, Registration, advertised
-    from headway.gateway.settings import seconds
     from headway.http.address import Address
 
     _check_key(engine_key_env)
@@ -74,7 +74,7 @@ def agent(
         if gauge is None
         else f"utilisation and power come from {gauge.name}"
     )
-    beat_s, drain_s = seconds(heartbeat, "--heartbeat"), seconds(drain, "--drain")
+    beat_s, drain_s = positive_seconds(heartbeat, "--heartbeat"), positive_seconds(drain, "--drain")
     metrics = str(more.get("metrics") or "/metrics")
     running = Agent(
         Registration(name, url, tuple(model or ()), more, __version__),

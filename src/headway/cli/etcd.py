@@ -30,6 +30,8 @@ class EtcdChoice:
     etcd_key: Annotated[Path | None, Parameter(help="Private key of that certificate.")] = None
 
     def settings(self) -> EtcdSettings:
+        from headway.config.section import read
+
         try:
             from headway.gateway.membership.etcd_client import Etcd  # noqa: F401  (tells at once what is missing)
             from headway.gateway.membership.etcd_settings import EtcdSettings
@@ -46,7 +48,7 @@ class EtcdChoice:
             "cert": _text(self.etcd_cert),
             "key": _text(self.etcd_key),
         }
-        return EtcdSettings.read({key: value for key, value in given.items() if value is not None}, "etcd")
+        return read(EtcdSettings, {key: value for key, value in given.items() if value is not None}, "etcd")
 
 
 def _text(path: Path | None) -> str | None:

@@ -57,9 +57,9 @@ def drain(
 ) -> Verdict:
     """Cordon a node and wait until its engine has nothing left to do; the cordon stays."""
     etcd.settings()
-    from headway.gateway.settings import seconds
+    from headway.config.units import positive_seconds
 
-    wait_s = seconds(wait, "--wait")
+    wait_s = positive_seconds(wait, "--wait")
     left = _do(etcd, lambda fleet: fleet.drain(name, why, wait_s))
     say(f"{name} is cordoned, but {left}" if left else f"{name} is drained")
     return Verdict(Page([]), 1 if left else 0)
@@ -78,11 +78,11 @@ def policy(
 ) -> Verdict:
     """Print the policies in etcd and what each gateway made of them; with a file, push that file's first."""
     etcd.settings()
+    from headway.config.units import positive_seconds
     from headway.gateway.membership.etcd_fleet import load_policies
-    from headway.gateway.settings import seconds
     from headway.report.live_tables import policies
 
-    wait_s = seconds(wait, "--wait")
+    wait_s = positive_seconds(wait, "--wait")
     given = None if file is None else load_policies(file)
     found = _do(etcd, lambda fleet: fleet.policy() if given is None else fleet.push(given, wait_s))
     refused = [name for name, one in found["gateways"].items() if not one.get("accepted")]

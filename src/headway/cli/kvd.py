@@ -137,15 +137,17 @@ def _asked(address: str, tls: Json | None, ask: Any) -> Json:
     import asyncio
     import logging
 
+    from headway.config.section import read
+
     try:
+        from headway.gateway.kvd.channel import TlsFiles
         from headway.gateway.kvd.kvd_client import KvdClient
-        from headway.gateway.kvd.settings import read_tls
     except ImportError as error:
         raise HeadwayError(f"kvd: {error.name} is not installed; install headway[kvd] for the daemon.") from None
     logging.getLogger("quic").setLevel(logging.CRITICAL)
 
     async def run() -> Json:
-        async with KvdClient(address, tls=None if tls is None else read_tls(tls, Path())) as client:
+        async with KvdClient(address, tls=None if tls is None else read(TlsFiles, tls, "tls")) as client:
             found: Json = await ask(client)
             return found
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
-from headway.config.units import duration_ps, duration_text, positive_duration_ps, size_bytes
+from headway.config.units import duration_ps, duration_text, positive_duration_ps, positive_seconds, size_bytes
 from headway.types import PS_PER_SECOND, Json
 
 
@@ -41,6 +41,10 @@ class Doc(Struct, frozen=True):
     type: str | None = None
 
 
+class Internal(Struct, frozen=True):
+    """Marks a field that is no key: it is worked out from others, or set by the program."""
+
+
 class Key(Struct, frozen=True):
     """A setting as it is declared."""
 
@@ -58,7 +62,8 @@ class Key(Struct, frozen=True):
 @cache
 def keys_of(kind: type[Struct]) -> dict[str, Key]:
     """The keys of a section by name, in the order of their declaration."""
-    return {key.name: key for key in map(_key, msgspec.structs.fields(kind))}
+    fields = [field for field in msgspec.structs.fields(kind) if INTERNAL not in _marks(field.type)]
+    return {key.name: key for key in map(_key, fields)}
 
 
 def _key(field: msgspec.structs.FieldInfo) -> Key:
@@ -122,7 +127,7 @@ def write_value(key: Key, value: Any) -> Any:
 
 
 def _seconds(value: Any, where: str) -> float:
-    return positive_duration_ps(value, where) / PS_PER_SECOND
+    return duration_ps(value, where) / PS_PER_SECOND
 
 
 def _seconds_text(seconds: float) -> str | None:
@@ -146,10 +151,13 @@ def bytes_text(size: int) -> str:
 
 PICOSECONDS: Final = Unit("duration", duration_ps, duration_text, "_ps")
 POSITIVE_PICOSECONDS: Final = Unit("duration above 0", positive_duration_ps, duration_text, "_ps")
-SECONDS: Final = Unit("duration above 0", _seconds, _seconds_text, "_s")
+SECONDS: Final = Unit("duration", _seconds, _seconds_text, "_s")
+POSITIVE_SECONDS: Final = Unit("duration above 0", positive_seconds, _seconds_text, "_s")
+INTERNAL: Final = Internal()
 
 Duration = Annotated[int, PICOSECONDS]
 PositiveDuration = Annotated[int, POSITIVE_PICOSECONDS]
-PositiveSeconds = Annotated[float, SECONDS]
+Seconds = Annotated[float, SECONDS]
+PositiveSeconds = Annotated[float, POSITIVE_SECONDS]
 Bytes = Annotated[int, bytes_of_at_least(0)]
 Positive = Annotated[int, Meta(ge=1, le=10**9)]

@@ -79,6 +79,11 @@ def positive_duration_ps(value: object, where: str) -> int:
     return found
 
 
+def positive_seconds(value: object, where: str) -> float:
+    """The same in seconds."""
+    return positive_duration_ps(value, where) / PS_PER_SECOND
+
+
 def fine_duration(value: object, where: str) -> Fraction:
     """A duration with its unit, in picoseconds and parts of one."""
     parsed = _parse(value, r"(ps|ns|us|µs|ms|s|min|m|h|d)")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from headway.config.documents import read_yaml
+from headway.config.keys import Doc, Unit
 from headway.config.section import read
 from headway.config.units import rate
 from headway.config.wording import shown
@@ -21,13 +22,24 @@ BEARER: Final = b"bearer "
 LONGEST: Final = 100  # name
 
 
-class _Keys(Struct):
-    sha256: str
-    rate: Any = None
-    burst: Annotated[int, Meta(ge=1, le=10**6)] | None = None
-    concurrency: Annotated[int, Meta(ge=1, le=10**6)] | None = None
-    tenant: str | None = None
-    slo_class: str | None = None
+def _read_rate(value: Any, where: str) -> float:
+    return float(rate(value, where))
+
+
+Many = Annotated[int, Meta(ge=1, le=10**6)]
+
+
+class ApiKey(Struct):
+    """An entry of the file of keys."""
+
+    sha256: Annotated[str, "64 hex digits, as `headway key` writes them"]
+    rate: Annotated[Annotated[float, Unit("rate", _read_rate, "{:g}/s".format)] | None, "requests in the long run"] = (
+        None
+    )
+    burst: Annotated[Many | None, Doc("requests at once", default="those of a second")] = None
+    concurrency: Annotated[Many | None, "requests under way"] = None
+    tenant: Annotated[str | None, Doc("that policies see", default="the name of the key")] = None
+    slo_class: Annotated[str | None, Doc("of its requests", default="what they say")] = None
 
 
 class Refusal(Struct, frozen=True):
@@ -44,9 +56,9 @@ class Key:
 
     __slots__ = ("burst", "concurrency", "inflight", "name", "rate", "slo_class", "stamp", "tenant", "tokens")
 
-    def __init__(self, name: str, keys: _Keys, where: str) -> None:
+    def __init__(self, name: str, keys: ApiKey) -> None:
         self.name = name
-        self.rate = None if keys.rate is None else float(rate(keys.rate, f"{where}.rate"))
+        self.rate = keys.rate
         self.burst = float(keys.burst or max(1.0, self.rate or 1.0))
         self.concurrency = keys.concurrency
         self.tenant = keys.tenant or name
@@ -93,7 +105,7 @@ class Keyring:
         for name, value in data.items():
             check_name(str(name), where)
             place = f"{where}: {name}"
-            keys = read(_Keys, value, place)
+            keys = read(ApiKey, value, place)
             try:
                 digest = bytes.fromhex(keys.sha256)
             except ValueError:
@@ -102,7 +114,7 @@ class Keyring:
                 raise HeadwayError(f"{place}.sha256: expected 64 hex digits, as `headway key` writes them.")
             if digest in found:
                 raise HeadwayError(f"{place}.sha256: is that of {found[digest].name}; every name has its own key.")
-            found[digest] = Key(str(name), keys, place)
+            found[digest] = Key(str(name), keys)
         return cls(found)
 
     def renew(self, other: Keyring) -> None:

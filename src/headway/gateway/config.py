@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from headway.config.documents import beside, read_yaml
+from headway.config.keys import INTERNAL, Bytes, Doc, Duration, PositiveSeconds, Unit, write
 from headway.config.section import read
-from headway.config.units import duration_ps, size_bytes
+from headway.config.units import positive_duration_ps
+from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.gateway.api_keys import Keyring
 from headway.gateway.cascade.chains import Chain, read_chains
@@ -27,112 +30,158 @@ from headway.gateway.observing.record_settings import RecordSettings
 from headway.gateway.peers import PeerSettings
 from headway.gateway.prompt_tokens import TokenSettings
 from headway.gateway.request_sessions import SessionSettings
-from headway.gateway.settings import address, longer_ps, seconds
+from headway.gateway.settings import File, Listen, read_text
 from headway.gateway.shadow.canary import CANARY, read_canary
 from headway.gateway.shadow.candidate import CandidateSpec, read_shadows
 from headway.gateway.signals.event_listener import EventSettings
 from headway.gateway.signals.polled_signals import SignalSettings
 from headway.http.wire import Limits
 from headway.scenario.references import absolute
-from headway.types import Json
+from headway.types import PS_PER_SECOND, Json
 
-Many = Annotated[int, Meta(ge=1, le=10**9)]
-
-
-class _Keys(Struct):
-    backends: Any = None
-    listen: str = "127.0.0.1:8000"
-    max_backends: Annotated[int, Meta(ge=1, le=4096)] = 64
-    policies: Any = None
-    policy_failures: Annotated[int, Meta(ge=1, le=10**6)] = MOST_FAILURES
-    canary: Any = None
-    shadow: Any = None
-    keys: str | None = None
-    deadlines: dict[str, Any] = {}
-    patience: Any = "10s"
-    timeouts: Any = None
-    limits: Any = None
-    health: Any = None
-    retries: Annotated[int, Meta(ge=0, le=10)] = 2
-    journal: Any = None
-    peers: Any = None
-    cascade: Any = None
-    disaggregation: Any = None
-    admin: Any = None
-    explain: Any = None
-    otel: Any = None
-    records: Any = None
-    signals: Any = None
-    tokens: Any = None
-    sessions: Any = None
-    events: Any = None
-    etcd: Any = None
-
-
-class _JournalKeys(Struct):
-    file: str
-    limit: Any = "4GB"
-
-
-class _TimeoutKeys(Struct):
-    connect: Any = "3s"
-    first_byte: Any = "600s"
-    silence: Any = "120s"
-
-
-class _LimitKeys(Struct):
-    body_bytes: Many = 32 * 1024 * 1024
-    head_bytes: Annotated[int, Meta(ge=256, le=2**20)] = 32 * 1024
-    head: Any = "10s"
-    body: Any = "60s"
-    idle: Any = "75s"
-    unread: Any = "60s"
-    connections: Many = 16_384
-    held_bytes: Many = 1 << 30
+NO_ENGINE: Final = "backends: name at least one engine, as in {a: {url: http://10.0.0.7:8000}}."
+SHADOW: Final = "[policies that are tried, and those that fail](shadow.md)"
+KNOWN: Final = "what is known of engines and prompts; below"
+OBSERVING: Final = "[observing](observing.md)"
 
 
 class JournalSettings(Struct, frozen=True):
-    file: Path
-    limit_bytes: int
+    """The section `journal:` of a gateway's file."""
+
+    file: Annotated[File, "every input of the plane, to decide it again; may stand alone for the section"]
+    limit_bytes: Annotated[Bytes, "of that file at most"] = field(default=4 * 10**9, name="limit")
+
+    @classmethod
+    def expand(cls, data: Any, where: str) -> Any:
+        return {"file": data} if isinstance(data, str) else data
 
 
 class Timeouts(Struct, frozen=True):
-    connect_s: float = 3.0
-    first_byte_s: float = 600.0
-    silence_s: float = 120.0  # between two pieces of an answer
+    """The section `timeouts:` of a gateway's file."""
+
+    connect_s: Annotated[PositiveSeconds, "until an engine takes a connection"] = 3.0
+    first_byte_s: Annotated[PositiveSeconds, "until the first byte of its answer"] = 600.0
+    silence_s: Annotated[PositiveSeconds, "between two pieces of an answer"] = 120.0
 
 
-class Config(Struct, frozen=True):
-    host: str
-    port: int
-    max_backends: int
-    backends: dict[str, BackendSpec]
-    policies: Json
-    keyring: Keyring | None
-    deadlines: dict[str, int]  # by SLO class, in ps
-    patience_ps: int  # how long a request waits for an engine to come up
-    timeouts: Timeouts
-    limits: Limits
-    retries: int
-    health: HealthSettings
-    signals: SignalSettings
-    tokens: TokenSettings
-    sessions: SessionSettings
-    events: EventSettings
-    hears_events: bool  # of any engine
-    journal: JournalSettings | None = None
-    peers: PeerSettings | None = None
-    file: Path | None = None
-    worker: int | None = None  # its number, where it is one of several processes
-    admin: AdminSettings | None = None
-    explain: ExplainSettings = ExplainSettings()
-    otel: OtelSettings | None = None
-    records: RecordSettings | None = None
-    chains: dict[str, Chain] = {}  # by the models that clients ask for
-    disaggregation: HandoverSettings | None = None
-    etcd: EtcdSettings | None = None
-    policy_failures: int = MOST_FAILURES  # until policies give way to those before them
-    shadows: dict[str, CandidateSpec] = {}
+def _read_backends(given: Any, where: str) -> dict[str, BackendSpec]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise HeadwayError(NO_ENGINE)
+    found = read_members(given, where)
+    check_models(found, where)
+    return found
+
+
+def _read_keyring(given: Any, where: str) -> Keyring:
+    return Keyring.read(Path(read_text(given, where)))
+
+
+def _read_deadlines(given: Any, where: str) -> dict[str, int]:
+    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+        raise HeadwayError(f"{where}: expected a mapping of names to values, got {shown(given)}.")
+    return {name: positive_duration_ps(value, f"{where}.{name}") for name, value in given.items()}
+
+
+def _read_canary(given: Any, where: str) -> Json:
+    return read_canary(given, read_candidate, where)
+
+
+def _read_policies(given: Any, where: str) -> Json:
+    return read_policies({} if given is None else given)
+
+
+def _read_shadows(given: Any, where: str) -> dict[str, CandidateSpec]:
+    return {} if given is None else read_shadows(given, where)
+
+
+def _read_chains(given: Any, where: str) -> dict[str, Chain]:
+    return {} if given is None else read_chains(given, where)
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """A gateway's file."""
+
+    listen: Annotated[Listen, "address and port"] = ("127.0.0.1", 8000)
+    backends: Annotated[
+        dict[str, BackendSpec],
+        Unit("mapping", _read_backends, dict),
+        Doc("names to URLs, or to mappings; below", default="required, unless `etcd` or `admin` is there"),
+    ] = {}
+    max_backends: Annotated[int, Meta(ge=1, le=4096), "engines at a time, those that leave included"] = 64
+    policies: Annotated[
+        Json,
+        Unit("mapping or file", _read_policies, dict),
+        Doc(
+            "as in a scenario; one that asks for the truth is refused. Admission is `max-concurrency` with 1,024 "
+            "requests of a model and role, unless told otherwise",
+            default="the defaults",
+        ),
+    ] = field(default_factory=lambda: read_policies({}))
+    canary: Annotated[Json | None, Unit("mapping", _read_canary, dict), SHADOW] = None
+    shadows: Annotated[dict[str, CandidateSpec], Unit("mapping", _read_shadows, dict), SHADOW] = field(
+        default_factory=dict, name="shadow"
+    )
+    policy_failures: Annotated[int, Meta(ge=1, le=10**6), SHADOW] = MOST_FAILURES
+    keyring: Annotated[Keyring | None, Unit("file", _read_keyring, str), "API keys; below"] = field(
+        default=None, name="keys"
+    )
+    deadlines: Annotated[
+        dict[str, int],  # in ps
+        Unit("mapping", _read_deadlines, dict),
+        "by SLO class, how long a request may take in all, as in {interactive: 20s}",
+    ] = {}
+    patience_ps: Annotated[Duration, "how long a request waits where no engine can take it"] = 10 * PS_PER_SECOND
+    timeouts: Annotated[Timeouts, "of engines; below"] = Timeouts()
+    limits: Annotated[Limits, "of clients; below"] = Limits()
+    retries: Annotated[
+        int,
+        Meta(ge=0, le=10),
+        "how often another engine is tried, as long as nothing has reached the client: after a lost connection, and "
+        "after 429, 502, 503 or 504",
+    ] = 2
+    health: Annotated[HealthSettings, "below"] = HealthSettings()
+    signals: Annotated[SignalSettings, Unit("mapping or off", SignalSettings.read, write), KNOWN] = SignalSettings()
+    tokens: Annotated[TokenSettings, KNOWN] = TokenSettings()
+    sessions: Annotated[SessionSettings, KNOWN] = SessionSettings()
+    events: Annotated[EventSettings, KNOWN] = EventSettings()
+    journal: Annotated[
+        JournalSettings | None,
+        Doc("every input of the plane, to decide it again; `file` and `limit` (4GB)", type="file or mapping"),
+    ] = None
+    peers: Annotated[PeerSettings | None, "other gateways; below"] = None
+    etcd: Annotated[EtcdSettings | None, "[membership](membership.md)"] = None
+    admin: Annotated[AdminSettings | None, OBSERVING] = None
+    explain: Annotated[ExplainSettings, Doc(OBSERVING, default="20", type="number, mapping or all")] = ExplainSettings()
+    otel: Annotated[OtelSettings | None, Doc(OBSERVING, type="URL or mapping")] = None
+    records: Annotated[RecordSettings | None, Doc(OBSERVING, type="folder or mapping")] = None
+    chains: Annotated[dict[str, Chain], Unit("mapping", _read_chains, dict), "[cascades](cascade.md)"] = field(
+        default_factory=dict, name="cascade"
+    )
+    disaggregation: Annotated[HandoverSettings | None, "[two engines](disaggregation-live.md)"] = None
+    file: Annotated[Path | None, INTERNAL] = None
+    worker: Annotated[int | None, INTERNAL] = None  # its number, where it is one of several processes
+
+    @property
+    def host(self) -> str:
+        return self.listen[0]
+
+    @property
+    def port(self) -> int:
+        return self.listen[1]
+
+    @property
+    def hears_events(self) -> bool:
+        """Of any engine."""
+        return self.events.bind is not None or any(one.events is not None for one in self.backends.values())
+
+    def settled(self, where: str) -> Config:
+        if not self.backends and self.etcd is None and self.admin is None:
+            raise HeadwayError(NO_ENGINE)
+        if len(self.backends) > self.max_backends:
+            raise HeadwayError(f"backends: there are {len(self.backends)}, and `max_backends` is {self.max_backends}.")
+        return self if self.canary is None else replace(self, policies={**self.policies, CANARY: self.canary})
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> Config:
@@ -152,62 +201,11 @@ class Config(Struct, frozen=True):
 
 
 def read_config(data: Json, file: Path | None) -> Config:
-    keys = read(_Keys, data, "")
-    host, port = address(keys.listen, "listen")
-    timeouts, limits = (
-        read(_TimeoutKeys, keys.timeouts or {}, "timeouts"),
-        read(_LimitKeys, keys.limits or {}, "limits"),
-    )
-    backends, events = _backends(keys), EventSettings.read(keys.events, "events")
-    return Config(
-        host,
-        port,
-        keys.max_backends,
-        backends,
-        _policies(keys),
-        None if keys.keys is None else Keyring.read(Path(keys.keys)),
-        {name: longer_ps(value, f"deadlines.{name}") for name, value in keys.deadlines.items()},
-        duration_ps(keys.patience, "patience"),
-        Timeouts(*(seconds(getattr(timeouts, name), f"timeouts.{name}") for name in _TimeoutKeys.__struct_fields__)),
-        Limits(
-            head_bytes=limits.head_bytes,
-            body_bytes=limits.body_bytes,
-            head_s=seconds(limits.head, "limits.head"),
-            body_s=seconds(limits.body, "limits.body"),
-            idle_s=seconds(limits.idle, "limits.idle"),
-            unread_s=seconds(limits.unread, "limits.unread"),
-            connections=limits.connections,
-            held_bytes=limits.held_bytes,
-        ),
-        keys.retries,
-        HealthSettings.read(keys.health),
-        SignalSettings.read(keys.signals),
-        TokenSettings.read(keys.tokens),
-        SessionSettings.read(keys.sessions),
-        events,
-        events.bind is not None or any(one.events is not None for one in backends.values()),
-        None if keys.journal is None else _journal(keys.journal),
-        None if keys.peers is None else PeerSettings.read(keys.peers),
-        file,
-        admin=None if keys.admin is None else AdminSettings.read(keys.admin),
-        explain=ExplainSettings() if keys.explain is None else ExplainSettings.read(keys.explain),
-        otel=None if keys.otel is None else OtelSettings.read(keys.otel),
-        records=None if keys.records is None else RecordSettings.read(keys.records),
-        etcd=None if keys.etcd is None else EtcdSettings.read(keys.etcd, "etcd"),
-        chains={} if keys.cascade is None else read_chains(keys.cascade),
-        disaggregation=None
-        if keys.disaggregation is None
-        else HandoverSettings.read(keys.disaggregation, file.parent if file is not None else Path()),
-        policy_failures=keys.policy_failures,
-        shadows={} if keys.shadow is None else read_shadows(keys.shadow),
-    )
-
-
-def _policies(keys: _Keys) -> Json:
-    found = read_policies({} if keys.policies is None else keys.policies)
-    if keys.canary is None:
+    found = replace(read(Config, data, ""), file=file)
+    handover = found.disaggregation
+    if file is None or handover is None or handover.tls is None:
         return found
-    return {**found, CANARY: read_canary(keys.canary, read_candidate)}
+    return replace(found, disaggregation=replace(handover, tls=handover.tls.beside(file.parent)))
 
 
 def named_files(data: Json) -> list[tuple[Json, str]]:
@@ -218,21 +216,3 @@ def named_files(data: Json) -> list[tuple[Json, str]]:
         found += [(shadow, name) for name in shadow]
         found += [(one, "policies") for one in shadow.values() if isinstance(one, dict)]
     return [(section, key) for section, key in found if isinstance(section.get(key), str)]
-
-
-def _backends(keys: _Keys) -> dict[str, BackendSpec]:
-    elsewhere = keys.etcd is not None or keys.admin is not None
-    if elsewhere and keys.backends is None:
-        return {}
-    if not isinstance(keys.backends, dict) or not (keys.backends or elsewhere):
-        raise HeadwayError("backends: name at least one engine, as in {a: {url: http://10.0.0.7:8000}}.")
-    found = read_members(keys.backends, "backends")
-    check_models(found, "backends")
-    if len(found) > keys.max_backends:
-        raise HeadwayError(f"backends: there are {len(found)}, and `max_backends` is {keys.max_backends}.")
-    return found
-
-
-def _journal(given: Any) -> JournalSettings:
-    keys = read(_JournalKeys, {"file": given} if isinstance(given, str) else given, "journal")
-    return JournalSettings(Path(keys.file).expanduser(), size_bytes(keys.limit, "journal.limit"))

@@ -109,7 +109,7 @@ def peer_settings(folder: str, number: int, count: int, key: bytes) -> PeerSetti
     """Over sockets in a folder that only this user can open."""
     where = [f"unix:{folder}/{one}.sock" for one in range(count)]
     others = tuple(one for one in where if one != where[number])
-    return PeerSettings(where[number], others, key, f"worker-{number}", orders=True)
+    return PeerSettings(where[number], others, "", f"worker-{number}", key=key, orders=True)
 
 
 def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: float, link: Connection) -> None:

@@ -14,14 +14,15 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from headway.config.section import read
+from headway.config.keys import INTERNAL, Doc, PositiveSeconds
 from headway.errors import HeadwayError
-from headway.gateway.settings import address, seconds
+from headway.gateway.settings import address
 from headway.types import Json, Path
 
 if TYPE_CHECKING:
@@ -41,37 +42,27 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
-class _Keys(Struct):
-    listen: str
-    to: list[str]
-    key_env: str
-    name: str | None = None
-    interval: Any = "50ms"
-
-
 class PeerSettings(Struct, frozen=True):
     """The section `peers:` of a gateway's file."""
 
-    listen: str  # host:port, or unix:PATH
-    to: tuple[str, ...]  # where the others listen
-    key: bytes
-    name: str = ""  # by which the others know this one
-    interval_s: float = 0.05
-    orders: bool = False  # whether what one is told by its operator goes for all: processes of one gateway
+    listen: Annotated[str, "address and port, or unix:PATH"]
+    to: Annotated[tuple[str, ...], "where the others listen"]
+    key_env: Annotated[str, "the environment variable that holds a key of 16 signs at least, for all the same"]
+    name: Annotated[str | None, Doc("by which the others know this one", default="host and `listen`")] = None
+    interval_s: Annotated[PositiveSeconds, "from one exchange to the next"] = 0.05
+    key: Annotated[bytes, INTERNAL] = b""
+    orders: Annotated[bool, INTERNAL] = False  # what one is told by its operator goes for all: processes of one gateway
 
-    @classmethod
-    def read(cls, data: Any, where: str = "peers") -> PeerSettings:
-        keys = read(_Keys, data, where)
-        key = os.environ.get(keys.key_env, "").encode()
+    def settled(self, where: str) -> PeerSettings:
+        key = os.environ.get(self.key_env, "").encode()
         if len(key) < 16:
             raise HeadwayError(
-                f"{where}.key_env: {keys.key_env} must hold a key of 16 signs at least, for all the same."
+                f"{where}.key_env: {self.key_env} must hold a key of 16 signs at least, for all the same."
             )
-        for text in (keys.listen, *keys.to):
+        for text in (self.listen, *self.to):
             if not text.startswith("unix:"):
                 address(text, where)
-        name = keys.name or f"{os.uname().nodename}:{keys.listen}"
-        return cls(keys.listen, tuple(keys.to), key, name, seconds(keys.interval, f"{where}.interval"))
+        return replace(self, key=key, name=self.name or f"{os.uname().nodename}:{self.listen}")
 
 
 class Message(Struct, omit_defaults=True):
@@ -147,7 +138,7 @@ class Peers:
         reader, writer = await asyncio.wait_for(_open(where), HELLO_S)
         try:
             nonce = await asyncio.wait_for(reader.readexactly(32), HELLO_S)
-            name = self.settings.name.encode()
+            name = (self.settings.name or "").encode()
             proof = hmac.digest(self.settings.key, nonce + name, "sha256")
             writer.write(len(name).to_bytes(2, "big") + name + proof)
             standing = self.operator.standing() if self.settings.orders else []

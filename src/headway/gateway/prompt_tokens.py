@@ -23,6 +23,7 @@ import msgspec
 import xxhash
 from msgspec import Meta, Raw, Struct
 
+from headway.config.keys import Doc, Unit
 from headway.config.section import read
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
@@ -43,53 +44,51 @@ _texts = msgspec.json.Decoder(str | list[str | TokenId | list[TokenId]])
 _any = msgspec.json.Decoder()
 
 
-class _ModelKeys(Struct):
-    path: str
-    chat_template: str | None = None
-
-
-class _Keys(Struct):
-    hash: Literal["xxh3", "blake3"] = "xxh3"
-    block_tokens: Annotated[int, Meta(ge=1, le=4096)] = 16
-    bytes_per_token: Annotated[int, Meta(ge=1, le=64)] = 4
-    limit: Annotated[int, Meta(ge=1, le=10**8)] = 131_072
-    threads: Annotated[int, Meta(ge=1, le=64)] = 2
-    path: str | None = None
-    chat_template: str | None = None
-    models: Any = None
-
-
 class ModelTokens(Struct, frozen=True):
-    path: str  # folder of the model, or its tokenizer.json
-    chat_template: str | None = None  # a file, from that folder on; None: the model's own
+    path: Annotated[str, "folder of the model, or its tokenizer.json; may stand alone for the mapping"]
+    chat_template: Annotated[str | None, Doc("a file, from that folder on", default="the model's own")] = None
+
+    @classmethod
+    def expand(cls, data: Any, where: str) -> Any:
+        return {"path": data} if isinstance(data, str) else data
+
+
+def _read_models(given: Any, where: str) -> dict[str, ModelTokens]:
+    if not isinstance(given, dict):
+        raise HeadwayError(f"{where}: expected names of models with their tokenizers, as in {{m: FOLDER}}.")
+    return {str(name): read(ModelTokens, value, f"{where}.{name}") for name, value in given.items()}
 
 
 class TokenSettings(Struct, frozen=True):
     """The section `tokens:` of a gateway's file."""
 
-    hash: str = "xxh3"
-    block_tokens: int = 16
-    bytes_per_token: int = 4  # where no tokenizer tells
-    limit: int = 131_072  # tokens of a prompt that have keys
-    threads: int = 2
-    default: ModelTokens | None = None  # of models that are not named
-    models: Mapping[str, ModelTokens] = {}
+    hash: Annotated[Literal["xxh3", "blake3"], "by which blocks of prompts are named"] = "xxh3"
+    block_tokens: Annotated[int, Meta(ge=1, le=4096), "tokens of a block"] = 16
+    bytes_per_token: Annotated[int, Meta(ge=1, le=64), "of prompts whose model has no tokenizer here"] = 4
+    limit: Annotated[int, Meta(ge=1, le=10**8), "tokens of a prompt that have keys"] = 131_072
+    threads: Annotated[int, Meta(ge=1, le=64), "that turn long prompts into tokens"] = 2
+    path: Annotated[str | None, "folder or tokenizer.json of models that are not named"] = None
+    chat_template: Annotated[str | None, Doc("a file, from that folder on", default="the model's own")] = None
+    models: Annotated[
+        Mapping[str, ModelTokens],
+        Unit("mapping", _read_models, dict),
+        "names of models to their `path`, or to mappings with `path` and `chat_template`",
+    ] = {}
 
     @classmethod
-    def read(cls, data: Any, where: str = "tokens") -> TokenSettings:
-        keys = read(_Keys, {} if data is None else data, where)
-        if keys.chat_template is not None and keys.path is None:
+    def expand(cls, data: Any, where: str) -> Any:
+        """Models that are left empty are as good as left out."""
+        return {k: v for k, v in data.items() if k != "models" or v is not None} if isinstance(data, dict) else data
+
+    def settled(self, where: str) -> TokenSettings:
+        if self.chat_template is not None and self.path is None:
             raise HeadwayError(f"{where}.chat_template: needs the tokenizer's `path` beside it.")
-        default = None if keys.path is None else ModelTokens(keys.path, keys.chat_template)
-        models = {}
-        given = {} if keys.models is None else keys.models
-        if not isinstance(given, dict):
-            raise HeadwayError(f"{where}.models: expected names of models with their tokenizers, as in {{m: FOLDER}}.")
-        for name, value in given.items():
-            place = f"{where}.models.{name}"
-            one = read(_ModelKeys, {"path": value} if isinstance(value, str) else value, place)
-            models[str(name)] = ModelTokens(one.path, one.chat_template)
-        return cls(keys.hash, keys.block_tokens, keys.bytes_per_token, keys.limit, keys.threads, default, models)
+        return self
+
+    @property
+    def default(self) -> ModelTokens | None:
+        """Of models that are not named."""
+        return None if self.path is None else ModelTokens(self.path, self.chat_template)
 
 
 def digest_of(name: str) -> Digest:

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import xxhash
 from msgspec import Struct
 
-from headway.config.section import read
+from headway.config.keys import Unit
 from headway.config.wording import shown
 from headway.errors import HeadwayError
+from headway.gateway.settings import read_text
 from headway.hashing import stable
 
 HEADER: Final = "x-headway-session"
@@ -38,26 +39,19 @@ BETWEEN: Final = 1024  # bytes between two strings; more are none of a message's
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 
 
-class _Keys(Struct):
-    header: str = HEADER
-    user: bool = True
-    prefix: bool = True
+def _read_header(value: Any, where: str) -> bytes:
+    name = read_text(value, where).lower()
+    if not NAME.fullmatch(name):
+        raise HeadwayError(f"{where}: expected the name of a header, got {shown(value)}.")
+    return name.encode()
 
 
 class SessionSettings(Struct, frozen=True):
     """The section `sessions:` of a gateway's file: what may say which conversation a request belongs to."""
 
-    header: bytes = HEADER.encode()
-    user: bool = True
-    prefix: bool = True
-
-    @classmethod
-    def read(cls, data: Any, where: str = "sessions") -> SessionSettings:
-        keys = read(_Keys, {} if data is None else data, where)
-        name = keys.header.lower()
-        if not NAME.fullmatch(name):
-            raise HeadwayError(f"{where}.header: expected the name of a header, got {shown(keys.header)}.")
-        return cls(name.encode(), keys.user, keys.prefix)
+    header: Annotated[bytes, Unit("text", _read_header, bytes.decode), "a header that names it"] = HEADER.encode()
+    user: Annotated[bool, "whether the field `user` of a request names it, where there is no header"] = True
+    prefix: Annotated[bool, "whether the first messages of a request do, where there is neither"] = True
 
     def session(self, header: bytes | None, user: str | None, messages: Any, tenant: str = "") -> str | None:
         """`messages`: the body's, as they were sent; anything with a buffer, empty where there are none."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from headway.config.units import duration_ps
+from headway.config.keys import Unit
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 
@@ -17,13 +18,24 @@ def address(text: str, where: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def seconds(value: Any, where: str) -> float:
-    return longer_ps(value, where) / 1e12
+def read_text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise HeadwayError(f"{where}: expected text, got {shown(value)}.")
+    return value
 
 
-def longer_ps(value: Any, where: str) -> int:
-    """A duration that is longer than nothing."""
-    found = duration_ps(value, where)
-    if found <= 0:
-        raise HeadwayError(f"{where}: must be longer than nothing, got {shown(value)}.")
-    return found
+def _read_address(value: Any, where: str) -> tuple[str, int]:
+    return address(read_text(value, where), where)
+
+
+def _write_address(place: tuple[str, int]) -> str:
+    return f"{place[0]}:{place[1]}"
+
+
+def _read_file(value: Any, where: str) -> Path:
+    return Path(read_text(value, where)).expanduser()
+
+
+Listen = Annotated[tuple[str, int], Unit("address", _read_address, _write_address)]
+File = Annotated[Path, Unit("file", _read_file, str)]
+Folder = Annotated[Path, Unit("folder", _read_file, str)]

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import httptools
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from headway.config.keys import INTERNAL, Positive, PositiveSeconds
 from headway.http.address import send_at_once
 from headway.http.replies import error_body, head_of
 
@@ -25,16 +26,16 @@ log = logging.getLogger("headway.gateway")
 class Limits(Struct, frozen=True):
     """Limits of one client, unless said otherwise."""
 
-    head_bytes: int = 32 * 1024
-    fields: int = 100
-    body_bytes: int = 32 * 1024 * 1024
-    head_s: float = 10.0  # to send a head, from its first byte or from the connection's beginning
-    body_s: float = 60.0
-    idle_s: float = 75.0  # between requests
-    unsent_bytes: int = 256 * 1024  # of an answer that a slow client has not taken
-    unread_s: float = 60.0  # a client may read nothing of what waits for it
-    connections: int = 16_384  # of all clients together
-    held_bytes: int = 1 << 30  # of all bodies that arrive or whose requests are under way
+    head_bytes: Annotated[int, Meta(ge=256, le=2**20), "of the head of a request"] = 32 * 1024
+    fields: Annotated[int, INTERNAL] = 100
+    body_bytes: Annotated[Positive, "of its body"] = 32 * 1024 * 1024
+    head_s: Annotated[PositiveSeconds, "to send a head, from its first byte or from the connection's beginning"] = 10.0
+    body_s: Annotated[PositiveSeconds, "to send a body"] = 60.0
+    idle_s: Annotated[PositiveSeconds, "between requests"] = 75.0
+    unsent_bytes: Annotated[int, INTERNAL] = 256 * 1024  # of an answer that a slow client has not taken
+    unread_s: Annotated[PositiveSeconds, "a client may read nothing of what waits for it"] = 60.0
+    connections: Annotated[Positive, "of all clients together"] = 16_384
+    held_bytes: Annotated[Positive, "of all bodies that arrive or whose requests are under way"] = 1 << 30
 
 
 class Incoming(Struct):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
+from headway.config.keys import Doc
 from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
@@ -15,10 +16,18 @@ THRESHOLD: Final = -1.5
 LONGEST: Final = 16  # models of a chain
 
 
-class _Keys(Struct):
-    chains: dict[str, list[str]]
-    threshold: Any = THRESHOLD
-    confident_tokens: Annotated[int, Meta(ge=1, le=4096)] = 16
+class CascadeKeys(Struct):
+    chains: Annotated[dict[str, list[str]], "a name to 2 to 16 models, each once; a model begins at most one chain"]
+    threshold: Annotated[
+        Any,
+        Doc(
+            "mean log-probability under which the next model is asked; a list has one for each model but the last",
+            type="number or list",
+        ),
+    ] = THRESHOLD
+    confident_tokens: Annotated[
+        int, Meta(ge=1, le=4096), "of a stream: how many tokens are judged before any of it is passed on"
+    ] = 16
 
 
 class Chain(Struct, frozen=True):
@@ -29,7 +38,7 @@ class Chain(Struct, frozen=True):
 
 def read_chains(given: Any, where: str = "cascade") -> dict[str, Chain]:
     """By the names that clients ask for: a chain's own, and its first model's."""
-    keys = read(_Keys, given, where)
+    keys = read(CascadeKeys, given, where)
     if not keys.chains:
         raise HeadwayError(f"{where}.chains: name at least one, as in {{answer: [small, large]}}.")
     own: dict[str, Chain] = {}

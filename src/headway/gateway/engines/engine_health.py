@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta, Struct
 
-from headway.config.section import read
+from headway.config.keys import PositiveSeconds
 from headway.gateway.engines.follower import Follower, Poller, PollFailed, turn
-from headway.gateway.settings import seconds
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
@@ -29,39 +28,16 @@ Few = Annotated[int, Meta(ge=1, le=1000)]
 SOON_S: Final = 1.0  # how soon a new engine is asked, and how often one that is out
 
 
-class _Keys(Struct):
-    failures: Few = 3
-    eject: Any = "5s"
-    path: str | None = "/health"
-    interval: Any = "5s"
-    timeout: Any = "2s"
-    fall: Few = 3
-    rise: Few = 2
-
-
 class HealthSettings(Struct, frozen=True):
     """The section `health:` of a gateway's file."""
 
-    failures: int = 3  # of requests in a row, that take an engine out
-    eject_s: float = 5.0  # for so long
-    path: str | None = "/health"  # None: nobody is asked
-    interval_s: float = 5.0
-    timeout_s: float = 2.0
-    fall: int = 3  # checks that fail in a row, until an engine is out
-    rise: int = 2  # checks that pass in a row, until it is in again
-
-    @classmethod
-    def read(cls, data: Any, where: str = "health") -> HealthSettings:
-        keys = read(_Keys, {} if data is None else data, where)
-        return cls(
-            keys.failures,
-            seconds(keys.eject, f"{where}.eject"),
-            keys.path,
-            seconds(keys.interval, f"{where}.interval"),
-            seconds(keys.timeout, f"{where}.timeout"),
-            keys.fall,
-            keys.rise,
-        )
+    failures: Annotated[Few, "requests in a row that fail and take an engine out"] = 3
+    eject_s: Annotated[PositiveSeconds, "for so long"] = 5.0
+    path: Annotated[str | None, "that engines are asked for; null: none is asked"] = "/health"
+    interval_s: Annotated[PositiveSeconds, "from one check of an engine to the next"] = 5.0
+    timeout_s: Annotated[PositiveSeconds, "of one check"] = 2.0
+    fall: Annotated[Few, "checks that fail in a row, until an engine is out"] = 3
+    rise: Annotated[Few, "checks that pass in a row, until it is in again"] = 2
 
 
 class Pulse:

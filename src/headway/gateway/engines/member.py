@@ -7,73 +7,61 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
+from headway.config.keys import INTERNAL, Doc, Positive
 from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.http.address import Address
 from headway.types import Json
 
-Many = Annotated[int, Meta(ge=1, le=10**9)]
-Port = Annotated[int, Meta(ge=1, le=65535)]
 NAME_LONGEST: Final = 200
 
 
-class _Keys(Struct):
-    url: str
-    models: list[str] = []
-    role: Literal["both", "prefill", "decode"] = "both"
-    pool: str = "default"
-    key_env: str | None = None
-    engine: Literal["auto", "vllm", "sglang", "llamacpp"] = "auto"
-    metrics: str | None = "/metrics"
-    events: str | None = None
-    events_replay: str | None = None
-    events_topic: str | None = None
-    bootstrap_port: Port = 8998
-    kvd: str | None = None
-    max_batch_size: Many = 256
-    max_batch_tokens: Many = 2048
-    max_queue: Many = 256
-    kv_blocks: Many = 50_000
-    capacity: Annotated[float, Meta(ge=0, le=1)] = 1.0
-
-
 class BackendSpec(Struct, frozen=True):
-    name: str
-    url: str
-    models: tuple[str, ...] = ()
-    role: str = "both"
-    pool: str = "default"
-    key_env: str | None = None  # an environment variable with the bearer that the engine wants
-    engine: str = "auto"
-    metrics: str | None = "/metrics"  # path of its Prometheus page
-    events: str | None = None  # ZMQ endpoint of its KV events
-    events_replay: str | None = None
-    events_topic: str | None = None
-    bootstrap_port: int = 8998  # of SGLang's hand-over
-    kvd: str | None = None  # address of the KV daemon beside it
-    max_batch_size: int = 256
-    max_batch_tokens: int = 2048
-    max_queue: int = 256
-    kv_blocks: int = 50_000
-    capacity: float = 1.0
+    """An engine as the gateway's file, etcd or the admin API names it."""
+
+    url: Annotated[str, "requests go to its path and what the client asked for; may stand alone for the mapping"]
+    models: Annotated[
+        tuple[str, ...], Doc("names that clients call it by; where one engine has them, all do", default="any")
+    ] = ()
+    role: Annotated[Literal["both", "prefill", "decode"], "prefill or decode, for two engines of one pool"] = "both"
+    pool: Annotated[str, "of engines that serve requests together"] = "default"
+    key_env: Annotated[
+        str | None,
+        "an environment variable with the bearer that the engine wants; the client's own goes on otherwise",
+    ] = None
+    engine: Annotated[Literal["auto", "vllm", "sglang", "llamacpp"], "whose names its Prometheus page has"] = "auto"
+    metrics: Annotated[str | None, "path of that page; null where there is none"] = "/metrics"
+    events: Annotated[str | None, "ZMQ endpoint of its KV events"] = None
+    events_replay: Annotated[str | None, "ZMQ endpoint of its old batches of them"] = None
+    events_topic: Annotated[str | None, "their topic"] = None
+    bootstrap_port: Annotated[int, Meta(ge=1, le=65535), "of SGLang's hand-over"] = 8998
+    kvd: Annotated[str | None, "address of the KV daemon beside it, for hand-overs"] = None
+    max_batch_size: Annotated[Positive, "what policies see until the engine says otherwise: sequences in a step"] = 256
+    max_batch_tokens: Annotated[Positive, "likewise: tokens in a step"] = 2048
+    max_queue: Annotated[Positive, "likewise: a scale for load scores"] = 256
+    kv_blocks: Annotated[Positive, "likewise: blocks of its KV cache"] = 50_000
+    capacity: Annotated[float, Meta(ge=0, le=1), "likewise: a static score of its memory"] = 1.0
+    name: Annotated[str, INTERNAL] = ""
 
     @classmethod
     def read(cls, name: str, given: Any, where: str) -> BackendSpec:
         """From a URL or a mapping."""
         if not name or len(name) > NAME_LONGEST or not name.isprintable() or not name.isascii():
             raise HeadwayError(f"{where}: a name is 1 to {NAME_LONGEST} letters, digits and signs, got {shown(name)}.")
-        keys = read(_Keys, {"url": given} if isinstance(given, str) else given, where)
-        Address(keys.url, f"{where}.url")
-        if keys.key_env is not None and not os.environ.get(keys.key_env):
-            raise HeadwayError(f"{where}.key_env: the environment variable {keys.key_env} is not set.")
-        if keys.events is not None and not keys.models:
+        return replace(read(cls, {"url": given} if isinstance(given, str) else given, where), name=name)
+
+    def settled(self, where: str) -> BackendSpec:
+        Address(self.url, f"{where}.url")
+        if self.key_env is not None and not os.environ.get(self.key_env):
+            raise HeadwayError(f"{where}.key_env: the environment variable {self.key_env} is not set.")
+        if self.events is not None and not self.models:
             raise HeadwayError(
                 f"{where}.models: is missing; an engine whose KV events are heard names its model first."
             )
-        values = {field: getattr(keys, field) for field in _Keys.__struct_fields__}
-        return cls(name, **{**values, "models": tuple(dict.fromkeys(keys.models))})
+        return replace(self, models=tuple(dict.fromkeys(self.models)))
 
     @property
     def key(self) -> bytes | None:

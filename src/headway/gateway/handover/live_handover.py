@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import logging
 import secrets
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway.config.section import read
+from headway.config.keys import PositiveSeconds
 from headway.errors import HeadwayError
 from headway.gateway.handover import protocols
 from headway.gateway.handover.leg import Leg
+from headway.gateway.kvd.channel import TlsFiles
 from headway.gateway.request_body import read_fields
-from headway.gateway.settings import seconds
 from headway.http.upstream import is_framed
 
 if TYPE_CHECKING:
@@ -32,32 +31,17 @@ MARK: Final = b"x-headway-prefill: "
 log = logging.getLogger("headway.gateway")
 
 
-class _Keys(Struct):
-    protocol: Literal["vllm", "sglang", "kvd"]
-    timeout: Any = "60s"
-    tls: Any = None
-
-
-class _TlsKeys(Struct):
-    ca: str
-    certificate: str
-    key: str
-
-
 class HandoverSettings(Struct, frozen=True):
-    protocol: str
-    timeout_s: float = 60.0  # of the prompt's half, from its connection to the end of its answer
-    tls: tuple[Path, Path, Path] | None = None  # CA, certificate and key, towards KV daemons
+    """The section `disaggregation:` of a gateway's file."""
 
-    @classmethod
-    def read(cls, given: Any, folder: Path, where: str = "disaggregation") -> HandoverSettings:
-        """Files are found from `folder`."""
-        keys = read(_Keys, given, where)
-        tls = None if keys.tls is None else read(_TlsKeys, keys.tls, f"{where}.tls")
-        if tls is not None and keys.protocol != "kvd":
-            raise HeadwayError(f"{where}.tls: is for KV daemons, and the protocol is {keys.protocol}.")
-        files = None if tls is None else (folder / tls.ca, folder / tls.certificate, folder / tls.key)
-        return cls(keys.protocol, seconds(keys.timeout, f"{where}.timeout"), files)
+    protocol: Annotated[Literal["vllm", "sglang", "kvd"], "how the engines are told"]
+    timeout_s: Annotated[PositiveSeconds, "of the prompt's half, from connecting to the end of its answer"] = 60.0
+    tls: Annotated[TlsFiles | None, "towards KV daemons over QUIC; files beside this one"] = None
+
+    def settled(self, where: str) -> HandoverSettings:
+        if self.tls is not None and self.protocol != "kvd":
+            raise HeadwayError(f"{where}.tls: is for KV daemons, and the protocol is {self.protocol}.")
+        return self
 
     @property
     def alone(self) -> bool:
@@ -90,11 +74,9 @@ class Handover:
     def daemon(self, address: str) -> KvdClient:
         """Raises HeadwayError where there is no way to it."""
         if address not in self._daemons:
-            from headway.gateway.kvd.channel import TlsFiles
             from headway.gateway.kvd.kvd_client import KvdClient
 
-            tls = None if self.settings.tls is None else TlsFiles(*self.settings.tls)
-            self._daemons[address] = KvdClient(address, tls=tls)
+            self._daemons[address] = KvdClient(address, tls=self.settings.tls)
         return self._daemons[address]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Annotated, Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from headway.errors import HeadwayError
+from headway.gateway.settings import File
 
 Buffer: TypeAlias = bytes | bytearray
 # What a caller of the daemon can meet.
@@ -35,9 +36,13 @@ class Closed(Exception):
 class TlsFiles(Struct, frozen=True):
     """Of one node, in PEM: who it trusts, and who it is."""
 
-    ca: Path
-    certificate: Path
-    key: Path
+    ca: Annotated[File, "the authority that peers' certificates are signed by"]
+    certificate: Annotated[File, "of this node"]
+    key: Annotated[File, "the private key of that"]
+
+    def beside(self, folder: Path) -> TlsFiles:
+        """Found from the folder of the file that names them."""
+        return TlsFiles(folder / self.ca, folder / self.certificate, folder / self.key)
 
 
 class Channel(Protocol):

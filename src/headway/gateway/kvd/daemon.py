@@ -33,7 +33,7 @@ class Daemon:
         self.ending = False
         self.budget = Budget(self.limits.in_flight)
         self.turned_away = self.malformed = self.stalled = self.faults = 0
-        self.store = Store(settings.ram, settings.held)
+        self.store = Store(settings.ram, settings.held_bytes)
         self.sources = Sources(self.store, settings)
         self._settings = settings
         self._listeners: list[Listener] = []

@@ -4,75 +4,70 @@ from __future__ import annotations
 
 import os
 import ssl
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from headway.config.section import read
+from headway.config.keys import Doc, PositiveSeconds, Unit
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.gateway.settings import seconds
 
 PREFIX: Final = "/headway"
 
 
-class _Keys(Struct):
-    endpoints: str | list[str]
-    prefix: str = PREFIX
-    user: str | None = None
-    password_env: str | None = None
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-    timeout: Any = "3s"
-    engine_key_env: str | None = None
-    gateway: str | None = None
+def _read_endpoints(value: Any, where: str) -> tuple[str, ...]:
+    """As they are written, separated by commas or in a list."""
+    given = value.split(",") if isinstance(value, str) else value
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise HeadwayError(f"{where}: expected text or a list of texts, got {shown(value)}.")
+    return tuple(given)
+
+
+Endpoints = Annotated[tuple[str, ...], Unit("text or list", _read_endpoints, list)]
 
 
 class EtcdSettings(Struct, frozen=True):
-    endpoints: tuple[str, ...]  # tried in turn
-    prefix: str = PREFIX  # without a stroke at its end
-    user: str | None = None
-    password_env: str | None = None  # the variable that holds it: a password in here might be printed
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-    timeout_s: float = 3.0  # of one question to one endpoint
-    engine_key_env: str | None = None  # the variable with the key that engines of etcd want
-    gateway: str | None = None  # by which this gateway says what it made of a policy
+    """The section `etcd:` of a gateway's file."""
+
+    endpoints: Annotated[Endpoints, "tried in turn; http or https; may stand alone for the section"]
+    prefix: Annotated[str, "of Headway's keys: several fleets can share one etcd"] = PREFIX
+    user: Annotated[str | None, "who one is"] = None
+    password_env: Annotated[str | None, "the environment variable with the password"] = None
+    ca: Annotated[str | None, Doc("the authority that etcd's certificate is signed by", type="file")] = None
+    cert: Annotated[str | None, Doc("the certificate that etcd is shown", type="file")] = None
+    key: Annotated[str | None, Doc("the private key of that", type="file")] = None
+    timeout_s: Annotated[PositiveSeconds, "of one question to one endpoint"] = 3.0
+    engine_key_env: Annotated[
+        str | None, "the environment variable with the key that engines of etcd want; nodes cannot name one"
+    ] = None
+    gateway: Annotated[
+        str | None,
+        Doc("the name under which this gateway says what it made of policies", default="host and port"),
+    ] = None
 
     @classmethod
-    def read(cls, data: object, where: str = "etcd") -> EtcdSettings:
-        """From a section of the gateway's file, or from the endpoints alone."""
-        keys = read(_Keys, {"endpoints": data} if isinstance(data, str | list) else data, where)
-        given = keys.endpoints.split(",") if isinstance(keys.endpoints, str) else keys.endpoints
-        secure = keys.ca is not None or keys.cert is not None
-        endpoints = tuple(_endpoint(one.strip(), secure, f"{where}.endpoints") for one in given if one.strip())
+    def expand(cls, data: Any, where: str) -> Any:
+        return {"endpoints": data} if isinstance(data, str | list) else data
+
+    def settled(self, where: str) -> EtcdSettings:
+        secure = self.ca is not None or self.cert is not None
+        given = [one.strip() for one in self.endpoints if one.strip()]
+        endpoints = tuple(_endpoint(one, secure, f"{where}.endpoints") for one in given)
         if not endpoints:
             raise HeadwayError(f"{where}.endpoints: name at least one, as in http://10.0.0.5:2379.")
-        if not keys.prefix.startswith("/") or not keys.prefix.strip("/"):
-            raise HeadwayError(f"{where}.prefix: expected a prefix such as {PREFIX}, got {shown(keys.prefix)}.")
-        if (keys.user is None) != (keys.password_env is None):
-            lacking = "password_env" if keys.password_env is None else "user"
+        if not self.prefix.startswith("/") or not self.prefix.strip("/"):
+            raise HeadwayError(f"{where}.prefix: expected a prefix such as {PREFIX}, got {shown(self.prefix)}.")
+        if (self.user is None) != (self.password_env is None):
+            lacking = "password_env" if self.password_env is None else "user"
             raise HeadwayError(f"{where}.{lacking}: is missing; user and password_env go together.")
-        if keys.key is not None and keys.cert is None:
+        if self.key is not None and self.cert is None:
             raise HeadwayError(f"{where}.cert: is missing; a private key goes with its certificate.")
-        for name, variable in (("password_env", keys.password_env), ("engine_key_env", keys.engine_key_env)):
+        for name, variable in (("password_env", self.password_env), ("engine_key_env", self.engine_key_env)):
             if variable is not None and not os.environ.get(variable):
                 raise HeadwayError(f"{where}.{name}: the environment variable {variable} is not set.")
-        return cls(
-            endpoints,
-            keys.prefix.rstrip("/"),
-            keys.user,
-            keys.password_env,
-            keys.ca,
-            keys.cert,
-            keys.key,
-            seconds(keys.timeout, f"{where}.timeout"),
-            keys.engine_key_env,
-            keys.gateway,
-        )
+        return replace(self, endpoints=endpoints, prefix=self.prefix.rstrip("/"))
 
     def password(self) -> str:
         return os.environ.get(self.password_env or "", "")

@@ -52,7 +52,7 @@ class Admin:
         self.policy_api = PolicyApi(board.plane, board.failures, board.canary, board.shadows, orders, self._json)
         self.digest = hashlib.sha256(self.settings.key().encode()).digest()
         self.watchers = 0
-        self.port = self.settings.port
+        self.port = self.settings.listen[1]
         self._runner: Any = None
         self._latest = (-1.0, b"")
 
@@ -71,11 +71,11 @@ class Admin:
         made.add_routes([web.route(method, path, handler) for method, path, handler in self.routes()])
         self._runner = web.AppRunner(made, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self.settings.host, self.settings.port)
+        site = web.TCPSite(self._runner, self.settings.listen[0], self.settings.listen[1])
         try:
             await site.start()
         except OSError as error:
-            where = f"{self.settings.host}:{self.settings.port}"
+            where = f"{self.settings.listen[0]}:{self.settings.listen[1]}"
             raise HeadwayError(f"admin.listen: {where} cannot be listened on: {error.strerror or error}.") from None
         self.port = self._runner.addresses[0][1]
 

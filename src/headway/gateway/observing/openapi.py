@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headway.config.tables import json_schema
 from headway.gateway.engines import member
 from headway.types import Json
 
@@ -164,7 +165,7 @@ URL: Final[Json] = {"type": "string", "pattern": "^https?://[a-z0-9]{1,30}(:[1-9
 def _engine() -> Json:
     """As in the gateway's file, and as strict."""
     more = {"url": URL, "key_env": {"type": ["string", "null"], "description": "one of `admin.engine_keys`", **NONE}}
-    (schema,) = msgspec.json.schema_components((member._Keys,))[1].values()
+    schema = json_schema(member.BackendSpec)
     silent = {**schema, "properties": {**schema["properties"], **more, "events": {"type": "null"}}}
     models = {"type": "array", "items": TEXT, "minItems": 1}
     told = {"events": {"type": "string"}, "models": {**models, "description": "the first is that of its KV events"}}

@@ -6,11 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Struct, to_builtins
 
-from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.results.decisions import RECORDED_BY_KIND
@@ -28,24 +27,22 @@ MOST_REASONS: Final = 1000
 LONGEST_REASON: Final = 200
 
 
-class _Keys(Struct):
-    per_second: float = PER_SECOND
-    all: bool = False
-
-
 class ExplainSettings(Struct, frozen=True):
-    per_second: float = PER_SECOND  # decisions that are explained at most
-    all: bool = False
+    """The section `explain:` of a gateway's file; a number or `all` may stand for it."""
+
+    per_second: Annotated[float, "decisions that policies are asked to explain at most"] = PER_SECOND
+    all: Annotated[bool, "whether every decision is explained"] = False
 
     @classmethod
-    def read(cls, data: Any, where: str = "explain") -> ExplainSettings:
-        """From `all`, a number a second, or a mapping."""
+    def expand(cls, data: Any, where: str) -> Any:
         if data == "all":
-            return cls(all=True)
-        keys = read(_Keys, {"per_second": data} if isinstance(data, int | float) else data, where)
-        if not 0 <= keys.per_second <= 1e6:
-            raise HeadwayError(f"{where}.per_second: must be 0 to 1,000,000, got {shown(keys.per_second)}.")
-        return cls(keys.per_second, keys.all)
+            return {"all": True}
+        return {"per_second": data} if isinstance(data, int | float) else data
+
+    def settled(self, where: str) -> ExplainSettings:
+        if not 0 <= self.per_second <= 1e6:
+            raise HeadwayError(f"{where}.per_second: must be 0 to 1,000,000, got {shown(self.per_second)}.")
+        return self
 
 
 Kind = Literal["routed", "rejected", "delayed"]

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from headway.config.section import read
-from headway.gateway.settings import seconds
-
-
-class _Keys(Struct):
-    folder: str
-    roll: Any = "1h"
-    requests: Annotated[int, Meta(ge=1, le=10**6)] = 100_000
-    decisions: bool = True
-    prompts: bool = True
+from headway.config.keys import PositiveSeconds
+from headway.gateway.settings import Folder
 
 
 class RecordSettings(Struct, frozen=True):
-    folder: Path
-    roll_s: float = 3600.0  # a folder holds so long
-    requests: int = 100_000  # or so many requests, whichever is less
-    decisions: bool = True  # and what each decision rested on
-    prompts: bool = True  # and the blocks of each prompt, by which the traffic can be replayed
+    """The section `records:` of a gateway's file."""
+
+    folder: Annotated[Folder, "where the run folders lie; may stand alone for the section"]
+    roll_s: Annotated[PositiveSeconds, "a run folder holds so long"] = 3600.0
+    requests: Annotated[int, Meta(ge=1, le=10**6), "or so many requests, whichever is less"] = 100_000
+    decisions: Annotated[bool, "whether what each decision rested on is written too"] = True
+    prompts: Annotated[bool, "whether the blocks of prompts are, by which the traffic can be replayed"] = True
 
     @classmethod
-    def read(cls, data: object, where: str = "records") -> RecordSettings:
-        keys = read(_Keys, {"folder": data} if isinstance(data, str) else data, where)
-        roll_s = seconds(keys.roll, f"{where}.roll")
-        return cls(Path(keys.folder).expanduser(), roll_s, keys.requests, keys.decisions, keys.prompts)
+    def expand(cls, data: Any, where: str) -> Any:
+        return {"folder": data} if isinstance(data, str) else data

@@ -11,14 +11,15 @@ canary:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct, to_builtins
 
+from headway.config.keys import Doc
 from headway.config.section import read
+from headway.config.units import positive_duration_ps
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.gateway.settings import longer_ps
 from headway.hashing import stable
 from headway.types import Json, Request
 
@@ -29,12 +30,22 @@ MIN_REQUESTS: Final = 50
 By = Literal["session", "tenant", "request"]
 
 
-class _Keys(Struct):
-    policies: Any
-    share: float = 0.05
-    by: By = "session"
-    stop: Any = None
-    slo: Any = None
+class CanaryKeys(Struct):
+    policies: Annotated[Any, Doc("as of a shadow; of any stage but the queue", type="mapping or file")]
+    share: Annotated[float, "of those it decides on"] = 0.05
+    by: Annotated[
+        By,
+        "what is drawn: session (with its tenant; a request without one is drawn by itself), tenant or request",
+    ] = "session"
+    stop: Annotated[
+        Any,
+        Doc(
+            "`metric` (ttft_p90, error_rate or slo), `worse_by` and `min_requests` (50); or a list of them",
+            default="all that can be told",
+            type="mapping or list",
+        ),
+    ] = None
+    slo: Annotated[Any, Doc("`ttft`: what a first token may take", type="mapping")] = None
 
 
 class _StopKeys(Struct):
@@ -49,12 +60,12 @@ class _SloKeys(Struct):
 
 def read_canary(data: Any, policies: Callable[[Any, str], Json], where: str = CANARY) -> Json:
     """All of it as plain values, which read once more give the same."""
-    keys = read(_Keys, data, where)
+    keys = read(CanaryKeys, data, where)
     if not 0 < keys.share <= 1:
         raise HeadwayError(f"{where}.share: must be above 0 and at most 1, got {shown(keys.share)}.")
     slo = None if keys.slo is None else read(_SloKeys, keys.slo, f"{where}.slo")
     if slo is not None:
-        longer_ps(slo.ttft, f"{where}.slo.ttft")
+        positive_duration_ps(slo.ttft, f"{where}.slo.ttft")
     given = keys.stop
     if given is None:
         given = [{"metric": metric} for metric in WORSE_BY if metric != "slo" or slo is not None]

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from headway.gateway.settings import longer_ps
+from headway.config.units import positive_duration_ps
 from headway.gateway.shadow.canary import CANARY, Choice
 from headway.gateway.shadow.canary_trial import SIDES, Trial
 from headway.types import PS_PER_SECOND, Json
@@ -47,7 +47,7 @@ class CanaryWatch:
             return
         slo = spec["slo"]
         self.spec, self.stopped = spec, None
-        self.trial = Trial(None if slo is None else longer_ps(slo["ttft"], "canary.slo.ttft"))
+        self.trial = Trial(None if slo is None else positive_duration_ps(slo["ttft"], "canary.slo.ttft"))
         self.choice, self._since_ps = Choice(spec["share"], spec["by"]), self.clock.now_ps()
         self.on_end.append(self._ended)
         self._timer = self.clock.call_later(EVERY_S, self._look)

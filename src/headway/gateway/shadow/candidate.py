@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct, to_builtins
 
+from headway.config.keys import PositiveSeconds, Unit
 from headway.config.section import read
 from headway.config.wording import cut, one_line, shown
 from headway.errors import HeadwayError
 from headway.gateway.live_policies import read_candidate
-from headway.gateway.settings import longer_ps, seconds
 from headway.gateway.shadow.frozen import FrozenContext, Shot, Stage
 from headway.policies import registry
 from headway.policies.disaggregation import paired
@@ -27,27 +27,18 @@ LONG: Final = 10  # decisions in a row that may take longer than the budget
 KEPT: Final = 64
 
 
-class _Keys(Struct):
-    policies: Any
-    sample: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    budget: Any = "2ms"
-
-
 class CandidateSpec(Struct, frozen=True):
     """One entry of `shadow`: its policies, the share of decisions that it is asked about, and how long it may take."""
 
-    policies: Json
-    sample: float = 1.0
-    budget_s: float = 0.002
+    policies: Annotated[Json, Unit("mapping or file", read_candidate, dict), "a block of policies, or a bundle's file"]
+    sample: Annotated[float, Meta(gt=0, le=1), "the share of decisions that it is asked about"] = 1.0
+    budget_s: Annotated[PositiveSeconds, "what one answer may take"] = 0.002
 
     @classmethod
     def read(cls, data: Any, where: str) -> CandidateSpec:
         """From a block of policies, the file of a bundle, its document, or a mapping with `policies`."""
         if isinstance(data, dict) and "policies" in data and "format" not in data:
-            keys = read(_Keys, data, where)
-            longer_ps(keys.budget, f"{where}.budget")
-            budget_s = seconds(keys.budget, f"{where}.budget")
-            found = cls(read_candidate(keys.policies, f"{where}.policies"), keys.sample, budget_s)
+            found = read(cls, data, where)
         else:
             found = cls(read_candidate(data, where))
         if "routing" not in found.policies:

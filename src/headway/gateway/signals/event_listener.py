@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 from msgspec import Meta, Struct, to_builtins
 
-from headway.config.section import read
+from headway.config.keys import PositiveDuration, PositiveSeconds
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.gateway.settings import longer_ps, seconds
 from headway.gateway.signals.kv_batches import LONGEST, Counts
 from headway.gateway.signals.kv_ledger import Ledger, Run
 from headway.gateway.signals.kv_stream import Stream
+from headway.types import PS_PER_SECOND
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
@@ -38,33 +38,19 @@ TRANSPORTS: Final = ("tcp://", "ipc://")
 log = logging.getLogger(__name__)
 
 
-class _Keys(Struct):
-    bind: str | None = None
-    ttl: Any = "120s"
-    speculative: Any = "30s"
-    max_blocks: Annotated[int, Meta(ge=1, le=10**8)] = 65_536
-    replay: Any = "2s"
-
-
 class EventSettings(Struct, frozen=True):
-    bind: str | None = None  # where engines come to
-    ttl_ps: int = 120 * 10**12
-    speculative_ps: int = 30 * 10**12
-    max_blocks: int = 65_536  # of an engine's that are kept
-    replay_s: float = 2.0  # how long an engine may be silent when asked for old batches
+    """The section `events:` of a gateway's file."""
 
-    @classmethod
-    def read(cls, data: Any, where: str) -> EventSettings:
-        keys = read(_Keys, {} if data is None else data, where)
-        if keys.bind is not None and not keys.bind.startswith(TRANSPORTS):
-            raise HeadwayError(f"{where}.bind: expected an address such as tcp://0.0.0.0:5557, got {shown(keys.bind)}.")
-        return cls(
-            keys.bind,
-            longer_ps(keys.ttl, f"{where}.ttl"),
-            longer_ps(keys.speculative, f"{where}.speculative"),
-            keys.max_blocks,
-            seconds(keys.replay, f"{where}.replay"),
-        )
+    bind: Annotated[str | None, "ZMQ address that engines connect to, as in tcp://0.0.0.0:5557"] = None
+    ttl_ps: Annotated[PositiveDuration, "how long a block that an engine has told is believed in"] = 120 * PS_PER_SECOND
+    speculative_ps: Annotated[PositiveDuration, "how long one is that was only sent there"] = 30 * PS_PER_SECOND
+    max_blocks: Annotated[int, Meta(ge=1, le=10**8), "of an engine that are kept"] = 65_536
+    replay_s: Annotated[PositiveSeconds, "how long an engine may be silent when asked for old batches"] = 2.0
+
+    def settled(self, where: str) -> EventSettings:
+        if self.bind is not None and not self.bind.startswith(TRANSPORTS):
+            raise HeadwayError(f"{where}.bind: expected an address such as tcp://0.0.0.0:5557, got {shown(self.bind)}.")
+        return self
 
 
 def _zmq() -> Any:

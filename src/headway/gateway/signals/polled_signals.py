@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
+from headway.config.keys import INTERNAL, Doc, PositiveSeconds, Seconds
 from headway.config.section import read
-from headway.config.units import duration_ps
 from headway.errors import HeadwayError
 from headway.gateway.engines.follower import Follower, Poller, PollFailed, turn
-from headway.gateway.settings import seconds
 from headway.gateway.signals.reading import LOAD, Reading, cleaned, mean
 from headway.gateway.signals.scrape import parse
 from headway.types import PS_PER_SECOND
@@ -34,50 +33,38 @@ LATE_S: Final = 0.002  # after a tick: what timers may be early by, and clocks a
 log = logging.getLogger("headway.gateway")
 
 
-class _Keys(Struct):
-    interval: Any = "500ms"
-    timeout: Any = "2s"
-    stale: Any = "5s"
-    heartbeat_stale: Any = "15s"
-    ticks: Any = None
-    page_bytes: Annotated[int, Meta(ge=1024, le=2**27)] = 4 * 1024 * 1024
-    watts: str | None = None
-
-
 class SignalSettings(Struct, frozen=True):
-    """The section `signals:` of a gateway's file."""
+    """The section `signals:` of a gateway's file; `off` may stand for it."""
 
-    interval_s: float = 0.5
-    timeout_s: float = 2.0
-    stale_s: float = 5.0  # after so long without a good page its figures are not trusted
-    heartbeat_stale_s: float = 15.0  # the same of what an agent brings, every 5 s or so
-    page_bytes: int = 4 * 1024 * 1024
-    watts: str | None = None  # name of a series with the power, beside those that are known
-    on: bool = True
-    # Where engines' pages are as of the multiples of the interval by this machine's clock: so long after each, all of
-    # them count at once. None: a page is as of when it comes, and engines take turns.
-    ticks_s: float | None = None
+    interval_s: Annotated[PositiveSeconds, "from one page of an engine to the next"] = 0.5
+    timeout_s: Annotated[PositiveSeconds, "of one question"] = 2.0
+    stale_s: Annotated[PositiveSeconds, "after so long without a good page its figures are not trusted"] = 5.0
+    heartbeat_stale_s: Annotated[PositiveSeconds, "the same of what an agent brings, every 5 s or so"] = 15.0
+    page_bytes: Annotated[int, Meta(ge=1024, le=2**27), "of a page at most"] = 4 * 1024 * 1024
+    watts: Annotated[str | None, "name of a series with the power, beside those that are known"] = None
+    ticks_s: Annotated[
+        Seconds | None,
+        Doc(
+            "where pages are as of the multiples of the interval by this machine's clock: so long after each, all of "
+            "them count at once",
+            default="none: a page is as of when it comes, and engines take turns",
+        ),
+    ] = None
+    on: Annotated[bool, INTERNAL] = True
 
     @classmethod
     def read(cls, data: Any, where: str = "signals") -> SignalSettings:
         """`signals: off` reads no page; agents are heard all the same."""
         if data is False:
             return cls(on=False)
-        keys = read(_Keys, {} if data is None or data is True else data, where)
-        found = cls(
-            seconds(keys.interval, f"{where}.interval"),
-            seconds(keys.timeout, f"{where}.timeout"),
-            seconds(keys.stale, f"{where}.stale"),
-            seconds(keys.heartbeat_stale, f"{where}.heartbeat_stale"),
-            keys.page_bytes,
-            keys.watts,
-            ticks_s=None if keys.ticks is None else duration_ps(keys.ticks, f"{where}.ticks") / PS_PER_SECOND,
-        )
-        if found.stale_s <= found.interval_s:
+        return read(cls, {} if data is None or data is True else data, where)
+
+    def settled(self, where: str) -> SignalSettings:
+        if self.stale_s <= self.interval_s:
             raise HeadwayError(f"{where}.stale: must be longer than the interval, or no report would ever be trusted.")
-        if found.ticks_s is not None and not 0 <= found.ticks_s < found.interval_s:
+        if self.ticks_s is not None and not 0 <= self.ticks_s < self.interval_s:
             raise HeadwayError(f"{where}.ticks: must be shorter than the interval: the next page comes then.")
-        return found
+        return self
 
 
 class EngineSignals:
