@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from headway.views.instance import REPORTED, SIGNALS
+
 LABELS: Final = re.compile(r'([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"')
 ESCAPED: Final = re.compile(r"\\(.)")
 LARGEST: Final = 1e15
@@ -77,7 +79,8 @@ DEVICE: Final = {  # of whichever engine: an exporter of the GPU's figures may s
     "DCGM_FI_DEV_GPU_UTIL": Name("busy", scale=0.01),
 }
 # How the figures of several engines behind one address become one; all others are added up.
-MEANS: Final = frozenset(("kv_usage", "hit_rate", "busy", "block_tokens"))
+SHARES: Final = frozenset(("kv_usage", *[name for name in REPORTED if SIGNALS[name].kind == "share"]))
+MEANS: Final = SHARES | {"block_tokens"}
 
 
 def _spelt(prefix: str, names: dict[str, Name]) -> dict[str, list[Name]]:
@@ -198,9 +201,9 @@ def _together(signal: str, says: dict[tuple[tuple[str, str], ...], float]) -> fl
         total /= len(says)
     if signal == "block_tokens":
         return max(1, round(total))
-    if signal in ("kv_usage", "hit_rate", "busy"):
+    if signal in SHARES:
         return min(1.0, total)
-    return total if signal == "watts" else round(total)
+    return total if signal in SIGNALS and SIGNALS[signal].type is float else round(total)
 
 
 def _adapters(running: str, most: str) -> dict[str, Any]:
