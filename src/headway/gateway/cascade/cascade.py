@@ -1,5 +1,5 @@
-"""A request that a chain of models answers: the smallest first, and where it is not sure, the next. Each step is a
-request of its own to the plane; to the client, its key and its deadline all of them are one."""
+"""A request that a chain of models answers: the smallest first, and the next if that one is not confident. Each step is
+a request of its own to the plane; for the client, its key and its deadline all steps are one request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ASKED, HELD, COLLECTED, DROPPED, PASSED, STRIPPED = range(6)
 
 
 class Cascade(Exchange):
-    """Holds an answer back until its model is sure enough, or the next is asked. The last one's comes as it comes."""
+    """Holds an answer back until its model is confident, or asks the next. The last model's is passed on as is."""
 
     __slots__ = (
         "asked",
@@ -76,7 +76,7 @@ class Cascade(Exchange):
         return self.step == len(self.chain.models) - 1
 
     def _prepare(self) -> None:
-        """The body and the mark of this step."""
+        """Set the body and the header mark of this step."""
         model = self.chain.models[self.step]
         changes: dict[str, object] = {"model": model}
         if not self.last and not self.asked:
@@ -95,7 +95,7 @@ class Cascade(Exchange):
         self.told: Fields = []
 
     def _escalate(self, outcome: str, why: str) -> None:
-        """The next model is asked."""
+        """Ask the next model."""
         self._let_go()
         self.leave(outcome, why)
         self.step += 1
@@ -167,7 +167,7 @@ class Cascade(Exchange):
             self._take(data, piece)
 
     def _take(self, data: bytes, piece: bytes) -> None:
-        """A piece that is held back. At the end of the answer it is judged there."""
+        """Hold a piece back, and judge the answer once enough tokens have arrived."""
         assert self.upstream is not None
         self.held_bytes += len(piece)
         if self.stage == COLLECTED:
@@ -197,7 +197,7 @@ class Cascade(Exchange):
         self._escalate("completed", f"escalated: {word}")
 
     def _release(self) -> None:
-        """What was held back goes to the client, and the rest as it comes."""
+        """Send what was held back; the rest is passed on as it arrives."""
         pieces, self.held, closes = self.held, [], self.until_close
         fields = [field for field in self.told if field[0] not in FRAMING]
         if self.stage == HELD and self.asked:
@@ -248,7 +248,7 @@ class Cascade(Exchange):
 
 
 def strip_logprobs(line: bytes) -> bytes:
-    """An event's line as it would be, had nobody asked for log-probabilities."""
+    """Return an event's line without the log-probabilities that the gateway asked for."""
     document = document_of(line)
     return line if document is None else b"data: " + without_logprobs(document) + line[len(line.rstrip(b"\r\n")) :]
 

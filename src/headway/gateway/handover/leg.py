@@ -1,4 +1,4 @@
-"""A request of the gateway's own to an engine, over the connections that are kept to it. Its answer is collected."""
+"""A request that the gateway itself sends to an engine, over the engine's connections. The answer is collected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 
 class Leg:
-    """From `start` to one call of `done`, unless it is cancelled before. `why` says what went wrong, if anything."""
+    """Runs from `start` to one call of `done`, unless it is cancelled. `why` says what went wrong, if anything."""
 
     __slots__ = (
         "_data",
@@ -59,7 +59,7 @@ class Leg:
         self._timer: Any = None
 
     def start(self, seconds: float) -> None:
-        """It has so long from connecting to the end of the answer."""
+        """Send it. It has `seconds` from connecting to the end of the answer."""
         self._timer = self.clock.call_later(seconds, self._late)
         upstream = take_free(self.backend)
         if upstream is None:
@@ -83,7 +83,7 @@ class Leg:
         upstream.send(self, self._data)
 
     def cancel(self) -> None:
-        """The engine is told by the end of its connection."""
+        """Drop the request. The engine notices by the end of the connection."""
         self._end()
         upstream, self._upstream = self._upstream, None
         if upstream is not None:

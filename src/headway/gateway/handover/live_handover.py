@@ -1,5 +1,5 @@
-"""Requests that two engines serve: one computes the prompt, the other generates. Where the first half fails, the second
-engine serves the whole request; where the second fails before a byte of the answer, it is routed anew."""
+"""Requests that two engines serve: one computes the prompt, the other generates. If the first half fails, the second
+engine serves the whole request. If the second fails before a byte of the answer, the request is routed again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Handover:
             await client.close()
 
     def split(self, exchange: Exchange) -> None:
-        """Both engines of an exchange that has two."""
+        """Begin the hand-over of an exchange that has two engines."""
         exchange.handing = PROTOCOLS[self.settings.protocol](self, exchange)
         exchange.handing.begin()
 
@@ -72,7 +72,7 @@ class Handover:
         self.fallbacks[why] = self.fallbacks.get(why, 0) + 1
 
     def daemon(self, address: str) -> KvdClient:
-        """Raises HeadwayError where there is no way to it."""
+        """Return the client of a KV daemon. Raises HeadwayError if there is no transport to it."""
         if address not in self._daemons:
             from headway.gateway.kvd.kvd_client import KvdClient
 
@@ -81,7 +81,7 @@ class Handover:
 
 
 class Handing:
-    """One request on its way through two engines. `drop` ends it, whatever it is at."""
+    """One request on its way through two engines. `drop` ends it at any point."""
 
     def __init__(self, handover: Handover, exchange: Exchange) -> None:
         self.handover, self.services, self.exchange = handover, handover.services, exchange
@@ -103,7 +103,7 @@ class Handing:
         raise NotImplementedError
 
     def drop(self) -> None:
-        """What is under way ends, and the request is as it came."""
+        """End what is under way, and restore the request as the client sent it."""
         self.over = True
         if self.leg is not None and not self.leg.over:
             self.leg.cancel()
@@ -115,11 +115,11 @@ class Handing:
 
     @property
     def asker(self) -> Asker:
-        """Who hears of the second half's answer."""
+        """The receiver of the second half's answer."""
         return self.exchange
 
     def send_prompt(self, body: bytes) -> None:
-        """The first half."""
+        """Send the first half."""
         data = [self.exchange.head(self.prefill, body), body]
         self.leg = Leg(self.services.clock, self.prefill, data, self._prompted, self.services.connect_s)
         self.leg.start(self.handover.settings.timeout_s)
@@ -133,7 +133,7 @@ class Handing:
             self.prompted(leg)
 
     def prompted(self, leg: Leg) -> None:
-        """The first half has ended, well or not."""
+        """Go on after the first half, whether it succeeded or not."""
         raise NotImplementedError
 
     def leave_prefill(self) -> None:
@@ -143,21 +143,21 @@ class Handing:
             services.waiting.nudge()
 
     def go_on(self, body: bytes) -> None:
-        """The second half."""
+        """Send the second half."""
         self.handover.handed += 1
         self.exchange.body = body
         self.exchange.marks.append(self.mark)
         self.exchange.send_to(self.decode)
 
     def whole(self, why: str) -> None:
-        """One engine serves it, from the first token of the prompt on."""
+        """Let one engine serve the whole request."""
         self.handover.fell_back(why)
         self.exchange.body = self.body
         self.exchange.send_to(self.decode)
 
 
 class VllmHanding(Handing):
-    """One after the other: the first says where its KV lies, and the second is told."""
+    """One after the other: the first engine's answer says where its KV lies, and the second's request repeats that."""
 
     def begin(self) -> None:
         if self.exchange.request.kind == "embedding":
@@ -179,7 +179,7 @@ class VllmHanding(Handing):
 
 
 class KvdHanding(VllmHanding):
-    """One after the other: the first puts its KV into a daemon, from where the second gets it."""
+    """One after the other: the first engine puts its KV into a daemon, and the second gets it from there."""
 
     keys: list[bytes]
 
@@ -203,7 +203,7 @@ class KvdHanding(VllmHanding):
             self.whole("prefill failed")
 
     async def _check(self, keys: list[bytes]) -> None:
-        """Only what is there can be picked up."""
+        """Go on with the second half if the daemon has all blocks."""
         try:
             addresses = await self._places(keys)
             why = "" if addresses else "blocks missing"
@@ -218,7 +218,7 @@ class KvdHanding(VllmHanding):
             self.go_on(protocols.kvd_decode(self.fields, addresses, keys))
 
     async def _places(self, keys: list[bytes]) -> list[str]:
-        """The daemons that have all of it, the nearest first."""
+        """Return the daemons that have all blocks, the nearest first."""
         far, near = self.prefill.spec.kvd, self.decode.spec.kvd
         assert far is not None
         if not keys or await self.handover.daemon(far).lookup(keys) < len(keys):
@@ -234,8 +234,8 @@ class KvdHanding(VllmHanding):
 
 
 class SglangHanding(Handing):
-    """Both at once: the engines find each other in a room that both are told. The client sees the second. Where one
-    fails, the other is cancelled, as it would wait for it."""
+    """Both at once: the engines meet in a room that both requests name. The client gets the second's answer. If one
+    fails, the other is cancelled, because it would wait."""
 
     def __init__(self, handover: Handover, exchange: Exchange) -> None:
         super().__init__(handover, exchange)

@@ -55,7 +55,7 @@ class EtcdSource:
         silence_s: float = SILENCE_S,
         grace_s: float = GRACE_S,
     ) -> None:
-        """`port`, of the gateway, is part of its name where the settings give it none."""
+        """`port`, of the gateway, is part of its name if the settings give it none."""
         self.clock, self.fleet, self.switch, self.signals, self.settings = clock, fleet, switch, signals, settings
         self.etcd = Etcd(settings)
         self.silence_s, self.grace_s = silence_s, grace_s
@@ -77,7 +77,7 @@ class EtcdSource:
         self._writes: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """At once: a gateway whose etcd is away begins with what else it knows."""
+        """Return at once: a gateway without etcd begins with what else it knows."""
         self._task = self.clock.create_task(self._run())
 
     async def stop(self) -> None:
@@ -146,7 +146,7 @@ class EtcdSource:
             self._swap(keys["routing/policy"].value, keys["routing/policy"].revision)
 
     async def _is_lost(self, found: Snapshot) -> bool:
-        """Whether this is another store than before, under the same address. The first look cannot tell."""
+        """Whether this is another store than before at the same address. The first read cannot tell."""
         key = f"{self.settings.prefix}/store"
         item = found.items.get(key)
         before, knew = self._mark, self.revision > 0
@@ -163,7 +163,7 @@ class EtcdSource:
         return lost
 
     async def _restore(self, cordons: dict[str, bytes]) -> None:
-        """A cordon holds until somebody lifts it; that needs its key."""
+        """Write lost cordons back: lifting one needs its key."""
         for name, value in cordons.items():
             await self.etcd.put(f"{self.settings.prefix}/cordon/{name}", value)
             log.warning("etcd: the cordon of %s was lost and is written back", _plain(name))
@@ -217,7 +217,7 @@ class EtcdSource:
         self._told.pop(name, None)
 
     def _spec(self, name: str, node: Node) -> BackendSpec | None:
-        """None where it is refused, or does not know yet what it serves."""
+        """Return None if the node is refused, or does not know yet what it serves."""
         if not node.models and not node.ready:
             return None
         given: dict[str, Any] = node.backend()
@@ -247,7 +247,7 @@ class EtcdSource:
         self._news.clear()
 
     def _offer(self, wanted: dict[str, BackendSpec]) -> None:
-        """All together, or where they do not fit together one by one: who does not fit is left out, not the rest."""
+        """Offer all nodes together, or one by one if they conflict: only those that conflict are left out."""
         fleet = self.fleet
         try:
             fleet.offer(SOURCE, wanted)
@@ -280,7 +280,7 @@ class EtcdSource:
         self._timer = self.clock.call_later(self.grace_s, self._overdue) if self._late else None
 
     def _overdue(self) -> None:
-        """Who has not registered with the new store is gone."""
+        """Drop the nodes that have not registered with the new store."""
         for name in list(self._late):
             log.warning("etcd: %s has not registered again and leaves", name)
             self._drop(name)
@@ -313,7 +313,7 @@ class EtcdSource:
             self._answer({"revision": revision, "accepted": True})
 
     def _answer(self, status: dict[str, Any]) -> None:
-        """Beside the watch, which a slow write must not hold up."""
+        """Write in a task of its own: a slow write must not delay the watch."""
         task = self.clock.create_task(self._write(f"routing/policy-status/{self.gateway}", status))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
@@ -326,5 +326,5 @@ class EtcdSource:
 
 
 def _plain(name: str) -> str:
-    """A key of etcd's, which whoever writes there has chosen, as the log may have it."""
+    """Make a key that others chose safe for the log."""
     return cut("".join(sign if sign.isprintable() else "?" for sign in name))

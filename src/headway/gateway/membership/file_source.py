@@ -1,4 +1,4 @@
-"""The gateway's file as a source of engines and policies: what is changed in it is taken over while it serves."""
+"""Watches the gateway's file: changes of engines and policies take effect while it serves."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ log = logging.getLogger("headway.gateway")
 
 
 class FileSource:
-    """Looks at the file, and at the bundles that it names, every second. A change is taken when the next look finds the
-    same: half a file can be good YAML."""
+    """Reads the file, and the bundles that it names, every second. A change takes effect once two reads in a row agree:
+    half a file can be valid YAML."""
 
     def __init__(
         self, clock: Clock, fleet: Fleet, switch: PolicySwitch, shadows: Shadows, config: Config, poll_s: float = POLL_S
@@ -71,7 +71,7 @@ class FileSource:
             log.warning("%s: is refused, what was in force stays: %s", self.path, error)
 
     def _look(self) -> tuple[bytes | None, ...]:
-        """The bytes of the file, and those of the bundles and of the keys that it names."""
+        """Return the bytes of the file, and of the bundles and the key file that it names."""
         data = _bytes(self.path)
         if data != self._data:
             self._data, self._document = data, _document(data or b"", self.path)
@@ -83,7 +83,7 @@ class FileSource:
         return data, *(_bytes(Path(beside(one, self.path))) for one in named if isinstance(one, str))
 
     def _take(self, config: Config) -> None:
-        """All of it or nothing."""
+        """Apply all changes or none."""
         before, in_force = self.config, self.switch.policies
         if config.policies != before.policies:
             self.switch.swap(config.policies, SOURCE)

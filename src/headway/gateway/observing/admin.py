@@ -44,7 +44,7 @@ PAGE_POLICY: Final = (
 
 
 class Admin:
-    """Of one process: where several serve, each has its own counts."""
+    """The admin API of one process; each of several processes has its own counts."""
 
     def __init__(self, board: StatusBoard, orders: Orders, settings: AdminSettings) -> None:
         self.board, self.orders, self.settings = board, orders, settings
@@ -160,7 +160,7 @@ class Admin:
         return self._json(self.board.status())
 
     async def events(self, request: Request) -> StreamResponse:
-        """The same every second, as server-sent events."""
+        """Send the status every second, as server-sent events."""
         if self.watchers >= MOST_WATCHERS:
             raise Wrong(503, f"{MOST_WATCHERS} others are watching already")
         answer = self.web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
@@ -177,7 +177,7 @@ class Admin:
         return answer
 
     def _event(self) -> bytes:
-        """Made once for all who watch."""
+        """Encode the status once for all watchers."""
         now = self.clock.seconds()
         if now - self._latest[0] > EVERY_S / 2:
             self._latest = now, b"data: " + msgspec.json.encode(self.board.status()) + b"\n\n"
@@ -219,7 +219,7 @@ class Admin:
         return self._json({"backends": [self.board.backend_status(backend) for backend in self.fleet.members]})
 
     async def put_backend(self, request: Request) -> StreamResponse:
-        """An engine joins, or is another than before."""
+        """Add or change an engine."""
         fleet, name = self.fleet, request.match_info["name"]
         owner = self.board.source_of(name)
         if owner not in (None, SOURCE):
@@ -240,12 +240,13 @@ class Admin:
         self.orders.give(SOURCE, msgspec.to_builtins(members))
 
     def _engine_keys(self) -> tuple[str | None, ...]:
-        """Else whoever has the admin key could have any variable sent to an address of theirs."""
+        """Return the variables that engines may use. Otherwise the holder of the admin key could send any variable
+        to any address."""
         named = self.fleet.sources["file"].values()
         return (*self.settings.engine_keys, *(spec.key_env for spec in named))
 
     async def delete_backend(self, request: Request) -> StreamResponse:
-        """It takes no more requests, and goes when it has none left."""
+        """Remove an engine: it takes no more requests, and leaves when it has none left."""
         fleet, name = self.fleet, request.match_info["name"]
         owner = self.board.source_of(name)
         if owner is None:
@@ -256,8 +257,8 @@ class Admin:
         return self._json({"name": name, "leaving": any(one.name == name for one in fleet.leaving)})
 
     async def cordon(self, request: Request) -> StreamResponse:
-        """No new requests until that is lifted; those under way end. To drain is to cordon and to wait for that, which
-        `inflight` tells."""
+        """Stop new requests until `uncordon`; those under way end. To drain is to cordon and to wait until `inflight`
+        is zero."""
         name = self._known(request)
         self.orders.give("cordon", name)
         return self._one(name)
@@ -284,7 +285,7 @@ def _owner(source: str | None) -> str:
 
 
 def _whole(given: Any) -> Any:
-    """JSON does not tell 8998.0 from 8998."""
+    """Turn whole floats into integers: JSON does not distinguish 8998.0 from 8998."""
     if not isinstance(given, dict):
         return given
     return {key: int(one) if isinstance(one, float) and one.is_integer() else one for key, one in given.items()}

@@ -34,7 +34,7 @@ TTFT, TPOT, E2E, QUEUE_WAIT = (tuple(round(end * PS_PER_SECOND) for end in ends)
 
 
 class Group:
-    """The requests of one model that one engine answered; those that no engine got have an empty name there."""
+    """The requests of one model at one engine; requests that no engine got have an empty name."""
 
     __slots__ = ("believed", "e2e", "ends", "output", "prompt", "queue_wait", "tpot", "ttft")
 
@@ -56,7 +56,7 @@ class Second:
         self._counts: tuple[dict[int, int], ...] | None = None
 
     def counts(self) -> tuple[dict[int, int], ...]:
-        """Of a second that is over, in buckets of a sixteenth of an octave; worked out once."""
+        """Count a past second's durations in buckets of a sixteenth of an octave; computed once."""
         if self._counts is None:
             self._counts = tuple({} for _ in BUCKETS)
             for sample in self.samples:
@@ -76,7 +76,7 @@ def bucket(value: int) -> int:
 
 
 def _middle(number: int) -> float:
-    """Of a bucket, in picoseconds."""
+    """Return the middle of a bucket in picoseconds."""
     length, part = number >> 4, number & 15
     return (16.5 + part) * float(1 << (length - 5))
 
@@ -91,17 +91,17 @@ class GatewayMetrics:
         self._engines: dict[str, None] = {}
 
     def count_retry(self, why: str) -> None:
-        """A request goes to another engine, and what was wrong with the first."""
+        """Count a request that is sent to another engine, by what was wrong with the first."""
         if why not in self.retries and len(self.retries) >= MOST_NAMES:
             why = OTHER
         self.retries[why] = self.retries.get(why, 0) + 1
 
     def count_refusal(self, status: int) -> None:
-        """An answer that no policy had a say in: what cannot be read, a key that is not known, a path that is none."""
+        """Count a refusal that no policy decided: an invalid request, an unknown key, an unknown path."""
         self.refusals[status] = self.refusals.get(status, 0) + 1
 
     def count_end(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
-        """A request is over; called once for each that was read."""
+        """Count a request that has ended; called once for each request."""
         request, backend, sent_ps = exchange.request, exchange.backend, exchange.sent_ps
         key = ("", "") if backend is None else (request.model, backend.spec.name)
         group = self.groups.get(key)
@@ -147,7 +147,7 @@ class GatewayMetrics:
             second.samples.append((ttft, tpot, e2e, wait))
 
     def _group(self, model: str, engine: str) -> Group:
-        """Names come from clients, so only so many are told apart."""
+        """Bound the number of groups: names come from clients."""
         key = (_known(self._models, model), _known(self._engines, engine))
         if len(self.groups) >= MOST_GROUPS and key not in self.groups:
             key = (OTHER, key[1])
@@ -159,7 +159,7 @@ class GatewayMetrics:
     # --- told --------------------------------------------------------------------------------------------------------
 
     def plain(self, now_ps: int) -> Json:
-        """All of it, as `merge` takes it: figures by name and labels."""
+        """Return all counters by name and labels, in the form that `merge` takes."""
         counters: dict[str, dict[str, int]] = {
             "requests": {},
             "retries": dict(self.retries),
@@ -181,7 +181,7 @@ class GatewayMetrics:
         return {"counters": counters, "histograms": histograms, "recent": self._recent(now_ps)}
 
     def _recent(self, now_ps: int) -> Json:
-        """Of the last whole minute: the current second is not over, so it is not in it."""
+        """Return the last whole minute, without the current second."""
         now = now_ps // PS_PER_SECOND
         there = [second for second in self.seconds if now - WINDOW_S <= second.number < now]
         found: Json = {"ended": {"": sum(second.ended for second in there)}}
@@ -204,7 +204,7 @@ def _known(names: dict[str, None], name: str) -> str:
 
 
 def merge(plains: Iterable[Json]) -> Json:
-    """The figures of several processes as one: numbers with the same name and labels are added up."""
+    """Add up the numbers of several processes that have the same name and labels."""
     found: Json = {}
     for plain in plains:
         for kind, figures in plain.items():

@@ -1,4 +1,4 @@
-"""What the admin API tells of policies, and changes in them: those in force, a canary, and candidates beside them."""
+"""The admin API for policies: those in force, a canary, and shadow candidates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Handler = Callable[["Request"], Awaitable["StreamResponse"]]
 
 
 class Wrong(Exception):
-    """An answer that says no."""
+    """A refusal, with its HTTP status."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -46,7 +46,7 @@ class PolicyApi:
         orders: Orders,
         reply: Callable[..., Response],
     ) -> None:
-        """`reply` makes an answer of a document and, where it is not 200, a status."""
+        """`reply` makes a response of a document and an optional status."""
         self.plane, self.failures, self.orders, self._json = plane, failures, orders, reply
         self.watch, self.candidates = canary, shadows
 
@@ -75,7 +75,7 @@ class PolicyApi:
         }
 
     async def put_policies(self, request: Request) -> StreamResponse:
-        """The `policies:` block of a scenario, or the document of a bundle. A wrong one is told, and the old stay."""
+        """Put a `policies:` block of a scenario, or a bundle, in force. If it is wrong, the old policies stay."""
         given = await read_json(request)
         if not isinstance(given, dict):
             raise Wrong(400, "policies: expected a mapping of stages, or a bundle")
@@ -92,7 +92,7 @@ class PolicyApi:
         return self._json({"version": self.plane.version, "canary": self.watch.status()})
 
     async def put_canary(self, request: Request) -> StreamResponse:
-        """As in the gateway's file. It takes the place of the one before."""
+        """Replace the canary; its keys are those of the gateway's file."""
         given = await read_json(request)
         if not isinstance(given, dict):
             raise Wrong(400, "canary: expected a mapping, as in the gateway's file")
@@ -101,7 +101,7 @@ class PolicyApi:
         return self._json(self._policies())
 
     async def delete_canary(self, request: Request) -> StreamResponse:
-        """All go by the policies in force, which keep what they know."""
+        """End the canary; the policies in force keep their state."""
         if CANARY not in self.plane.policies:
             raise Wrong(404, "there is no canary")
         self.orders.give("halt", "by the admin API")
@@ -148,7 +148,7 @@ async def read_json(request: Request) -> Any:
 
 
 def _no_files(value: Any, where: str) -> None:
-    """What comes over the network names no file of this machine, to be read or run."""
+    """Refuse documents from the network that name a file of this machine."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key == "path":

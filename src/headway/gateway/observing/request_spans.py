@@ -32,7 +32,7 @@ MOST_SCORES: Final = 64  # candidates of a scorecard
 
 
 class Trail:
-    """The numbers of one request's spans."""
+    """The trace and span ids of one request."""
 
     __slots__ = ("client", "parent", "server", "trace")
 
@@ -78,7 +78,7 @@ class Tracing:
         await asyncio.to_thread(self.provider.shutdown)  # what is left is sent first
 
     def begin(self, exchange: Observed) -> None:
-        """Before it is decided on: the engine's parent is put into its head."""
+        """Draw the ids before the request is routed, and put the engine's parent span into its head."""
         fields = exchange.incoming.fields
         given = next((value for name, value in fields if name == b"traceparent"), None)
         known = None if given is None else PARENT.match(given)
@@ -175,7 +175,7 @@ class Tracing:
         return found
 
     def _scores(self, span: Any, request: int) -> None:
-        """What the decision rested on, where that was asked for."""
+        """Add the scorecard of the decision, if there is one."""
         entry = _explained(self.decisions, request)
         if entry is None or entry.answer.scorecard is None:
             return
@@ -214,7 +214,7 @@ def _ids() -> Any:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
     class Preset(IdGenerator):
-        """Gives the numbers that were drawn when the request came."""
+        """Returns the ids that were drawn when the request arrived."""
 
         trace = span = 1
 
@@ -231,7 +231,7 @@ def _ids() -> Any:
 
 
 def _explained(decisions: Decisions, request: int) -> Any:
-    """Looked for among the newest: long ago there were others."""
+    """Find the newest explained decision on a request."""
     for entry in reversed(decisions.explained):
         if entry.request.id == request and entry.kind == "routed":
             return entry

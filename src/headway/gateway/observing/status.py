@@ -1,4 +1,4 @@
-"""How the gateway stands now, as one document: for the status page, `/status`, and the gauges of its metrics."""
+"""The state of the gateway as one document: for the status page, `/status`, and the gauges of its metrics."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Eventful(Protocol):
 
 
 class StatusBoard(Struct, kw_only=True):
-    """Reads the parts of the gateway that have something to tell."""
+    """Reads the state of the gateway's parts."""
 
     clock: Clock
     plane: Plane
@@ -72,7 +72,7 @@ class StatusBoard(Struct, kw_only=True):
     components: Sequence[object]  # those that know the ages of signals or count events are asked
 
     def ages(self, backend: Backend) -> dict[str, float]:
-        """By signal, in seconds. Where no component tells, that of the last report."""
+        """Return seconds by signal, or the age of the last report if no component knows them."""
         found: dict[str, float] = {}
         for component in self.components:
             if isinstance(component, Aged):
@@ -90,7 +90,7 @@ class StatusBoard(Struct, kw_only=True):
         return found
 
     def figures(self) -> list[Json]:
-        """Those of every process of this gateway, its own first."""
+        """Return the metrics of every process of this gateway, its own first."""
         found = [{**self.metrics.plain(self.clock.now_ps()), "gauges": self.gauges()}]
         if self.peers is not None and self.peers.settings.orders:  # not those of other gateways
             found += self.peers.figures.values()
@@ -155,7 +155,7 @@ class StatusBoard(Struct, kw_only=True):
         }
 
     def source_of(self, name: str) -> str | None:
-        """Who names the engine: file, admin or etcd."""
+        """Return which source names the engine: file, admin or etcd."""
         return next((source for source, members in self.fleet.sources.items() if name in members), None)
 
     def gauges(self) -> dict[str, dict[str, Any]]:
@@ -208,7 +208,7 @@ def _total(plain: Json, name: str) -> int:
 
 
 def _believed(plain: Json, engine: str) -> float | None:
-    """The share of prompt tokens sent to an engine that were believed cached there."""
+    """Return the share of prompt tokens sent to an engine that were believed cached there."""
     counters = plain["counters"]
     keys = [key for key in counters["prompt_tokens"] if key.split(BETWEEN)[1] == engine]
     prompt = sum(counters["prompt_tokens"][key] for key in keys)
@@ -216,7 +216,7 @@ def _believed(plain: Json, engine: str) -> float | None:
 
 
 def _brief(decision: Json, policy: str) -> Json:
-    """Without the scorecard; a decision without a reason has the policy's name."""
+    """Drop the scorecard; a decision without a reason gets the policy's name."""
     found = {name: value for name, value in decision.items() if name not in ("candidates", "scorecard")}
     if decision["decision"] == "routed":
         found["reason"] = found["reason"] or policy

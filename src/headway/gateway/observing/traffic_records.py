@@ -61,7 +61,7 @@ class Records:
         self._timer = self.clock.call_later(self.settings.roll_s, self._due)
 
     async def stop(self) -> None:
-        """What there is is written, and waited for."""
+        """Write what has been recorded, and wait for the writer."""
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.sleep(0)  # clients that were let go tell their exchanges
@@ -75,7 +75,7 @@ class Records:
         return {backend.place: _engine(backend) for backend in self.fleet.members}
 
     def _changed(self, backend: Backend, what: str) -> None:
-        """Another engine at a place that has been somebody's begins another chapter."""
+        """Begin another chapter if a new engine takes the place of another."""
         known = self.current.engines.get(backend.place)
         if what != "joined":
             return
@@ -87,7 +87,7 @@ class Records:
     # --- chapters ----------------------------------------------------------------------------------------------------
 
     def roll(self) -> None:
-        """The next request begins another chapter."""
+        """Begin another chapter with the next request."""
         chapter, first = self.current, self.intake.count
         chapter.end = first
         self.current = Chapter(
@@ -161,7 +161,7 @@ class Records:
             self.roll()
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        """Other policies begin another chapter."""
+        """Begin another chapter for other policies."""
         again = self.bound is not None
         self.bound = context, cluster, tuple(reported)
         for chapter in self.pending:
@@ -195,7 +195,7 @@ class Records:
 
 
 def _own_folder(settings: RecordSettings) -> Any:
-    """A new one for each process: 0001, 0002 and so on."""
+    """Make a new folder for this process: 0001, 0002 and so on."""
     try:
         settings.folder.mkdir(parents=True, exist_ok=True)
         taken = [int(one.name) for one in settings.folder.iterdir() if one.name.isdecimal()]

@@ -1,4 +1,4 @@
-"""Watches the canary that the policies in force have, and ends it where its requests fare worse than the others."""
+"""Watches the canary of the policies in force, and ends it if its requests fare worse than the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("headway.gateway")
 
 class CanaryWatch:
     def __init__(self, clock: Clock, plane: Plane, on_end: list[EndListener], halt: Callable[[str], None]) -> None:
-        """`on_end` hear of requests that have ended; `halt` ends the canary, in all processes, for the given reason."""
+        """`on_end` is called for requests that have ended; `halt` ends the canary in all processes, for a reason."""
         self.clock, self.plane, self.on_end, self.halt = clock, plane, on_end, halt
         self.spec: Json | None = None
         self.trial: Trial | None = None
@@ -35,7 +35,7 @@ class CanaryWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, why: str) -> None:
-        """Other policies are in force, or the same without their canary."""
+        """Follow a change of the policies in force, or the end of their canary."""
         spec = self.plane.policies.get(CANARY)
         if why.startswith("halt: ") and self.spec is not None:
             self.stopped, self.stops = why.removeprefix("halt: "), self.stops + 1
@@ -124,7 +124,7 @@ class CanaryWatch:
         }
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """By metric and labels, as the gateway's own."""
+        """Return values by metric and labels, in the form of the gateway's metrics."""
         trial = self.trial
         found: dict[str, dict[str, float]] = {
             "canary_share": {"": 0.0 if self.spec is None else self.spec["share"]},

@@ -1,5 +1,5 @@
-"""Candidates that are asked about live decisions and decide on none. What a decision rested on is taken down with it;
-the candidates are asked when the request is on its way, a few milliseconds of work at a time."""
+"""Candidates that give an opinion on live decisions without deciding. Each decision is recorded with the state it was
+based on; candidates are asked once the request is on its way, a few milliseconds of work at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger("headway.gateway")
 
 
 class Shadows:
-    """A journal of the plane, as long as there are candidates."""
+    """A journal of the plane while there are candidates."""
 
     def __init__(self, clock: Clock, plane: Plane, journals: list[Journal]) -> None:
         """`journals` are those of the plane."""
@@ -49,8 +49,8 @@ class Shadows:
     # --- who they are ------------------------------------------------------------------------------------------------
 
     def offer(self, source: str, wanted: Mapping[str, CandidateSpec]) -> None:
-        """All that this source names now; the file's word counts more. Raises where one cannot be made, and then all
-        stays as it was."""
+        """Take all candidates that this source names now; the file overrides the admin API. Raises, and changes
+        nothing, if one cannot be built."""
         sources = {**self.sources, source: dict(wanted)}
         every = {**sources["admin"], **sources["file"]}
         if len(every) > MOST:
@@ -67,7 +67,7 @@ class Shadows:
         self._attend()
 
     def _attend(self) -> None:
-        """Be told of decisions and of what happens, where anybody wants to know."""
+        """Subscribe to decisions and events while there are candidates."""
         plane = self.plane
         journals, control = self.journals, plane.control
         if self in journals:
@@ -86,7 +86,7 @@ class Shadows:
             observers.append(self._observe)
 
     def _follow(self) -> None:
-        """Other policies decide live."""
+        """Follow a new control plane: other policies decide live."""
         assert self._stage is not None
         self._drain(everything=True)
         self._stage.follow(self.plane.control)
@@ -129,7 +129,7 @@ class Shadows:
             self.clock.call_soon(self._drain)
 
     def _drain(self, everything: bool = False) -> None:
-        """In order, for as long as one may at a time."""
+        """Handle waiting decisions and events in order, for one turn's time."""
         self._due = False
         waiting, until = self._waiting, perf_counter() + TURN_S
         while waiting:
@@ -163,7 +163,7 @@ class Shadows:
             self.opinions.popitem(last=False)
 
     def _own(self, event: Event) -> Event:
-        """The same of a candidate's own views."""
+        """Return the event with the candidates' own views."""
         assert self._stage is not None
         views = self._stage.views
         view = views[event.instance.index]
@@ -182,14 +182,14 @@ class Shadows:
     # --- told --------------------------------------------------------------------------------------------------------
 
     def of(self, request: int) -> Json:
-        """What the candidates say of a decision."""
+        """Return the candidates' opinions on a decision."""
         return {name: describe_opinion(opinion) for name, opinion in self.opinions.get(request, {}).items()}
 
     def status(self) -> list[Json]:
         return [one.status() for one in self.candidates.values()]
 
     def scorecards(self) -> Json:
-        """By candidate, the newest first."""
+        """Return scorecards by candidate, the newest first."""
         return {
             name: [
                 {"request": one.request, "live": one.live, **describe_opinion(one)}
@@ -199,7 +199,7 @@ class Shadows:
         }
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """By metric and labels, as the gateway's own."""
+        """Return values by metric and labels, in the form of the gateway's metrics."""
         found: dict[str, dict[str, float]] = {}
         for name, one in self.candidates.items():
             values_of: dict[str, dict[str, float]] = {
