@@ -31,9 +31,16 @@ def test_every_built_in_policy_passes(stage: str, name: str) -> None:
     CHECKS[stage](name, **({"ties": False} if name in OWN_TIES else {}))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("aiconfigurator", "table")])
+STEPS = [
+    *({"decodes": n, "context": n * c, "time": f"{5 + n * (1 + c // 500)}ms"} for n in (1, 256) for c in (9, 4000)),
+    *({"prefill": n, "past": p, "time": f"{6 + n // 50 + p // 900}ms"} for n in (1, 512, 8192) for p in (0, 9000)),
+]
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "aiconfigurator"])
 def test_every_built_in_latency_model_passes(name: str) -> None:
-    model = build({"model": name}, read_model("llama-3.1-8b", "model"), read_gpu("h100", "gpu"), 1)
+    rows = {"rows": STEPS} if name == "table" else {}
+    model = build({"model": name, **rows}, read_model("llama-3.1-8b", "model"), read_gpu("h100", "gpu"), 1)
     testing.check_latency_model(model)
 
 
@@ -45,6 +52,59 @@ def test_every_trace_format_that_is_written_passes(name: str, tmp_path: Path) ->
     path = tmp_path / ("trace.csv" if name in ("azure", "blis", "burstgpt") else "trace.jsonl")
     format.write(path, Info("mooncake", 512), iter(records))
     testing.check_trace_reader(format, path)
+
+
+START = 1_779_163_048_815  # ms
+READ_ONLY: dict[str, list[dict[str, Any]]] = {
+    "bailian": [
+        {"chat_id": n, "parent_chat_id": -1, "timestamp": n, "input_length": 20, "output_length": 3}
+        | {"type": "text", "turn": 1, "hash_ids": [n % 3, n + 9]}
+        for n in range(4)
+    ],
+    "weka": [
+        {"id": f"s{n}", "block_size": 64, "hash_id_scope": "local", "tool_tokens": 100, "system_tokens": 30}
+        | {"requests": [{"t": n, "type": "n", "model": "m", "in": 130, "out": 5, "hash_ids": [1, 2]}]}
+        for n in range(4)
+    ],
+    "dynamo": [
+        {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "event_time_unix_ms": START + n + 10}
+        | {
+            "request": {
+                "request_id": f"r{n}",
+                "request_received_ms": START + n,
+                "total_time_ms": 10,
+                "output_tokens": 3,
+                "replay": {"trace_block_size": 16, "input_length": 20, "input_sequence_hashes": [7, 8 + n]},
+            }
+        }
+        for n in range(4)
+    ],
+    "tracelab": [
+        {"session_id": f"s{n}", "round_index": 0, "prefix_tokens": 0, "newly_append_tokens": 40}
+        | {"input_tokens_total": 40, "output_tokens": 7}
+        | {"timing_events": [{"event_type": "round_start", "timestamp": f"2026-06-01T05:40:0{n}Z"}]}
+        for n in range(4)
+    ],
+    "otel": [
+        {"name": "chat m", "spanId": f"{n}", "startTimeUnixNano": str((START + n) * 10**6)}
+        | {"endTimeUnixNano": str((START + n + 10) * 10**6)}
+        | {
+            "attributes": {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.usage.input_tokens": 100,
+                "gen_ai.usage.output_tokens": 20,
+            }
+        }
+        for n in range(4)
+    ],
+}
+
+
+@pytest.mark.parametrize("name", READ_ONLY)
+def test_every_trace_format_of_one_file_that_is_only_read_passes(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in READ_ONLY[name]))
+    testing.check_trace_reader(FORMATS[name], path)
 
 
 class TestInherited(RoutingSuite):
