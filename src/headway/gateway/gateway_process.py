@@ -122,7 +122,7 @@ def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: flo
         journal = config.journal
         if journal is not None and number:
             journal = replace(journal, file=journal.file.with_name(f"{journal.file.name}.{number}"))
-        config = replace(config, port=port, peers=peers, journal=journal, worker=number)
+        config = replace(config, listen=(config.host, port), peers=peers, journal=journal, worker=number)
         run(config, lambda address: link.send(("ready", address)), drain_s)
     except HeadwayError as error:
         link.send(("wrong", str(error)))
