@@ -107,7 +107,8 @@ class Plane:
             self._sent(now_ps, answer.view, request.path)
             if answer.prefill is not None:
                 self._sent(now_ps, answer.prefill, request.path)
-        self._write(now_ps, "decided", request.id, in_words(answer))
+        if self.tape is not None:  # words that no tape keeps are not made
+            self._write(now_ps, "decided", request.id, in_words(answer))
         return request, answer
 
     def _sent(self, now_ps: int, view: InstanceView, path: Path) -> None:

@@ -81,7 +81,8 @@ class Arms:
 
     def failed_often(self, most: int) -> bool:
         """Whether an arm that decides on new requests has failed so many times."""
-        return any(arm is not None and arm.failures >= most for arm in (self.live, self.trial))
+        trial = self.trial
+        return self.live.failures >= most or (trial is not None and trial.failures >= most)
 
     # --- decisions ---------------------------------------------------------------------------------------------------
 
@@ -91,7 +92,9 @@ class Arms:
     def route(
         self, now_ps: int, request: Request, stages: Stages, decide: Callable[[Stages], Flight | Reject]
     ) -> Flight | Reject:
-        acting = next((arm for arm in self._others() if arm.stages is stages), self.live)
+        acting = self.live
+        if stages is not acting.stages:
+            acting = next((arm for arm in self._others() if arm.stages is stages), acting)
         return self._ask(now_ps, self._choose(request, acting), lambda arm: self._name(arm, decide(arm.stages)))
 
     def _choose(self, request: Request, acting: Arm) -> Arm:
