@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from conftest import TRACES
 from drawing import draws
 from drawn_engine import Watching, engine
+from headway.sim.instance_end import check_instance
 from headway.sim.setup import TierSetup
 from headway.sim.simulation import Simulation
 from headway.types import PS_PER_SECOND, Path
@@ -197,7 +198,7 @@ def test_kv_offload_under_memory_pressure(offload: str, level: float, kept: int)
 
 def look_through(simulation: Simulation) -> None:
     for instance in simulation.cluster.instances:
-        instance.check()
+        check_instance(instance)
         assert instance.tiers is not None
         for tier in instance.tiers.tiers:
             tier.store.check()

@@ -18,6 +18,7 @@ from headway.emulator.rows import Rows
 from headway.sim.clock import INDEX_BITS, MASK, Clock
 from headway.sim.handover import Handover, Incoming
 from headway.sim.instance import Instance
+from headway.sim.instance_end import cool, vacate
 from headway.sim.job import Job
 from headway.sim.setup import ClusterSetup, TransferSetup
 from headway.sim.simulated_cluster import SimulatedCluster
@@ -147,10 +148,10 @@ class Room:
         """All requests of an instance are lost, and what it had cached."""
         now = self.catch_up()
         instance = self.instances[index]
-        lost = [*instance.vacate(now), *self.cluster.done]
+        lost = [*vacate(instance, now), *self.cluster.done]
         self.cluster.done.clear()
         self.cluster.first_tokens.clear()
-        instance.cool(now)
+        cool(instance, now)
         self._arm()
         found: list[Sink] = []
         for job in lost:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headway.control.autoscaler import Autoscaler
 from headway.policies.scaling import Static
 from headway.results.recorder import FaultRecord, ScaleRecord
+from headway.sim.instance_end import cool
 from headway.sim.lifecycle import Lifecycle, Place
 from headway.sim.losses import Losses
 from headway.sim.setup import FaultSetup, LifeSetup, PoolSetup
@@ -199,7 +200,7 @@ class Capacity:
 
     def cool(self, now: int, place: Place) -> None:
         """What it had cached is gone, and nobody hears any more of what it evicted before."""
-        self.dispatcher.instances[place.index].cool(now)
+        cool(self.dispatcher.instances[place.index], now)
         if self.dispatcher.signals.kv_events is not None:
             self.dispatcher.signals.kv_events.forget(place.index)
 

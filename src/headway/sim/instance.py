@@ -28,7 +28,7 @@ from headway.sim.link import Links
 from headway.sim.loader import Loader
 from headway.sim.polling import History
 from headway.sim.ranked_cache import RankedCache
-from headway.sim.recent_values import BusyWindow, HitRate
+from headway.sim.recent_values import BusyWindow
 from headway.sim.run_blocks import RunBlocks
 from headway.sim.run_planner import RunPlanner
 from headway.sim.setup import EngineSetup
@@ -153,7 +153,8 @@ class Instance:
             self.settle_stores(now)
         if not self.batch.running:
             self.rest(now)
-            self.blocks.end_run()
+            if self.blocks.reports:
+                self.view.kv_used = self.cache.held
             return False
         if self.busy_from < 0:
             self.busy_from = now
@@ -191,7 +192,9 @@ class Instance:
             self.leave(heappop(ending)[2])
         for job, want in run.chunks:
             self.advance(job, want * length, now)
-        blocks.end_run()
+        if blocks.reports:
+            self.view.kv_used = self.cache.held
+            blocks.reported_to = NEVER
 
     def log_resumed(self) -> None:
         """The gaps of a run with whose first step some go on to decode: theirs before its token are longer."""
@@ -441,64 +444,7 @@ class Instance:
         self.cache.release(job.holds, job.blocks)
         return []
 
-    # --- everybody leaves --------------------------------------------------------------------------------------
-
-    def vacate(self, now: int) -> list[Job]:
-        """All requests are gone at this instant, by order of arrival here: the steps that have ended count, that which
-        is under way is lost. What was cached stays."""
-        if now >= self.tick:
-            self.history.record(self, now)
-        self.blocks.settle(now)
-        last_token_ps = self.halt(now)
-        batch, loader, scheduler = self.batch, self.loader, self.scheduler
-        waiting = [*self.queue.waiting.values()]
-        gone = [*batch.running, *loader.loading, *loader.ready, *waiting, *self.handing]
-        for job in [*batch.running]:
-            if job.ends_at_step >= 0:
-                scheduler.stop_decoding(job)
-                self.gaps.close(job, job.last_token_ps if job in scheduler.resuming else last_token_ps)
-            scheduler.release(job)
-            if self.queue.ended is not None:
-                self.queue.ended(job.ticket, job.generated, False)
-        batch.partial = None
-        batch.ending.clear()
-        scheduler.resuming.clear()
-        self.run.chunks = []
-        for job in [*loader.loading, *loader.ready]:
-            loader.drop(job, now)
-        for job in waiting:
-            self.queue.remove(job)
-            loader.drop_swapped(job, now)
-        left = [stretch for job in [*self.handing] for stretch in self.part_with(job, now)]
-        scheduler.stir()
-        self.settle_stores(now)
-        if self.tiers is not None:
-            self.tiers.tell_places(now, left)
-        self.view.queued = self.view.running = 0
-        self.blocks.end_run()
-        self.rest(now)
-        gone.sort(key=by_arrival)
-        return gone
-
-    def halt(self, now: int) -> int:
-        """The run under way stops. When the last of its steps that count has ended."""
-        run, batch = self.run, self.batch
-        if run.end < 0 or self.cut(now):
-            return now
-        ended = run.length - 1  # the step after these is under way
-        self.blocks.take_to(run.length)
-        self.blocks.note_peak()
-        self.cache.release([], batch.decode_blocks(batch.steps + ended, 1))
-        expiring, self.expiring = self.expiring, []
-        last_token_ps = run.boundary(ended)
-        run.length = ended
-        if ended:
-            self.finish_run(now)
-        run.end = -1
-        for job in expiring:
-            if job in batch.running:
-                self.drop(job)
-        return last_token_ps
+    # --- how fast it is ----------------------------------------------------------------------------------------
 
     def warm(self, now: int, pieces: Sequence[tuple[int, Fraction]]) -> None:
         """It has just come up, and is slower for a time."""
@@ -508,70 +454,6 @@ class Instance:
         """It is slower from the next step on. True if that can begin at this instant."""
         self.planner.slow(now, factor, until)
         return self.run.end >= 0 and self.cut(now)
-
-    def cool(self, now: int) -> None:
-        """The instance is empty, and whatever it had cached is gone; its replacement starts healthy."""
-        if now >= self.tick:
-            self.history.record(self, now)
-        self.planner.replace(now)
-        cache, evicted = self.cache, self.cache.evicted
-        cache.now = now
-        cache.evict(cache.idle)
-        cache.evicted = evicted  # it was not for want of room
-        if cache.spilt is not None:
-            cache.spilt.clear()
-        if cache.stored is not None:
-            cache.stored.clear()
-        if self.tiers is not None:
-            self.tiers.clear(now)
-        if self.adapters is not None:
-            self.adapters.users.clear()
-            self.adapters.loading_ps = 0
-            self.view.adapters = ()
-        if self.scheduler.hits is not None:
-            self.scheduler.hits = HitRate()
-            self.view.hit_rate = 0.0
-
-    # --- the run is over ---------------------------------------------------------------------------------------
-
-    def stop(self, now: int) -> None:
-        """The horizon: count what the steps ended by now have generated; requests in flight leave no gaps behind."""
-        run, batch, loader = self.run, self.batch, self.loader
-        if run.end >= 0:
-            begun = run.count_begun(now + 1)  # a step that begins at the horizon has begun; none of them has ended but
-            self.blocks.take_to(begun)  # those before the last
-            self.blocks.note_peak()
-            self.blocks.taken = 1
-            batch.steps += begun - 1
-            for job, want in run.chunks:
-                self.count_prefill(job, job.computed + want * (begun - 1))
-        for job in [*batch.running, *loader.loading, *loader.ready, *self.queue.waiting.values()]:
-            if job.ends_at_step >= 0:
-                job.generated = batch.steps - job.decoding_from
-                self.gaps.close(job, now)
-            self.recorder.output_tokens[job.row] = job.generated
-            self.stats.output_tokens += job.generated
-            take_back(job)
-        self.rest(now)
-
-    def check(self) -> None:
-        """Conservation: what the requests say they hold is what the cache says is held."""
-        private = 0
-        batch, loader = self.batch, self.loader
-        begun = self.blocks.taken if self.run.end >= 0 else 0  # steps with blocks taken and tokens not counted
-        for job in batch.running:
-            blocks = job.blocks
-            if job.ends_at_step >= 0:
-                tokens = job.request.prompt_tokens + batch.steps - job.decoding_from - 1 + begun
-                blocks = -(-tokens // self.size)
-            private += blocks - sum(end - start for _, start, end in job.holds)
-        for job in [*loader.loading, *loader.ready, *self.handing]:
-            private += job.blocks - sum(end - start for _, start, end in job.holds)
-        self.cache.check(private)
-        if self.tiers is not None:
-            self.tiers.check()
-        if self.adapters is not None:
-            self.adapters.check([job.request.adapter for job in batch.running if job.request.adapter is not None])
 
 
 def new_stats(view: InstanceView, engine: EngineSetup) -> InstanceStats:
@@ -588,7 +470,3 @@ def new_cache(view: InstanceView, engine: EngineSetup) -> KvCache:
     if engine.eviction == "lru":
         return KvCache(view.kv_blocks)
     return RankedCache(view.kv_blocks, engine.eviction == "lfu")
-
-
-def by_arrival(job: Job) -> int:
-    return job.ticket.number

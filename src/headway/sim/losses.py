@@ -13,6 +13,7 @@ from headway.errors import HeadwayError
 from headway.results.recorder import REJECTED
 from headway.sim.engine_logs import take_back
 from headway.sim.handover import Handover
+from headway.sim.instance_end import vacate
 from headway.sim.job import Job
 from headway.types import REDIRECTED, RETRIED, Priority, Reject
 from headway.workload.traffic import Planned
@@ -84,7 +85,7 @@ class Losses:
         """Everything leaves an instance, by request."""
         dispatcher = self.dispatcher
         instance = dispatcher.instances[index]
-        instance.vacate(now)
+        vacate(instance, now)
         bound, self.bound[index] = self.bound[index], {}
         for row in sorted(bound):
             job = bound[row]

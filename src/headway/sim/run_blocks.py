@@ -50,7 +50,7 @@ class RunBlocks:
         # the last look at KV use, where somebody looks
         self.reports = True
         self.looked = 0  # steps begun by then, earlier runs included
-        self.reported_to = NEVER  # until when it stays true: the next step begins
+        self.reported_to = NEVER  # until when it stays true: the next step begins; between runs the cache says it all
         self.next_step = 0  # how long that step lasts
 
     def chunk_blocks(self, steps: int) -> int:
@@ -162,14 +162,6 @@ class RunBlocks:
         if batch.partial is not None:
             count += self.chunk_blocks(steps) - batch.partial.blocks
         return count <= self.cache.total - self.cache.held
-
-    # --- what the router is told -------------------------------------------------------------------------------
-
-    def end_run(self) -> None:
-        """Between runs the cache says it all."""
-        if self.reports:
-            self.view.kv_used = self.cache.held
-            self.reported_to = NEVER
 
 
 def report_kv(each: Sequence[RunBlocks], at: int) -> None:

@@ -10,6 +10,7 @@ from headway.results.recorder import InstanceStats, Recorder
 from headway.results.records import Series
 from headway.sim.engine_logs import BatchLog
 from headway.sim.instance import Instance
+from headway.sim.instance_end import check_instance, stop_instance
 from headway.sim.job import Job
 from headway.sim.link import Links
 from headway.sim.samples import Gauge, Samples
@@ -104,7 +105,7 @@ class SimulatedCluster:
         for index, gauge in self.gauges.items():
             gauge.record(self.instances[index], horizon)
         for instance in self.instances:
-            instance.stop(horizon)
+            stop_instance(instance, horizon)
 
     def gather(self, now: int) -> None:
         """Collect what the instances and the links leave, once the run is over."""
@@ -112,7 +113,7 @@ class SimulatedCluster:
         for index, gauge in self.gauges.items():
             gauge.record(self.instances[index], now)
         for instance in self.instances:
-            instance.check()
+            check_instance(instance)
             if (tiers := instance.tiers) is not None:
                 view = instance.view
                 instance.stats.tiers = tiers.stats(view.id, view.pool, self.block_tokens, now)

@@ -1,0 +1,139 @@
+"""What ends everything on an instance: it is emptied, loses its cache, is stopped by the horizon, or is checked."""
+
+from __future__ import annotations
+
+from headway.sim.engine_logs import take_back
+from headway.sim.instance import Instance
+from headway.sim.job import Job
+from headway.sim.recent_values import HitRate
+from headway.types import NEVER
+
+
+def vacate(instance: Instance, now: int) -> list[Job]:
+    """All requests are gone at this instant, by order of arrival here: the steps that have ended count, that which
+    is under way is lost. What was cached stays."""
+    if now >= instance.tick:
+        instance.history.record(instance, now)
+    instance.blocks.settle(now)
+    last_token_ps = halt(instance, now)
+    batch, loader, scheduler = instance.batch, instance.loader, instance.scheduler
+    waiting = [*instance.queue.waiting.values()]
+    gone = [*batch.running, *loader.loading, *loader.ready, *waiting, *instance.handing]
+    for job in [*batch.running]:
+        if job.ends_at_step >= 0:
+            scheduler.stop_decoding(job)
+            instance.gaps.close(job, job.last_token_ps if job in scheduler.resuming else last_token_ps)
+        scheduler.release(job)
+        if instance.queue.ended is not None:
+            instance.queue.ended(job.ticket, job.generated, False)
+    batch.partial = None
+    batch.ending.clear()
+    scheduler.resuming.clear()
+    instance.run.chunks = []
+    for job in [*loader.loading, *loader.ready]:
+        loader.drop(job, now)
+    for job in waiting:
+        instance.queue.remove(job)
+        loader.drop_swapped(job, now)
+    left = [stretch for job in [*instance.handing] for stretch in instance.part_with(job, now)]
+    scheduler.stir()
+    instance.settle_stores(now)
+    if instance.tiers is not None:
+        instance.tiers.tell_places(now, left)
+    instance.view.queued = instance.view.running = 0
+    if instance.blocks.reports:
+        instance.view.kv_used = instance.cache.held
+        instance.blocks.reported_to = NEVER
+    instance.rest(now)
+    gone.sort(key=by_arrival)
+    return gone
+
+
+def halt(instance: Instance, now: int) -> int:
+    """The run under way stops. When the last of its steps that count has ended."""
+    run, batch = instance.run, instance.batch
+    if run.end < 0 or instance.cut(now):
+        return now
+    ended = run.length - 1  # the step after these is under way
+    instance.blocks.take_to(run.length)
+    instance.blocks.note_peak()
+    instance.cache.release([], batch.decode_blocks(batch.steps + ended, 1))
+    expiring, instance.expiring = instance.expiring, []
+    last_token_ps = run.boundary(ended)
+    run.length = ended
+    if ended:
+        instance.finish_run(now)
+    run.end = -1
+    for job in expiring:
+        if job in batch.running:
+            instance.drop(job)
+    return last_token_ps
+
+
+def cool(instance: Instance, now: int) -> None:
+    """The instance is empty, and whatever it had cached is gone; its replacement starts healthy."""
+    if now >= instance.tick:
+        instance.history.record(instance, now)
+    instance.planner.replace(now)
+    cache, evicted = instance.cache, instance.cache.evicted
+    cache.now = now
+    cache.evict(cache.idle)
+    cache.evicted = evicted  # it was not for want of room
+    if cache.spilt is not None:
+        cache.spilt.clear()
+    if cache.stored is not None:
+        cache.stored.clear()
+    if instance.tiers is not None:
+        instance.tiers.clear(now)
+    if instance.adapters is not None:
+        instance.adapters.users.clear()
+        instance.adapters.loading_ps = 0
+        instance.view.adapters = ()
+    if instance.scheduler.hits is not None:
+        instance.scheduler.hits = HitRate()
+        instance.view.hit_rate = 0.0
+
+
+def stop_instance(instance: Instance, now: int) -> None:
+    """The horizon: count what the steps ended by now have generated; requests in flight leave no gaps behind."""
+    run, batch, loader = instance.run, instance.batch, instance.loader
+    if run.end >= 0:
+        begun = run.count_begun(now + 1)  # a step that begins at the horizon has begun; none of them has ended but
+        instance.blocks.take_to(begun)  # those before the last
+        instance.blocks.note_peak()
+        instance.blocks.taken = 1
+        batch.steps += begun - 1
+        for job, want in run.chunks:
+            instance.count_prefill(job, job.computed + want * (begun - 1))
+    for job in [*batch.running, *loader.loading, *loader.ready, *instance.queue.waiting.values()]:
+        if job.ends_at_step >= 0:
+            job.generated = batch.steps - job.decoding_from
+            instance.gaps.close(job, now)
+        instance.recorder.output_tokens[job.row] = job.generated
+        instance.stats.output_tokens += job.generated
+        take_back(job)
+    instance.rest(now)
+
+
+def check_instance(instance: Instance) -> None:
+    """Conservation: what the requests say they hold is what the cache says is held."""
+    private = 0
+    batch, loader = instance.batch, instance.loader
+    begun = instance.blocks.taken if instance.run.end >= 0 else 0  # steps with blocks taken and tokens not counted
+    for job in batch.running:
+        blocks = job.blocks
+        if job.ends_at_step >= 0:
+            tokens = job.request.prompt_tokens + batch.steps - job.decoding_from - 1 + begun
+            blocks = -(-tokens // instance.size)
+        private += blocks - sum(end - start for _, start, end in job.holds)
+    for job in [*loader.loading, *loader.ready, *instance.handing]:
+        private += job.blocks - sum(end - start for _, start, end in job.holds)
+    instance.cache.check(private)
+    if instance.tiers is not None:
+        instance.tiers.check()
+    if instance.adapters is not None:
+        instance.adapters.check([job.request.adapter for job in batch.running if job.request.adapter is not None])
+
+
+def by_arrival(job: Job) -> int:
+    return job.ticket.number
