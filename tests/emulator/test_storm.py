@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from random import Random
 
 from emulated import Emulated
 
 from headway.emulator.kv_publisher import held
+from headway.sim.instance_end import check_instance
 
 
 async def storm(one: Emulated, requests: int) -> int:
@@ -50,7 +52,7 @@ def test_nothing_is_left_after_a_storm() -> None:
         assert sorted(room.rows.free) == list(range(room.cluster.recorder.rows))
         for replica in one.host.replicas:
             instance, told = replica.instance, replica.publisher.told
-            one.do(instance.check)
+            one.do(partial(check_instance, instance))
             assert instance.cache.held == 0 and instance.count_queued() == 0
             assert all(held(instance.cache.pieces.get(key), block) for key, known in told.items() for block in known)
     finally:
