@@ -7,11 +7,14 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from emulated import Emulated
 from openai_client import openai, openai_client
+
+from headway.sim.instance_end import check_instance
 
 MODEL = "llama-3.1-8b"
 SAID = [{"role": "user", "content": "tell me something about the sea " * 10}]
@@ -274,7 +277,7 @@ def test_a_client_that_goes_frees_its_place() -> None:
         one.until(lambda: not instance.batch.running)
         assert client(one).completions.create(model=MODEL, prompt="x", max_tokens=2).usage.completion_tokens == 2
         assert [outcome for _, outcome in one.ended] == ["abandoned", "completed"]
-        one.do(instance.check)
+        one.do(partial(check_instance, instance))
     finally:
         one.stop()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from emulated import WORKLOAD, Emulated
+
+from headway.sim.instance_end import check_instance
 
 REMOTE = {"do_remote_decode": True, "do_remote_prefill": False}
 PROMPT = list(range(2000))
@@ -32,7 +35,7 @@ def test_the_second_engine_does_not_compute_the_prompt_again() -> None:
         again = one.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}, 1)
         assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 1984  # what came is cached
         for instance in one.host.room.instances:
-            one.do(instance.check)
+            one.do(partial(check_instance, instance))
     finally:
         one.stop()
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import urllib.error
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from emulated import Emulated
 from openai_client import openai, openai_client
+
+from headway.sim.instance_end import check_instance
 
 MODEL = "llama-3.1-8b"
 Start = Callable[..., Emulated]
@@ -118,7 +121,7 @@ def test_an_engine_crashes_amid_a_stream_and_comes_back_with_nothing_cached(star
     one.fault("none", through=1)
     one.until(lambda: one.host.replicas[0].server is not None)
     assert ask(one).usage.prompt_tokens_details.cached_tokens == 0
-    one.do(one.host.room.instances[0].check)
+    one.do(partial(check_instance, one.host.room.instances[0]))
     assert [outcome for _, outcome in one.ended].count("lost") == 1
 
 
