@@ -17,7 +17,7 @@ from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.suite import Suite
 from headway.experiment.runner import Runner
 
-# Who is better at nothing and worse at something: ranks, crowding and hypervolume. All values are to be high.
+# Pareto ranks, crowding and hypervolume. For every objective a higher value is better.
 
 Point = Sequence[float]
 

@@ -213,7 +213,7 @@ class Greeting:
         self.over = over
 
     def content(self, count: int, events: bytes, at_ns: int) -> None:
-        """Nobody waits for any."""
+        """Ignore it: no caller waits for a reply."""
 
     def answered(self, line: Line, at_ns: int) -> None:
         self.over.set_result(None)

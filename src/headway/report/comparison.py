@@ -56,7 +56,7 @@ def _columns(found: Comparison, fairness: bool) -> list[Column]:
         *([even] if fairness else []),
         ("cache.token_hit_ratio", "cache\nhits", percent),
     ]
-    if found.stage != "scaling":  # who was there for a shorter time got less: that is no want of balance
+    if found.stage != "scaling":  # instances that ran for a shorter time get fewer requests, which is not imbalance
         usual.append(("balance.jain", "Jain\nindex", lambda share: number(share, 3)))
     if found.by is None or any(path == found.by for path, _, _ in usual):
         return usual

@@ -59,7 +59,7 @@ class Seeds(Struct, frozen=True):
 class Policies(Struct, frozen=True):
     """A policy is a name, or a mapping with `name` and parameters."""
 
-    admission: Annotated[Policy, "who may enter, must wait, or is turned away"] = DEFAULT_POLICIES["admission"]
+    admission: Annotated[Policy, "which requests are admitted, delayed or rejected"] = DEFAULT_POLICIES["admission"]
     priority: Annotated[Policy, "how much each request matters"] = DEFAULT_POLICIES["priority"]
     flow: Annotated[Policy, "the queue at the router, if any: see below"] = DEFAULT_POLICIES["flow"]
     routing: Annotated[Policy, "where a request goes"] = DEFAULT_POLICIES["routing"]

@@ -62,7 +62,7 @@ class Places:
             view.role = role
 
     def stand_in(self) -> bool:
-        """Give each view its role of now, which follows from who can be reached. True where any has changed."""
+        """Set the current role of each view by the engines that can be reached. True if any role changed."""
         if not self.alone:
             return False
         serving = [view for view in self.views if view.id and view.state in SERVING]

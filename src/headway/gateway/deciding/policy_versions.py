@@ -26,7 +26,7 @@ UNSERVED: Final = "503: no engine came up in time"
 
 
 class StepTimes:
-    """Of an engine that nobody has measured: a prefill token takes 20 us, a step 7 ms. For policies that predict."""
+    """Assumed step times of an engine that was not measured: 20 us a prefill token, 7 ms a step."""
 
     def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
         return 0.007 + 2e-5 * prefill_tokens + 4e-8 * context if prefill_tokens or decodes else 0.0

@@ -142,8 +142,8 @@ def load_policies(file: Path) -> Json:
 
 
 def read_policy(value: bytes, where: str) -> dict[str, Any]:
-    """A `policies:` block or a bundle, in JSON or YAML. Files of policies are not run: who may write to etcd may not
-    for that choose what runs on a gateway's machine."""
+    """A `policies:` block or a bundle, in JSON or YAML. Policy files are not run:
+    write access to etcd must not grant code execution on a gateway's machine."""
     if len(value) > LARGEST:
         raise HeadwayError(f"{where}: has {len(value):,} bytes; {LARGEST:,} are the most.")
     try:

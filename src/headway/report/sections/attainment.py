@@ -1,4 +1,4 @@
-"""Who was served within the SLO: all, each class and each tenant."""
+"""The share of requests served within the SLO: of all, of each class and of each tenant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.report.digest import Book
 from headway.report.terminal import brief, number, percent
 from headway.types import Json
 
-# Who was served within the SLO: each class or tenant under each policy.
+# The share served within the SLO, for each class or tenant under each policy.
 
 
 def attainment(whom: str, rows: Sequence[Json], served: str, colours: Palette) -> Json:
