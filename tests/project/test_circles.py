@@ -7,12 +7,8 @@ from pathlib import Path
 
 MOST_FILES = 3
 SOURCE = Path(__file__).parents[2] / "src"
-# Packages whose larger circles are still there, each with what they consist of. Whoever removes the circle of a package
-# takes its line away.
-EXCEPTED = {
-    "headway.sim": "the parts of an instance: batching, stepping, loading, tiers, polling, links, jobs",
-    "headway.results": "a result and the findings on it",
-}
+# The one larger circle that is left: the parts of an instance know each other's types. It must not grow.
+EXCEPTED = {"headway.sim": 17}
 
 
 def module_name(path: Path) -> str:
@@ -70,7 +66,8 @@ def test_circles_are_found() -> None:
 
 def test_no_circle_of_imports_has_more_than_three_files() -> None:
     large = [sorted(circle) for circle in circles(import_graph()) if len(circle) > MOST_FILES]
-    assert [circle for circle in large if _package(circle) not in EXCEPTED] == []
+    assert [circle for circle in large if len(circle) > EXCEPTED.get(_package(circle), MOST_FILES)] == []
+    assert len(large) <= len(EXCEPTED)
 
 
 def _package(circle: list[str]) -> str:
