@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "tests" / "latency"))
 from kernels import steps  # noqa: E402
 
 from headway.latency import read_gpu  # noqa: E402
-from headway.latency.fit import START, fit  # noqa: E402
+from headway.latency.fit import fit, starting_constants  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "validation" / "llmservingsim" / "profiles"
 CARDS = {
@@ -41,7 +41,7 @@ def main(name: str) -> None:
             own = [step for kind, step in kinds if kind == phase]
             taken += draw.sample(own, min(count, len(own)))
     start = replace(
-        START,
+        starting_constants(memory, tflops),
         weights_tb_s=0.9 * memory,
         kv_tb_s=0.9 * memory,
         elementwise_tb_s=0.8 * memory,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from msgspec.structs import fields
 
 import headway as package
 from conftest import Run
+from headway.config.keys import keys_of
 from headway.errors import HeadwayError
-from headway.latency import gpus, shipped
-from headway.latency.step_cost import WORDS, Constants
+from headway.latency.gpus import gpus
+from headway.latency.profiles import measured_profiles
+from headway.latency.step_cost import Constants
 
 
 def test_every_gpu_has_a_profile_and_the_measured_ones_say_how_far_they_hold() -> None:
@@ -19,12 +20,12 @@ def test_every_gpu_has_a_profile_and_the_measured_ones_say_how_far_they_hold() -
     assert [one["name"] for one in found] == list(gpus().entries)
     for one in found:
         assert one["source"] and one["as_of"]
-        assert one["calibrated"] == (one["name"] in shipped())
+        assert one["calibrated"] == (one["name"] in measured_profiles())
         assert bool(one["error"]) == bool(one["range"]) == one["calibrated"]
 
 
 def test_every_constant_has_a_unit_and_words() -> None:
-    assert list(WORDS) == [field.name for field in fields(Constants)]
+    assert all(key.doc.type and key.doc.meaning for key in keys_of(Constants).values())
 
 
 def test_the_example_steps_are_those_of_the_latency_model() -> None:
@@ -50,7 +51,7 @@ def test_the_list_prints_measured_profiles_first_and_fits_a_terminal(headway: Ru
     rows = done.stdout.splitlines()
     assert max(map(len, rows)) <= 80
     kinds = ["measured" if " measured " in row else "sheet" for row in rows[2 : 2 + len(gpus().entries)]]
-    assert kinds == ["measured"] * len(shipped()) + ["sheet"] * (len(kinds) - len(shipped()))
+    assert kinds == ["measured"] * len(measured_profiles()) + ["sheet"] * (len(kinds) - len(measured_profiles()))
     assert "90th percentile" in done.stdout
 
 

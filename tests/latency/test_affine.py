@@ -10,21 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drawing import draws
-from headway.latency import (
-    FOREVER,
-    MODELS,
-    Chunk,
-    Fixed,
-    Gpu,
-    LatencyModel,
-    Linear,
-    ModelShape,
-    Piecewise,
-    Roofline,
-    build,
-    read_gpu,
-    read_model,
-)
+from headway.latency import MODELS, Gpu, ModelShape, build, read_gpu, read_model
+from headway.latency.base import FOREVER, Chunk, LatencyModel
+from headway.latency.step_models.fixed import Fixed
+from headway.latency.step_models.linear import Linear
+from headway.latency.step_models.piecewise import Piecewise
+from headway.latency.step_models.roofline import Roofline, RooflineParameters
 
 EIGHT_B = read_model("llama-3.1-8b", "model")
 H100 = read_gpu("h100", "gpu")
@@ -62,9 +53,10 @@ def rooflines(draw: st.DrawFn) -> Roofline:
         weight_bytes=draw(st.integers(1, 1000 * params)),
         kv_bytes_per_token=draw(st.integers(1, 600 * layers * heads)),
     )
-    gpu = Gpu("any", 10**11, flops // flop_per_byte, Fraction(flops), 1.0)
+    gpu = Gpu(10**11, flops // flop_per_byte, Fraction(flops), 1.0)
     mfu, mbu = (draw(st.fractions(Fraction(1, 100), 1, max_denominator=100)) for _ in range(2))
-    return Roofline(shape, gpu, draw(st.sampled_from((1, 2, 8))), mfu, mbu, draw(st.integers(0, 10**10)))
+    keys = RooflineParameters(mfu, mbu, draw(st.integers(0, 10**10)))
+    return Roofline(keys, "latency", shape, gpu, draw(st.sampled_from((1, 2, 8))))
 
 
 STEPS = [
@@ -132,8 +124,9 @@ def crossings(draw: st.DrawFn) -> tuple[Roofline, tuple[int, int, list[Chunk]]]:
         kv, weights = draw(st.integers(5 * 10**6, 10**7)), 1
         active = (kv * reads + gap) // (2 * tokens) + 1
     shape = ModelShape("any", 1, heads, 32, active, weights, kv)
-    gpu = Gpu("any", 10**11, 10**12, Fraction(10**12), 1.0)
-    return Roofline(shape, gpu, 1, Fraction(1), Fraction(1), draw(st.integers(0, 10**10))), step
+    gpu = Gpu(10**11, 10**12, Fraction(10**12), 1.0)
+    keys = RooflineParameters(Fraction(1), Fraction(1), draw(st.integers(0, 10**10)))
+    return Roofline(keys, "latency", shape, gpu, 1), step
 
 
 @draws(60)

@@ -20,9 +20,10 @@ from conftest import ROOT
 from drawing import draws
 from headway.errors import HeadwayError
 from headway.experiment.notes import unmeasured
-from headway.latency import Aiconfigurator, build, read_gpu, read_model
-from headway.latency.base import scaled
-from headway.latency.scattered import evened
+from headway.latency import build, read_gpu, read_model
+from headway.latency.base import scale_model
+from headway.latency.scattered import smooth
+from headway.latency.step_models.aiconfigurator import Aiconfigurator
 from headway.scenario.scenario import Scenario
 
 EIGHT_B = read_model("llama-3.1-8b", "model")
@@ -58,9 +59,9 @@ cells = st.dictionaries(st.integers(1, 6), st.dictionaries(st.integers(0, 6), st
 
 
 @given(cells)
-def test_evened_points_never_fall_and_stay_where_they_did_not(points: dict[int, dict[int, int]]) -> None:
+def test_smooth_points_never_fall_and_stay_where_they_did_not(points: dict[int, dict[int, int]]) -> None:
     flat = {(row, place): value for row, line in points.items() for place, value in line.items()}
-    made = {(row, place): value for row, line in evened(points).items() for place, value in line.items()}
+    made = {(row, place): value for row, line in smooth(points).items() for place, value in line.items()}
     assert made.keys() == flat.keys()
     for one, value in made.items():
         larger = [other for other in made if other[0] >= one[0] and other[1] >= one[1]]
@@ -189,7 +190,7 @@ def test_the_host_is_the_profile_s_unless_it_is_given_and_a_slow_engine_takes_so
     host = round(headway.latency("h200", "llama-3.1-8b").host_ms * MS)
     step = (8, 8000, [(300, 70)])
     assert usual.run(*step)[0] == plain.run(*step)[0] + host
-    slow = scaled(plain, Fraction(3, 2)).run(*step)[0]
+    slow = scale_model(plain, Fraction(3, 2)).run(*step)[0]
     assert slow == pytest.approx(plain.run(*step)[0] * 1.5, rel=1e-6)
 
 

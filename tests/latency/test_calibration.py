@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import headway
 from conftest import Run
 from headway.errors import HeadwayError
 from headway.latency import read_gpu
-from headway.latency.calibration import COLUMNS, calibrate
-from headway.latency.tables import read_rows
+from headway.latency.calibration import calibrate
+from headway.latency.tables import COLUMNS, read_rows
 
 H200 = read_gpu("h200", "gpu")
 MEASURED = Path(__file__).parents[3] / "shared" / "calibration" / "h200" / "steps.csv"
@@ -61,6 +62,12 @@ def test_a_profile_is_found_again_from_its_own_steps(tmp_path: Path) -> None:
     ours, shipped = headway.latency(str(file), "qwen-2.5-7b"), headway.latency("h200", "qwen-2.5-7b")
     assert ours.profile.calibrated and ours.host_ms == 0.25
     assert ours.step_ms([700] * 16, [(300, 0)]) == pytest.approx(shipped.step_ms([700] * 16, [(300, 0)]), rel=0.05)
+
+
+def test_without_scipy_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    with pytest.raises(HeadwayError, match=r"SciPy is not installed; install headway\[calibrate\]"):
+        calibrate(written(tmp_path / "steps.csv", made()), H200)
 
 
 @pytest.mark.skipif(not MEASURED.exists(), reason="the measured steps are not beside this checkout")

@@ -21,11 +21,15 @@ from drawing import draws
 from headway.cli import status
 from headway.errors import HeadwayError
 from headway.experiment.notes import unmeasured
-from headway.latency import FOREVER, Chunk, Hardware, StepTimes, build, gpus, models, read_gpu, read_model, shipped
-from headway.latency.base import scaled
+from headway.latency import build, read_gpu, read_model
+from headway.latency.base import FOREVER, Chunk, scale_model
 from headway.latency.fit import Step, fit
+from headway.latency.gpus import gpus
+from headway.latency.profiles import measured_profiles
+from headway.latency.shapes import models
 from headway.latency.shards import shard
 from headway.latency.step_cost import cube_root
+from headway.latency.step_models.hardware import Hardware, StepTimes
 
 DATA = Path(os.environ.get("HEADWAY_SHARED", Path(__file__).parents[3] / "shared")) / "calibration" / "h200"
 measured = pytest.mark.skipif(not DATA.exists(), reason="the measured steps are not here")
@@ -106,7 +110,7 @@ def test_the_cube_root_is_one() -> None:
 
 PAIRS = [(gpu, model, tp) for gpu, model in (("h200", "llama-3.1-8b"), ("h200", "qwen-3-30b-a3b")) for tp in (1, 2)]
 PAIRS += [("h200", "llama-3.2-1b", 1), ("h200", "mixtral-8x7b", 1), ("h100", "qwen-3-32b", 4)]
-PAIRS += [(name, "llama-3.1-8b", 1) for name in shipped()]
+PAIRS += [(name, "llama-3.1-8b", 1) for name in measured_profiles()]
 pairs = st.sampled_from(PAIRS)
 contexts = st.lists(st.integers(0, 200_000), max_size=40)
 chunks = st.lists(st.tuples(st.integers(1, 8192), st.integers(0, 200_000)), max_size=4)
@@ -142,7 +146,7 @@ def test_a_run_is_the_sum_of_its_steps(
     pair: Any, decode: list[int], prefill: list[Chunk], length: int, factor: Fraction
 ) -> None:
     assume(decode or prefill)
-    model = scaled(times(*pair).hardware, Fraction(factor))
+    model = scale_model(times(*pair).hardware, Fraction(factor))
     first, increment, most = model.run(len(decode), sum(decode), prefill)
     for index in range(min(length, most)):
         moved = [(new, past + index * new) for new, past in prefill]
@@ -316,7 +320,7 @@ def test_a_wrong_question_is_told(ask: Callable[[], object], sentence: str) -> N
 # --- profiles ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", measured_profiles())
 def test_a_measured_profile_says_where_it_is_from(name: str) -> None:
     profile = headway.latency(name, "llama-3.1-8b").profile
     assert profile.calibrated
@@ -325,7 +329,7 @@ def test_a_measured_profile_says_where_it_is_from(name: str) -> None:
     assert "beyond that" in profile.outside(profile.tokens[1] + 1, 1)
 
 
-@pytest.mark.parametrize("name", [name for name in gpus().entries if name not in shipped()])
+@pytest.mark.parametrize("name", [name for name in gpus().entries if name not in measured_profiles()])
 def test_a_card_that_was_not_measured_says_so(name: str) -> None:
     profile = headway.latency(name, "llama-3.1-8b").profile
     assert not profile.calibrated

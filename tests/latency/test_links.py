@@ -13,7 +13,7 @@ import headway
 from conftest import ROOT
 from headway.errors import HeadwayError
 from headway.experiment.engines import engines
-from headway.latency import LinkProfile, links
+from headway.latency.links import LinkProfile, links
 from headway.scenario.scenario import Scenario
 from headway.types import PS_PER_SECOND
 

@@ -16,8 +16,9 @@ from conftest import ROOT
 from drawing import draws
 from headway.errors import HeadwayError
 from headway.experiment.notes import unmeasured
-from headway.latency import FOREVER, StepTable, build, read_gpu, read_model
-from headway.latency.base import scaled
+from headway.latency import build, read_gpu, read_model
+from headway.latency.base import FOREVER, scale_model
+from headway.latency.step_models.step_table import StepTable
 from headway.scenario.scenario import Scenario
 
 EIGHT_B = read_model("llama-3.1-8b", "model")
@@ -66,7 +67,7 @@ def test_a_step_is_interpolated_as_by_hand(step: tuple[int, int, list[tuple[int,
 def test_the_host_is_added_and_a_slow_engine_takes_so_many_times_as_long() -> None:
     plain, hosted = table(rows=ROWS), table(rows=ROWS, host="2ms")
     assert hosted.run(1, 500, ())[0] == plain.run(1, 500, ())[0] + 2 * MS
-    slow = scaled(hosted, Fraction(3, 2))
+    slow = scale_model(hosted, Fraction(3, 2))
     assert slow.run(1, 500, ()) == (9 * MS + 3 * MS // 4, 3 * MS // 2000, 500)
 
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from headway.latency import FOREVER, Estimator, Hardware, LatencyModel, Piecewise, build, explicit, read_gpu, read_model
+from headway.latency import build, explicit, read_gpu, read_model
+from headway.latency.base import FOREVER, Estimator, LatencyModel
+from headway.latency.step_models.hardware import Hardware
+from headway.latency.step_models.piecewise import Piecewise
 from headway.views.instance import InstanceView
 
 MS = 10**9

@@ -12,7 +12,10 @@ import headway
 from conftest import ROOT
 from headway.errors import HeadwayError
 from headway.experiment.engines import engines
-from headway.latency import capacity_score, gpus, kv_blocks, models, read_gpu, read_model
+from headway.latency import kv_blocks, read_gpu, read_model
+from headway.latency.gpus import gpus
+from headway.latency.shapes import models
+from headway.latency.shards import capacity_score
 from headway.scenario.scenario import Scenario
 
 POWER = ROOT.parent / "shared" / "calibration" / "h200" / "power.csv"

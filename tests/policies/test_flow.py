@@ -17,7 +17,7 @@ from headway.control.flight import QUEUED, Flight, TimedOut
 from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
 from headway.hashing import GROUP, OUTPUT, PROMPT, key
-from headway.latency.fixed import Fixed
+from headway.latency.step_models.fixed import Fixed
 from headway.policies import registry
 from headway.policies.context import Context
 from headway.policies.flow import Bands

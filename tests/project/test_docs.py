@@ -18,7 +18,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import msgspec
 import pytest
 import yaml
 from cyclopts import App
@@ -26,14 +25,17 @@ from cyclopts import App
 import headway as package
 from command_line import run_script
 from conftest import ROOT, Run
-from headway import latency
 from headway.cli import verbs
+from headway.config.keys import write
 from headway.evolve.suite import Suite
 from headway.experiment.compare import PER
 from headway.experiment.controls import CONTROLS
 from headway.experiment.run import about
-from headway.latency import NAMES, gpus, links, models
-from headway.latency.calibration import COLUMNS as STEPS
+from headway.latency import MODELS
+from headway.latency.gpus import gpus
+from headway.latency.links import links
+from headway.latency.shapes import models
+from headway.latency.tables import COLUMNS as STEPS
 from headway.policies import registry
 from headway.policies.code import language, stage_of
 from headway.results import store, study
@@ -254,7 +256,7 @@ def _wrapped(code: str) -> str:
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Every name there is, and every dotted path: `Class.attribute`, `module.name`, keys of summary and scenario."""
-    words = FOREIGN | set(COLUMNS) | set(KEPT) | set(OUTCOMES) | set(FORMATS) | set(NAMES) | set(STEPS)
+    words = FOREIGN | set(COLUMNS) | set(KEPT) | set(OUTCOMES) | set(FORMATS) | set(MODELS) | set(STEPS)
     words |= {"shape", "mode", "composition", "arrival_time"} | {
         name for pair in RECORDED.items() for name in (pair[0], *pair[1])
     }
@@ -400,10 +402,8 @@ def test_the_constants_of_the_model_page_are_those_of_the_code() -> None:
     for name, key, value in row.findall(page):
         model = name or model
         shown.setdefault(model, {})[key] = value.replace(",", "").replace(" ", "").replace("µ", "u")
-    for name, keys in ((name, model.keys) for name, model in latency.MODELS.items()):
-        assert shown[name] == {
-            field.name: "null" if field.default is None else str(field.default)
-            for field in msgspec.structs.fields(keys)
-        }
+    for name, kind in MODELS.items():
+        defaults = write(kind.keys())
+        assert shown[name] == {key: "null" if value is None else str(value) for key, value in defaults.items()}
     blocks = f"{Scenario.load(TINY).cluster.kv_blocks():,} blocks of 16 tokens for llama-3.1-8b on one H100"
     assert blocks in " ".join(page.split())

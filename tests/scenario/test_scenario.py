@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import pytest
 import yaml
 
 from conftest import ROOT
+from headway.config.keys import keys_of, write
+from headway.config.tables import default_text, find_section
 from headway.errors import HeadwayError
 from headway.experiment.notes import unmeasured
-from headway.latency import MODELS, gpus, models
-from headway.latency.gpus import GpuFigures
-from headway.latency.shapes import ModelFigures
+from headway.latency import MODELS
+from headway.latency.gpus import Gpu, gpus
+from headway.latency.shapes import ModelFigures, models
 from headway.scenario import cluster_spec, overrides
 from headway.scenario.scenario import DEFAULT, Scenario, load_data, presets, validate
 from headway.workload import arrivals, prefixes, shapes
@@ -129,7 +132,7 @@ def test_every_latency_model_resolves_to_its_own_defaults() -> None:
         needed = {"rows": MEASURED} if name == "table" else {}
         given = small(cluster={"latency": {"model": name.upper(), **needed}})
         section = Scenario.load(given).resolved()["cluster"]["latency"]
-        assert section == {"model": name, **msgspec.structs.asdict(kind.keys()), **needed}
+        assert section == {"model": name, **write(kind.keys()), **needed}
 
 
 def test_the_key_depends_on_what_is_run_and_not_on_how() -> None:
@@ -457,8 +460,7 @@ SECTIONS: dict[str, list[type[msgspec.Struct]]] = {
     "Shared prefixes": [prefixes.Prefix, prefixes.Popularity],
     "Traces": [TraceSpec],
     "`deployments`": [cluster_spec.Deployment],
-    "`latency`": [kind.keys for kind in MODELS.values()],
-    "GPUs": [GpuFigures],
+    "GPUs": [Gpu],
     "Models": [ModelFigures],
 }
 
@@ -474,22 +476,21 @@ def part(heading: str) -> str:
 def test_the_page_has_every_key_of_a_section(heading: str) -> None:
     text = part(heading)
     for kind in SECTIONS[heading]:
-        for field in msgspec.structs.fields(kind):
-            assert f"`{field.name}`" in text, f"{heading}: {field.name}"
+        for name in keys_of(kind):
+            assert f"`{name}`" in text, f"{heading}: {name}"
 
 
-def defaults(heading: str) -> dict[tuple[str, str], str]:
-    """The default of every key in a section's tables, by (latency model, key); the model is empty elsewhere."""
-    found, column, model = {}, 0, ""
+def defaults(heading: str) -> dict[str, str]:
+    """The default of every key in a section's tables."""
+    found, column = {}, 0
     for line in part(heading).splitlines():
         cells = [cell.strip().strip("`") for cell in line.split("|")][1:-1]
         if "Default" in cells:
-            column, of_models = cells.index("Default"), cells[0] == "Model"
+            column = cells.index("Default")
         elif not cells:  # the end of a table
             column = 0
         elif column:
-            model = cells[0] or model if of_models else ""
-            found[model, cells[1 if of_models else 0]] = cells[column]
+            found[cells[0]] = cells[column]
     return found
 
 
@@ -497,17 +498,14 @@ def defaults(heading: str) -> dict[tuple[str, str], str]:
 def test_the_page_has_the_defaults(heading: str) -> None:
     shown = defaults(heading)
     for kind in SECTIONS[heading]:
-        for field in msgspec.structs.fields(kind):
-            if isinstance(field.default, int | float | str):
-                assert shown["", field.name] == str(field.default).replace("True", "true"), field.name
+        for name, key in keys_of(kind).items():
+            if isinstance(key.default, int | float | str | Fraction):
+                assert shown[name] == default_text(key), name
 
 
-def test_the_page_has_the_defaults_of_the_latency_models() -> None:
-    shown = defaults("`latency`")
-    for name, kind in MODELS.items():
-        for field in msgspec.structs.fields(kind.keys):
-            default = "null" if field.default is None else str(field.default)
-            assert shown[name, field.name] == default, f"{name}.{field.name}"
+def test_the_page_has_a_table_for_each_latency_model() -> None:
+    listed = re.findall(r"^<!-- keys: latency\.(\S+) -->$", PAGE, re.MULTILINE)
+    assert {find_section(f"latency.{name}") for name in listed} == {kind.keys for kind in MODELS.values()}
 
 
 @pytest.mark.parametrize(("heading", "known"), [("GPUs", gpus()), ("Models", models())], ids=["GPUs", "Models"])

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from headway.experiment.run import prepare
 from headway.hashing import GROUP, OUTPUT, PROMPT, key
-from headway.latency.fixed import Fixed
+from headway.latency.step_models.fixed import Fixed
 from headway.results.recorder import COLUMNS, Recorder
 from headway.scenario.scenario import Scenario
 from headway.sim.simulation import Simulation

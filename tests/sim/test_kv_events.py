@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import headway
 from headway.hashing import GROUP, OUTPUT, PROMPT, key
 from headway.latency.base import LatencyModel
-from headway.latency.fixed import Fixed
+from headway.latency.step_models.fixed import Fixed
 from headway.policies import registry
 from headway.policies.registry import Entry
 from headway.results.recorder import COLUMNS

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from headway.hashing import GROUP, OUTPUT, PROMPT, key, stable
-from headway.latency.fixed import Fixed
+from headway.latency.step_models.fixed import Fixed
 from headway.policies import registry
 from headway.policies.prefix_index import PrefixIndex
 from headway.policies.registry import REPORTED, Entry

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from engine_parts import SIZE, new_blocks, new_job
 
-from headway.latency.fixed import Fixed
+from headway.latency.step_models.fixed import Fixed
 from headway.sim.run_blocks import RunBlocks
 from headway.sim.run_planner import Pace, RunPlanner
 from headway.types import NEVER

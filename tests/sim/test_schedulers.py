@@ -16,7 +16,7 @@ import headway.policies  # (declares the policies)
 from headway import HeadwayError
 from headway.hashing import GROUP, OUTPUT, PROMPT, key
 from headway.latency.base import Chunk, LatencyModel, Run
-from headway.latency.fixed import Fixed
+from headway.latency.step_models.fixed import Fixed
 from headway.policies import registry
 from headway.policies.queues import Ticket
 from headway.results.recorder import COLUMNS, COMPLETED, InstanceStats, Recorder

@@ -14,7 +14,7 @@ import headway.policies
 from headway import HeadwayError
 from headway.hashing import GROUP, OUTPUT, PROMPT, key
 from headway.latency.base import LatencyModel
-from headway.latency.fixed import Fixed
+from headway.latency.step_models.fixed import Fixed
 from headway.policies import registry
 from headway.policies.registry import REPORTED, Entry
 from headway.results.recorder import COLUMNS

@@ -23,7 +23,8 @@ from headway.experiment.calibrate import NOT_TOLD, check, write
 from headway.experiment.linear_fit import LinearFit
 from headway.experiment.run import finished, prepare
 from headway.experiment.validate import Validation
-from headway.latency import Gpu, Profile, read_gpu, read_profile
+from headway.latency.gpus import Gpu, read_gpu
+from headway.latency.profiles import Profile, read_profile
 from headway.latency.step_cost import Constants
 from headway.results.recorded import Served, served
 from headway.scenario.scenario import Scenario, Source

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from headway.latency import capacity_score
+from headway.latency.shards import capacity_score
 from headway.scenario.cluster_spec import Cluster, Engines
 from headway.scenario.kv_spec import TierSpec
 from headway.scenario.pd_spec import Transfer

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec.structs import asdict
-
+from headway.config.keys import keys_of
 from headway.config.wording import suggest
 from headway.errors import HeadwayError
-from headway.latency import Gpu, Profile, gpus, plain, read_gpu, read_profile, step_times
 from headway.latency.base import Chunk
-from headway.latency.hardware import PS_PER_MS
-from headway.latency.step_cost import WORDS
+from headway.latency.gpus import Gpu, gpus, read_gpu
+from headway.latency.profiles import Profile, read_profile
+from headway.latency.step_cost import Constants
+from headway.latency.step_models.hardware import PS_PER_MS, step_times
+from headway.latency.tables import plain
 from headway.types import Json
 
 MODEL: Final = "llama-3.1-8b"  # whose steps are the examples
@@ -35,8 +36,8 @@ def hardware(name: str | None = None, model: str = MODEL, tp: int = 1) -> Json:
         return {"profiles": [_about(read_profile(one, gpu, "gpu"), gpu) for one, gpu in entries.items()]}
     profile, gpu = _find(name)
     constants = {
-        key: {"value": value, "unit": WORDS[key][0], "of": WORDS[key][1]}
-        for key, value in asdict(profile.constants).items()
+        name: {"value": getattr(profile.constants, name), "unit": key.doc.type, "of": key.doc.meaning}
+        for name, key in keys_of(Constants).items()
     }
     asked = step_times(name, model, tp)
     steps = [

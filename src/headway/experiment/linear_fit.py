@@ -23,7 +23,7 @@ from headway.experiment import validate
 from headway.experiment.calibrate import write
 from headway.experiment.run import finished, prepare
 from headway.experiment.validate import Validation
-from headway.latency.fit import solve
+from headway.latency.fit import load_library
 from headway.results.recorded import Served, served
 from headway.scenario.scenario import Scenario
 from headway.types import Json
@@ -166,7 +166,7 @@ class Search:
             matrix.append([fsum(a * b for a, b in zip(weighted, other, strict=True)) for other in slopes])
         for place, line in enumerate(matrix):
             line[place] = (line[place] + 2 * HOLD) * (1.0 + damping)
-        moves = solve(matrix, right)
+        moves = load_library("scipy.linalg").solve(matrix, right, assume_a="pos").tolist()
         return {key: self.at[key] + min(max(move, -FAR), FAR) for key, move in zip(self.keys, moves, strict=True)}
 
     def _try(self, step: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headway.latency import Aiconfigurator, Hardware, StepTable
 from headway.policies import registry
 from headway.scenario.cluster_spec import Cluster
 from headway.scenario.overrides import DEFAULT_POLICIES
@@ -54,17 +53,13 @@ def unscaled(scenario: Scenario, compared: bool = False) -> str | None:
 
 def unmeasured(scenario: Scenario) -> str | None:
     """What to say of step times that were never measured; None where all were, or where they are the user's own."""
-    said: dict[str, None] = {}
+    notes: dict[str, None] = {}
     for pool in scenario.cluster.scaled().values():
-        model = pool.latency_model()
-        doubts = None
-        if isinstance(model, Hardware):
-            doubts = model.doubts(pool.max_batch_tokens)
-        elif isinstance(model, StepTable | Aiconfigurator):
-            doubts = model.doubts(pool.max_batch_tokens, pool.max_batch_size)
-        if doubts is not None:
-            said[doubts] = None
-    return " ".join(said) or None
+        doubts = getattr(pool.latency_model(), "doubts", None)
+        sentence = None if doubts is None else doubts(pool.max_batch_tokens, pool.max_batch_size)
+        if sentence is not None:
+            notes[sentence] = None
+    return " ".join(notes) or None
 
 
 def _is_static(spec: Any) -> bool:

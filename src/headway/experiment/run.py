@@ -22,7 +22,7 @@ from headway.errors import HeadwayError, InvariantError
 from headway.experiment.engines import engines
 from headway.experiment.life import autoscaler, life_setup
 from headway.experiment.tracing import Explain, check_trace, journals
-from headway.latency import Estimator
+from headway.latency.base import Estimator
 from headway.policies import registry
 from headway.policies.queues import Ticket
 from headway.results.decision_log import DecisionLog

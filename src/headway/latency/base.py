@@ -14,8 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from msgspec import Struct
+
+from headway.latency.gpus import Gpu
+from headway.latency.shapes import ModelShape
 from headway.types import PS_PER_SECOND
 from headway.views.instance import InstanceView
 
@@ -26,12 +30,21 @@ Run = tuple[int, int, int]
 
 
 class LatencyModel(Protocol):
-    """A model may also have `scaled(factor)`, which gives the model of an engine whose steps take so many times as
-    long: each of its coefficients times the factor, rounded once."""
+    """A model may have two more methods. `scale(factor)` returns the model of an engine whose steps take `factor` times
+    as long: each coefficient times the factor, rounded once. `doubts(tokens, sequences)` says which of the times of
+    steps of up to so many tokens and sequences were never measured; None if all were."""
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         """(first, increment, k_max) in whole picoseconds, first and k_max at least 1."""
         ...
+
+
+class LatencyKind(NamedTuple):
+    """A latency model as scenarios name it: its keys, and how to build it from them."""
+
+    name: str
+    keys: type[Struct]
+    build: Callable[[Any, str, ModelShape, Gpu, int], LatencyModel]  # keys, their place, model, GPU, TP
 
 
 class Walked:
@@ -45,12 +58,12 @@ class Walked:
         return times(self.model.run(decodes, context, chunks)[0], self.factor, 1), 0, 1
 
 
-def scaled(model: LatencyModel, factor: Fraction) -> LatencyModel:
+def scale_model(model: LatencyModel, factor: Fraction) -> LatencyModel:
     """The model of an engine whose steps take `factor` times as long."""
     if factor == 1:
         return model
-    own: Callable[[Fraction], LatencyModel] | None = getattr(model, "scaled", None)
-    return Walked(model, factor) if own is None else own(factor)
+    scale: Callable[[Fraction], LatencyModel] | None = getattr(model, "scale", None)
+    return Walked(model, factor) if scale is None else scale(factor)
 
 
 def times(value: int, factor: Fraction, least: int = 0) -> int:

@@ -1,4 +1,8 @@
-"""From a file of measured steps to a hardware profile: reading, holding some out, fitting, telling the error."""
+"""From a file of measured steps to a hardware profile: reading, holding some out, fitting, measuring the error.
+
+The column `shape` may be left out if the model is given. With `composition`, {"decode": [[context, count], ...],
+"prefill": [[tokens, past], ...]}, a step's chunks are exact; without it they are `n_prefill` equal ones.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,9 @@ from headway.latency.gpus import Gpu
 from headway.latency.shapes import read_model
 from headway.latency.shards import Shard, shard
 from headway.latency.step_cost import Constants
-from headway.latency.tables import number, read_rows, whole
+from headway.latency.tables import COLUMNS, number, read_rows, whole
 from headway.types import Json
 
-# Of a step: what it decodes, what it computes of prompts, and how long it took. `shape` may be left out where the model
-# is given; with `composition`, {"decode": [[context, count], ...], "prefill": [[tokens, past], ...]}, its chunks are
-# exact; without it they are `n_prefill` equal ones. Where there is a `mode`, only rows that say "graph" count.
-COLUMNS: Final = ("batch", "decode_kv_tokens", "n_prefill", "new_tokens", "past_context", "median_ms")
 PHASES: Final = ("decode", "prefill", "mixed")
 FEWEST: Final = 40  # steps in all
 FEWEST_OF_A_KIND: Final = 8  # steps that only decode, and steps that compute prompts
@@ -67,15 +67,15 @@ class Calibration(Struct, frozen=True):
             "steps": self.steps,
             "shapes": list(self.shapes),
             "range": {"tokens": list(self.tokens), "context": list(self.context)},
-            "held_out": [asdict(one) for one in self.errors],
+            "held_out": [asdict(phase) for phase in self.errors],
             "constants": asdict(self.constants),
         }
 
     def document(self, source: str, as_of: str, host: str = "1ms") -> str:
         """The profile as a file."""
         error = {
-            f"{one.phase}, {one.steps} steps held out": f"median {one.median:.1%}, 90th percentile {one.p90:.1%}"
-            for one in self.errors
+            f"{phase.phase}, {phase.steps} steps held out": f"median {phase.median:.1%}, 90th percentile {phase.p90:.1%}"
+            for phase in self.errors
         }
         content: dict[str, Any] = {
             "format": 1,
@@ -105,21 +105,21 @@ def calibrate(
     measured; the constants are those of a fit to all steps, the errors those of one that had not seen them."""
     samples = read_steps(path, gpu, model)
     limits = memory_tb_s or gpu.bandwidth / 1e12, tflops or float(gpu.flops) / 1e12
-    held = [one for number, one in enumerate(samples) if number % HELD_OUT == HELD_OUT - 1]
-    seen = [one.step for number, one in enumerate(samples) if number % HELD_OUT != HELD_OUT - 1]
-    blind = fit(seen, *limits, progress=progress)
-    constants = fit([one.step for one in samples], *limits, start=blind, progress=progress)
-    sequences = [past + new for one in samples for new, past in one.step.chunks]
-    sequences += [one.step.context // one.step.decodes for one in samples if one.step.decodes]
-    tokens = [one.step.decodes + sum(new for new, _ in one.step.chunks) for one in samples]
+    held = [sample for number, sample in enumerate(samples) if number % HELD_OUT == HELD_OUT - 1]
+    fitted = [sample.step for number, sample in enumerate(samples) if number % HELD_OUT != HELD_OUT - 1]
+    blind = fit(fitted, *limits, progress=progress)
+    constants = fit([sample.step for sample in samples], *limits, start=blind, progress=progress)
+    sequences = [past + new for sample in samples for new, past in sample.step.chunks]
+    sequences += [sample.step.context // sample.step.decodes for sample in samples if sample.step.decodes]
+    tokens = [sample.step.decodes + sum(new for new, _ in sample.step.chunks) for sample in samples]
     return Calibration(
         gpu.name,
         constants,
-        tuple(_error(phase, held, blind) for phase in PHASES if any(one.phase == phase for one in held)),
+        tuple(_error(phase, held, blind) for phase in PHASES if any(sample.phase == phase for sample in held)),
         len(samples),
         (min(tokens), max(tokens)),
         (min(sequences), max(sequences)),
-        tuple(dict.fromkeys(one.shape for one in samples)),
+        tuple(dict.fromkeys(sample.shape for sample in samples)),
     )
 
 
@@ -127,9 +127,9 @@ def read_steps(path: str | Path, gpu: Gpu, model: str | None = None) -> list[Sam
     """The steps of a file, refused where they cannot be or do not suffice."""
     rows = read_rows(path, COLUMNS if model is not None else ("shape", *COLUMNS))
     parts: dict[str, Shard] = {}
-    found = [_sample(row, place, gpu, model, parts) for place, row in rows]
-    _check_enough(found, str(path))
-    return found
+    samples = [_sample(row, place, gpu, model, parts) for place, row in rows]
+    _check_enough(samples, str(path))
+    return samples
 
 
 def _sample(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts: dict[str, Shard]) -> Sample:
@@ -179,18 +179,18 @@ def _chunks(row: dict[str, Any], where: str, count: int, new: int) -> tuple[Chun
     return tuple((short + (place < over), past) for place in range(count))
 
 
-def _check_enough(found: Sequence[Sample], path: str) -> None:
-    decode = sum(one.phase == "decode" for one in found)
-    prompts = len(found) - decode
-    if len(found) < FEWEST or decode < FEWEST_OF_A_KIND or prompts < FEWEST_OF_A_KIND:
+def _check_enough(samples: Sequence[Sample], path: str) -> None:
+    decode = sum(sample.phase == "decode" for sample in samples)
+    prompts = len(samples) - decode
+    if len(samples) < FEWEST or decode < FEWEST_OF_A_KIND or prompts < FEWEST_OF_A_KIND:
         raise HeadwayError(
-            f"{path}: {len(found)} steps ({decode} that only decode, {prompts} with prompts) are too few to fit to; "
+            f"{path}: {len(samples)} steps ({decode} that only decode, {prompts} with prompts) are too few to fit to; "
             f"it takes at least {FEWEST}, {FEWEST_OF_A_KIND} of either kind, over many batch sizes and lengths."
         )
 
 
 def _error(phase: str, held: Sequence[Sample], constants: Constants) -> PhaseError:
-    errors = sorted(abs(one.step.error(constants)) for one in held if one.phase == phase)
+    errors = sorted(abs(sample.step.error(constants)) for sample in held if sample.phase == phase)
     count = len(errors)
     return PhaseError(phase, count, errors[count // 2], errors[count * 9 // 10], errors[-1])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final
 
-from headway.latency.exact_numbers import rounded
+from headway.latency.exact_numbers import round_ratio
 
 KEPT: Final = 1 << 16  # lengths remembered; engines use few, an estimator may ask for any
 
@@ -24,15 +24,15 @@ class ChunkCosts(dict[int, tuple[int, int, int]]):
         self._token = (token, chunk)
         self._pair = (pair.numerator, pair.denominator)
 
-    def scaled(self, factor: Fraction) -> ChunkCosts:
+    def scale(self, factor: Fraction) -> ChunkCosts:
         token, chunk = self._token
         return ChunkCosts(round(token * factor), Fraction(*self._pair) * factor, round(chunk * factor))
 
     def __missing__(self, tokens: int) -> tuple[int, int, int]:
         token, chunk = self._token
         numerator, denominator = self._pair
-        base = chunk + token * tokens + rounded(numerator * (tokens * (tokens + 1) // 2), denominator)
-        slope = rounded(numerator * tokens, denominator)
+        base = chunk + token * tokens + round_ratio(numerator * (tokens * (tokens + 1) // 2), denominator)
+        slope = round_ratio(numerator * tokens, denominator)
         costs = (base, slope, slope * tokens)
         if len(self) < KEPT:
             self[tokens] = costs

@@ -1,12 +1,14 @@
-"""Reading figures exactly: decimals as they are written, never as the nearest binary fraction."""
+"""Reading figures exactly: decimals as they are written, never as the nearest binary fraction. The units of the keys
+of latency models and hardware tables are declared here."""
 
 from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Final
+from typing import Annotated, Final, Literal
 
-from headway.config.units import LONGEST_PS, exact, written
+from headway.config.keys import Unit
+from headway.config.units import LONGEST_PS, duration_ps, duration_text, exact, fine_duration, written
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
@@ -75,8 +77,44 @@ def token_ps(value: object, where: str) -> int:
     return time
 
 
-def rounded(numerator: int, denominator: int) -> int:
+def round_ratio(numerator: int, denominator: int) -> int:
     """The nearest whole number, the even one from the middle: `round(Fraction(...))` without making the fraction."""
     whole, rest = divmod(numerator, denominator)
     rest *= 2
     return whole + 1 if rest > denominator or (rest == denominator and whole & 1) else whole
+
+
+# Units of keys, as `headway.config.keys` has them.
+
+
+def _step_ps(value: object, where: str) -> int:
+    step = duration_ps(value, where)
+    if step < 1:
+        raise HeadwayError(f"{where}: must be at least 1ps, since no step takes no time, got {shown(value)}.")
+    return step
+
+
+def _token_rate(value: object, where: str) -> Fraction:
+    token_ps(value, where)  # a step needs a picosecond at the least
+    return positive(value, where)
+
+
+def _auto_or_ps(value: object, where: str) -> int | Literal["auto"]:
+    return "auto" if value == "auto" else duration_ps(value, where)
+
+
+def _duration_text(ps: int | Literal["auto"]) -> str | None:
+    return "auto" if ps == "auto" else duration_text(ps) if ps else "0ms"
+
+
+def plain_number(number: Fraction | float) -> float:
+    return int(number) if number == int(number) else float(number)
+
+
+StepDuration = Annotated[int, Unit("duration above 0", _step_ps, _duration_text, "_ps")]
+PartDuration = Annotated[int, Unit("duration", duration_ps, _duration_text, "_ps")]
+FineDuration = Annotated[Fraction, Unit("duration", fine_duration, duration_text)]  # may be below a picosecond
+AutoDuration = Annotated[int | Literal["auto"], Unit("duration or auto", _auto_or_ps, _duration_text, "_ps")]
+TokenTime = Annotated[int, Unit("number above 0", token_ps, lambda ps: plain_number(Fraction(PS_PER_SECOND, ps)))]
+TokenRate = Annotated[Fraction, Unit("number above 0", _token_rate, plain_number)]
+Share = Annotated[Fraction, Unit("number above 0, at most 1", share, float)]

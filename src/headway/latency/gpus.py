@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from headway.config import section
+from headway.config.keys import Unit, bytes_text
 from headway.config.units import bandwidth, size_bytes
 from headway.config.wording import shown
 from headway.errors import HeadwayError
@@ -16,28 +17,38 @@ from headway.latency.exact_numbers import not_negative, positive
 from headway.latency.tables import Table, load
 
 
+def _read_memory(value: Any, where: str) -> int:
+    return _check_positive(size_bytes(value, where), value, where)
+
+
+def _read_bandwidth(value: Any, where: str) -> int:
+    return _check_positive(bandwidth(value, where), value, where)
+
+
+def _check_positive(amount: int, value: object, where: str) -> int:
+    if amount <= 0:
+        raise HeadwayError(f"{where}: must be above zero, got {shown(value)}.")
+    return amount
+
+
+def _read_teraflops(value: Any, where: str) -> Fraction:
+    return positive(value, where) * 10**12
+
+
+Amount = Annotated[float, Unit("number, 0 or more", not_negative, float, show=lambda amount: f"{amount:g}")]
+
+
 class Gpu(Struct, frozen=True):
-    name: str
-    memory: int  # bytes
-    bandwidth: int  # bytes a second
-    flops: Fraction  # dense BF16, a second
-    usd_per_hour: float
-    idle_watts: float = 0.0
-    busy_watts: float = 0.0
-    approximate: tuple[str, ...] = ()  # figures that are no spec sheet's
-
-
-class GpuFigures(Struct):
     """A GPU as a mapping: `{memory: 80GB, bandwidth: 3.35TB/s, tflops: 989, usd_per_hour: 3.50}`."""
 
-    memory: Any
-    bandwidth: Any
-    tflops: Any  # dense BF16
-    usd_per_hour: Any
-    idle_watts: Any = 0
-    busy_watts: Any = 0
+    memory: Annotated[int, Unit("size", _read_memory, bytes_text)]  # bytes
+    bandwidth: Annotated[int, Unit("bandwidth", _read_bandwidth, lambda speed: f"{bytes_text(speed)}/s")]  # a second
+    flops: Annotated[Fraction, Unit("number above 0", _read_teraflops, float)] = field(name="tflops")  # dense BF16
+    usd_per_hour: Amount
+    idle_watts: Amount = 0.0
+    busy_watts: Amount = 0.0
     name: str = "custom"
-    approximate: tuple[str, ...] = ()
+    approximate: tuple[str, ...] = ()  # figures that are no spec sheet's
 
 
 def read_gpu(data: object, where: str) -> Gpu:
@@ -46,24 +57,10 @@ def read_gpu(data: object, where: str) -> Gpu:
         return gpus().find(data, "GPU", where)
     if not isinstance(data, dict):
         raise HeadwayError(f"{where}: expected a GPU's name or a mapping of its figures, got {shown(data)}.")
-    given = section.read(GpuFigures, data, where)
-    gpu = Gpu(
-        name=given.name,
-        memory=size_bytes(given.memory, f"{where}.memory"),
-        bandwidth=bandwidth(given.bandwidth, f"{where}.bandwidth"),
-        flops=positive(given.tflops, f"{where}.tflops") * 10**12,
-        usd_per_hour=not_negative(given.usd_per_hour, f"{where}.usd_per_hour"),
-        idle_watts=not_negative(given.idle_watts, f"{where}.idle_watts"),
-        busy_watts=not_negative(given.busy_watts, f"{where}.busy_watts"),
-        approximate=given.approximate,
-    )
-    for key, value in (("memory", gpu.memory), ("bandwidth", gpu.bandwidth)):
-        if value <= 0:
-            raise HeadwayError(f"{where}.{key}: must be above zero, got {shown(data[key])}.")
+    gpu = section.read(Gpu, data, where)
     if gpu.busy_watts < gpu.idle_watts:
-        raise HeadwayError(
-            f"{where}.busy_watts: must not be below idle_watts ({gpu.idle_watts:g}), got {shown(given.busy_watts)}."
-        )
+        busy = shown(data.get("busy_watts", 0))
+        raise HeadwayError(f"{where}.busy_watts: must not be below idle_watts ({gpu.idle_watts:g}), got {busy}.")
     return gpu
 
 

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from headway.config.wording import listed, shown
 from headway.errors import HeadwayError
@@ -107,16 +108,16 @@ def find_source(system: object, backend: object, version: object, gpu: Gpu, wher
     for key, value in (("system", system), ("backend", backend), ("version", version)):
         if not isinstance(value, str):
             raise HeadwayError(f"{where}.{key}: expected a name, got {shown(value)}.")
-    wanted = SYSTEMS.get(gpu.name, gpu.name) if system == "auto" else str(system)
+    system_name = SYSTEMS.get(gpu.name, gpu.name) if system == "auto" else str(system)
     with _quiet():
-        slots = data.get_version_slots(wanted, backend)
+        slots = data.get_version_slots(system_name, backend)
         if slots is None:
-            raise HeadwayError(_absent(data.get_supported_databases(), wanted, str(backend), where))
-    found = slots["current"] if version == "auto" else slots.get(version, version)
-    if found not in slots.values():
+            raise HeadwayError(_absent(data.get_supported_databases(), system_name, str(backend), where))
+    chosen = slots["current"] if version == "auto" else slots.get(version, version)
+    if chosen not in slots.values():
         known = listed(list(dict.fromkeys(slots.values())))
-        raise HeadwayError(f"{where}.version: {PACKAGE} has {backend} {known} on {wanted}, got {shown(version)}.")
-    return Source(wanted, str(backend), found)
+        raise HeadwayError(f"{where}.version: {PACKAGE} has {backend} {known} on {system_name}, got {shown(version)}.")
+    return Source(system_name, str(backend), chosen)
 
 
 def with_kernels(model: ModelShape, tp: int, source: Source, use: Callable[[Kernels], T]) -> T:
@@ -154,7 +155,7 @@ def _config(model: ModelShape, tp: int) -> tuple[dict[str, Any], dict[str, str]]
         raise HeadwayError(f"aiconfigurator splits heads evenly; {model.heads} heads on {tp} GPUs are not.")
     for key, size, known in (("dtype_bytes", model.weight_size, GEMMS), ("kv_dtype_bytes", model.kv_size, CACHES)):
         if size not in known:
-            sizes = " or ".join(f"{float(one):g}" for one in known)
+            sizes = " or ".join(f"{float(known_size):g}" for known_size in known)
             raise HeadwayError(f"aiconfigurator has kernels for {key} {sizes}, the model has {float(size):g}.")
     config: dict[str, Any] = {
         "architectures": ["MixtralForCausalLM" if model.experts else "LlamaForCausalLM"],
@@ -198,19 +199,17 @@ def _missing(model: ModelShape, tp: int, source: Source, error: Exception) -> st
 def _mixtures(model: ModelShape, source: Source) -> str:
     """The mixtures that were measured, with weights as the model's."""
     with _quiet():
-        data = import_module("aiconfigurator_core.sdk.perf_database").get_database(*_fields(source))
+        data = import_module("aiconfigurator_core.sdk.perf_database").get_database(*astuple(source))
         import_module("aiconfigurator_core.sdk.operations").MoE.load_data(data)
-    found: dict[str, None] = {}
+    measured: dict[str, None] = {}
     for mode, spread in dict(data._moe_data or {}).items():
         if mode.name == GEMMS[model.weight_size]:
             for topk, counts in next(iter(spread.values())).items():
                 for experts, hidden in counts.items():
-                    found |= {f"{topk} of {experts} × {w} from {h}": None for h in hidden for w in hidden[h]}
-    return f" Mixtures measured, experts and their width from hidden: {', '.join(sorted(found))}." if found else ""
-
-
-def _fields(source: Source) -> tuple[str, str, str]:
-    return source.system, source.backend, source.version
+                    measured |= {f"{topk} of {experts} × {w} from {h}": None for h in hidden for w in hidden[h]}
+    return (
+        f" Mixtures measured, experts and their width from hidden: {', '.join(sorted(measured))}." if measured else ""
+    )
 
 
 def _module(name: str, where: str) -> Any:

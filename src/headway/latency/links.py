@@ -8,8 +8,9 @@ from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
-from headway.config.keys import Unit, bytes_text
-from headway.config.units import bandwidth, duration_ps, duration_text
+from headway.config import section
+from headway.config.keys import Duration, Unit, bytes_text
+from headway.config.units import bandwidth, duration_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.latency.tables import Table, load
@@ -17,44 +18,33 @@ from headway.latency.tables import Table, load
 FIGURES: Final = ("latency", "bandwidth")
 
 
-class LinkProfile(Struct, frozen=True):
-    """A measured link, and what its figures are the best line through."""
-
-    name: str
-    latency_ps: int
-    bandwidth: int  # bytes a second
-    direction: str  # h2d, d2h or d2d: host memory and GPU
-    methods: tuple[str, ...]  # of copying
-    within: float  # no measured time is further from the line, relative to it
-
-
-def fill_link(section: Any, where: str, usual: Mapping[str, str]) -> Any:
+def fill_link(keys: Any, where: str, usual: Mapping[str, str]) -> Any:
     """The keys of a section with the `latency` and `bandwidth` of the measured link that `profile` names, or as given;
     `usual` are those that are not.
 
     Nothing may stand beside the name: else a scenario with all its figures written out would take a profile in silence
     and ignore it.
     """
-    if not isinstance(section, dict):
-        return section
-    found = {key: value for key, value in section.items() if key not in FIGURES or value is not None}
-    profile = found.pop("profile", None)
+    if not isinstance(keys, dict):
+        return keys
+    present = {key: value for key, value in keys.items() if key not in FIGURES or value is not None}
+    profile = present.pop("profile", None)
     if profile is None:
-        return {**usual, **found}
+        return {**usual, **present}
     if not isinstance(profile, str):
-        return section
+        return keys
     for key in FIGURES:
-        if key in found:
+        if key in present:
             raise HeadwayError(f"{where}.{key}: 'profile' gives it as well; leave one of them out.")
     link = links().find(profile, "measured link", f"{where}.profile", "'latency' and 'bandwidth' will do")
-    return found | {"latency": duration_text(link.latency_ps), "bandwidth": write_speed(link.bandwidth)}
+    return present | {"latency": duration_text(link.latency_ps), "bandwidth": write_speed(link.bandwidth)}
 
 
 def read_speed(value: Any, where: str) -> int:
-    found = bandwidth(value, where)
-    if found < 1:
+    speed = bandwidth(value, where)
+    if speed < 1:
         raise HeadwayError(f"{where}: must be at least 1B/s, got {shown(value)}.")
-    return found
+    return speed
 
 
 def write_speed(speed: int) -> str:
@@ -69,17 +59,20 @@ ProfileName = Annotated[
 ]
 
 
+class LinkProfile(Struct, frozen=True):
+    """A measured link, and what its figures are the best line through."""
+
+    name: str
+    latency_ps: Duration
+    bandwidth: Speed
+    direction: str  # h2d, d2h or d2d: host memory and GPU
+    methods: tuple[str, ...]  # of copying
+    within: float  # no measured time is further from the line, relative to it
+
+
 @cache
 def links() -> Table[LinkProfile]:
-    return load("links.yaml", "links", _profile)
+    def read(name: str, figures: dict[str, Any]) -> LinkProfile:
+        return section.read(LinkProfile, {"name": name, **figures}, f"links.{name}")
 
-
-def _profile(name: str, figures: dict[str, Any]) -> LinkProfile:
-    return LinkProfile(
-        name,
-        duration_ps(figures["latency"], f"links.{name}.latency"),
-        bandwidth(figures["bandwidth"], f"links.{name}.bandwidth"),
-        figures["direction"],
-        tuple(figures["methods"]),
-        figures["within"],
-    )
+    return load("links.yaml", "links", read)

@@ -39,7 +39,7 @@ def read_config(path: str, where: str) -> dict[str, Any]:
 
 def _figures(config: dict[str, Any]) -> dict[str, Any]:
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
-    found = {
+    figures = {
         "layers": config["num_hidden_layers"],
         "hidden": hidden,
         "heads": heads,
@@ -52,17 +52,17 @@ def _figures(config: dict[str, Any]) -> dict[str, Any]:
     experts = next((config[key] for key in EXPERTS if config.get(key)), 0)
     width = config.get("intermediate_size") or 0
     if not experts:
-        return found | {"intermediate": width}
+        return figures | {"intermediate": width}
     own = config.get("moe_intermediate_size") or width
     shared = config.get("shared_expert_intermediate_size") or own * (config.get("n_shared_experts") or 0)
-    found |= {
+    figures |= {
         "experts": experts,
         "experts_per_token": config.get("num_experts_per_tok") or 1,
         "expert_intermediate": own,
         "shared_intermediate": shared,
         "dense_layers": config.get("first_k_dense_replace") or 0,
     }
-    return found | ({"intermediate": width} if found["dense_layers"] else {})
+    return figures | ({"intermediate": width} if figures["dense_layers"] else {})
 
 
 def _weight_size(config: dict[str, Any]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 
-from headway.latency.exact_numbers import rounded
+from headway.latency.exact_numbers import round_ratio
 from headway.latency.surface import Surface
 
 Points = Mapping[int, Mapping[int, int]]
@@ -21,13 +21,13 @@ def through(points: Points, grows: bool) -> Surface:
     rows = sorted(points)
     nodes = sorted({0}.union(*points.values()))
     slopes = _slopes(points, rows, grows)
-    grid = [_drawn(sorted(points[row].items()), nodes, *ends) for row, ends in zip(rows, slopes, strict=True)]
+    grid = [_draw_row(sorted(points[row].items()), nodes, *ends) for row, ends in zip(rows, slopes, strict=True)]
     lasts = [rise // run for _, (rise, run) in slopes]
     _settle(grid, nodes, lasts, [max(points[row]) for row in rows])
     return Surface(rows, nodes, grid, lasts)
 
 
-def evened(points: Points) -> dict[int, dict[int, int]]:
+def smooth(points: Points) -> dict[int, dict[int, int]]:
     """Points none of which is faster than a smaller one: each halfway from the slowest that is no larger to the fastest
     that is no smaller, so that what was slow by chance and what was fast by chance give way alike."""
     rows = sorted(points)
@@ -43,7 +43,7 @@ def _envelope(
     points: Points, rows: list[int], places: list[int], extreme: Callable[[list[int]], int]
 ) -> dict[tuple[int, int], int]:
     """The extreme of all points that come no later, by rows and by places."""
-    found: dict[tuple[int, int], int] = {}
+    extremes: dict[tuple[int, int], int] = {}
     above: dict[int, int] = {}
     for row in rows:
         so_far: list[int] = []
@@ -52,8 +52,8 @@ def _envelope(
             so_far += [above[place]] if place in above else []
             if so_far:
                 so_far = [extreme(so_far)]
-                above[place] = found[row, place] = so_far[0]
-    return found
+                above[place] = extremes[row, place] = so_far[0]
+    return extremes
 
 
 def _settle(grid: list[list[int]], nodes: list[int], lasts: list[int], furthest: list[int]) -> None:
@@ -73,13 +73,13 @@ def _settle(grid: list[list[int]], nodes: list[int], lasts: list[int], furthest:
 def _slopes(points: Points, rows: list[int], grows: bool) -> list[tuple[Slope, Slope]]:
     """Of each row, before its first point and after its last."""
     own = {row: _ends(sorted(points[row].items())) for row in rows if len(points[row]) > 1}
-    found = []
+    slopes = []
     for row in rows:
         near = row if row in own else min(own, key=lambda other: (abs(other - row), other))
         times, over = (row, near) if grows else (1, 1)
         first, last = own[near]
-        found.append(((first[0] * times, first[1] * over), (last[0] * times, last[1] * over)))
-    return found
+        slopes.append(((first[0] * times, first[1] * over), (last[0] * times, last[1] * over)))
+    return slopes
 
 
 def _ends(line: list[tuple[int, int]]) -> tuple[Slope, Slope]:
@@ -93,17 +93,17 @@ def _ends(line: list[tuple[int, int]]) -> tuple[Slope, Slope]:
     )
 
 
-def _drawn(line: list[tuple[int, int]], nodes: list[int], first: Slope, last: Slope) -> list[int]:
+def _draw_row(line: list[tuple[int, int]], nodes: list[int], first: Slope, last: Slope) -> list[int]:
     """The values of one row at all nodes."""
     places = [place for place, _ in line]
-    found = []
+    values = []
     for node in nodes:
         after = bisect_right(places, node)
         if not after:
-            found.append(line[0][1] - rounded(first[0] * (line[0][0] - node), first[1]))
+            values.append(line[0][1] - round_ratio(first[0] * (line[0][0] - node), first[1]))
         elif after == len(line):
-            found.append(line[-1][1] + rounded(last[0] * (node - line[-1][0]), last[1]))
+            values.append(line[-1][1] + round_ratio(last[0] * (node - line[-1][0]), last[1]))
         else:
             (start, low), (end, high) = line[after - 1], line[after]
-            found.append(low + rounded((high - low) * (node - start), end - start))
-    return found
+            values.append(low + round_ratio((high - low) * (node - start), end - start))
+    return values

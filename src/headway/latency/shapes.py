@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
 from headway.config import section
+from headway.config.keys import Unit
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.latency.exact_numbers import count, positive
+from headway.latency.exact_numbers import count, plain_number, positive
 from headway.latency.model_config import read_config
 from headway.latency.tables import Table, figures_of, load
 
@@ -39,25 +40,46 @@ class ModelShape(Struct, frozen=True):
     kv_size: Fraction = Fraction(2)  # bytes of a number in the KV cache
 
 
+def _read_params(value: Any, where: str) -> int:
+    return count(value, where, MOST_PARAMS)
+
+
+def _read_width(value: Any, where: str) -> int:
+    return 0 if value == 0 else count(value, where)
+
+
+def _read_size(value: Any, where: str) -> Fraction:
+    size = positive(value, where)
+    if not Fraction(1, 10) <= size <= 16:
+        raise HeadwayError(f"{where}: must lie between 0.1 and 16, got {shown(value)}.")
+    return size
+
+
+Count = Annotated[int, Unit("whole number above 0", count, int)]
+Params = Annotated[int, Unit("whole number above 0", _read_params, int)]
+Width = Annotated[int, Unit("whole number", _read_width, int)]
+Size = Annotated[Fraction, Unit("number, 0.1 to 16", _read_size, plain_number)]
+
+
 class ModelFigures(Struct):
     """A model as a mapping: `{layers: 32, hidden: 4096, heads: 32, kv_heads: 8, params: 8.03B}`."""
 
-    layers: Any
-    hidden: Any
-    heads: Any
-    params: Any
-    kv_heads: Any = None  # default: heads
-    head_dim: Any = None  # default: hidden / heads
-    active_params: Any = None  # default: params
-    intermediate: Any = None  # default: what the params leave for it
-    vocab: Any = None  # default: the last matmul counts as part of the layers
-    experts: Any = None
-    experts_per_token: Any = None
-    expert_intermediate: Any = None
-    shared_intermediate: Any = None
-    dense_layers: Any = None
-    dtype_bytes: Any = 2  # of weights, and of the KV cache where it has none of its own: 2 for BF16, 1 for FP8
-    kv_dtype_bytes: Any = None
+    layers: Count
+    hidden: Count
+    heads: Count
+    params: Params
+    kv_heads: Count | None = None  # default: heads
+    head_dim: Count | None = None  # default: hidden / heads
+    active_params: Params | None = None  # default: params
+    intermediate: Width | None = None  # default: what the params leave for it
+    vocab: Width | None = None  # default: the last matmul counts as part of the layers
+    experts: Width | None = None
+    experts_per_token: Width | None = None
+    expert_intermediate: Width | None = None
+    shared_intermediate: Width | None = None
+    dense_layers: Width | None = None
+    dtype_bytes: Size = Fraction(2)  # of weights, and of the KV cache unless it has its own: 2 for BF16, 1 for FP8
+    kv_dtype_bytes: Size | None = None
     name: str = "custom"
 
 
@@ -79,67 +101,50 @@ def read_model(data: object, where: str) -> ModelShape:
     return _shape(section.read(ModelFigures, data, where), where)
 
 
-def _shape(given: ModelFigures, where: str) -> ModelShape:
-    layers = count(given.layers, f"{where}.layers")
-    hidden = count(given.hidden, f"{where}.hidden")
-    heads = count(given.heads, f"{where}.heads")
-    params = count(given.params, f"{where}.params", MOST_PARAMS)
-    kv_heads = heads if given.kv_heads is None else count(given.kv_heads, f"{where}.kv_heads")
-    active = (
-        params if given.active_params is None else count(given.active_params, f"{where}.active_params", MOST_PARAMS)
-    )
-    if given.head_dim is None and hidden % heads:
+def _shape(figures: ModelFigures, where: str) -> ModelShape:
+    layers, hidden, heads, params = figures.layers, figures.hidden, figures.heads, figures.params
+    kv_heads = figures.kv_heads or heads
+    active = figures.active_params or params
+    if figures.head_dim is None and hidden % heads:
         raise HeadwayError(f"{where}: 'head_dim' is missing, and hidden ({hidden}) is no multiple of heads ({heads}).")
-    head_dim = hidden // heads if given.head_dim is None else count(given.head_dim, f"{where}.head_dim")
+    head_dim = figures.head_dim or hidden // heads
     if heads % kv_heads:
         raise HeadwayError(f"{where}.kv_heads: must divide heads ({heads}), got {kv_heads}.")
     if active > params:
         raise HeadwayError(f"{where}.active_params: must not be above params ({params}), got {active}.")
-    size = _size(given.dtype_bytes, f"{where}.dtype_bytes")
-    kv_size = size if given.kv_dtype_bytes is None else _size(given.kv_dtype_bytes, f"{where}.kv_dtype_bytes")
-    kv_bytes = 2 * layers * kv_heads * head_dim * kv_size  # keys and values
-    widths = _widths(given, where, layers, hidden, active, 2 * (heads + kv_heads) * head_dim)
+    kv_size = figures.kv_dtype_bytes or figures.dtype_bytes
     return ModelShape(
-        given.name,
+        figures.name,
         layers,
         heads,
         head_dim,
         active,
-        round(params * size),
-        max(1, round(kv_bytes)),
+        round(params * figures.dtype_bytes),
+        max(1, round(2 * layers * kv_heads * head_dim * kv_size)),  # keys and values
         hidden,
         kv_heads,
-        weight_size=size,
+        weight_size=figures.dtype_bytes,
         kv_size=kv_size,
-        **widths,
+        **_widths(figures, where, active, 2 * (heads + kv_heads) * head_dim),
     )
 
 
-def _size(value: object, where: str) -> Fraction:
-    size = positive(value, where)
-    if not Fraction(1, 10) <= size <= 16:
-        raise HeadwayError(f"{where}: must lie between 0.1 and 16, got {shown(value)}.")
-    return size
-
-
-def _widths(given: ModelFigures, where: str, layers: int, hidden: int, active: int, attended: int) -> dict[str, int]:
+def _widths(figures: ModelFigures, where: str, active: int, attended: int) -> dict[str, int]:
     """Of feed-forward layers, experts and vocabulary; `attended` is the width of the attention's matrices together."""
     mixture = ("experts", "experts_per_token", "expert_intermediate")
-    absent = [key for key in mixture if getattr(given, key) is None]
+    absent = [key for key in mixture if getattr(figures, key) is None]
     if 0 < len(absent) < len(mixture):
         raise HeadwayError(f"{where}: {absent[0]!r} is missing; a mixture of experts has {', '.join(mixture)}.")
     optional = ("intermediate", "vocab", *mixture, "shared_intermediate", "dense_layers")
-    found = {
-        key: count(getattr(given, key), f"{where}.{key}") for key in optional if getattr(given, key) not in (None, 0)
-    }
-    if found.get("experts_per_token", 0) > found.get("experts", 0):
-        raise HeadwayError(f"{where}.experts_per_token: must not be above experts ({found['experts']}).")
-    if found.get("dense_layers", 0) > layers:
-        raise HeadwayError(f"{where}.dense_layers: must not be above layers ({layers}).")
-    if "intermediate" not in found and "experts" not in found:
-        left = active - found.get("vocab", 0) * hidden - layers * attended * hidden
-        found["intermediate"] = max(0, left // (3 * hidden * layers))
-    return found
+    widths: dict[str, int] = {key: width for key in optional if (width := getattr(figures, key))}
+    if widths.get("experts_per_token", 0) > widths.get("experts", 0):
+        raise HeadwayError(f"{where}.experts_per_token: must not be above experts ({widths['experts']}).")
+    if widths.get("dense_layers", 0) > figures.layers:
+        raise HeadwayError(f"{where}.dense_layers: must not be above layers ({figures.layers}).")
+    if "intermediate" not in widths and "experts" not in widths:
+        left = active - widths.get("vocab", 0) * figures.hidden - figures.layers * attended * figures.hidden
+        widths["intermediate"] = max(0, left // (3 * figures.hidden * figures.layers))
+    return widths
 
 
 @cache

@@ -55,24 +55,24 @@ def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
     sparse = model.layers - model.dense_layers if model.experts else 0
     always = model.layers * hidden * (2 * queries + 2 * kv)  # of each token: from it to heads, and back
     width = 0.0  # of the activations, over all layers
-    found = []
+    matmuls = []
     if sparse:
         expert = 3 * hidden * model.expert_intermediate / tp  # gate, up and down
-        found.append(Matmul(sparse * expert, size, model.experts, model.experts_per_token))
-        found.append(Matmul(sparse * hidden * model.experts, 2.0))  # the router, which no one splits or quantises
+        matmuls.append(Matmul(sparse * expert, size, model.experts, model.experts_per_token))
+        matmuls.append(Matmul(sparse * hidden * model.experts, 2.0))  # the router, which no one splits or quantises
         always += sparse * 3 * hidden * model.shared_intermediate / tp
         width += sparse * (model.expert_intermediate * model.experts_per_token + model.shared_intermediate)
     dense = model.layers - sparse
     always += dense * 3 * hidden * model.intermediate / tp
     width += dense * model.intermediate
-    found.append(Matmul(always, size))
+    matmuls.append(Matmul(always, size))
     return Shard(
         model.layers,
         hidden,
         model.heads / tp,
         model.head_dim,
         2 * kv * float(model.kv_size),
-        tuple(found),
+        tuple(matmuls),
         Matmul(hidden * model.vocab / tp, max(size, 2.0)),
         model.vocab / tp,
         2 * (8 * hidden + 3 * width / (model.layers * tp) + 2 * (queries + 2 * kv)),

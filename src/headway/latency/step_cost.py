@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil, frexp, ldexp
-from typing import Final
+from typing import Annotated
 
 from msgspec import Struct
 
+from headway.config.keys import Doc
+from headway.errors import HeadwayError
 from headway.latency.base import Chunk
 from headway.latency.shards import Matmul, Shard
 
@@ -28,33 +30,48 @@ MEGA = 1e6  # bytes a microsecond in a terabyte a second, and operations in a te
 class Constants(Struct, frozen=True):
     """Of one GPU, whatever the model. Times in microseconds; what is said of a layer holds for each of them."""
 
-    weights_tb_s: float  # reading weights in a matmul
-    matmul_tflops: float
-    tile_share: float  # of the tokens that fill up the last tile, how many are paid for
-    elementwise_tb_s: float
-    logits_tb_s: float  # norm, argmax and their like over the logits of a sequence
-    step_us: float
-    layer_us: float
-    kv_tb_s: float  # reading the KV of decodes
-    decode_us: float  # attention of decodes, a layer
-    crowd_us: float  # and what it grows by with the batch
-    crowd_half: float  # the batch at which half of that is reached
-    mixed_kv: float  # how many times as long the KV of decodes takes beside prefill chunks
-    mixed_us: float  # decodes and chunks in one step, a layer
-    prefill_us: float  # attention of chunks, a layer
-    past_us: float  # the same, where a chunk has a past
-    prefill_tflops: float  # attention of chunks, at a head dimension of 128 or more
-    narrow_heads: float  # a head dimension of 64 takes so much longer, as a share; others by 128 / dimension - 1
-    short_read: float  # a chunk too short to fill the GPU reads the KV of its past so many times,
-    short_pairs: float  # and its pairs take so many times as long,
-    fill_rows: float  # until heads times tokens are so many
-    padded_rows: float = 0.0  # beside chunks a decode takes at least as long as so many rows of a chunk
-    beside_us: float = 0.0  # each decode beside chunks, a layer,
-    beside_row_us: float = 0.0  # and for each token of the longest of them: kernels for both kinds pad one to the other
-    tile: int = 128
-    fp8_speedup: float = 1.0  # of matmuls with 8-bit weights and activations
-    reduce_us: float = 0.0  # one all-reduce
-    reduce_tb_s: float = 1.0  # its bytes, out of and into one GPU
+    weights_tb_s: Annotated[float, Doc("reading weights in a matmul", type="TB/s")]
+    matmul_tflops: Annotated[float, Doc("computing in a matmul", type="TFLOP/s")]
+    tile_share: Annotated[float, Doc("of the last tile's padding, how much is paid for", type="share")]
+    elementwise_tb_s: Annotated[float, Doc("norms, rotary embedding, activation", type="TB/s")]
+    logits_tb_s: Annotated[float, Doc("work over a sequence's logits", type="TB/s")]
+    step_us: Annotated[float, Doc("a step", type="µs")]
+    layer_us: Annotated[float, Doc("a layer", type="µs")]
+    kv_tb_s: Annotated[float, Doc("reading the KV of decodes", type="TB/s")]
+    decode_us: Annotated[float, Doc("attention of decodes, a layer", type="µs")]
+    crowd_us: Annotated[float, Doc("what it grows by with the batch", type="µs")]
+    crowd_half: Annotated[float, Doc("the batch at half of that", type="sequences")]
+    mixed_kv: Annotated[float, Doc("KV of decodes beside chunks", type="times")]
+    mixed_us: Annotated[float, Doc("decodes and chunks in one step, a layer", type="µs")]
+    prefill_us: Annotated[float, Doc("attention of chunks, a layer", type="µs")]
+    past_us: Annotated[float, Doc("the same with a past", type="µs")]
+    prefill_tflops: Annotated[float, Doc("attention of chunks", type="TFLOP/s")]
+    narrow_heads: Annotated[float, Doc("more for heads of 64", type="share")]
+    short_read: Annotated[float, Doc("a short chunk reads its past's KV", type="times")]
+    short_pairs: Annotated[float, Doc("its pairs take as long", type="times")]
+    fill_rows: Annotated[float, Doc("heads × tokens that fill the GPU", type="rows")]
+    padded_rows: Annotated[float, Doc("the least a decode beside chunks counts as", type="rows")] = 0.0
+    beside_us: Annotated[float, Doc("a decode beside chunks, a layer", type="µs")] = 0.0
+    beside_row_us: Annotated[float, Doc("and for a token of the longest chunk", type="µs")] = 0.0
+    tile: Annotated[int, Doc("of a tile", type="tokens")] = 128
+    fp8_speedup: Annotated[float, Doc("matmuls in 8 bits are as fast", type="times")] = 1.0
+    reduce_us: Annotated[float, Doc("an all-reduce", type="µs")] = 0.0
+    reduce_tb_s: Annotated[float, Doc("its bytes", type="TB/s")] = 1.0
+
+    def settled(self, where: str) -> Constants:
+        """Refuse what would make a step of more work cheaper, or take no time."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            rate = name.endswith(("_tb_s", "_tflops")) or name in ("tile", "fp8_speedup")
+            if not 0 <= value < 1e12 or (rate and not value):
+                least = "above zero" if rate else "zero or more"
+                raise HeadwayError(f"{where}.{name}: must be {least}, got {value}.")
+        for name in ("mixed_kv", "short_read"):
+            if getattr(self, name) < 1:
+                raise HeadwayError(f"{where}.{name}: must be 1 or more, got {getattr(self, name)}.")
+        if self.step_us + self.layer_us <= 0:
+            raise HeadwayError(f"{where}: 'step_us' or 'layer_us' must be above zero, since no step takes no time.")
+        return self
 
 
 def cube_root(value: float) -> float:
@@ -71,18 +88,18 @@ def cube_root(value: float) -> float:
 
 
 def matmul_us(gpu: Constants, matmul: Matmul, tokens: float) -> float:
-    read, seen = matmul.weights * matmul.bytes_a_weight, tokens
+    read, computed = matmul.weights * matmul.bytes_a_weight, tokens
     if matmul.experts > 1:
-        read *= _visited(matmul.experts, matmul.visits, tokens)
-        seen = tokens * matmul.visits
+        read *= _experts_read(matmul.experts, matmul.visits, tokens)
+        computed = tokens * matmul.visits
     speed = gpu.matmul_tflops * (gpu.fp8_speedup if matmul.bytes_a_weight == 1.0 else 1.0)
     memory = read / (gpu.weights_tb_s * MEGA)
-    compute = 2.0 * matmul.weights * seen / (speed * MEGA)
+    compute = 2.0 * matmul.weights * computed / (speed * MEGA)
     return cube_root(memory * memory * memory + compute * compute * compute)
 
 
 @lru_cache(maxsize=1 << 12)
-def _visited(experts: int, visits: int, tokens: float) -> float:
+def _experts_read(experts: int, visits: int, tokens: float) -> float:
     """Experts that some token visits, on average, where each chooses at random: E·(1 - (1 - visits / E)^tokens)."""
     missed, power, left = 1.0, 1.0 - visits / experts, ceil(tokens)
     while left:
@@ -168,37 +185,3 @@ def step_us(gpu: Constants, part: Shard, decodes: int, context: int, chunks: Seq
     if chunks:
         total += attention_us(gpu, part, decodes > 0, past) + decodes * beside_us(gpu, part, longest)
     return total
-
-
-# The constants of a profile in words: the unit of each and what it is of.
-
-# In the order of `step_cost.Constants`.
-WORDS: Final[dict[str, tuple[str, str]]] = {
-    "weights_tb_s": ("TB/s", "reading weights in a matmul"),
-    "matmul_tflops": ("TFLOP/s", "computing in a matmul"),
-    "tile_share": ("share", "of the last tile's padding, how much is paid for"),
-    "elementwise_tb_s": ("TB/s", "norms, rotary embedding, activation"),
-    "logits_tb_s": ("TB/s", "work over a sequence's logits"),
-    "step_us": ("µs", "a step"),
-    "layer_us": ("µs", "a layer"),
-    "kv_tb_s": ("TB/s", "reading the KV of decodes"),
-    "decode_us": ("µs", "attention of decodes, a layer"),
-    "crowd_us": ("µs", "what it grows by with the batch"),
-    "crowd_half": ("sequences", "the batch at half of that"),
-    "mixed_kv": ("times", "KV of decodes beside chunks"),
-    "mixed_us": ("µs", "decodes and chunks in one step, a layer"),
-    "prefill_us": ("µs", "attention of chunks, a layer"),
-    "past_us": ("µs", "the same with a past"),
-    "prefill_tflops": ("TFLOP/s", "attention of chunks"),
-    "narrow_heads": ("share", "more for heads of 64"),
-    "short_read": ("times", "a short chunk reads its past's KV"),
-    "short_pairs": ("times", "its pairs take as long"),
-    "fill_rows": ("rows", "heads × tokens that fill the GPU"),
-    "padded_rows": ("rows", "the least a decode beside chunks counts as"),
-    "beside_us": ("µs", "a decode beside chunks, a layer"),
-    "beside_row_us": ("µs", "and for a token of the longest chunk"),
-    "tile": ("tokens", "of a tile"),
-    "fp8_speedup": ("times", "matmuls in 8 bits are as fast"),
-    "reduce_us": ("µs", "an all-reduce"),
-    "reduce_tb_s": ("TB/s", "its bytes"),
-}

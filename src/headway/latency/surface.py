@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Final
 
 from headway.latency.base import FOREVER, times
-from headway.latency.exact_numbers import rounded
+from headway.latency.exact_numbers import round_ratio
 
 KEPT: Final = 1 << 13  # curves remembered; engines use few counts, an estimator may ask for any
 
@@ -88,7 +88,7 @@ class Surface:
             grid.append([max(value - row[0], least) for value, least in zip(row, before, strict=True)])
         return Surface(self.rows, self.nodes, grid, self.lasts)
 
-    def scaled(self, factor: Fraction) -> Surface:
+    def scale(self, factor: Fraction) -> Surface:
         grid = [[times(value, factor, 1) for value in row] for row in self.grid]
         return Surface(self.rows, self.nodes, grid, [times(slope, factor) for slope in self.lasts])
 
@@ -108,4 +108,4 @@ class Surface:
     def _between(self, row: int, column: int) -> int:
         low, high, part, whole = self._around(row)
         below = self.grid[low][column]
-        return below + rounded((self.grid[high][column] - below) * part, whole)
+        return below + round_ratio((self.grid[high][column] - below) * part, whole)

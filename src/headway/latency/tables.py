@@ -9,7 +9,7 @@ from importlib.resources import files
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import yaml
 
@@ -33,11 +33,11 @@ class Table(Generic[T]):
         self.aliases = MappingProxyType(dict(aliases))
 
     def find(self, name: str, kind: str, where: str, instead: str = "a mapping of figures will do") -> T:
-        wanted = plain(name)
-        entry = self.entries.get(self.aliases.get(wanted, wanted))
+        key = plain(name)
+        entry = self.entries.get(self.aliases.get(key, key))
         if entry is None:
-            near = get_close_matches(wanted, [*self.entries, *self.aliases], n=1)
-            hint = suggest(wanted, near) if near else ""
+            near = get_close_matches(key, [*self.entries, *self.aliases], n=1)
+            hint = suggest(key, near) if near else ""
             raise HeadwayError(
                 f"{where}: no {kind} in the table is called {shown(name)} ({instead}).{hint} "
                 f"Known: {', '.join(sorted(self.entries))}."
@@ -48,8 +48,8 @@ class Table(Generic[T]):
 def document_of(file: str) -> dict[str, Any]:
     """A file of `presets/`."""
     text = files("headway").joinpath("presets").joinpath(file).read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # C, where it is built
-    return found
+    document: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # C, where it is built
+    return document
 
 
 def figures_of(file: str, key: str) -> dict[str, dict[str, Any]]:
@@ -72,6 +72,7 @@ def load(file: str, key: str, make: Callable[[str, dict[str, Any]], T]) -> Table
 
 # A CSV file of measured steps: its rows, and the figures in them.
 
+COLUMNS: Final = ("batch", "decode_kv_tokens", "n_prefill", "new_tokens", "past_context", "median_ms")
 Row = tuple[str, dict[str, Any]]
 
 
@@ -109,6 +110,6 @@ def number(text: str | None, where: str, least: float | None = None) -> float:
     except ValueError:
         value = float("nan")
     if not isfinite(value) or (value <= 0 if least is None else value < least):
-        wanted = "a number above zero" if least is None else "a number, zero or more"
-        raise HeadwayError(f"{where}: must be {wanted}, got {shown(text)}.")
+        expected = "a number above zero" if least is None else "a number, zero or more"
+        raise HeadwayError(f"{where}: must be {expected}, got {shown(text)}.")
     return value

@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import prod
 from random import Random
 
-from headway.latency.base import LatencyModel, scaled
+from headway.latency.base import LatencyModel, scale_model
 from headway.sim.adapters import Adapters
 from headway.sim.batch import Batch
 from headway.sim.leap import Run, steps_begun
@@ -40,7 +40,7 @@ class Pace:
             until = min(until, end)
         model = self.models.get(factor)
         if model is None:
-            model = self.models[factor] = scaled(self.model, factor)
+            model = self.models[factor] = scale_model(self.model, factor)
         return model, until
 
 

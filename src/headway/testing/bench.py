@@ -12,7 +12,7 @@ from typing import Any, Final
 from headway.control.flight import QUEUED, Flight
 from headway.control.plane import ControlPlane
 from headway.latency.base import Estimator
-from headway.latency.fixed import Fixed
+from headway.latency.step_models.fixed import Fixed
 from headway.policies import registry
 from headway.policies.classes import CLASSES
 from headway.policies.context import Context

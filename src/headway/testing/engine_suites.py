@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headway.latency.base import Chunk, LatencyModel, scaled
+from headway.latency.base import Chunk, LatencyModel, scale_model
 from headway.policies.queues import Queue, Ticket, queue_of
 from headway.testing.bench import requests
 from headway.testing.suite import PolicySuite, run_tests, same_twice
@@ -156,7 +156,7 @@ class LatencyModelSuite:
             self.check_run(self.model, decodes, context, list(chunks))
 
     def test_a_slower_engine_keeps_the_promise_too(self) -> None:
-        slower = scaled(self.model, Fraction(3, 2))
+        slower = scale_model(self.model, Fraction(3, 2))
         for decodes, context, chunks in STEPS:
             self.check_run(slower, decodes, context, list(chunks))
             usual, slow = self.model.run(decodes, context, chunks)[0], slower.run(decodes, context, chunks)[0]

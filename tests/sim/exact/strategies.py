@@ -10,7 +10,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from headway import hashing
 from headway.latency.base import FOREVER, Chunk, LatencyModel, Run
-from headway.latency.fixed import Fixed
+from headway.latency.step_models.fixed import Fixed
 from headway.sim.setup import TierSetup
 from headway.types import Path
 

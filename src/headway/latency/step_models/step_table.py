@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
 from headway.config import section
+from headway.config.keys import Doc
 from headway.config.units import LONGEST_PS, duration_ps
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.latency.base import FOREVER, Chunk, Run, times
-from headway.latency.exact_numbers import positive
+from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
+from headway.latency.exact_numbers import PartDuration, positive
+from headway.latency.gpus import Gpu
 from headway.latency.scattered import Points, through
 from headway.latency.shapes import ModelShape, models
 from headway.latency.surface import Surface
-from headway.latency.tables import plain, read_rows, whole
+from headway.latency.tables import COLUMNS, plain, read_rows, whole
 
-# The columns of a file of steps, as for a calibration; a `shape` tells models apart.
-COLUMNS: Final = ("batch", "decode_kv_tokens", "n_prefill", "new_tokens", "past_context", "median_ms")
 MOST: Final = 1000  # rows of a kind
 LARGEST: Final = 10**9  # tokens in a row
 
@@ -31,10 +31,12 @@ Measured = tuple[int, int, int]  # decodes and context, or tokens and past; pico
 class StepTableParameters(Struct):
     """Keys of `latency: {model: table}`: either `file` or `rows`."""
 
-    file: Any = None  # a CSV file of steps
-    rows: Any = None  # {decodes, context, time} and {prefill, past, time}
-    shape: Any = None  # of the file's rows, those of this model; null: of the cluster's model
-    host: Any = "0ms"  # a step's time beside what was measured
+    file: Annotated[Any, Doc("a CSV file of measured steps, below; this or `rows`", type="text")] = None
+    rows: Annotated[Any, Doc("measured steps, as a list", type="list")] = None
+    shape: Annotated[
+        Any, Doc("model whose steps count, if the file has a column `shape`; else the cluster's `model`", type="text")
+    ] = None
+    host_ps: Annotated[PartDuration, "duration added to each step for what was not measured"] = 0
 
 
 class StepRow(Struct):
@@ -53,7 +55,6 @@ class StepTable:
     decodes without context, if that is longer), and what contexts and pasts add to either, or to fewer decodes and to
     shorter chunks, where that is more; but no less than the decodes alone or any chunk alone."""
 
-    keys: ClassVar = StepTableParameters
     __slots__ = ("_contexts", "_decode", "_pasts", "_prefill", "decode", "host_ps", "prefill")
 
     def __init__(self, decode: tuple[Measured, ...], prefill: tuple[Measured, ...], host_ps: int = 0) -> None:
@@ -61,32 +62,13 @@ class StepTable:
         self._decode, self._contexts = _surfaces(decode, False)
         self._prefill, self._pasts = _surfaces(prefill, True)
 
-    @classmethod
-    def read(cls, data: dict[str, Any], where: str, model: ModelShape, *_: object) -> StepTable:
-        given = section.read(StepTableParameters, data, where)
-        if (given.file is None) == (given.rows is None):
-            raise HeadwayError(f"{where}: a table has either 'file', a CSV file of measured steps, or 'rows'.")
-        if given.rows is None:
-            place = str(given.file)
-            found = _from_file(given.file, given.shape, model, where)
-        else:
-            place = f"{where}.rows"
-            found = _from_rows(given.rows, place)
-        for kind, counted, along, rows in (
-            ("only decode", "numbers of decodes", "contexts", found[0]),
-            ("compute one chunk of a prompt", "numbers of tokens", "pasts", found[1]),
-        ):
-            _check(rows, place, kind, counted, along)
-        return cls(*found, duration_ps(given.host, f"{where}.host"))
-
-    def scaled(self, factor: Fraction) -> StepTable:
+    def scale(self, factor: Fraction) -> StepTable:
         decode, prefill = (
             tuple((row, place, times(ps, factor, 1)) for row, place, ps in rows) for rows in (self.decode, self.prefill)
         )
         return StepTable(decode, prefill, times(self.host_ps, factor))
 
     def doubts(self, tokens: int, sequences: int) -> str | None:
-        """What to say of steps of so many tokens and sequences; None where the table has as large ones."""
         most, crowd = self._prefill.rows[-1], self._decode.rows[-1]
         if tokens <= most and sequences <= crowd:
             return None
@@ -118,6 +100,23 @@ class StepTable:
         return _highest((first, increment, k_max), alone)
 
 
+def _build(keys: StepTableParameters, where: str, model: ModelShape, gpu: Gpu, tp: int) -> StepTable:
+    if (keys.file is None) == (keys.rows is None):
+        raise HeadwayError(f"{where}: a table has either 'file', a CSV file of measured steps, or 'rows'.")
+    if keys.rows is None:
+        place = str(keys.file)
+        decode, prefill = _from_file(keys.file, keys.shape, model, where)
+    else:
+        place = f"{where}.rows"
+        decode, prefill = _from_rows(keys.rows, place)
+    _check(decode, place, "only decode", "numbers of decodes", "contexts")
+    _check(prefill, place, "compute one chunk of a prompt", "numbers of tokens", "pasts")
+    return StepTable(decode, prefill, keys.host_ps)
+
+
+MODEL: Final = LatencyKind("table", StepTableParameters, _build)
+
+
 def _run(surface: Surface, count: int, place: int, beside: int = 0) -> Run:
     """Along a run the place moves on by the count."""
     value, slope, room = surface.curve(count).at(place)
@@ -137,11 +136,11 @@ def _highest(run: Run, others: Sequence[Run]) -> Run:
 @lru_cache(maxsize=16)
 def _surfaces(rows: tuple[Measured, ...], grows: bool) -> tuple[Surface, Surface]:
     """What steps last, and what of it context or past adds. Steps measured more than once count by their mean."""
-    found: dict[int, dict[int, list[int]]] = {}
+    measured: dict[int, dict[int, list[int]]] = {}
     for row, place, ps in rows:
-        found.setdefault(row, {}).setdefault(place, []).append(ps)
+        measured.setdefault(row, {}).setdefault(place, []).append(ps)
     points: Points = {
-        row: {place: max(1, sum(many) // len(many)) for place, many in line.items()} for row, line in found.items()
+        row: {place: max(1, sum(many) // len(many)) for place, many in line.items()} for row, line in measured.items()
     }
     whole_step = through(points, grows)
     return whole_step, whole_step.rises()
@@ -171,12 +170,12 @@ def _from_file(
 ) -> tuple[tuple[Measured, ...], tuple[Measured, ...]]:
     if not isinstance(path, str):
         raise HeadwayError(f"{where}.file: expected the path of a CSV file, got {shown(path)}.")
-    wanted = model.name if shape is None else str(shape)
+    model_name = model.name if shape is None else str(shape)
     decode: list[Measured] = []
     prefill: list[Measured] = []
     others: dict[str, None] = {}
     for place, row in read_rows(path, COLUMNS):
-        if row.get("shape") and _known(row["shape"]) != _known(wanted):
+        if row.get("shape") and _canonical(row["shape"]) != _canonical(model_name):
             others[row["shape"]] = None
             continue
         decodes, context, count, tokens = (_figure(row, key, place) for key in COLUMNS[:4])
@@ -190,11 +189,13 @@ def _from_file(
         elif count == 1 and not decodes:
             prefill.append((tokens, _figure(row, "past_context", place), ps))
     if others and not decode and not prefill:
-        raise HeadwayError(f"{where}.shape: {path} has no step of {shown(wanted)}; its shapes are {', '.join(others)}.")
+        raise HeadwayError(
+            f"{where}.shape: {path} has no step of {shown(model_name)}; its shapes are {', '.join(others)}."
+        )
     return tuple(decode), tuple(prefill)
 
 
-def _known(name: str) -> str:
+def _canonical(name: str) -> str:
     """A model's name in the table where it has another one there."""
     try:
         return models().find(name, "model", "").name

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
-from headway.config import section
-from headway.config.units import duration_ps
+from headway.config.keys import Doc
 from headway.errors import HeadwayError
-from headway.latency.base import FOREVER, Chunk, Run, times
+from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
+from headway.latency.exact_numbers import AutoDuration
 from headway.latency.gpus import Gpu
 from headway.latency.kernel_data import Kernels, Source, find_source, with_kernels
 from headway.latency.profiles import read_profile
-from headway.latency.scattered import Points, evened, through
+from headway.latency.scattered import Points, smooth, through
 from headway.latency.shapes import ModelShape
 from headway.latency.surface import Surface
 
@@ -27,12 +27,12 @@ MEASURED: Final = 16_384  # tokens of a chunk
 
 
 def _counts(most: int, parts: int, least: int = 1) -> list[int]:
-    """So many to a doubling."""
-    found, octave = [], least
+    """Counts from `least` to `most`, `parts` of them to a doubling."""
+    counts, octave = {most}, least
     while octave < most:
-        found += [octave + octave * part // parts for part in range(parts)]
+        counts.update(octave + octave * part // parts for part in range(parts))
         octave *= 2
-    return sorted({*found, most})
+    return sorted(counts)
 
 
 # A kernel works in tiles, so that one token more than a multiple may cost a whole tile more.
@@ -51,10 +51,14 @@ PASTS: Final = [0, *_counts(8 * LONGEST, 2, 128)]
 class AiconfiguratorParameters(Struct):
     """Keys of `latency: {model: aiconfigurator}`."""
 
-    system: Any = "auto"  # the GPU by the package's name; auto: that of the cluster's GPU
-    backend: Any = "vllm"  # whose kernels: vllm, sglang or trtllm
-    version: Any = "auto"  # of the backend; auto: the one that the package calls current
-    host: Any = "auto"  # a step's time beside its kernels; auto: that of the GPU's hardware profile
+    system: Annotated[
+        Any, Doc("the GPU by the name that the package has for it; auto is that of `gpu`", type="text")
+    ] = "auto"
+    backend: Annotated[Any, Doc("whose kernels: vllm, sglang or trtllm", type="text")] = "vllm"
+    version: Annotated[Any, Doc("of the backend; auto is the one that the package calls current", type="text")] = "auto"
+    host_ps: Annotated[
+        AutoDuration, "duration added to each step for the engine's own work; auto is that of the GPU's profile"
+    ] = "auto"
 
 
 class KernelSurfaces(Struct, frozen=True):
@@ -64,43 +68,28 @@ class KernelSurfaces(Struct, frozen=True):
     decodes: Surface  # attention, by decodes and the context of all
     chunks: Surface  # attention, by tokens and past
 
-    def scaled(self, factor: Fraction) -> KernelSurfaces:
-        return KernelSurfaces(*(getattr(self, name).scaled(factor) for name in self.__struct_fields__))
+    def scale(self, factor: Fraction) -> KernelSurfaces:
+        return KernelSurfaces(*(getattr(self, name).scale(factor) for name in self.__struct_fields__))
 
 
 class Aiconfigurator:
     """Each of the parts never falls, so neither does their sum; along a run each is affine until its next node."""
 
-    keys: ClassVar = AiconfiguratorParameters
     __slots__ = ("host_ps", "parts", "source")
 
     def __init__(self, source: Source, parts: KernelSurfaces, host_ps: int) -> None:
         self.source, self.parts, self.host_ps = source, parts, host_ps
 
-    @classmethod
-    def read(cls, data: dict[str, Any], where: str, model: ModelShape, gpu: Gpu, tp: int) -> Aiconfigurator:
-        given = section.read(AiconfiguratorParameters, data, where)
-        source = find_source(given.system, given.backend, given.version, gpu, where)
-        if given.host == "auto":
-            host = read_profile(gpu.name, gpu, f"{where}.host").host_ps
-        else:
-            host = duration_ps(given.host, f"{where}.host")
-        try:
-            return cls(source, _surfaces(model, tp, source), host)
-        except HeadwayError as error:
-            raise HeadwayError(f"{where}: {error}") from None
-
-    def scaled(self, factor: Fraction) -> Aiconfigurator:
-        return Aiconfigurator(self.source, self.parts.scaled(factor), times(self.host_ps, factor))
+    def scale(self, factor: Fraction) -> Aiconfigurator:
+        return Aiconfigurator(self.source, self.parts.scale(factor), times(self.host_ps, factor))
 
     def doubts(self, tokens: int, sequences: int) -> str:
-        """What to say of steps of so many tokens and sequences: some of them was reckoned, not measured."""
-        said = (
+        basis = (
             f"Steps are sums of kernels measured alone ({self.source.words()}); norms and what a past adds are reckoned"
         )
         if tokens <= MEASURED and sequences <= CROWD:
-            return f"{said}."
-        return f"{said}, and so are chunks of more than {MEASURED:,} tokens and more than {CROWD:,} decodes."
+            return f"{basis}."
+        return f"{basis}, and so are chunks of more than {MEASURED:,} tokens and more than {CROWD:,} decodes."
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         parts = self.parts
@@ -121,28 +110,40 @@ class Aiconfigurator:
         return first + parts.logits.start(decodes + len(chunks)), increment, k_max
 
 
+def _build(keys: AiconfiguratorParameters, where: str, model: ModelShape, gpu: Gpu, tp: int) -> Aiconfigurator:
+    source = find_source(keys.system, keys.backend, keys.version, gpu, where)
+    host_ps = read_profile(gpu.name, gpu, f"{where}.host").host_ps if keys.host_ps == "auto" else keys.host_ps
+    try:
+        return Aiconfigurator(source, _surfaces(model, tp, source), host_ps)
+    except HeadwayError as error:
+        raise HeadwayError(f"{where}: {error}") from None
+
+
+MODEL: Final = LatencyKind("aiconfigurator", AiconfiguratorParameters, _build)
+
+
 @lru_cache(maxsize=16)
 def _surfaces(model: ModelShape, tp: int, source: Source) -> KernelSurfaces:
     """Asking the package takes a second or two, and every pool of a scenario asks several times."""
-    return with_kernels(model, tp, source, _tabulated)
+    return with_kernels(model, tp, source, _tabulate)
 
 
-def _tabulated(kernels: Kernels) -> KernelSurfaces:
+def _tabulate(kernels: Kernels) -> KernelSurfaces:
     alone = [kernels.tokens(count, False) for count in TOKENS]
-    beside = [max(one, kernels.tokens(count, True)) for one, count in zip(alone, TOKENS, strict=True)]
+    beside = [max(least, kernels.tokens(count, True)) for least, count in zip(alone, TOKENS, strict=True)]
     crowds = [count for count in TOKENS if count <= 2 * CROWD]
     return KernelSurfaces(
         _line(TOKENS, alone),
         _line(TOKENS, beside),
         _line(crowds, [kernels.logits(count) for count in crowds]),
-        through(evened(_decodes(kernels)), False),
-        through(evened(_chunks(kernels)), True),
+        through(smooth(_decodes(kernels)), False),
+        through(smooth(_chunks(kernels)), True),
     )
 
 
-def _line(counts: Sequence[int], found: Sequence[float]) -> Surface:
+def _line(counts: Sequence[int], milliseconds: Sequence[float]) -> Surface:
     """A function of one count alone."""
-    points = evened({count: {0: _ps(value)} for count, value in zip(counts, found, strict=True)})
+    points = smooth({count: {0: _ps(value)} for count, value in zip(counts, milliseconds, strict=True)})
     return Surface(list(points), [0], [list(line.values()) for line in points.values()], [0] * len(points))
 
 

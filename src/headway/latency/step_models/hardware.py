@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
 from headway.config import section
-from headway.config.units import duration_ps
+from headway.config.keys import Doc
 from headway.config.wording import listed, shown
 from headway.errors import HeadwayError
 from headway.latency import step_cost
-from headway.latency.base import FOREVER, Chunk, Run, times
+from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
+from headway.latency.exact_numbers import AutoDuration
 from headway.latency.gpus import Gpu, gpus, read_gpu
 from headway.latency.profiles import Profile, read_profile
 from headway.latency.shapes import ModelShape, read_model
@@ -25,8 +26,12 @@ KEPT: Final = 1 << 16  # costs remembered by tokens; engines use few counts, an 
 class HardwareParameters(Struct):
     """Keys of `latency: {model: hardware}`."""
 
-    profile: Any = "auto"  # a name or a file; auto: that of the cluster's GPU
-    host: Any = "auto"  # a step's time beside the GPU's; auto: the profile's
+    profile: Annotated[
+        Any, Doc("a GPU's measured constants, by the GPU's name or a YAML file; auto is that of `gpu`", type="text")
+    ] = "auto"
+    host_ps: Annotated[AutoDuration, "duration added to each step for the engine's own work; auto is the profile's"] = (
+        "auto"
+    )
 
 
 class Hardware:
@@ -37,7 +42,6 @@ class Hardware:
     step long.
     """
 
-    keys: ClassVar = HardwareParameters
     __slots__ = (
         "_beside",
         "_beside_row",
@@ -77,34 +81,24 @@ class Hardware:
         self._tokens: dict[int, int] = {}
         self._chunks: dict[int, tuple[int, int, int]] = {}  # without past, a past token, rise from chunk to chunk
 
-    @classmethod
-    def read(cls, data: dict[str, Any], where: str, model: ModelShape, gpu: Gpu, tp: int) -> Hardware:
-        given = section.read(HardwareParameters, data, where)
-        if not isinstance(given.profile, str):
-            raise HeadwayError(f"{where}.profile: expected a profile's name or file, got {shown(given.profile)}.")
-        profile = read_profile(gpu.name if given.profile == "auto" else given.profile, gpu, f"{where}.profile")
-        host = profile.host_ps if given.host == "auto" else duration_ps(given.host, f"{where}.host")
-        return cls(profile, shard(model, tp, where), host)
-
-    def scaled(self, factor: Fraction) -> Hardware:
+    def scale(self, factor: Fraction) -> Hardware:
         return Hardware(self.profile, self.part, self.host_ps, self._factor * factor)
 
     def with_host(self, host_ps: int) -> Hardware:
         """The same GPU beside another host."""
         return Hardware(self.profile, self.part, host_ps, self._factor)
 
-    def doubts(self, tokens: int) -> str | None:
-        """What of these step times was never measured, with steps of so many tokens; None where all was."""
-        said = self.profile.outside(tokens, 0)
-        if said:
-            return said
+    def doubts(self, tokens: int, sequences: int = 0) -> str | None:
+        outside = self.profile.outside(tokens, 0)
+        if outside:
+            return outside
         kinds = {
             "mixtures of experts": any(matmul.experts > 1 for matmul in self.part.matmuls),
             "weights of less than 16 bits": any(matmul.bytes_a_weight < 2 for matmul in self.part.matmuls),
             "several GPUs": self.part.tp > 1,
         }
-        found = [kind for kind, here in kinds.items() if here]
-        return f"{self.profile.name} was not measured with {listed(found)}: it is reckoned." if found else None
+        present = [kind for kind, here in kinds.items() if here]
+        return f"{self.profile.name} was not measured with {listed(present)}: it is reckoned." if present else None
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         if not chunks:
@@ -153,19 +147,28 @@ class Hardware:
 
     def _token(self, tokens: int) -> int:
         """What all tokens go through together, with the host's time."""
-        found = max(1, self._host + self._ps(step_cost.tokens_us(self.profile.constants, self.part, tokens)))
+        cost = max(1, self._host + self._ps(step_cost.tokens_us(self.profile.constants, self.part, tokens)))
         if len(self._tokens) < KEPT:
-            self._tokens[tokens] = found
-        return found
+            self._tokens[tokens] = cost
+        return cost
 
     def _chunk(self, tokens: int) -> tuple[int, int, int]:
         gpu, part = self.profile.constants, self.part
         slope = self._ps(step_cost.past_token_us(gpu, part, tokens))
-        found = self._ps(step_cost.chunk_us(gpu, part, tokens)), slope, slope * tokens
+        costs = self._ps(step_cost.chunk_us(gpu, part, tokens)), slope, slope * tokens
         if len(self._chunks) < KEPT:
-            self._chunks[tokens] = found
-        return found
+            self._chunks[tokens] = costs
+        return costs
 
+
+def _build(keys: HardwareParameters, where: str, model: ModelShape, gpu: Gpu, tp: int) -> Hardware:
+    if not isinstance(keys.profile, str):
+        raise HeadwayError(f"{where}.profile: expected a profile's name or file, got {shown(keys.profile)}.")
+    profile = read_profile(gpu.name if keys.profile == "auto" else keys.profile, gpu, f"{where}.profile")
+    return Hardware(profile, shard(model, tp, where), profile.host_ps if keys.host_ps == "auto" else keys.host_ps)
+
+
+MODEL: Final = LatencyKind("hardware", HardwareParameters, _build)
 
 # Asking for the time of one step: `headway.latency("h200", "llama-3.1-8b").step_ms(decode=[1024, 512])`.
 
@@ -202,11 +205,14 @@ def step_times(gpu: object, model: object, tp: int = 1, host: str | None = None)
     if isinstance(tp, bool) or not isinstance(tp, int) or not 1 <= tp <= MOST_GPUS:
         raise HeadwayError(f"tp: must be a whole number between 1 and {MOST_GPUS}, got {shown(tp)}.")
     shape = read_model(model, "model")
-    keys = {} if host is None else {"host": host}
+    data: dict[str, Any] = {} if host is None else {"host": host}
     if isinstance(gpu, str) and gpu.endswith((".yaml", ".yml")):
-        first = next(iter(gpus().entries.values()))  # a profile of its own needs no card of the table
-        return StepTimes(Hardware.read({"profile": gpu, **keys}, "latency", shape, first, tp), shape)
-    return StepTimes(Hardware.read(keys, "latency", shape, read_gpu(gpu, "gpu"), tp), shape)
+        data["profile"] = gpu
+        card = next(iter(gpus().entries.values()))  # a profile of its own needs no card of the table
+    else:
+        card = read_gpu(gpu, "gpu")
+    keys = section.read(HardwareParameters, data, "latency")
+    return StepTimes(_build(keys, "latency", shape, card, tp), shape)
 
 
 def _whole(value: object, where: str, least: int) -> int:

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Annotated, Final
 
 from msgspec import Struct
 
-from headway.config import section
-from headway.config.units import duration_ps
-from headway.latency.base import FOREVER, Chunk, Run, times
+from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
 from headway.latency.chunk_costs import ChunkCosts
-from headway.latency.exact_numbers import share
+from headway.latency.exact_numbers import PartDuration, Share
 from headway.latency.gpus import Gpu
 from headway.latency.shapes import ModelShape
 from headway.types import PS_PER_SECOND
@@ -30,9 +28,9 @@ class RooflineParameters(Struct):
     an H200 come out 8 % fast in decode and 4 % slow in prefill on average, single steps up to 41 % off); 1 ms is the
     host time that served best over two cards."""
 
-    mfu: Any = 0.6  # share of the peak FLOP/s that matmuls reach
-    mbu: Any = 0.8  # share of the peak memory bandwidth that reads reach
-    overhead: Any = "1ms"  # a step's host and launch time
+    mfu: Annotated[Share, "share of the GPU's peak FLOP/s that matmuls reach"] = Fraction("0.6")
+    mbu: Annotated[Share, "share of the peak memory bandwidth that reads reach"] = Fraction("0.8")
+    overhead_ps: Annotated[PartDuration, "duration added to each step: host and launch"] = 1_000_000_000
 
 
 class Roofline:
@@ -43,39 +41,32 @@ class Roofline:
     Both are affine along a run, so the form holds until the smaller overtakes the larger.
     """
 
-    keys: ClassVar = RooflineParameters
     __slots__ = ("_chunk", "_compute", "_decode", "_kv", "_memory", "_pair", "_token")
 
-    def __init__(self, model: ModelShape, gpu: Gpu, tp: int, mfu: Fraction, mbu: Fraction, overhead: int) -> None:
-        flop = PS_PER_SECOND / (gpu.flops * tp * mfu)
-        byte = PS_PER_SECOND / (gpu.bandwidth * tp * mbu)
+    def __init__(self, keys: RooflineParameters, where: str, model: ModelShape, gpu: Gpu, tp: int) -> None:
+        flop = PS_PER_SECOND / (gpu.flops * tp * keys.mfu)
+        byte = PS_PER_SECOND / (gpu.bandwidth * tp * keys.mbu)
         pair = 4 * model.heads * model.head_dim * model.layers * flop
         self._token = round(2 * model.active_params * flop)
         self._pair = round(pair)
         self._kv = round(model.kv_bytes_per_token * byte)
-        self._compute = overhead  # of a step without tokens
-        self._memory = overhead + max(1, round(model.weight_bytes * byte))
+        self._compute = keys.overhead_ps  # of a step without tokens
+        self._memory = keys.overhead_ps + max(1, round(model.weight_bytes * byte))
         self._chunk = ChunkCosts(self._token, pair)
         # By batch size: the context from which reading memory is the slower and stays so, and its rise a step. Nearly
         # all decode steps of real shapes are beyond it, and they are most of the calls.
         self._decode: list[tuple[int, int]] = []
 
-    @classmethod
-    def read(cls, data: dict[str, Any], where: str, model: ModelShape, gpu: Gpu, tp: int) -> Roofline:
-        given = section.read(RooflineParameters, data, where)
-        mfu, mbu = share(given.mfu, f"{where}.mfu"), share(given.mbu, f"{where}.mbu")
-        return cls(model, gpu, tp, mfu, mbu, duration_ps(given.overhead, f"{where}.overhead"))
-
-    def scaled(self, factor: Fraction) -> Roofline:
-        found = copy(self)
-        found._token = times(self._token, factor)
-        found._pair = times(self._pair, factor)
-        found._kv = times(self._kv, factor)
-        found._compute = times(self._compute, factor)
-        found._memory = times(self._memory, factor, 1)
-        found._chunk = self._chunk.scaled(factor)
-        found._decode = []
-        return found
+    def scale(self, factor: Fraction) -> Roofline:
+        slower = copy(self)
+        slower._token = times(self._token, factor)
+        slower._pair = times(self._pair, factor)
+        slower._kv = times(self._kv, factor)
+        slower._compute = times(self._compute, factor)
+        slower._memory = times(self._memory, factor, 1)
+        slower._chunk = self._chunk.scale(factor)
+        slower._decode = []
+        return slower
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         if not chunks:
@@ -112,3 +103,6 @@ class Roofline:
             start = -(-behind // steeper) if steeper > 0 else FOREVER
             known.append((start, self._kv * batch))
         return known[decodes]
+
+
+MODEL: Final = LatencyKind("roofline", RooflineParameters, Roofline)

@@ -1,0 +1,37 @@
+"""`fixed`: two rates and nothing else, so that queueing theory can check the simulator to the picosecond."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Annotated, Final
+
+from msgspec import Struct, field
+
+from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
+from headway.latency.exact_numbers import TokenTime
+
+
+class Fixed(Struct, eq=False):
+    """A step takes its prefill tokens times p, plus d if any sequence decodes, with p and d = round(10^12 / rate) ps.
+    A lone request thus takes prompt·p + (output - 1)·d."""
+
+    prefill_ps: Annotated[TokenTime, "tokens a second"] = field(default=10**8, name="prefill_tokens_per_s")
+    decode_ps: Annotated[TokenTime, "tokens a second of each sequence, however many decode together"] = field(
+        default=10**10, name="decode_tokens_per_s"
+    )
+
+    def scale(self, factor: Fraction) -> Fixed:
+        return Fixed(times(self.prefill_ps, factor, 1), times(self.decode_ps, factor, 1))
+
+    def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
+        if not chunks:
+            return self.decode_ps, 0, FOREVER
+        tokens = 0
+        for length, _ in chunks:
+            tokens += length
+        first = tokens * self.prefill_ps
+        return (first + self.decode_ps if decodes else first), 0, FOREVER
+
+
+MODEL: Final = LatencyKind("fixed", Fixed, lambda keys, *_: keys)
