@@ -74,8 +74,8 @@ class Calibration(Struct, frozen=True):
     def document(self, source: str, as_of: str, host: str = "1ms") -> str:
         """The profile as a file."""
         error = {
-            f"{phase.phase}, {phase.steps} steps held out": f"median {phase.median:.1%}, 90th percentile {phase.p90:.1%}"
-            for phase in self.errors
+            f"{held.phase}, {held.steps} steps held out": f"median {held.median:.1%}, 90th percentile {held.p90:.1%}"
+            for held in self.errors
         }
         content: dict[str, Any] = {
             "format": 1,

@@ -60,25 +60,25 @@ class Surface:
         self._starts: dict[int, int] = {}
 
     def curve(self, row: int) -> Curve:
-        found = self._curves.get(row)
-        if found is None:
+        known = self._curves.get(row)
+        if known is None:
             # Beyond the last row the rows may draw nearer to each other along the second count.
             values = list(accumulate((self._between(row, column) for column in range(len(self.nodes))), max))
             low, high, part, whole = self._around(row)
             last = self.lasts[low] + (self.lasts[high] - self.lasts[low]) * part // whole
-            found = Curve(self.nodes, values, last)
+            known = Curve(self.nodes, values, last)
             if len(self._curves) < KEPT:
-                self._curves[row] = found
-        return found
+                self._curves[row] = known
+        return known
 
     def start(self, row: int) -> int:
         """The value where the second count is 0."""
-        found = self._starts.get(row)
-        if found is None:
-            found = self._between(row, 0)
+        known = self._starts.get(row)
+        if known is None:
+            known = self._between(row, 0)
             if len(self._starts) < KEPT:
-                self._starts[row] = found
-        return found
+                self._starts[row] = known
+        return known
 
     def rises(self) -> Surface:
         """What the second count adds to the value where it is 0, lifted so that it never falls from row to row."""
