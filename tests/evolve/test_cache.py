@@ -41,16 +41,16 @@ def test_a_record_without_a_figure_that_is_asked_for_is_none_until_it_is_complet
     cache = Cache(tmp_path)
     cache.keep(KEY, RECORD)
     assert cache.find(KEY, ("slo.goodput_ratio",)) is None
-    assert cache.find(KEY, told=True) is None
+    assert cache.find(KEY, words=True) is None
     Cache(tmp_path).keep(KEY, Record({"slo.goodput_ratio": 0.5}, told="words"))
-    both = cache.find(KEY, ("slo.goodput_ratio", "latency.ttft.mean"), told=True)
+    both = cache.find(KEY, ("slo.goodput_ratio", "latency.ttft.mean"), words=True)
     assert both is not None and both.told == "words" and len(both.figures) == 3
 
 
 def test_an_error_answers_whatever_is_asked() -> None:
     cache = Cache()
     cache.keep(KEY, Record(error="it divides by zero."))
-    assert cache.find(KEY, ("slo.goodput_ratio",), told=True) == Record(error="it divides by zero.")
+    assert cache.find(KEY, ("slo.goodput_ratio",), words=True) == Record(error="it divides by zero.")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format":1,"headway":"0","record":{}}', b"\xff\xfe"])

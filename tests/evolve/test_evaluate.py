@@ -13,8 +13,8 @@ from small import CODE, code, document, suite
 
 import headway
 from headway.errors import HeadwayError
-from headway.evolve import Bundle, Cache, Evaluation, Limits, Suite, cases, evaluate, evaluate_many
-from headway.evolve.feedback import MOST_BYTES, fitted, harmless
+from headway.evolve import Bundle, Cache, Evaluation, Limits, Suite, evaluate, evaluate_many, evaluation
+from headway.evolve.feedback import MOST_BYTES, cut_lines, harmless
 from headway.experiment.runner import runner_of
 from headway.policies.code import CodeError
 from headway.results.store import pretty
@@ -237,7 +237,7 @@ def test_a_summary_has_nothing_that_a_filter_for_secrets_would_blank() -> None:
 
 
 def test_a_long_summary_is_cut_at_a_line() -> None:
-    text = fitted("\n".join(["é" * 100] * 100))
+    text = cut_lines("\n".join(["é" * 100] * 100))
     assert len(text.encode()) <= MOST_BYTES and text.endswith("é\n...\n")
 
 
@@ -272,6 +272,6 @@ def test_a_want_of_memory_in_a_decision_is_a_limit_and_no_mistake_that_is_kept(m
     def wanting(*given: Any, **rest: Any) -> Any:
         raise CodeError("policies.routing: more than the interpreter bears.") from MemoryError()
 
-    monkeypatch.setattr(cases, "simulate", wanting)
+    monkeypatch.setattr(evaluation, "simulate", wanting)
     with pytest.raises(CodeError):
-        cases.play({}, {}, [])
+        evaluation.play({}, {}, [])

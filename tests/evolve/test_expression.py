@@ -21,7 +21,7 @@ from headway.evolve.expression import (
     feature,
     walk,
 )
-from headway.evolve.islands import RULES, decisions, situations
+from headway.evolve.gp import RULES, decisions, situations
 from headway.evolve.rule_text import source_of, text_of
 from headway.policies.code import Program, check
 from headway.policies.templates import sources
@@ -66,7 +66,7 @@ def test_known_rules_decide_as_the_built_in_policies_that_they_are_called_after(
 @given(SEEDS, st.sampled_from([0.0, 0.3, 0.8]))
 @draws(25)
 def test_every_rule_that_is_grown_compiles_and_decides(seed: int, branching: float) -> None:
-    rule = drawn(seed, branching).grown(NUMBER, 6)
+    rule = drawn(seed, branching).grow(NUMBER, 6)
     assert typed(rule)
     found = decisions(program(rule))
     assert found is not None and len(found) == len(situations())
@@ -79,8 +79,8 @@ def test_crossing_and_mutation_keep_types_and_limits_and_give_rules_that_run(see
     known = list(RULES.values())
     rule, other = breeder.draw.choice(known), breeder.draw.choice(known)
     for _ in range(4):
-        crossed = breeder.crossed(rule, other)
-        mutated, _ = breeder.mutated(crossed)
+        crossed = breeder.cross(rule, other)
+        mutated, _ = breeder.mutate(crossed)
         for one in (crossed, mutated):
             assert typed(one) and fits(one) and one.size <= LARGEST and one.depth <= DEEPEST
             assert decisions(program(one)) is not None
@@ -91,7 +91,7 @@ def test_crossing_and_mutation_keep_types_and_limits_and_give_rules_that_run(see
 @draws(50)
 def test_a_condition_is_never_put_where_a_number_belongs(seed: int) -> None:
     breeder = drawn(seed, 0.9)
-    condition = breeder.grown(CONDITION, 4)
+    condition = breeder.grow(CONDITION, 4)
     assert condition.gives == CONDITION
     with pytest.raises(AssertionError):
         call("add", condition, X)
@@ -207,5 +207,5 @@ def test_every_feature_can_stand_alone_and_what_candidates_share_is_worked_out_o
 @given(SEEDS)
 @draws(50)
 def test_a_long_rule_is_broken_into_lines_that_can_be_read(seed: int) -> None:
-    rule = drawn(seed, 0.2).grown(NUMBER, 7)
+    rule = drawn(seed, 0.2).grow(NUMBER, 7)
     assert all(len(line.lstrip()) <= 80 for line in source_of(rule).splitlines())

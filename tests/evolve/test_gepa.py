@@ -14,7 +14,7 @@ from stub_models import SOURCE, Counting, heavier, silent
 
 from headway.errors import HeadwayError
 from headway.evolve import Bundle, Suite, evaluate
-from headway.evolve.dialogue import Dialogue, evolve_with_model
+from headway.evolve.dialogue import Dialogue, WritingTask, evolve_with_model
 from headway.evolve.final import Conclusion
 from headway.evolve.gepa import Adapter, search, templates
 from headway.evolve.journal import Judged
@@ -85,7 +85,7 @@ def test_a_search_goes_on_from_its_folder_and_asks_nothing_twice(tmp_path: Path)
 
 def test_a_model_that_fails_ends_the_search_and_is_quoted() -> None:
     with pytest.raises(RuntimeError, match="no line to the model"):
-        search(few(), started(), ["routing"], silent, 5)
+        search(WritingTask(few(), started(), Dialogue(evaluations=5), silent, Path()))
 
 
 def test_the_cost_is_said_before_anything_is_run() -> None:
@@ -152,7 +152,7 @@ def test_five_components_can_be_written_at_once() -> None:
         asked.append(stage)
         return f"```\n{DEFAULTS.get(stage, SOURCE)}\n```"
 
-    found = search(few(), started(), STAGES, model, 14)
+    found = search(WritingTask(few(), started(), Dialogue(stages=STAGES, evaluations=14), model, Path()))
     assert sorted(set(asked)) == sorted(STAGES)
     assert found[0].policies["scaling"] == {"name": "code", "source": DEFAULTS["scaling"]}
 

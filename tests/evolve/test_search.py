@@ -12,8 +12,9 @@ from small import document, suite
 import headway.evolve.search as search_module
 from headway.errors import HeadwayError
 from headway.evolve import Bundle, Cache, Suite
-from headway.evolve.bench import Bench, Outcome
-from headway.evolve.evolution import Engine, Plan, evolve
+from headway.evolve.bench import Bench
+from headway.evolve.cache import Record
+from headway.evolve.evolution import Plan, evolve
 from headway.evolve.final import Conclusion
 from headway.evolve.journal import Journal
 from headway.evolve.search import Search
@@ -36,11 +37,11 @@ def few() -> Suite:
     )
 
 
-def plan(engine: Engine, seed: int = 3) -> Plan:
+def plan(engine: str, seed: int = 3) -> Plan:
     return Plan(engine, seed=seed, batch=5)
 
 
-def searched(engine: Engine, folder: Path, evaluations: int = 10, workers: int = 1, **rest: Any) -> Conclusion:
+def searched(engine: str, folder: Path, evaluations: int = 10, workers: int = 1, **rest: Any) -> Conclusion:
     return evolve(few(), plan(engine), evaluations=evaluations, builtins=FEW, workers=workers, output=folder, **rest)
 
 
@@ -49,7 +50,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("engine", EITHER)
-def test_a_search_writes_the_same_bytes_with_one_worker_and_with_three(engine: Engine, tmp_path: Path) -> None:
+def test_a_search_writes_the_same_bytes_with_one_worker_and_with_three(engine: str, tmp_path: Path) -> None:
     one = searched(engine, tmp_path / "one", workers=1)
     three = searched(engine, tmp_path / "three", workers=3)
     assert contents(tmp_path / "one") == contents(tmp_path / "three")
@@ -77,7 +78,7 @@ class Interrupting:
 
 
 @pytest.mark.parametrize("engine", EITHER)
-def test_a_search_that_was_interrupted_comes_to_what_it_would_have_come_to(engine: Engine, tmp_path: Path) -> None:
+def test_a_search_that_was_interrupted_comes_to_what_it_would_have_come_to(engine: str, tmp_path: Path) -> None:
     searched(engine, tmp_path / "whole", 12)
     with pytest.raises(Interrupted):
         searched(engine, tmp_path / "broken", 12, progress=Interrupting(7))
@@ -88,7 +89,7 @@ def test_a_search_that_was_interrupted_comes_to_what_it_would_have_come_to(engin
 
 @pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_search_that_is_made_longer_comes_to_what_a_long_one_had_come_to(engine: Engine, tmp_path: Path) -> None:
+def test_a_search_that_is_made_longer_comes_to_what_a_long_one_had_come_to(engine: str, tmp_path: Path) -> None:
     for evaluations in (6, 8, 12):
         found = searched(engine, tmp_path / "steps", evaluations)
         assert found.candidates == evaluations
@@ -143,18 +144,18 @@ def test_a_file_of_a_search_that_somebody_emptied_is_told_of(file: str, text: st
 
 @pytest.mark.parametrize("engine", EITHER)
 def test_no_held_out_case_is_run_before_the_winner_is_chosen(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    plain = Bench.outcomes
+    plain = Bench.records
 
-    def seen(self: Bench, wanted: Any, left_s: float | None = None) -> list[Outcome]:
+    def seen(self: Bench, wanted: Any, left_s: float | None = None) -> list[Record]:
         order.extend(parts[one.case.label] for one in wanted)
         return plain(self, wanted, left_s)
 
     made = few()
     parts = {case.label: part for part, cases in made.parts.items() for case in cases}
-    monkeypatch.setattr(Bench, "outcomes", seen)
+    monkeypatch.setattr(Bench, "records", seen)
     searched(engine, tmp_path)
     first = {part: order.index(part) for part in ("train", "validation", "held_out")}
     last = {part: len(order) - order[::-1].index(part) for part in first}

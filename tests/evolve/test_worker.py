@@ -22,7 +22,7 @@ from headway.errors import HeadwayError
 from headway.evolve import worker, zygote
 from headway.evolve.limits import Limits, sieve
 from headway.evolve.worker import Failure, Task, confined, confined_many
-from headway.evolve.zygote import framed
+from headway.evolve.zygote import frame_of
 from headway.experiment.runner import runner_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="disposable processes want fork")
@@ -216,7 +216,7 @@ def test_what_a_child_wrote_just_before_it_ended_is_read(monkeypatch: pytest.Mon
     bell, ring = os.pipe()
     child = os.fork()
     if not child:
-        os.write(writing, framed({"value": 3}))
+        os.write(writing, frame_of({"value": 3}))
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     os.write(ring, b"x")
@@ -233,7 +233,7 @@ def test_what_a_child_wrote_just_before_it_ended_is_read(monkeypatch: pytest.Mon
     one = object.__new__(zygote.Zygote)
     one.parent, one.bell, one.tasks = os.getppid(), bell, -1
     try:
-        assert one._watch(child, reading, SMALL) == (framed({"value": 3}), False)  # the pipe is open elsewhere too
+        assert one._watch(child, reading, SMALL) == (frame_of({"value": 3}), False)  # the pipe is open elsewhere too
     finally:
         os.waitpid(child, 0)
         for end in (reading, writing, bell, ring):

@@ -14,7 +14,6 @@ from headway.errors import HeadwayError
 from headway.types import Json
 
 if TYPE_CHECKING:
-    from headway.evolve.dialogue import Writer
     from headway.evolve.model import Model
 
 
@@ -42,7 +41,7 @@ class Talk:
         Path | None, Parameter(help="Take answers from such a file, in place of a model; other prompts are an error.")
     ] = None
 
-    def asked(self, engine: Writer) -> Model:
+    def open_model(self, engine: str) -> Model:
         from headway.evolve.dialogue import model_of
 
         return model_of(engine, self.model, self.api_base, self.api_key_env, self.record, self.replay)
@@ -105,6 +104,7 @@ def evolve(
 ) -> Page | Json:
     """Look for a policy that beats the built-in ones: search on the train part of a suite, choose the winner on its
     validation part, and compare it with every built-in policy on the held-out part."""
+    from headway.evolve.dialogue import Dialogue, asks_model, evolve_with_model
     from headway.evolve.evolution import Plan
     from headway.evolve.evolution import evolve as run_search
     from headway.evolve.search_tables import EvolveProgress, report
@@ -115,13 +115,11 @@ def evolve(
     talk = talk or Talk()
     if sampler is not None and engine != "numeric":
         raise HeadwayError(f"--sampler: {engine} has none; leave it out, or take --engine numeric.")
-    if engine == "gepa" or engine == "openevolve":
-        from headway.evolve.dialogue import Dialogue, evolve_with_model
-
+    if asks_model(engine):
         if batch is not None:
             raise HeadwayError(f"--batch: {engine} has no batches; leave it out.")
         dialogue = Dialogue(engine, template, stages, seed, evaluations)
-        model = talk.asked(engine)
+        model = talk.open_model(engine)
         with EvolveProgress() as progress:
             found = evolve_with_model(
                 suite,

@@ -1,9 +1,8 @@
 """Evolving policies: what candidates are judged on, how they are judged, and how better ones are looked for."""
 
 from headway.evolve.cache import Cache
-from headway.evolve.cases import Case
 from headway.evolve.evaluate import evaluate, evaluate_many
-from headway.evolve.evaluation import CaseResult, Evaluation
+from headway.evolve.evaluation import Case, CaseResult, Evaluation
 from headway.evolve.evolution import Plan, evolve
 from headway.evolve.limits import Limits
 from headway.evolve.objectives import Objective

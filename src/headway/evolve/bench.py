@@ -1,4 +1,4 @@
-"""Where policies are put to cases: each run in a process of its own, and none that has been made already."""
+"""Runs candidates on cases: each run in a process of its own, and none that the cache has already."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Struct
 
 from headway.errors import HeadwayError
 from headway.evolve.cache import Cache, Key, Record
-from headway.evolve.cases import PLAY, Case
+from headway.evolve.evaluation import PLAY, Case
 from headway.evolve.fitness import COMPLETED
 from headway.evolve.limits import Limits
 from headway.evolve.objectives import Objective
@@ -21,9 +20,9 @@ from headway.policies.bundle import Bundle
 from headway.scenario import references
 from headway.types import Json
 
-Progress = Callable[[], None]  # is told of every run that has been made
-# Figures that a feedback tells, whatever the objectives are.
-TOLD: Final = (
+Progress = Callable[[], None]  # called after every run
+# Figures that a feedback shows, whatever the objectives are.
+ALWAYS_SHOWN: Final = (
     COMPLETED,
     "requests.arrived",
     "latency.ttft.mean",
@@ -37,24 +36,14 @@ TOLD: Final = (
 )
 
 
-class Wanted(NamedTuple):
-    """A run that somebody wants to know of."""
-
+class PlannedRun(NamedTuple):
     bundle: Bundle
     case: Case
-    told: bool = False
-
-
-class Outcome(Struct, frozen=True):
-    """Of one run: its figures, or why there are none."""
-
-    figures: dict[str, float | None] = {}
-    error: str | None = None
-    told: str | None = None
+    explain: bool = False  # in words as well
 
 
 class Bench:
-    """Runs candidates on cases within limits, on a runner or one by one, and keeps what they gave."""
+    """Runs candidates on cases within limits, on a runner or one by one, and keeps the records."""
 
     def __init__(
         self,
@@ -64,46 +53,48 @@ class Bench:
         runner: Runner | None = None,
         progress: Progress | None = None,
     ) -> None:
-        paths = [path for one in objectives for path in one.terms]
-        self.figures = tuple(dict.fromkeys((*paths, *TOLD)))
+        paths = [path for objective in objectives for path in objective.terms]
+        self.figures = tuple(dict.fromkeys((*paths, *ALWAYS_SHOWN)))
         self.cache, self.limits, self.runner, self.progress = cache, limits, runner, progress
 
-    def outcomes(self, wanted: Sequence[Wanted], left_s: float | None = None) -> list[Outcome]:
+    def records(self, runs: Sequence[PlannedRun], left_s: float | None = None) -> list[Record]:
         """Of each, in order. `left_s` is how long one may still take, where that is less than it may anyway."""
-        keys = [Key(policies_key(one.bundle), one.case.key, one.case.seed) for one in wanted]
-        found: dict[tuple[Key, bool], Outcome] = {}
-        missing: dict[tuple[Key, bool], Wanted] = {}
-        for key, one in zip(keys, wanted, strict=True):
-            record = self.cache.find(key, self.figures, one.told)
+        keys = [(Key(policies_key(run.bundle), run.case.key, run.case.seed), run.explain) for run in runs]
+        records: dict[tuple[Key, bool], Record] = {}
+        missing: dict[tuple[Key, bool], PlannedRun] = {}
+        for (key, explain), run in zip(keys, runs, strict=True):
+            record = self.cache.find(key, self.figures, explain)
             if record is None:
-                missing[key, one.told] = one
+                missing[key, explain] = run
             else:
-                found[key, one.told] = _outcome(record)
+                records[key, explain] = record
         answers = self._run(list(missing.values()), left_s)
-        for (key, told), answer in zip(missing, answers, strict=True):
+        for (key, explain), answer in zip(missing, answers, strict=True):
             record = self._record(answer)
             if record is None:  # it met a limit, which another machine or another day may not set
-                found[key, told] = Outcome(error=_why(answer))
+                why = answer.why if isinstance(answer, Failure) else "What it gave is no figures."
+                record = Record(error=why)
             else:
                 self.cache.keep(key, record)
-                found[key, told] = _outcome(record)
-        return [found[key, one.told] for key, one in zip(keys, wanted, strict=True)]
+            records[key, explain] = record
+        return [records[key] for key in keys]
 
-    def _run(self, wanted: Sequence[Wanted], left_s: float | None) -> list[Any]:
-        """What came of each run: a document as `play` gives it, or a Failure."""
+    def _run(self, runs: Sequence[PlannedRun], left_s: float | None) -> list[Any]:
+        """The answer to each run: a document as `play` returns it, or a Failure."""
         limits = self.limits
         if left_s is not None and left_s < limits.deadline_s:
             limits = msgspec.structs.replace(limits, deadline_s=left_s)
-        tasks = [Task(PLAY, [one.case.document(), one.bundle.policies, list(self.figures), one.told]) for one in wanted]
+        figures = list(self.figures)
+        tasks = [Task(PLAY, [run.case.document(), run.bundle.policies, figures, run.explain]) for run in runs]
         if self.runner is not None:
-            return confined_many(tasks, self.runner, limits, self._finished)
-        found = []
+            return confined_many(tasks, self.runner, limits, self._on_finished)
+        answers = []
         for place, task in enumerate(tasks):
-            found.append(confined(task.call, task.arguments, limits))
-            self._finished(place, found[-1])
-        return found
+            answers.append(confined(task.call, task.arguments, limits))
+            self._on_finished(place, answers[-1])
+        return answers
 
-    def _finished(self, place: int, value: Any) -> None:
+    def _on_finished(self, place: int, value: Any) -> None:
         if self.progress is not None:
             self.progress()
 
@@ -113,14 +104,6 @@ class Bench:
         except msgspec.ValidationError:
             return None
         return record if record.has(self.figures, False) else None
-
-
-def _outcome(record: Record) -> Outcome:
-    return Outcome({} if record.error else record.figures, record.error, record.told)
-
-
-def _why(answer: Any) -> str:
-    return answer.why if isinstance(answer, Failure) else "What it gave is no figures."
 
 
 def policies_key(bundle: Bundle) -> str:
@@ -134,8 +117,8 @@ def policies_key(bundle: Bundle) -> str:
 
 def baselines(bench: Bench, baseline: Bundle, cases: Sequence[Case]) -> list[dict[str, float | None]]:
     """The baseline's figures in each case. That it fails is no candidate's fault, and so an error."""
-    outcomes = bench.outcomes([Wanted(baseline, case) for case in cases])
-    for case, outcome in zip(cases, outcomes, strict=True):
-        if outcome.error is not None:
-            raise HeadwayError(f"baseline: {case.label}: {outcome.error}")
-    return [outcome.figures for outcome in outcomes]
+    records = bench.records([PlannedRun(baseline, case) for case in cases])
+    for case, record in zip(cases, records, strict=True):
+        if record.error is not None:
+            raise HeadwayError(f"baseline: {case.label}: {record.error}")
+    return [record.figures for record in records]

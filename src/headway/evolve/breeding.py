@@ -20,7 +20,7 @@ from headway.evolve.expression import (
     call,
     constant,
     feature,
-    replaced,
+    replace_part,
     walk,
 )
 
@@ -39,17 +39,17 @@ class Breeder:
         self.draw = draw
         self.branching = branching
 
-    def grown(self, gives: str, depth: int) -> Node:
+    def grow(self, gives: str, depth: int) -> Node:
         """A tree of at most so many levels."""
         if gives == CONDITION:
             return self._condition(depth)
         if depth <= 1 or self.draw.random() < 0.25:
             return self.leaf()
         if depth > 2 and self.draw.random() < self.branching:
-            arguments = (self._condition(depth - 1), self.grown(NUMBER, depth - 1), self.grown(NUMBER, depth - 1))
+            arguments = (self._condition(depth - 1), self.grow(NUMBER, depth - 1), self.grow(NUMBER, depth - 1))
             return call(BRANCH, *arguments)
         name = self.draw.choice(JOINING)
-        return call(name, *(self.grown(one, depth - 1) for one in OPERATORS[name].takes))
+        return call(name, *(self.grow(kind, depth - 1) for kind in OPERATORS[name].takes))
 
     def leaf(self) -> Node:
         if self.draw.random() < 0.25:
@@ -61,25 +61,25 @@ class Breeder:
         if depth > 2 and self.draw.random() < 0.2:
             return call(self.draw.choice(("and", "or")), self._condition(depth - 1), self._condition(depth - 1))
         for _ in range(TRIES):
-            sides = [self.grown(NUMBER, max(1, min(depth - 1, 2))), self.leaf()]
+            sides = [self.grow(NUMBER, max(1, min(depth - 1, 2))), self.leaf()]
             self.draw.shuffle(sides)
-            found = call("less", *sides)
-            if found.arguments:
-                return found
+            condition = call("less", *sides)
+            if condition.arguments:
+                return condition
         return call("less", feature("inflight"), feature("average"))
 
-    def mutated(self, rule: Node) -> tuple[Node, str]:
+    def mutate(self, rule: Node) -> tuple[Node, str]:
         """A rule that differs in one place, and the word for what was done; at times the first of a few such steps."""
         names = list(CHANGES)
         weights = [weight for weight, _ in CHANGES.values()]
         for _ in range(TRIES):
             name = self.draw.choices(names, weights)[0]
-            found = CHANGES[name][1](self, rule)
-            if found != rule and fits(found):
-                return found, name
+            mutant = CHANGES[name][1](self, rule)
+            if mutant != rule and fits(mutant):
+                return mutant, name
         return rule, "nothing"
 
-    def crossed(self, rule: Node, other: Node) -> Node:
+    def cross(self, rule: Node, other: Node) -> Node:
         """A part of the one in the place of a part of the other that gives the same."""
         for _ in range(TRIES):
             path = self._place(rule)
@@ -87,9 +87,9 @@ class Breeder:
             parts = [node for _, node in walk(other) if node.gives == gives]
             if not parts:
                 continue
-            found = replaced(rule, path, self.draw.choice(parts))
-            if found not in (rule, other) and fits(found):
-                return found
+            child = replace_part(rule, path, self.draw.choice(parts))
+            if child not in (rule, other) and fits(child):
+                return child
         return rule
 
     def _place(self, rule: Node) -> Path:
@@ -98,19 +98,20 @@ class Breeder:
     def another(self, rule: Node) -> Node:
         """A part is grown anew."""
         path = self._place(rule)
-        return replaced(rule, path, self.grown(at(rule, path).gives, 3))
+        return replace_part(rule, path, self.grow(at(rule, path).gives, 3))
 
     def swap(self, rule: Node) -> Node:
         """Another feature, or another operator of the same kind, in place of one."""
         path = self._place(rule)
         node = at(rule, path)
         if node.name in FEATURES:
-            return replaced(rule, path, feature(self.draw.choice(LEAVES)))
+            return replace_part(rule, path, feature(self.draw.choice(LEAVES)))
         operator = OPERATORS.get(node.name)
         if operator is None:
             return rule
-        alike = [name for name, one in OPERATORS.items() if (one.gives, one.takes) == (operator.gives, operator.takes)]
-        return replaced(rule, path, call(self.draw.choice(alike), *node.arguments))
+        kind = operator.gives, operator.takes
+        alike = [name for name, other in OPERATORS.items() if (other.gives, other.takes) == kind]
+        return replace_part(rule, path, call(self.draw.choice(alike), *node.arguments))
 
     def tune(self, rule: Node) -> Node:
         """A constant is made somewhat larger or smaller, or takes the other sign; where there is none, a part gets a
@@ -121,38 +122,38 @@ class Breeder:
         path = self.draw.choice(places)
         value = at(rule, path).value
         sign = -1 if self.draw.random() < 0.05 else 1
-        return replaced(rule, path, constant(sign * value * 2 ** self.draw.gauss(0, 1)))
+        return replace_part(rule, path, constant(sign * value * 2 ** self.draw.gauss(0, 1)))
 
     def weigh(self, rule: Node) -> Node:
         """A part counts more or less."""
         path = self._number(rule)
-        return replaced(rule, path, call("multiply", constant(2 ** self.draw.gauss(0, 1.5)), at(rule, path)))
+        return replace_part(rule, path, call("multiply", constant(2 ** self.draw.gauss(0, 1.5)), at(rule, path)))
 
     def extend(self, rule: Node) -> Node:
         """Something is added to a part, taken from it, or multiplied with it."""
         path = self._number(rule)
         name = self.draw.choice(("add", "subtract", "multiply", "ratio", "max", "min"))
-        extra = self.grown(NUMBER, 2)
+        extra = self.grow(NUMBER, 2)
         if name in ("add", "subtract"):
             extra = call("multiply", constant(10 ** self.draw.uniform(-2, 0.5)), extra)
-        return replaced(rule, path, call(name, at(rule, path), extra))
+        return replace_part(rule, path, call(name, at(rule, path), extra))
 
     def branch(self, rule: Node) -> Node:
         """A part holds under a condition alone."""
         path = self._number(rule)
-        return replaced(rule, path, call(BRANCH, self._condition(3), at(rule, path), self.grown(NUMBER, 2)))
+        return replace_part(rule, path, call(BRANCH, self._condition(3), at(rule, path), self.grow(NUMBER, 2)))
 
     def hoist(self, rule: Node) -> Node:
         """A part takes the place of what it is part of."""
         path = self._place(rule)
         gives = at(rule, path).gives
         inner = [node for way, node in walk(at(rule, path)) if way and node.gives == gives]
-        return replaced(rule, path, self.draw.choice(inner)) if inner else rule
+        return replace_part(rule, path, self.draw.choice(inner)) if inner else rule
 
     def drop(self, rule: Node) -> Node:
         """A part is reduced to a leaf."""
         path = self._number(rule)
-        return replaced(rule, path, self.leaf()) if path else rule
+        return replace_part(rule, path, self.leaf()) if path else rule
 
     def _number(self, rule: Node) -> Path:
         return self.draw.choice([path for path, node in walk(rule) if node.gives == NUMBER])

@@ -35,26 +35,26 @@ class Key(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True, omit_defaults=True):
-    """Of a run: its figures, or the error that the candidate made; and the run in words where somebody asked."""
+    """Of a run: its figures, or the error that the candidate made; and the run in words if it was asked for."""
 
     figures: dict[str, float | None] = {}
     error: str | None = None
     told: str | None = None
 
-    def has(self, figures: tuple[str, ...], told: bool) -> bool:
+    def has(self, figures: tuple[str, ...], words: bool) -> bool:
         """Whether it answers all that is asked."""
         if self.error is not None:
             return True
-        return all(path in self.figures for path in figures) and (self.told is not None or not told)
+        return all(path in self.figures for path in figures) and (self.told is not None or not words)
 
-    def joined(self, older: Record | None) -> Record:
-        """With what an older record of the same run has beyond this one."""
+    def merge_older(self, older: Record | None) -> Record:
+        """This record with what an older one of the same run has beyond it."""
         if older is None or self.error is not None or older.error is not None:
             return self
         return Record({**older.figures, **self.figures}, None, self.told if self.told is not None else older.told)
 
 
-class _Kept(Struct):
+class _File(Struct):
     format: int
     headway: str
     record: Record
@@ -74,30 +74,29 @@ class Cache:
             except OSError as error:
                 raise HeadwayError(f"{self.folder}: cannot be written: {error.strerror or error}.") from None
 
-    def find(self, key: Key, figures: tuple[str, ...] = (), told: bool = False) -> Record | None:
+    def find(self, key: Key, figures: tuple[str, ...] = (), words: bool = False) -> Record | None:
         """The record that answers all that is asked, or None."""
         with self._lock:
-            found = self._records.get(key)
-        if (found is None or not found.has(figures, told)) and self.folder is not None:
-            read = self._read(key)
-            if read is not None:
-                found = read.joined(found)
-                self._remember(key, found)
-        if found is None or not found.has(figures, told):
+            record = self._records.get(key)
+        if record is None or not record.has(figures, words):
+            stored = self._read(key)
+            if stored is not None:
+                record = stored.merge_older(record)
+                self._remember(key, record)
+        if record is None or not record.has(figures, words):
             self.misses += 1
             return None
         self.hits += 1
-        return found
+        return record
 
     def keep(self, key: Key, record: Record) -> None:
         with self._lock:
             older = self._records.get(key)
-        if self.folder is not None:
-            older = self._read(key) or older
-        record = record.joined(older)
+        record = record.merge_older(self._read(key) or older)
         self._remember(key, record)
         if self.folder is not None:
-            self._write(self.folder / key.file, record)
+            content = msgspec.json.encode(_File(FORMAT, __version__, record), order="sorted")
+            replace_file(self.folder / key.file, content)
 
     def _remember(self, key: Key, record: Record) -> None:
         with self._lock:
@@ -107,21 +106,24 @@ class Cache:
                 del self._records[next(iter(self._records))]
 
     def _read(self, key: Key) -> Record | None:
-        """What the folder has; nothing of another version, and nothing that somebody has been at."""
-        assert self.folder is not None
+        """The record in the folder, unless another version or another program wrote it."""
+        if self.folder is None:
+            return None
         try:
-            kept = msgspec.json.decode((self.folder / key.file).read_bytes(), type=_Kept)
+            stored = msgspec.json.decode((self.folder / key.file).read_bytes(), type=_File)
         except (OSError, msgspec.DecodeError):
             return None
-        return kept.record if (kept.format, kept.headway) == (FORMAT, __version__) else None
+        return stored.record if (stored.format, stored.headway) == (FORMAT, __version__) else None
 
-    def _write(self, file: Path, record: Record) -> None:
-        part = file.with_name(f"{file.stem}.{os.getpid()}-{get_ident()}.part")
-        try:
-            file.parent.mkdir(exist_ok=True)
-            part.write_bytes(msgspec.json.encode(_Kept(FORMAT, __version__, record), order="sorted"))
-            part.replace(file)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                part.unlink()
-            raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
+
+def replace_file(file: Path, content: bytes) -> None:
+    """Write a file and put it into place at once: a reader sees all of it or nothing."""
+    part = file.with_name(f"{file.stem}.{os.getpid()}-{get_ident()}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content)
+        part.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None

@@ -6,18 +6,18 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
 from headway.errors import HeadwayError
-from headway.evolve import gepa, openevolve
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import cache_in, evaluate_many
-from headway.evolve.evolution import TEMPLATE, Progress, template_of
+from headway.evolve.evolution import TEMPLATE, Progress, load_engine, template_of
 from headway.evolve.final import Conclusion, check_rivals, conclude, rivals
 from headway.evolve.journal import Journal, Judged, digest
 from headway.evolve.model import KEY, Endpoint, Model, Recorder, Replay
+from headway.evolve.search import distinct
 from headway.evolve.selection import FINALISTS
 from headway.evolve.suite import DEFAULT, HELD_OUT, Suite
 from headway.evolve.texts import bundle_of, texts_of
@@ -25,16 +25,21 @@ from headway.experiment.runner import Runner, runner_of
 from headway.policies.bundle import Bundle
 from headway.types import Json
 
-Writer = Literal["openevolve", "gepa"]
-WRITERS: Final[tuple[Writer, ...]] = ("openevolve", "gepa")
 TRANSCRIPT: Final = "transcript.jsonl"
 Say = Callable[[str], None]
+
+
+def asks_model(engine: str) -> bool:
+    try:
+        return hasattr(load_engine(engine), "framework")
+    except ImportError:
+        return False
 
 
 class Dialogue(Struct, frozen=True):
     """Which search it is, but for the suite and the model."""
 
-    engine: Writer = "gepa"
+    engine: str = "gepa"
     template: str | Json | None = None  # what the model begins with, as in `Plan`
     stages: tuple[str, ...] = ("routing",)  # whose policies it writes
     seed: int = 0
@@ -42,11 +47,11 @@ class Dialogue(Struct, frozen=True):
 
     def start(self, suite: Suite) -> Bundle:
         """The first candidate, every stage that is to be written in the policy language."""
-        if self.engine not in WRITERS:
-            raise HeadwayError(f"--engine: expected {' or '.join(WRITERS)}, got {self.engine!r}.")
+        if not asks_model(self.engine):
+            raise HeadwayError(f"--engine: expected openevolve or gepa, got {self.engine!r}.")
         if self.evaluations < 1:
             raise HeadwayError(f"--evaluations: one candidate at least is wanted, got {self.evaluations}.")
-        (gepa if self.engine == "gepa" else openevolve).framework()
+        load_engine(self.engine).framework()
         base = template_of(TEMPLATE if self.template is None else self.template, suite, self.stages[0])
         base.check("--template")
         return bundle_of(base, texts_of(base, self.stages), f"{self.engine} 0")
@@ -78,8 +83,22 @@ class Dialogue(Struct, frozen=True):
         return words + ". What has been run is not run again."
 
 
+class WritingTask(NamedTuple):
+    """What an engine is handed to write candidates for."""
+
+    suite: Suite  # without its held-out part
+    start: Bundle
+    dialogue: Dialogue
+    model: Model
+    folder: Path
+    cache: Cache | None = None  # that of the folder's `cache`
+    runner: Runner | None = None
+    progress: Callable[[int], None] = lambda _: None  # is given the candidates judged so far
+    say: Say = lambda _: None
+
+
 def model_of(
-    engine: Writer,
+    engine: str,
     name: str | None,
     api_base: str | None,
     key_variable: str = KEY,
@@ -111,8 +130,8 @@ def evolve_with_model(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Conclusion:
-    """Search on a suite's train part, choose on validation, compare on held-out, as `evolve` does. What it may cost is
-    said before. With `output` all prompts and answers are kept there, and a search that is there is gone on with."""
+    """Search on a suite's train part, choose on validation, compare on held-out, as `evolve` does. `say` is given the
+    cost first. With `output` all prompts and answers are kept there, and a search in that folder is continued."""
     dialogue = dialogue or Dialogue()
     chosen = Suite.load(DEFAULT if suite is None else suite)
     if dialogue.engine == "openevolve" and ray is not None:
@@ -120,20 +139,24 @@ def evolve_with_model(
     start = dialogue.start(chosen)
     check_rivals(chosen, dialogue.stages[0], builtins)
     journal = Journal(None if output is None else Path(output), dialogue.document(chosen, start))
-    if say is not None:
-        say(dialogue.cost(chosen, builtins))
+    say = say or (lambda _: None)
+    say(dialogue.cost(chosen, builtins))
     with _folder(journal) as folder, runner_of(workers, ray) as runner:
         cache = cache_in(str(folder / "cache"))
-        first = judged([start], chosen, cache, runner)[0].evaluation
+        first = judge([start], chosen, cache, runner)[0].evaluation
         if not first.ok:
             raise HeadwayError(f"--template: does not come through the train part: {first.error}")
-        asked = Recorder(model, folder / TRANSCRIPT, go_on=True) if journal.folder is not None else model
-        search = _by_gepa if dialogue.engine == "gepa" else _by_openevolve
-        bundles = search(dialogue, chosen.for_search(), start, asked, folder, cache, runner, progress, say)
-        found = judged(bundles, chosen, cache, runner)
-        journal.keep(0, found)
+        recorded = Recorder(model, folder / TRANSCRIPT, go_on=True) if journal.folder is not None else model
+
+        def on_judged(count: int) -> None:
+            if progress is not None:
+                progress(min(count, dialogue.evaluations), dialogue.evaluations, None)
+
+        task = WritingTask(chosen.for_search(), start, dialogue, recorded, folder, cache, runner, on_judged, say)
+        judged = judge(load_engine(dialogue.engine).search(task), chosen, cache, runner)
+        journal.keep(0, judged)
         conclusion = conclude(
-            found,
+            judged,
             chosen,
             stage=dialogue.stages[0],
             builtins=builtins,
@@ -145,83 +168,18 @@ def evolve_with_model(
     return conclusion
 
 
-def judged(bundles: Sequence[Bundle], suite: Suite, cache: Cache, runner: Runner | None) -> list[Judged]:
-    """What a framework has kept, judged by us on the whole train part."""
-    distinct: dict[str, Bundle] = {}
-    for one in bundles:
-        distinct.setdefault(one.id, one)
-    found = evaluate_many(list(distinct.values()), suite.for_search(), "train", cache=cache, runner=runner)
-    return [Judged(*pair) for pair in zip(distinct.values(), found, strict=True)]
+def judge(bundles: Sequence[Bundle], suite: Suite, cache: Cache, runner: Runner | None) -> list[Judged]:
+    """Judge the candidates of an engine on the whole train part, each once."""
+    candidates = distinct(bundles)
+    evaluations = evaluate_many(candidates, suite.for_search(), cache=cache, runner=runner)
+    return [Judged(*pair) for pair in zip(candidates, evaluations, strict=True)]
 
 
 @contextmanager
 def _folder(journal: Journal) -> Iterator[Path]:
-    """The search's, or one that is gone afterwards."""
+    """The search's, or a temporary one."""
     if journal.folder is not None:
         yield journal.folder
         return
-    with tempfile.TemporaryDirectory(prefix="headway-evolve-") as made:
-        yield Path(made)
-
-
-def _by_gepa(
-    dialogue: Dialogue,
-    suite: Suite,
-    start: Bundle,
-    model: Model,
-    folder: Path,
-    cache: Cache,
-    runner: Runner,
-    progress: Progress | None,
-    say: Say | None,
-) -> list[Bundle]:
-    train, total = len(suite.cases("train")), dialogue.evaluations
-
-    def told(calls: int) -> None:  # single cases; as many as a train part has are one candidate
-        if progress is not None:
-            progress(min(calls // train, total), total, None)
-
-    return gepa.search(
-        suite, start, dialogue.stages, model, total, seed=dialogue.seed, cache=cache, runner=runner, progress=told
-    )
-
-
-def _by_openevolve(
-    dialogue: Dialogue,
-    suite: Suite,
-    start: Bundle,
-    model: Model,
-    folder: Path,
-    cache: Cache,
-    runner: Runner,
-    progress: Progress | None,
-    say: Say | None,
-) -> list[Bundle]:
-    def told(iterations: int) -> None:
-        if progress is not None:
-            progress(min(1 + iterations, dialogue.evaluations), dialogue.evaluations, None)
-
-    place = folder / "openevolve"
-    found = openevolve.search(
-        place,
-        suite,
-        start,
-        dialogue.stages,
-        model,
-        dialogue.evaluations,
-        seed=dialogue.seed,
-        workers=1 if _replays(model) else runner.slots,
-        cache="../cache",
-        progress=told,
-    )
-    failures = openevolve.errors(place)
-    if failures and say is not None:
-        say(f"{len(failures)} prompts got no answer; the last: {failures[-1]}")
-    return found
-
-
-def _replays(model: Model) -> bool:
-    """In order, so by one process."""
-    while isinstance(model, Recorder):
-        model = model.model
-    return isinstance(model, Replay)
+    with tempfile.TemporaryDirectory(prefix="headway-evolve-") as folder:
+        yield Path(folder)

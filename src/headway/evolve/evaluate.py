@@ -12,10 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from headway.errors import HeadwayError
-from headway.evolve.bench import Bench, Outcome, Progress, Wanted, baselines
-from headway.evolve.cache import Cache
-from headway.evolve.cases import Case
-from headway.evolve.evaluation import Evaluation
+from headway.evolve.bench import Bench, PlannedRun, Progress, baselines
+from headway.evolve.cache import Cache, Record
+from headway.evolve.evaluation import Case, Evaluation
 from headway.evolve.feedback import feedback
 from headway.evolve.limits import Limits
 from headway.evolve.suite import DEFAULT, Suite
@@ -23,7 +22,7 @@ from headway.evolve.trial import Candidate, Trial
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
 
-_MEMORY: Final = Cache()  # of this process, for whoever names no other: runs are pure, so it never tells anything else
+_MEMORY: Final = Cache()  # of this process, unless another is named: runs are pure, so it is never out of date
 LEAST_S: Final = 0.05  # what a run is given even where next to nothing is left
 
 
@@ -48,8 +47,7 @@ def evaluate(
     """
     suite = Suite.load(suite)
     bench = bench_of(suite, cache, runner, limits)
-    wanted = _wanted(suite, part, cases)
-    return _evaluate([bundle], suite, bench, part, wanted, cases is None, deadline_s, told)[0]
+    return _evaluate([bundle], suite, bench, part, cases, deadline_s, told)[0]
 
 
 def evaluate_many(
@@ -65,10 +63,10 @@ def evaluate_many(
     progress: Progress | None = None,
 ) -> list[Evaluation]:
     """Judge several candidates at once, as `evaluate` would each; the runs of all of them are spread over the runner.
-    `progress` is told of every run that is made."""
+    `progress` is called after every run."""
     suite = Suite.load(suite)
     bench = bench_of(suite, cache, runner, limits, progress)
-    return _evaluate(bundles, suite, bench, part, _wanted(suite, part, cases), cases is None, None, told)
+    return _evaluate(bundles, suite, bench, part, cases, None, told)
 
 
 def bench_of(
@@ -79,9 +77,9 @@ def bench_of(
     progress: Progress | None = None,
 ) -> Bench:
     """Where the runs of a suite are made."""
-    kept = cache if isinstance(cache, Cache) else _MEMORY if cache is None else cache_in(str(cache))
+    records = cache if isinstance(cache, Cache) else _MEMORY if cache is None else cache_in(str(cache))
     limits = limits or Limits(deadline_s=suite.deadline_s, cpu_s=suite.deadline_s)
-    return Bench(suite.objectives, kept, limits, runner, progress)
+    return Bench(suite.objectives, records, limits, runner, progress)
 
 
 @lru_cache(maxsize=64)
@@ -90,43 +88,39 @@ def cache_in(folder: str) -> Cache:
     return Cache(folder)
 
 
-def _wanted(suite: Suite, part: str, cases: Iterable[Case] | None) -> tuple[Case, ...]:
-    wanted = tuple(suite.cases(part) if cases is None else cases)
-    if not wanted:
-        raise HeadwayError("cases: one case at least is wanted.")
-    return wanted
-
-
 def _evaluate(
-    given: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     suite: Suite,
     bench: Bench,
     part: str,
-    cases: tuple[Case, ...],
-    whole: bool,
+    chosen: Iterable[Case] | None,
     deadline_s: float | None,
-    told: bool,
+    explain: bool,
 ) -> list[Evaluation]:
-    """All candidates go through the cases in rounds; who has failed or was stopped is in no later one."""
-    trials = [Trial(one, suite) for one in given]
+    """All candidates go through the cases in rounds; one that failed or was stopped is in no later one."""
+    cases = tuple(suite.cases(part) if chosen is None else chosen)
+    if not cases:
+        raise HeadwayError("cases: one case at least is wanted.")
+    trials = [Trial(candidate, suite) for candidate in candidates]
     bases = _bases(suite, bench, cases)
     until = math.inf if deadline_s is None else time.monotonic() + deadline_s
-    first = suite.cascade.first if suite.cascade is not None and part == "train" and whole else 0
+    first = suite.cascade.first if suite.cascade is not None and part == "train" and chosen is None else 0
     for start, end in _rounds(len(cases), first, deadline_s is not None):
         alive = [trial for trial in trials if trial.alive]
         left = until - time.monotonic()
-        runs = [Wanted(trial.bundle, case) for trial in alive for case in cases[start:end]]
-        outcomes = iter(bench.outcomes(runs, max(LEAST_S, left)) if left > 0 else [_late(deadline_s)] * len(runs))
+        runs = [PlannedRun(trial.bundle, case) for trial in alive for case in cases[start:end]]
+        records = iter(bench.records(runs, max(LEAST_S, left)) if left > 0 else [_late(deadline_s)] * len(runs))
         for trial in alive:
-            trial.add(cases[start:end], outcomes, bases[start:end])
+            trial.add(cases[start:end], records, bases[start:end])
             if end == first:
                 trial.sift(len(cases))
-    words = _words(trials, bench, cases, until) if told else {}
-    found = []
+    words = _words(trials, bench, cases, until) if explain else {}
+    evaluations = []
     for place, trial in enumerate(trials):
         draft = trial.evaluation(part, cases)
-        found.append(msgspec.structs.replace(draft, summary=feedback(suite, trial.name, draft, words.get(place))))
-    return found
+        summary = feedback(suite, trial.name, draft, words.get(place))
+        evaluations.append(msgspec.structs.replace(draft, summary=summary))
+    return evaluations
 
 
 def _rounds(cases: int, first: int, singly: bool) -> Iterator[tuple[int, int]]:
@@ -139,18 +133,18 @@ def _rounds(cases: int, first: int, singly: bool) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _late(deadline_s: float | None) -> Outcome:
-    return Outcome(error=f"it was not run, since the {deadline_s:g} s for the whole evaluation were over.")
+def _late(deadline_s: float | None) -> Record:
+    return Record(error=f"it was not run, since the {deadline_s:g} s for the whole evaluation were over.")
 
 
 def _bases(suite: Suite, bench: Bench, cases: Sequence[Case]) -> list[dict[str, float | None]]:
     """The baseline's figures, which must have all that the objectives ask for."""
-    found = baselines(bench, Bundle("baseline", suite.baseline), cases)
-    for case, figures in zip(cases, found, strict=True):
-        for one in suite.objectives:
-            if one.value(figures) is None:
-                raise HeadwayError(f"objectives: {one.name!r} has no figure in {case.label} under the baseline.")
-    return found
+    bases = baselines(bench, Bundle("baseline", suite.baseline), cases)
+    for case, figures in zip(cases, bases, strict=True):
+        for objective in suite.objectives:
+            if objective.value(figures) is None:
+                raise HeadwayError(f"objectives: {objective.name!r} has no figure in {case.label} under the baseline.")
+    return bases
 
 
 def _words(trials: Sequence[Trial], bench: Bench, cases: Sequence[Case], until: float) -> dict[int, tuple[int, str]]:
@@ -159,6 +153,6 @@ def _words(trials: Sequence[Trial], bench: Bench, cases: Sequence[Case], until: 
     worst = {place: trial.worst() for place, trial in enumerate(trials) if trial.works}
     if left <= 0 or not worst:
         return {}
-    runs = [Wanted(trials[place].bundle, cases[case], told=True) for place, case in worst.items()]
-    outcomes = zip(worst.items(), bench.outcomes(runs, left), strict=True)
-    return {place: (case, outcome.told) for (place, case), outcome in outcomes if outcome.told is not None}
+    runs = [PlannedRun(trials[place].bundle, cases[case], explain=True) for place, case in worst.items()]
+    records = zip(worst.items(), bench.records(runs, left), strict=True)
+    return {place: (case, record.told) for (place, case), record in records if record.told is not None}

@@ -1,14 +1,59 @@
-"""What came of a candidate."""
+"""A case of a suite, the run of a candidate on it, and the evaluation of a candidate over all cases."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Final
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import force_setattr
 
-from headway.policies.bundle import Bundle
+from headway.config.wording import one_line
+from headway.errors import HeadwayError, InvariantError
+from headway.evolve.objectives import figures_of
+from headway.experiment.run import simulate
+from headway.results.words import summarize
+from headway.scenario.scenario import Scenario
 from headway.types import Json
+
+PLAY: Final = "headway.evolve.evaluation:play"
+SUMMARY_TOKENS: Final = 1000  # of a run in words, so that a whole feedback stays below 6 KB
+
+
+class Case(Struct, frozen=True):
+    """A scenario as `Scenario.load` reads it; its seed stands apart, since cases are paired by it. The candidate brings
+    the policies of all five stages."""
+
+    name: str
+    scenario: Json
+    seed: int
+    key: str = ""  # of the scenario without its seed; computed if left out
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            force_setattr(self, "key", Scenario.load({**self.scenario, "seed": 0}).key())
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, seed {self.seed}"
+
+    def document(self) -> Json:
+        """The scenario with its seed."""
+        return {**self.scenario, "seed": self.seed}
+
+
+def play(scenario: Json, policies: Json, figures: Sequence[str], explain: bool = False) -> Json:
+    """Simulate a scenario under a candidate's policies, in whatever process this is called in. Return the figures asked
+    for, and with `explain` the run in words; or the error that the candidate made."""
+    try:
+        stages: dict[str, Any] = policies
+        result = simulate(scenario, trace="decisions" if explain else "minimal", **stages)
+        words = summarize(result, max_tokens=SUMMARY_TOKENS, examples=2) if explain else None
+        return {"figures": figures_of(result.summary(), figures), "told": words}
+    except (HeadwayError, InvariantError) as error:
+        if isinstance(error.__cause__, MemoryError):  # a limit of this machine, and not the candidate's own mistake
+            raise
+        return {"error": one_line(error) + "."}
 
 
 class CaseResult(Struct, frozen=True):
@@ -35,24 +80,16 @@ class Evaluation(Struct, frozen=True):
     stopped: str | None = None  # why the dearer cases were not run, where a cascade ended it
 
     def workloads(self) -> dict[str, list[CaseResult]]:
-        """The cases of each workload, in the suite's order."""
-        found: dict[str, list[CaseResult]] = {}
-        for case in self.cases:
-            found.setdefault(case.case, []).append(case)
-        return found
+        return by_workload(self.cases)
 
     def document(self) -> Json:
-        found: Json = to_builtins(self)
-        return found
+        document: Json = to_builtins(self)
+        return document
 
 
-# What proposes candidates and learns how they fared.
-
-
-class Searcher(Protocol):
-    """Asked for batches of a fixed size, and told of each as a whole, in the order that it was asked in: what it does
-    is then a function of its seed alone, wherever and in whatever order candidates are run."""
-
-    def ask(self, count: int) -> list[Bundle]: ...
-
-    def tell(self, judged: Sequence[tuple[Bundle, Evaluation]]) -> None: ...
+def by_workload(cases: Sequence[CaseResult]) -> dict[str, list[CaseResult]]:
+    """The cases of each workload, in the suite's order."""
+    workloads: dict[str, list[CaseResult]] = {}
+    for case in cases:
+        workloads.setdefault(case.case, []).append(case)
+    return workloads

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -99,16 +100,17 @@ class Node(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        return 1 + sum([one.size for one in self.arguments])
+        return 1 + sum([argument.size for argument in self.arguments])
 
     @property
     def depth(self) -> int:
-        return 1 + max((one.depth for one in self.arguments), default=0)
+        return 1 + max((argument.depth for argument in self.arguments), default=0)
 
     @property
     def order(self) -> tuple[str, float, tuple[object, ...]]:
         """By which the arguments of what commutes are sorted: constants come first."""
-        return "" if self.name == CONSTANT else self.name, self.value, tuple(one.order for one in self.arguments)
+        name = "" if self.name == CONSTANT else self.name
+        return name, self.value, tuple(argument.order for argument in self.arguments)
 
 
 ONE: Final = Node(CONSTANT, (), 1.0)
@@ -116,8 +118,8 @@ ONE: Final = Node(CONSTANT, (), 1.0)
 
 def constant(value: float) -> Node:
     """A number of few digits; one that is none, or beyond all sense, counts as nothing."""
-    found = float(f"{value:.{DIGITS}g}") if math.isfinite(value) and abs(value) < 1e9 else 0.0
-    return Node(CONSTANT, (), 0.0 if abs(found) < 1e-6 else found)
+    rounded = float(f"{value:.{DIGITS}g}") if math.isfinite(value) and abs(value) < 1e9 else 0.0
+    return Node(CONSTANT, (), 0.0 if abs(rounded) < 1e-6 else rounded)
 
 
 def feature(name: str) -> Node:
@@ -129,55 +131,42 @@ def call(name: str, *arguments: Node) -> Node:
     """An operator with its arguments, simplified: constants are worked out, what changes nothing is dropped, and what
     commutes stands in one order."""
     operator = OPERATORS[name]
-    assert tuple(one.gives for one in arguments) == operator.takes, (name, arguments)
-    if all(one.name in (CONSTANT, TRUTH) for one in arguments):
-        value = operator.value(*(one.value for one in arguments))
+    assert tuple(argument.gives for argument in arguments) == operator.takes, (name, arguments)
+    if all(argument.name in (CONSTANT, TRUTH) for argument in arguments):
+        value = operator.value(*(argument.value for argument in arguments))
         return constant(value) if operator.gives == NUMBER else Node(TRUTH, (), value)
     if operator.commutes:
-        arguments = tuple(sorted(arguments, key=lambda one: one.order))
-    found = _SIMPLER[name](*arguments) if name in _SIMPLER else None
-    return Node(name, arguments) if found is None else found
+        arguments = tuple(sorted(arguments, key=lambda argument: argument.order))
+    simpler = _SIMPLER[name](*arguments) if name in _SIMPLER else None
+    return Node(name, arguments) if simpler is None else simpler
 
 
 def _is(node: Node, value: float) -> bool:
     return node.name in (CONSTANT, TRUTH) and node.value == value
 
 
-def _add(a: Node, b: Node) -> Node:
-    return _summed([(a, 1.0), (b, 1.0)])
-
-
-def _subtract(a: Node, b: Node) -> Node:
-    return _summed([(a, 1.0), (b, -1.0)])
-
-
-def _negate(a: Node) -> Node:
-    return _summed([(a, -1.0)])
-
-
-def _summed(parts: list[tuple[Node, float]]) -> Node:
+def _sum(*parts: tuple[Node, float]) -> Node:
     """A sum with each of its terms once, what is added before what is taken away, and a number last."""
     terms: dict[Node, float] = {}
     for node, sign in parts:
         for term, weight in _terms(node, sign):
             terms[term] = terms.get(term, 0.0) + weight
     number = constant(terms.pop(ONE, 0.0))
-    weighed = [(term, constant(terms[term])) for term in sorted(terms, key=lambda one: one.order)]
-    weighed = [(term, weight) for term, weight in weighed if weight.value]
-    plus = [_weighed(weight, term) for term, weight in weighed if weight.value > 0]
-    minus = [(term, weight) for term, weight in weighed if weight.value < 0]
+    weights = [(term, constant(terms[term])) for term in sorted(terms, key=lambda term: term.order)]
+    plus = [_product(weight, term) for term, weight in weights if weight.value > 0]
+    minus = [(term, weight) for term, weight in weights if weight.value < 0]
     if number.value > 0 and not plus:
         plus, number = [number], constant(0)
     if not plus:
         if not minus:
             return number
-        plus, minus = [_weighed(*minus[0][::-1])], minus[1:]
-    found = plus[0]
+        plus, minus = [_product(*minus[0][::-1])], minus[1:]
+    total = plus[0]
     for term in plus[1:]:
-        found = Node("add", (found, term))
-    for term, taken in minus:
-        found = Node("subtract", (found, _weighed(constant(-taken.value), term)))
-    return Node("add", (number, found)) if number.value else found
+        total = Node("add", (total, term))
+    for term, weight in minus:
+        total = Node("subtract", (total, _product(constant(-weight.value), term)))
+    return Node("add", (number, total)) if number.value else total
 
 
 def _terms(node: Node, sign: float) -> Iterator[tuple[Node, float]]:
@@ -195,7 +184,7 @@ def _terms(node: Node, sign: float) -> Iterator[tuple[Node, float]]:
         yield node, sign
 
 
-def _weighed(weight: Node, term: Node) -> Node:
+def _product(weight: Node, term: Node) -> Node:
     if abs(weight.value) == 1:
         return term if weight.value > 0 else Node("negate", (term,))
     return Node("multiply", (weight, term))
@@ -238,49 +227,35 @@ def _branch(condition: Node, a: Node, b: Node) -> Node | None:
     return a if a == b else None
 
 
-def _less(a: Node, b: Node) -> Node | None:
-    return Node(TRUTH, (), 0.0) if a == b else None
-
-
-def _and(a: Node, b: Node) -> Node | None:
-    for one, other in ((a, b), (b, a)):
-        if one.name == TRUTH:
-            return other if one.value else one
+def _both(deciding: float, a: Node, b: Node) -> Node | None:
+    """Of `and` and `or`, which a side with the deciding value settles."""
+    for side, other in ((a, b), (b, a)):
+        if side.name == TRUTH:
+            return side if bool(side.value) == bool(deciding) else other
     return _same(a, b)
-
-
-def _or(a: Node, b: Node) -> Node | None:
-    for one, other in ((a, b), (b, a)):
-        if one.name == TRUTH:
-            return one if one.value else other
-    return _same(a, b)
-
-
-def _not(a: Node) -> Node | None:
-    return a.arguments[0] if a.name == "not" else None
 
 
 _SIMPLER: Final[dict[str, Callable[..., Node | None]]] = {
-    "add": _add,
-    "subtract": _subtract,
+    "add": lambda a, b: _sum((a, 1.0), (b, 1.0)),
+    "subtract": lambda a, b: _sum((a, 1.0), (b, -1.0)),
     "multiply": _multiply,
     "ratio": _ratio,
     "min": _same,
     "max": _same,
-    "negate": _negate,
+    "negate": lambda a: _sum((a, -1.0)),
     BRANCH: _branch,
-    "less": _less,
-    "and": _and,
-    "or": _or,
-    "not": _not,
+    "less": lambda a, b: Node(TRUTH, (), 0.0) if a == b else None,
+    "and": partial(_both, 0.0),
+    "or": partial(_both, 1.0),
+    "not": lambda a: a.arguments[0] if a.name == "not" else None,
 }
 
 
 def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
     """Every tree within a tree, with the way to it: itself first, then from left to right."""
     yield path, node
-    for place, one in enumerate(node.arguments):
-        yield from walk(one, (*path, place))
+    for place, argument in enumerate(node.arguments):
+        yield from walk(argument, (*path, place))
 
 
 def at(node: Node, path: Path) -> Node:
@@ -289,10 +264,10 @@ def at(node: Node, path: Path) -> Node:
     return node
 
 
-def replaced(node: Node, path: Path, by: Node) -> Node:
+def replace_part(node: Node, path: Path, by: Node) -> Node:
     """The tree with another in the place of one within it, which must give the same; simplified on the way up."""
     if not path:
         return by
     arguments = list(node.arguments)
-    arguments[path[0]] = replaced(arguments[path[0]], path[1:], by)
+    arguments[path[0]] = replace_part(arguments[path[0]], path[1:], by)
     return call(node.name, *arguments)

@@ -29,35 +29,35 @@ COLUMNS: Final = {
 }
 
 
-def feedback(suite: Suite, name: str, found: Evaluation, told: tuple[int, str] | None) -> str:
+def feedback(suite: Suite, name: str, evaluation: Evaluation, worst: tuple[int, str] | None) -> str:
     """What the candidate gained and lost, workload by workload, and what happened in its worst case."""
-    lines = [f"## {name} on {suite.name}, {found.part}", ""]
-    if found.error is not None:
+    lines = [f"## {name} on {suite.name}, {evaluation.part}", ""]
+    if evaluation.error is not None:
         lines += [
-            f"Failed: {found.error}",
+            f"Failed: {evaluation.error}",
             "",
             "Who fails counts as 1000 % worse than the baseline, there and in all that follows.",
         ]
-    if found.stopped is not None:
-        lines += [f"It was {found.stopped}", ""]
-    if found.ok:
-        lines += [_scores(suite, found), "", *_table(suite, found)]
-    if told is not None:
-        place, words = told
-        case = found.cases[place]
+    if evaluation.stopped is not None:
+        lines += [f"It was {evaluation.stopped}", ""]
+    if evaluation.ok:
+        lines += [_scores(suite, evaluation.fitness), "", *_table(suite, evaluation)]
+    if worst is not None:
+        place, words = worst
+        case = evaluation.cases[place]
         lines += ["", f"# The worst case: {case.case}, seed {case.seed} ({_share(case.gains[PRIMARY])})", "", words]
-    return fitted(harmless("\n".join(lines)))
+    return cut_lines(harmless("\n".join(lines)))
 
 
-def _scores(suite: Suite, found: Evaluation) -> str:
-    values = ", ".join(f"{one.name} {_share(found.fitness[one.name])}" for one in suite.objectives)
-    text = f"Gain over the baseline (above 0 is better): primary {_share(found.fitness[PRIMARY])}; {values}."
-    return f"{text} Complexity {found.fitness[COMPLEXITY]:.0f}."
+def _scores(suite: Suite, fitness: dict[str, float]) -> str:
+    values = ", ".join(f"{objective.name} {_share(fitness[objective.name])}" for objective in suite.objectives)
+    text = f"Gain over the baseline (above 0 is better): primary {_share(fitness[PRIMARY])}; {values}."
+    return f"{text} Complexity {fitness[COMPLEXITY]:.0f}."
 
 
-def _table(suite: Suite, found: Evaluation) -> list[str]:
-    workloads = sorted(found.workloads().items(), key=lambda pair: _gain(pair[1], PRIMARY))
-    names = [PRIMARY, *(one.name for one in suite.objectives)] if len(suite.objectives) > 1 else [PRIMARY]
+def _table(suite: Suite, evaluation: Evaluation) -> list[str]:
+    workloads = sorted(evaluation.workloads().items(), key=lambda pair: _gain(pair[1], PRIMARY))
+    names = [PRIMARY, *(objective.name for objective in suite.objectives)] if len(suite.objectives) > 1 else [PRIMARY]
     lines = [
         f"| workload, worst first | {' | '.join((*names, *COLUMNS))} |",
         "|---" * (1 + len(names) + len(COLUMNS)) + "|",
@@ -90,13 +90,13 @@ def harmless(text: str) -> str:
     return SECRET.sub(r"\1\2 is", text)
 
 
-def fitted(text: str, most: int = MOST_BYTES) -> str:
+def cut_lines(text: str, most: int = MOST_BYTES) -> str:
     """Whole lines, as many as there is room for."""
-    kept, used = [], 0
+    lines, used = [], 0
     for line in text.splitlines():
         used += len(line.encode()) + 1
         if used > most - 4:
-            kept.append("...")
+            lines.append("...")
             break
-        kept.append(line)
-    return "\n".join(kept).rstrip() + "\n"
+        lines.append(line)
+    return "\n".join(lines).rstrip() + "\n"

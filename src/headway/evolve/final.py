@@ -71,8 +71,8 @@ class Conclusion(Struct, frozen=True):
 
     @property
     def rival(self) -> Contestant | None:
-        """The best built-in of the held-out part: chosen there, so that whoever beats it beats all of them."""
-        return next((one for one in self.contestants if one.kind in ("built-in", "baseline")), None)
+        """The best built-in of the held-out part: chosen there, so that a winner that beats it beats all of them."""
+        return next((rival for rival in self.contestants if rival.kind in ("built-in", "baseline")), None)
 
     @property
     def verdict(self) -> str:
@@ -83,19 +83,19 @@ class Conclusion(Struct, frozen=True):
         return {
             "suite": self.suite.name,
             "candidates": self.candidates,
-            "front": [_candidate(one, chosen) for one in chosen.front],
+            "front": [_candidate(judged, chosen) for judged in chosen.front],
             "hypervolume": chosen.dominated,
             "chosen_on": chosen.chosen_on,
             "winner": {**_candidate(chosen.winner, chosen), "bundle": self.winner.document()},
             "source": readable(self.winner, self.stage),
-            "held_out": [one.document() for one in self.contestants],
+            "held_out": [contestant.document() for contestant in self.contestants],
             "best_builtin": None if self.rival is None else self.rival.name,
             "verdict": self.verdict,
         }
 
 
 def conclude(
-    found: Sequence[Judged],
+    judged: Sequence[Judged],
     suite: Suite,
     *,
     stage: str = "routing",
@@ -105,29 +105,29 @@ def conclude(
     progress: Callable[[int, int], None] | None = None,
 ) -> Conclusion:
     """Choose the winner and put it to the held-out part, beside all built-in policies of a stage or those named."""
-    chosen = select(found, suite.for_search(), cache=cache, runner=runner)
+    chosen = select(judged, suite.for_search(), cache=cache, runner=runner)
     if not suite.parts.get(HELD_OUT):
-        return Conclusion(suite, len(found), chosen, [], stage)
+        return Conclusion(suite, len(judged), chosen, [], stage)
     winner = chosen.winner.bundle
     rows = [("winner", winner.name, winner), *rivals(suite, stage, builtins)]
     runs, total = 0, len(rows) * len(suite.cases(HELD_OUT))
 
-    def ran() -> None:
+    def on_run() -> None:
         nonlocal runs
         runs += 1
         if progress is not None:
             progress(min(runs, total), total)
 
-    judged: list[Evaluation] = []
+    evaluations: list[Evaluation] = []
     for start in range(0, len(rows), TOGETHER):
         bundles = [bundle for _, _, bundle in rows[start : start + TOGETHER]]
-        judged += evaluate_many(bundles, suite, HELD_OUT, cache=cache, runner=runner, progress=ran)
-    made = []
-    for (kind, name, bundle), one in zip(rows, judged, strict=True):
-        ahead = None if kind == "winner" else over(judged[0], one, suite.objectives)
-        made.append(Contestant(name, kind, bundle, one, over_baseline(one), ahead))
-    made.sort(key=lambda one: one.evaluation.fitness[PRIMARY], reverse=True)
-    return Conclusion(suite, len(found), chosen, made, stage)
+        evaluations += evaluate_many(bundles, suite, HELD_OUT, cache=cache, runner=runner, progress=on_run)
+    contestants = []
+    for (kind, name, bundle), evaluation in zip(rows, evaluations, strict=True):
+        ahead = None if kind == "winner" else over(evaluations[0], evaluation, suite.objectives)
+        contestants.append(Contestant(name, kind, bundle, evaluation, over_baseline(evaluation), ahead))
+    contestants.sort(key=lambda contestant: contestant.evaluation.fitness[PRIMARY], reverse=True)
+    return Conclusion(suite, len(judged), chosen, contestants, stage)
 
 
 def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> list[tuple[str, str, Bundle]]:
@@ -135,47 +135,47 @@ def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> l
     their kind, name and bundle. What they leave open is as in the baseline."""
     baseline = suite.baseline
     scenario = Scenario.load(suite.cases(HELD_OUT)[0].document())
-    found = [("baseline", stage_label(stage, baseline[stage]), Bundle("baseline", baseline))]
+    rows = [("baseline", stage_label(stage, baseline[stage]), Bundle("baseline", baseline))]
     for spec in ALWAYS:
         label = stage_label("routing", spec)
-        found.append(("built-in", label, Bundle(label, {**baseline, "routing": spec})))
-    for one in contenders(scenario, ALL if builtins is None else builtins, stage):
-        kind = "oracle" if one.oracle else "built-in"
-        found.append((kind, one.name, Bundle(one.name, {**baseline, **one.policies})))
+        rows.append(("built-in", label, Bundle(label, {**baseline, "routing": spec})))
+    for rival in contenders(scenario, ALL if builtins is None else builtins, stage):
+        kind = "oracle" if rival.oracle else "built-in"
+        rows.append((kind, rival.name, Bundle(rival.name, {**baseline, **rival.policies})))
     first: dict[str, tuple[str, str, Bundle]] = {}
-    for row in found:
+    for row in rows:
         first.setdefault(row[2].id, row)
     return list(first.values())
 
 
 def check_rivals(suite: Suite, stage: str, builtins: Sequence[str] | None) -> None:
-    """What is wrong with their names is told before a search, and not after it."""
+    """Refuse names that are wrong before a search, and not after it."""
     if suite.parts.get(HELD_OUT):
         rivals(suite, stage, builtins)
 
 
-def verdict(found: Conclusion) -> str:
+def verdict(conclusion: Conclusion) -> str:
     """Plainly, whether the winner is better than the best built-in."""
-    rival = found.rival
+    rival, suite = conclusion.rival, conclusion.suite
     if rival is None:
-        return f"{found.suite.name} has no held-out part, so nothing is known of cases that the search has not seen."
+        return f"{suite.name} has no held-out part, so nothing is known of cases that the search has not seen."
     if rival.ahead is None:
-        failed = next(one.evaluation.error for one in found.contestants if one.kind == "winner")
+        failed = next(other.evaluation.error for other in conclusion.contestants if other.kind == "winner")
         return f"The winner failed on the held-out part: {failed}"
     ahead = rival.ahead
     if ahead.low is None or ahead.high is None:
         words = "one seed says nothing of chance, nor do several that change nothing"
     else:
         words = f"95 % interval {points(ahead.low)} to {points(ahead.high)}"
-    told = "is not told apart from it"
+    outcome = "is not told apart from it"
     if ahead.certain:
-        told = "beats it" if ahead.mean > 0 else "is worse"
+        outcome = "beats it" if ahead.mean > 0 else "is worse"
     where = f"{points(ahead.mean)} points ahead of {rival.name}, the best built-in policy there"
     worst = f"Its worst workload against it is {ahead.worst}: {share(ahead.workloads[ahead.worst])}."
-    first = found.winner
+    first = conclusion.winner
     known = first.generation == 0 and first.parent is None and not first.mutations
     start = " It is one that the search started from." if known else ""
-    return f"On the held-out part the winner is {where} ({words}): it {told}. {worst}{start}"
+    return f"On the held-out part the winner is {where} ({words}): it {outcome}. {worst}{start}"
 
 
 def share(value: float) -> str:
@@ -187,14 +187,14 @@ def points(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
-def _candidate(one: Judged, chosen: Selection) -> Json:
-    validated = chosen.validated.get(one.bundle.id)
+def _candidate(judged: Judged, chosen: Selection) -> Json:
+    bundle, validated = judged.bundle, chosen.validated.get(judged.bundle.id)
     return {
-        "id": one.bundle.id,
-        "name": one.bundle.name,
-        "generation": one.bundle.generation,
-        "parent": one.bundle.parent,
-        "mutations": list(one.bundle.mutations),
-        "train": one.evaluation.fitness,
+        "id": bundle.id,
+        "name": bundle.name,
+        "generation": bundle.generation,
+        "parent": bundle.parent,
+        "mutations": list(bundle.mutations),
+        "train": judged.evaluation.fitness,
         "validation": None if validated is None else validated.fitness,
     }

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from headway.errors import HeadwayError
 from headway.evolve.cache import Cache
-from headway.evolve.cases import Case
+from headway.evolve.dialogue import WritingTask
 from headway.evolve.evaluate import evaluate
-from headway.evolve.evaluation import CaseResult, Evaluation
+from headway.evolve.evaluation import Case, CaseResult, Evaluation
 from headway.evolve.model import Model, Prompt, code_in
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.primer import primer, task
@@ -66,16 +66,16 @@ class Adapter:
     ) -> Any:
         """Scores are primary gains, one a case, and objective scores the gains of each objective. Never raises."""
         bundle = bundle_of(self.base, candidate, "candidate")
-        found = self._evaluated(bundle, batch, told=False)
-        traces = [self._trace(bundle, case, found) for case in batch] if capture_traces else None
+        evaluation = self._evaluate(bundle, batch, explain=False)
+        traces = [self._trace(bundle, case, evaluation) for case in batch] if capture_traces else None
         self.calls += len(batch)
         if self.progress is not None:
             self.progress(self.calls)
         return self._batch(
-            outputs=[_output(case) for case in found.cases],
-            scores=[case.gains[PRIMARY] for case in found.cases],
+            outputs=[_output(case) for case in evaluation.cases],
+            scores=[case.gains[PRIMARY] for case in evaluation.cases],
             trajectories=traces,
-            objective_scores=[_objectives(case) for case in found.cases],
+            objective_scores=[_objectives(case) for case in evaluation.cases],
             num_metric_calls=len(batch),
         )
 
@@ -86,15 +86,15 @@ class Adapter:
         rows = list(eval_batch.trajectories or [])
         return {stage: [dict(row) for row in rows] for stage in components_to_update}
 
-    def _trace(self, bundle: Bundle, case: Case, found: Evaluation) -> Json:
-        """One case in words. Who failed elsewhere is told of that, since nothing else matters then."""
-        told = found if not found.ok else self._evaluated(bundle, [case], told=True)
-        result = next(one for one in found.cases if (one.case, one.seed) == (case.name, case.seed))
-        scores = {name: round(gain, 4) for name, gain in result.gains.items()}
-        return {"Inputs": {"workload": case.label}, "Generated Outputs": scores, "Feedback": told.summary}
+    def _trace(self, bundle: Bundle, case: Case, evaluation: Evaluation) -> Json:
+        """One case in words; of a candidate that failed in any case that failure, since nothing else matters then."""
+        explained = self._evaluate(bundle, [case], explain=True) if evaluation.ok else evaluation
+        gains = next(own.gains for own in evaluation.cases if (own.case, own.seed) == (case.name, case.seed))
+        scores = {name: round(gain, 4) for name, gain in gains.items()}
+        return {"Inputs": {"workload": case.label}, "Generated Outputs": scores, "Feedback": explained.summary}
 
-    def _evaluated(self, bundle: Bundle, cases: Sequence[Case], told: bool) -> Evaluation:
-        return evaluate(bundle, self.suite, cases=cases, cache=self.cache, runner=self.runner, told=told)
+    def _evaluate(self, bundle: Bundle, cases: Sequence[Case], explain: bool) -> Evaluation:
+        return evaluate(bundle, self.suite, cases=cases, cache=self.cache, runner=self.runner, told=explain)
 
 
 def _output(case: CaseResult) -> Json:
@@ -132,31 +132,24 @@ class Asker:
 
 
 class _Log:
-    """GEPA prints what it does unless somebody else hears it."""
+    """GEPA prints what it does unless it has a logger."""
 
     def log(self, message: str) -> None: ...
 
 
-def search(
-    suite: Suite,
-    base: Bundle,
-    stages: Sequence[str],
-    model: Model,
-    evaluations: int,
-    *,
-    seed: int = 0,
-    cache: Cache | None = None,
-    runner: Runner | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> list[Bundle]:
+def search(task: WritingTask) -> list[Bundle]:
     """The candidates that GEPA took into its pool, the first one included. The budget is that of so many evaluations of
     the whole train part."""
-    made = framework()
-    texts = texts_of(base, stages)
+    suite, base, dialogue = task.suite, task.start, task.dialogue
+    texts = texts_of(base, dialogue.stages)
     cases = list(suite.cases("train"))
-    adapter = Adapter(suite, base, cache=cache, runner=runner, progress=progress)
-    asker = Asker(model)
-    result = made.optimize(
+
+    def on_calls(calls: int) -> None:
+        task.progress(calls // len(cases))  # as many cases as train has are one candidate
+
+    adapter = Adapter(suite, base, cache=task.cache, runner=task.runner, progress=on_calls)
+    asker = Asker(task.model)
+    result = framework().optimize(
         seed_candidate=texts,
         trainset=cases,
         valset=cases,
@@ -166,35 +159,30 @@ def search(
         frontier_type="hybrid" if len(suite.objectives) > 1 else "instance",
         reflection_minibatch_size=min(MINIBATCH, len(cases)),
         skip_perfect_score=False,
-        max_metric_calls=budget(suite, evaluations),
+        max_metric_calls=dialogue.evaluations * len(cases),  # GEPA counts scores of single cases
         stop_callbacks=[asker.stop],
         logger=_Log(),
         track_best_outputs=False,
-        seed=seed,
+        seed=dialogue.seed,
     )
     if asker.error is not None:
         raise asker.error
     return _bundles(base, result.candidates, result.parents)
 
 
-def budget(suite: Suite, evaluations: int) -> int:
-    """In scores of single cases, which is what GEPA counts."""
-    return evaluations * len(suite.cases("train"))
-
-
 def _bundles(
     base: Bundle, candidates: Sequence[Mapping[str, str]], parents: Sequence[Sequence[int | None]]
 ) -> list[Bundle]:
-    made: list[Bundle] = []
+    bundles: list[Bundle] = []
     for number, texts in enumerate(candidates):
         before = [place for place in parents[number] if place is not None]
         if not before:
-            made.append(bundle_of(base, texts, f"gepa {number}"))
+            bundles.append(bundle_of(base, texts, f"gepa {number}"))
             continue
-        mother = made[before[0]]
+        mother = bundles[before[0]]
         changed = [f"{stage} rewritten" for stage in texts if texts[stage] != candidates[before[0]][stage]]
-        made.append(bundle_of(base, texts, f"gepa {number}", mother.generation + 1, mother.id, changed))
-    return made
+        bundles.append(bundle_of(base, texts, f"gepa {number}", mother.generation + 1, mother.id, changed))
+    return bundles
 
 
 def framework() -> Any:

@@ -12,7 +12,6 @@ told what is written. A batch is put into place at once, so that an interruption
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -23,6 +22,7 @@ import msgspec
 from headway import __version__
 from headway.config.wording import shown
 from headway.errors import HeadwayError
+from headway.evolve.cache import replace_file
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.suite import Suite
 from headway.policies.bundle import Bundle
@@ -60,22 +60,22 @@ class Journal:
         return None if self.folder is None else self.folder / "cache"
 
     def batches(self) -> list[list[Judged]]:
-        """What has been written so far."""
-        found: list[list[Judged]] = []
-        while self.folder is not None and (file := self.folder / _name(len(found))).is_file():
+        """The batches written so far."""
+        batches: list[list[Judged]] = []
+        while self.folder is not None and (file := self.folder / _name(len(batches))).is_file():
             data = _read(file)
             if not isinstance(data, list) or not data:
                 raise HeadwayError(f"{file}: is no batch of a search; somebody has been at it.")
             try:
-                found.append(
-                    [Judged(Bundle.read(one["bundle"]), msgspec.convert(one["evaluation"], Evaluation)) for one in data]
+                batches.append(
+                    [Judged(Bundle.read(row["bundle"]), msgspec.convert(row["evaluation"], Evaluation)) for row in data]
                 )
             except (msgspec.ValidationError, KeyError, TypeError) as error:
                 raise HeadwayError(f"{file}: is no batch of a search: {error}.") from None
-        return found
+        return batches
 
     def keep(self, number: int, batch: Sequence[Judged]) -> None:
-        rows = [{"bundle": one.bundle.document(), "evaluation": one.evaluation.document()} for one in batch]
+        rows = [{"bundle": bundle.document(), "evaluation": evaluation.document()} for bundle, evaluation in batch]
         self._write(_name(number), rows)
 
     def conclude(self, result: Json, best: Bundle) -> None:
@@ -86,17 +86,8 @@ class Journal:
     def _write(self, name: str, document: object) -> None:
         if self.folder is None:
             return
-        file = self.folder / name
-        part = file.with_name(f"{file.name}.part")
         text = msgspec.json.format(msgspec.json.encode(document), indent=1)
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(text + b"\n")
-            part.replace(file)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                part.unlink()
-            raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
+        replace_file(self.folder / name, text + b"\n")
 
 
 def _name(number: int) -> str:

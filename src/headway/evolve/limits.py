@@ -67,7 +67,7 @@ class Limits(Struct, frozen=True):
 def confine(limits: Limits) -> None:
     """Give this process its limits, for good."""
     resource = import_module("resource")
-    memory, seconds = _held() + int(limits.memory_mb * MB), ceil(limits.cpu_s)
+    memory, seconds = _address_space() + int(limits.memory_mb * MB), ceil(limits.cpu_s)
     for name, soft, hard in (
         ("RLIMIT_AS", memory, memory),
         ("RLIMIT_CPU", seconds, seconds + 1),  # a signal that tells why, then one that nothing holds back
@@ -85,7 +85,7 @@ def confine(limits: Limits) -> None:
             calls.load()
 
 
-def _held() -> int:
+def _address_space() -> int:
     """Bytes of address space that this process has already."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")

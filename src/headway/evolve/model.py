@@ -1,4 +1,4 @@
-"""Language models: one behind an endpoint that speaks as OpenAI's does, a function, or what one has said before."""
+"""Language models: one behind an OpenAI-compatible endpoint, a function, or the transcript of earlier answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST_ANSWER: Final = 4 << 20  # bytes
 
 
 class Model(Protocol):
-    """Whoever answers prompts. It must be picklable where a framework asks from processes of its own."""
+    """Answers prompts. It must be picklable for a framework that asks from processes of its own."""
 
     def __call__(self, prompt: Prompt, /) -> str: ...
 
@@ -33,7 +33,7 @@ class Model(Protocol):
 def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
-    return [dict(one) for one in prompt]
+    return [dict(message) for message in prompt]
 
 
 class Endpoint:
@@ -62,14 +62,14 @@ class Endpoint:
         body = json.dumps({"model": self.name, "messages": messages_of(prompt), **self.settings}).encode()
         for pause in (*self.pauses_s, None):
             try:
-                return self._asked(body)
+                return self._answer(body)
             except _Busy as error:
                 if pause is None:
                     raise HeadwayError(f"{self.url}: {error} ({1 + len(self.pauses_s)} tries).") from None
                 time.sleep(pause)
         raise AssertionError  # the last try returns or raises
 
-    def _asked(self, body: bytes) -> str:
+    def _answer(self, body: bytes) -> str:
         key = os.environ.get(self.key_variable, "")
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         request = urllib.request.Request(self.url, body, headers, method="POST")
@@ -77,11 +77,11 @@ class Endpoint:
             with _OPENER.open(request, timeout=self.timeout_s) as answer:
                 return _text(answer.read(LONGEST_ANSWER), self.url)
         except urllib.error.HTTPError as error:
-            told = _without(key, _said(error))
+            why = _without(key, _body(error))
             if error.code in AGAIN:
-                raise _Busy(f"answered {error.code}{told}") from None
+                raise _Busy(f"answered {error.code}{why}") from None
             hint = f"; the key is read from {self.key_variable}" if error.code in (401, 403) else ""
-            raise HeadwayError(f"{self.url}: answered {error.code}{told}{hint}.") from None
+            raise HeadwayError(f"{self.url}: answered {error.code}{why}{hint}.") from None
         except (OSError, HTTPException) as error:
             raise _Busy(f"no answer: {_without(key, one_line(error))}") from None
 
@@ -100,7 +100,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 _OPENER: Final = urllib.request.build_opener(_Stay)
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _body(error: urllib.error.HTTPError) -> str:
     try:
         text = error.read(2000).decode("utf-8", "replace").strip()
     except (OSError, HTTPException):
@@ -114,12 +114,12 @@ def _without(key: str, text: str) -> str:
 
 def _text(data: bytes, url: str) -> str:
     try:
-        found = json.loads(data)["choices"][0]["message"]["content"]
+        answer = json.loads(data)["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError, RecursionError):
         raise HeadwayError(f"{url}: gave no chat completion: {cut(data[:100].decode('utf-8', 'replace'))}.") from None
-    if not isinstance(found, str) or not found.strip():
+    if not isinstance(answer, str) or not answer.strip():
         raise HeadwayError(f"{url}: the model said nothing.")
-    return found
+    return answer
 
 
 class Recorder:
@@ -132,12 +132,12 @@ class Recorder:
         if there and not go_on:
             raise HeadwayError(f"{self.file}: is there already; name another file to record to.")
         self.known = Replay(self.file) if there else None
-        _append(self.file, b"")  # so that a place that cannot be written to is told before anything is asked
+        _append(self.file, b"")  # a file that cannot be written is refused before anything is asked
 
     def __call__(self, prompt: Prompt, /) -> str:
-        found = None if self.known is None else self.known.find(prompt)
-        if found is not None:
-            return found
+        known = None if self.known is None else self.known.find(prompt)
+        if known is not None:
+            return known
         answer = self.model(prompt)
         row = {"messages": messages_of(prompt), "answer": answer}
         _append(self.file, (json.dumps(row) + "\n").encode())
@@ -152,7 +152,7 @@ class Replay:
         self.file, self.in_order = os.fspath(file), in_order
         self.answers: dict[str, list[str]] = {}
         self.every: list[str] = []
-        self.asked = 0
+        self.prompts = 0
         for number, row in enumerate(_rows(self.file), start=1):
             try:
                 answer = row["answer"]
@@ -166,21 +166,21 @@ class Replay:
         return several.pop(0) if several else None
 
     def __call__(self, prompt: Prompt, /) -> str:
-        self.asked += 1
+        self.prompts += 1
         if self.in_order:
-            if self.asked > len(self.every):
+            if self.prompts > len(self.every):
                 raise HeadwayError(f"{self.file}: has {len(self.every)} answers, and one more is asked for.")
-            return self.every[self.asked - 1]
-        found = self.find(prompt)
-        if found is None:
+            return self.every[self.prompts - 1]
+        answer = self.find(prompt)
+        if answer is None:
             last = str(messages_of(prompt)[-1]["content"])
-            what = f"prompt {self.asked} is not in the transcript, or not once more; it ends in {shown(last[-60:])}"
+            what = f"prompt {self.prompts} is not in the transcript, or not once more; it ends in {shown(last[-60:])}"
             raise HeadwayError(f"{self.file}: {what}.")
-        return found
+        return answer
 
 
 def _key(messages: Sequence[Message]) -> str:
-    return json.dumps([dict(one) for one in messages], sort_keys=True)
+    return json.dumps(messages_of(messages), sort_keys=True)
 
 
 def _rows(file: str) -> list[Any]:
@@ -188,23 +188,20 @@ def _rows(file: str) -> list[Any]:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise HeadwayError(f"{file}: cannot be read: {one_line(error)}.") from None
-    found = []
+    rows = []
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
         try:
-            found.append(json.loads(line))
+            rows.append(json.loads(line))
         except (ValueError, RecursionError):
             raise HeadwayError(f"{file}: line {number} is no JSON.") from None
-    return found
+    return rows
 
 
 def _append(file: str, line: bytes) -> None:
     """One write, so that the lines of several processes do not mix."""
     try:
-        place = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(place, line)
-        finally:
-            os.close(place)
+        with Path(file).open("ab", buffering=0) as out:
+            out.write(line)
     except OSError as error:
         raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
 
@@ -220,5 +217,5 @@ def code_in(answer: str) -> str:
                 blocks.append([])
         elif inside:
             blocks[-1].append(line)
-    found = "\n".join(blocks[-1]) if blocks else answer
-    return found.strip() + "\n"
+    code = "\n".join(blocks[-1]) if blocks else answer
+    return code.strip() + "\n"

@@ -5,20 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final, Literal
+from typing import Any, Final, get_args
 
 from msgspec import Struct
 
 from headway.errors import HeadwayError
 from headway.evolve.evaluation import Evaluation
+from headway.evolve.evolution import Plan, Sampler
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.suite import Suite
 from headway.policies import registry
 from headway.policies.bundle import WRITTEN, Bundle, source_of
 from headway.policies.code import Program
 from headway.policies.profile import scorer_list
-from headway.policies.registry import Bounds
 from headway.streams import derive
+from headway.types import Json
 
 # The numbers of a policy that a search may choose: a catalogue policy's bounded parameters, those that code declares,
 # and the weights of a profile of scorers.
@@ -44,83 +45,83 @@ class Dimension(Struct, frozen=True):
 
     def nearest(self, value: float) -> float | int:
         """A value of few digits within the range."""
-        found = round(value) if self.whole else float(f"{value:.{DIGITS}g}")
-        return min(max(found, self.low), self.high) if not self.whole else int(min(max(found, self.low), self.high))
+        rounded = round(value) if self.whole else float(f"{value:.{DIGITS}g}")
+        return min(max(rounded, self.low), self.high) if not self.whole else int(min(max(rounded, self.low), self.high))
 
 
 def dimensions(bundle: Bundle, stages: Sequence[str]) -> list[Dimension]:
     """Of the policies of some stages; an error where there is none."""
-    found = [one for stage in stages for one in _of(stage, bundle.policies[stage])]
-    if not found:
+    space = [dimension for stage in stages for dimension in _of(stage, bundle.policies[stage])]
+    if not space:
         names = ", ".join(registry.split(bundle.policies[stage], stage)[0] for stage in stages)
         raise HeadwayError(
             f"--template: {names} has no number to choose; name a policy that has, such as prefill-cost-routing."
         )
-    return found
+    return space
 
 
 def _of(stage: str, spec: Any) -> list[Dimension]:
-    name, given = registry.split(spec, f"policies.{stage}")
+    name, keys = registry.split(spec, f"policies.{stage}")
+    space = []
     if name in WRITTEN:
-        program = Program(source_of(stage, spec), stage, name)
-        values = given.get("parameters") or {}
-        return [
-            Dimension(stage, ("parameters", one.name), values.get(one.name, one.default), one.low, one.high)
-            for one in program.parameters
-            if one.low < one.high
-        ]
-    found = []
-    for one in registry.find(stage, name, f"policies.{stage}").parameters:
-        value = given.get(one.name, one.default)
-        if one.name == "scorers":
-            found += _weights(stage, value)
-        elif one.bounds is not None and isinstance(value, int | float) and not isinstance(value, bool):
-            found += _bounded(stage, one.name, value, one.bounds, one.type is not float)
-    return found
+        values = keys.get("parameters") or {}
+        for number in Program(source_of(stage, spec), stage, name).parameters:
+            if number.low < number.high:
+                value = values.get(number.name, number.default)
+                space.append(Dimension(stage, ("parameters", number.name), value, number.low, number.high))
+        return space
+    for parameter in registry.find(stage, name, f"policies.{stage}").parameters:
+        value, bounds = keys.get(parameter.name, parameter.default), parameter.bounds
+        if parameter.name == "scorers":
+            space += _weights(stage, value)
+        elif bounds is None or isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        elif bounds.low < bounds.high:
+            log, whole = bounds.log and bounds.low > 0, parameter.type is not float
+            space.append(Dimension(stage, (parameter.name,), value, bounds.low, bounds.high, log, whole))
+    return space
 
 
-def _bounded(stage: str, name: str, value: float, bounds: Bounds, whole: bool) -> list[Dimension]:
-    if not bounds.low < bounds.high:
-        return []
-    return [Dimension(stage, (name,), value, bounds.low, bounds.high, bounds.log and bounds.low > 0, whole)]
-
-
-def _weights(stage: str, given: Any) -> list[Dimension]:
+def _weights(stage: str, spec: Any) -> list[Dimension]:
     """Only the ratios of weights count, so they are looked for on a logarithmic scale around the heaviest."""
-    scorers = scorer_list(given)
-    heaviest = float(max(one.get("weight", 1) for one in scorers))
+    weights = {scorer["name"]: float(scorer.get("weight", 1)) for scorer in scorer_list(spec)}
+    heaviest = max(weights.values())
     low, high = heaviest / FALLS, heaviest * RISES
-    found = {one["name"]: min(max(float(one.get("weight", 1)), low), high) for one in scorers}
-    return [Dimension(stage, ("scorers", name), weight, low, high, log=True) for name, weight in found.items()]
+    return [
+        Dimension(stage, ("scorers", name), min(max(weight, low), high), low, high, log=True)
+        for name, weight in weights.items()
+    ]
 
 
 def with_values(bundle: Bundle, chosen: Mapping[Dimension, float], name: str, generation: int) -> Bundle:
     """The bundle with other numbers; it tells which of them have changed."""
     policies = dict(bundle.policies)
-    told = []
-    for one, value in chosen.items():
-        policies[one.stage] = _put(policies[one.stage], one, value)
-        if value != one.default:
-            told.append(f"{one.keys[-1]} {one.default:g} -> {value:g}")
-    return Bundle(name, policies, generation, bundle.id if told else bundle.parent, tuple(told))
+    changes = []
+    for dimension, value in chosen.items():
+        policies[dimension.stage] = _put(policies[dimension.stage], dimension, value)
+        if value != dimension.default:
+            changes.append(f"{dimension.keys[-1]} {dimension.default:g} -> {value:g}")
+    return Bundle(name, policies, generation, bundle.id if changes else bundle.parent, tuple(changes))
 
 
-def _put(spec: Any, one: Dimension, value: float) -> Any:
-    name, given = registry.split(spec, one.stage)
-    if one.keys[0] == "scorers":
-        entry = registry.find(one.stage, name, one.stage)
+def _put(spec: Any, dimension: Dimension, value: float) -> Any:
+    name, keys = registry.split(spec, dimension.stage)
+    key, *inner = dimension.keys
+    if key == "scorers":
+        entry = registry.find(dimension.stage, name, dimension.stage)
         known = next(parameter.default for parameter in entry.parameters if parameter.name == "scorers")
-        scorers = scorer_list(given.get("scorers", known))
-        found = [{**each, "weight": value} if each["name"] == one.keys[1] else each for each in scorers]
-        plain = all(set(each) == {"name", "weight"} for each in found)
-        return {"name": name, **given, "scorers": {each["name"]: each["weight"] for each in found} if plain else found}
-    if len(one.keys) == 2:
-        return {"name": name, **given, one.keys[0]: {**(given.get(one.keys[0]) or {}), one.keys[1]: value}}
-    return {"name": name, **given, one.keys[0]: value}
+        scorers = scorer_list(keys.get("scorers", known))
+        weighted = [{**each, "weight": value} if each["name"] == inner[0] else each for each in scorers]
+        plain = all(set(each) == {"name", "weight"} for each in weighted)
+        by_name = {each["name"]: each["weight"] for each in weighted} if plain else weighted
+        return {"name": name, **keys, "scorers": by_name}
+    if inner:
+        return {"name": name, **keys, key: {**(keys.get(key) or {}), inner[0]: value}}
+    return {"name": name, **keys, key: value}
 
 
-Sampler = Literal["nsga2", "tpe", "cmaes"]
-SAMPLERS: Final[tuple[Sampler, ...]] = ("nsga2", "tpe", "cmaes")
+SAMPLERS: Final[tuple[Sampler, ...]] = get_args(Sampler)
+BATCH: Final = 10
 STARTUP: Final = 10  # trials that TPE draws without a model
 
 
@@ -133,30 +134,30 @@ class Numeric:
     ) -> None:
         self.optuna = _optuna(sampler)
         self.template, self.space = template, list(space)
-        weighed = [one.name for one in suite.objectives if one.weight > 0]
+        weighed = [dimension.name for dimension in suite.objectives if dimension.weight > 0]
         self.targets = weighed if sampler == "nsga2" else [PRIMARY]
         with warnings.catch_warnings():  # about options of samplers that are still called experimental
             warnings.simplefilter("ignore")
-            made = self._sampler(sampler, derive(seed, f"evolve.numeric.{sampler}") % 2**32, batch)
-        self.study = self.optuna.create_study(directions=["maximize"] * len(self.targets), sampler=made)
-        self.study.enqueue_trial({one.name: one.default for one in self.space})
-        self.distributions = {one.name: self._distribution(one) for one in self.space}
-        self.asked: list[Any] = []
+            own_sampler = self._sampler(sampler, derive(seed, f"evolve.numeric.{sampler}") % 2**32, batch)
+        self.study = self.optuna.create_study(directions=["maximize"] * len(self.targets), sampler=own_sampler)
+        self.study.enqueue_trial({dimension.name: dimension.default for dimension in self.space})
+        self.distributions = {dimension.name: self._distribution(dimension) for dimension in self.space}
+        self.trials: list[Any] = []
         self.generation = 0
 
     def ask(self, count: int) -> list[Bundle]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.asked = [self.study.ask(self.distributions) for _ in range(count)]
-        return [self._bundle(trial) for trial in self.asked]
+            self.trials = [self.study.ask(self.distributions) for _ in range(count)]
+        return [self._bundle(trial) for trial in self.trials]
 
     def tell(self, judged: Sequence[tuple[Bundle, Evaluation]]) -> None:
-        for trial, (_, evaluation) in zip(self.asked, judged, strict=True):
+        for trial, (_, evaluation) in zip(self.trials, judged, strict=True):
             self.study.tell(trial, [evaluation.fitness[name] for name in self.targets])
         self.generation += 1
 
     def _bundle(self, trial: Any) -> Bundle:
-        values = {one: one.nearest(trial.params[one.name]) for one in self.space}
+        values = {dimension: dimension.nearest(trial.params[dimension.name]) for dimension in self.space}
         name = f"{self.template.name} {trial.number}"
         return with_values(self.template, values, name, self.template.generation + self.generation)
 
@@ -166,21 +167,31 @@ class Numeric:
             return samplers.NSGAIISampler(population_size=batch, seed=seed)
         if name == "tpe":
             return samplers.TPESampler(n_startup_trials=STARTUP, multivariate=True, constant_liar=True, seed=seed)
-        start = {one.name: one.default for one in self.space}
+        start = {dimension.name: dimension.default for dimension in self.space}
         return samplers.CmaEsSampler(x0=start, popsize=max(batch, 2), seed=seed, warn_independent_sampling=False)
 
-    def _distribution(self, one: Dimension) -> Any:
+    def _distribution(self, dimension: Dimension) -> Any:
         kinds = self.optuna.distributions
-        if one.whole:
-            return kinds.IntDistribution(int(one.low), int(one.high), log=one.log)
-        return kinds.FloatDistribution(one.low, one.high, log=one.log)
+        if dimension.whole:
+            return kinds.IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
+        return kinds.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+
+
+def searcher(plan: Plan, suite: Suite) -> Numeric:
+    template = plan.start(suite)
+    template.check("--template")
+    return Numeric(suite, template, dimensions(template, plan.stages), plan.sampler, plan.seed, plan.size)
+
+
+def describe(plan: Plan, suite: Suite) -> Json:
+    return {"sampler": plan.sampler, "stages": list(plan.stages), "template": plan.start(suite).policies}
 
 
 def _optuna(sampler: Sampler) -> Any:
     if sampler not in SAMPLERS:
         raise HeadwayError(f"--sampler: expected {', '.join(SAMPLERS)}, got {sampler!r}.")
     try:
-        found = import_module("optuna")
+        optuna = import_module("optuna")
         if sampler == "cmaes":
             import_module("cmaes")
     except ImportError as error:
@@ -188,5 +199,5 @@ def _optuna(sampler: Sampler) -> Any:
             f"--engine: {error.name} is not installed; install headway[evolve] for numeric searches, "
             "or take --engine gp, which needs nothing more."
         ) from None
-    found.logging.set_verbosity(found.logging.ERROR)
-    return found
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna

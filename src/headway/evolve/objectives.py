@@ -35,9 +35,9 @@ class Objective(Struct, frozen=True):
 
     def value(self, figures: Mapping[str, float | None]) -> float | None:
         """What a run gave; None where it had no sample of a figure, or one that is no number."""
-        found = [(figures.get(path), weight) for path, weight in self.terms.items()]
-        values = [number * weight for number, weight in found if number is not None]
-        total = math.fsum(values) if len(values) == len(found) and all(map(math.isfinite, values)) else math.nan
+        terms = [(figures.get(path), weight) for path, weight in self.terms.items()]
+        values = [number * weight for number, weight in terms if number is not None]
+        total = math.fsum(values) if len(values) == len(terms) and all(map(math.isfinite, values)) else math.nan
         return total if math.isfinite(total) else None
 
 
@@ -52,15 +52,15 @@ def read_objectives(data: object, where: str) -> tuple[Objective, ...]:
     """The list `objectives` of a suite."""
     if not isinstance(data, list) or not data:
         raise HeadwayError(f"{where}: expected a list of {{name, figure, direction, weight}}, got {shown(data)}.")
-    found = tuple(_objective(one, f"{where}[{place}]") for place, one in enumerate(data))
+    objectives = tuple(_objective(objective, f"{where}[{place}]") for place, objective in enumerate(data))
     names: list[str] = [PRIMARY, COMPLEXITY]
-    for place, one in enumerate(found):
-        if one.name in names:
-            raise HeadwayError(f"{where}[{place}].name: {shown(one.name)} is taken; give it another name.")
-        names.append(one.name)
-    if not any(one.weight for one in found):
+    for place, objective in enumerate(objectives):
+        if objective.name in names:
+            raise HeadwayError(f"{where}[{place}].name: {shown(objective.name)} is taken; give it another name.")
+        names.append(objective.name)
+    if not any(objective.weight for objective in objectives):
         raise HeadwayError(f"{where}: one objective at least must have a weight above 0.")
-    return found
+    return objectives
 
 
 def _objective(data: object, where: str) -> Objective:
@@ -83,12 +83,12 @@ def _figure(data: object, where: str) -> str | dict[str, float]:
         raise HeadwayError(
             f"{where}: expected a figure such as latency.e2e.mean, or weights by such, got {shown(data)}."
         )
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for path, weight in data.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight <= 0:
             raise HeadwayError(f"{where}.{path}: expected a weight above 0, got {shown(weight)}.")
-        found[_path(str(path), where)] = float(weight)
-    return found
+        weights[_path(str(path), where)] = float(weight)
+    return weights
 
 
 def _path(text: str, where: str) -> str:
@@ -116,13 +116,13 @@ def figures_of(summary: Json, paths: Sequence[str]) -> dict[str, float | None]:
 
 
 def _number(summary: Json, path: str) -> float | None:
-    found: Any = summary
+    value: Any = summary
     prefix = prefix_of(path)
     if prefix:
         group, name, _ = prefix.split(".")
-        found = next((one for one in summary.get(group, ()) if one["id"] == name), None)
+        value = next((member for member in summary.get(group, ()) if member["id"] == name), None)
     for part in path.removeprefix(prefix).split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        value = value.get(part) if isinstance(value, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    return float(found)
+    return float(value)

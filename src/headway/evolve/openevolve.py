@@ -28,7 +28,8 @@ from msgspec import Struct
 from headway.config.documents import write_text, yaml_text
 from headway.config.wording import cut
 from headway.errors import HeadwayError
-from headway.evolve.model import Model
+from headway.evolve.dialogue import WritingTask
+from headway.evolve.model import Model, Recorder, Replay
 from headway.evolve.openevolve_evaluator import (
     EVALUATOR,
     FEATURES,
@@ -68,19 +69,18 @@ def prepared(
     iterations: int = 50,
     seed: int = 0,
     workers: int = 1,
-    deadline_s: float | None = None,
     cache: str = "cache",
 ) -> Json:
     """Write all that a framework needs to a folder: `openevolve-run initial_program.py evaluator.py --config
     config.yaml` works there, and SkyDiscover takes the first two. Gives the configuration."""
     texts = texts_of(base, stages)
-    made = prepare(folder, suite, base, program_of(texts), deadline_s, cache)
-    found = settings(made, suite, list(texts), iterations, seed, workers)
-    write_text(str(folder / CONFIG), yaml_text(found))
-    return found
+    folder_task = prepare(folder, suite, base, program_of(texts), cache)
+    config = settings(folder_task, suite, list(texts), iterations, seed, workers)
+    write_text(str(folder / CONFIG), yaml_text(config))
+    return config
 
 
-def settings(made: Task, suite: Suite, stages: Sequence[str], iterations: int, seed: int, workers: int) -> Json:
+def settings(folder_task: Task, suite: Suite, stages: Sequence[str], iterations: int, seed: int, workers: int) -> Json:
     """OpenEvolve's configuration, but for the model."""
     return {
         "max_iterations": iterations,
@@ -103,10 +103,10 @@ def settings(made: Task, suite: Suite, stages: Sequence[str], iterations: int, s
             "random_seed": seed,
         },
         "evaluator": {
-            "timeout": math.ceil(made.deadline_s + 2 * GRACE_S),  # ours comes first
+            "timeout": math.ceil(folder_task.deadline_s + 2 * GRACE_S),  # ours comes first
             "max_retries": 0,
             "cascade_evaluation": True,
-            "cascade_thresholds": [made.threshold()],
+            "cascade_thresholds": [folder_task.threshold()],
             "parallel_evaluations": workers,
         },
     }
@@ -119,12 +119,12 @@ class Client:
         self.answerer, self.folder, self.model = model, folder, name  # OpenEvolve logs what is called `model`
 
     async def generate(self, prompt: str, **kwargs: Any) -> str:
-        return self._asked([{"role": "user", "content": prompt}])
+        return self._answer([{"role": "user", "content": prompt}])
 
     async def generate_with_context(self, system_message: str, messages: list[dict[str, str]], **kwargs: Any) -> str:
-        return self._asked([{"role": "system", "content": system_message}, *messages])
+        return self._answer([{"role": "system", "content": system_message}, *messages])
 
-    def _asked(self, messages: list[dict[str, str]]) -> str:
+    def _answer(self, messages: list[dict[str, str]]) -> str:
         try:
             return self.answerer(messages)
         except Exception as error:
@@ -138,50 +138,49 @@ def client(config: Any, model: Model, folder: str, name: str) -> Client:
     return Client(model, folder, name)
 
 
-def search(
-    folder: Path,
-    suite: Suite,
-    base: Bundle,
-    stages: Sequence[str],
-    model: Model,
-    evaluations: int,
-    *,
-    seed: int = 0,
-    workers: int = 1,
-    deadline_s: float | None = None,
-    cache: str = "cache",
-    progress: Callable[[int], None] | None = None,
-) -> list[Bundle]:
+def search(task: WritingTask) -> list[Bundle]:
     """Every program that came through, the first one included, in the order that they were judged in. A folder with a
-    checkpoint is gone on with from there."""
+    checkpoint is continued from there."""
     package = framework()
     if threading.current_thread() is not threading.main_thread() or asyncio._get_running_loop() is not None:
         raise HeadwayError("--engine openevolve: runs in the main thread alone, and in no event loop.")
-    found = prepared(
+    folder, base, dialogue = task.folder / "openevolve", task.start, task.dialogue
+    iterations = dialogue.evaluations - 1
+    document = prepared(
         folder,
-        suite,
+        task.suite,
         base,
-        stages,
-        iterations=evaluations - 1,
-        seed=seed,
-        workers=workers,
-        deadline_s=deadline_s,
-        cache=cache,
+        dialogue.stages,
+        iterations=iterations,
+        seed=dialogue.seed,
+        workers=1 if _replays(task.model) or task.runner is None else task.runner.slots,
+        cache="../cache",
     )
     (folder / ERRORS).unlink(missing_ok=True)
     before = _checkpoint(folder)
-    left = evaluations - 1 - (0 if before is None else int(before.name.rpartition("_")[2]))
+    left = iterations - (0 if before is None else int(before.name.rpartition("_")[2]))
     programs: dict[str, Any] = {}
     if left > 0:
-        with _contained(progress, evaluations - 1 - left):
-            config = _config(package, found, partial(client, model=model, folder=str(folder), name="model"))
+        with _restore_process(lambda count: task.progress(1 + count), iterations - left):
+            config = _config(package, document, partial(client, model=task.model, folder=str(folder), name="model"))
             with contextlib.redirect_stderr(io.StringIO()):  # what it logs goes to its folder as well
                 controller = package.OpenEvolve(
                     str(folder / PROGRAM), str(folder / EVALUATOR), config=config, output_dir=str(folder)
                 )
             asyncio.run(controller.run(left, checkpoint_path=None if before is None else str(before)))
             programs = dict(controller.database.programs)
-    return _bundles(folder, base, _descents(folder, programs), program_of(texts_of(base, stages)))
+    bundles = _bundles(folder, base, _descents(folder, programs), program_of(texts_of(base, dialogue.stages)))
+    failures = errors(folder)
+    if failures:
+        task.say(f"{len(failures)} prompts got no answer; the last: {failures[-1]}")
+    return bundles
+
+
+def _replays(model: Model) -> bool:
+    """In order, so by one process."""
+    while isinstance(model, Recorder):
+        model = model.model
+    return isinstance(model, Replay)
 
 
 class Descent(Struct, frozen=True):
@@ -195,13 +194,13 @@ class Descent(Struct, frozen=True):
 def _descents(folder: Path, programs: Mapping[str, Any]) -> dict[str, Descent]:
     """By a program's text; those of earlier parts of a search as well."""
     file = folder / DESCENTS
-    found = msgspec.json.decode(file.read_bytes(), type=dict[str, Descent]) if file.is_file() else {}
-    for one in programs.values():
-        parent = programs.get(one.parent_id or "")
-        changes = cut(" ".join(str(one.metadata.get("changes", "")).split()), 300)
-        found.setdefault(one.code, Descent(one.generation, None if parent is None else parent.code, changes))
-    file.write_bytes(msgspec.json.encode(found))
-    return found
+    descents = msgspec.json.decode(file.read_bytes(), type=dict[str, Descent]) if file.is_file() else {}
+    for program in programs.values():
+        parent = programs.get(program.parent_id or "")
+        changes = cut(" ".join(str(program.metadata.get("changes", "")).split()), 300)
+        descents.setdefault(program.code, Descent(program.generation, None if parent is None else parent.code, changes))
+    file.write_bytes(msgspec.json.encode(descents))
+    return descents
 
 
 def _bundles(folder: Path, base: Bundle, descents: Mapping[str, Descent], original: str) -> list[Bundle]:
@@ -209,19 +208,19 @@ def _bundles(folder: Path, base: Bundle, descents: Mapping[str, Descent], origin
     failures = errors(folder)
     if len(texts) == 1 and failures:
         raise HeadwayError(f"the model gave no answer that could be used: {failures[-1]}")
-    made: dict[str, Bundle] = {}
+    bundles: dict[str, Bundle] = {}
     for number, text in enumerate(texts):
-        one = descents.get(text, Descent()) if number else Descent()
-        mother = None if one.parent is None else made.get(one.parent)
-        made[text] = bundle_of(
+        descent = descents.get(text, Descent()) if number else Descent()
+        mother = None if descent.parent is None else bundles.get(descent.parent)
+        bundles[text] = bundle_of(
             base,
             sources_in(text, original),
             f"openevolve {number}",
-            one.generation,
+            descent.generation,
             None if mother is None else mother.id,
-            [one.changes] if one.changes else [],
+            [descent.changes] if descent.changes else [],
         )
-    return list(made.values())
+    return list(bundles.values())
 
 
 def errors(folder: Path) -> list[str]:
@@ -230,8 +229,8 @@ def errors(folder: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
 
 
-def _config(package: Any, found: Json, make: Callable[..., Client]) -> Any:
-    config = package.config.Config.from_dict(found)
+def _config(package: Any, document: Json, make: Callable[..., Client]) -> Any:
+    config = package.config.Config.from_dict(document)
     config.llm.models = [package.config.LLMModelConfig(name="model", weight=1.0, init_client=make)]
     config.llm.evaluator_models = list(config.llm.models)
     return config
@@ -239,46 +238,44 @@ def _config(package: Any, found: Json, make: Callable[..., Client]) -> Any:
 
 def _checkpoint(folder: Path) -> Path | None:
     there = list((folder / "checkpoints").glob("checkpoint_*"))
-    return max(there, key=lambda one: int(one.name.rpartition("_")[2]), default=None)
+    return max(there, key=lambda checkpoint: int(checkpoint.name.rpartition("_")[2]), default=None)
 
 
 class _Steps(logging.Handler):
     """Counts the iterations that OpenEvolve logs."""
 
-    def __init__(self, progress: Callable[[int], None], done: int) -> None:
+    def __init__(self, progress: Callable[[int], None], count: int) -> None:
         super().__init__()
-        self.progress, self.done = progress, done
+        self.progress, self.count = progress, count
 
     def emit(self, record: logging.LogRecord) -> None:
         if STEP.match(record.getMessage()):
-            self.done += 1
-            self.progress(self.done)
+            self.count += 1
+            self.progress(self.count)
 
 
 @contextlib.contextmanager
-def _contained(progress: Callable[[int], None] | None, done: int) -> Iterator[None]:
+def _restore_process(progress: Callable[[int], None], iterations: int) -> Iterator[None]:
     """OpenEvolve takes a process for its own: its signals, its log, its chance and its path. They are put back."""
     root, steps = logging.getLogger(), logging.getLogger("openevolve.process_parallel")
     handlers, level, path = list(root.handlers), root.level, list(sys.path)
     arrays = import_module("numpy").random
-    chance, drawn = random.getstate(), arrays.get_state()
-    heard = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    counter = None if progress is None else _Steps(progress, done)
-    if counter is not None:
-        steps.addHandler(counter)
+    chance, array_chance = random.getstate(), arrays.get_state()
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    counter = _Steps(progress, iterations)
+    steps.addHandler(counter)
     try:
         yield
     finally:
-        if counter is not None:
-            steps.removeHandler(counter)
-        for handler in [one for one in root.handlers if one not in handlers]:
+        steps.removeHandler(counter)
+        for handler in [added for added in root.handlers if added not in handlers]:
             handler.close()
         root.handlers[:] = handlers
         root.setLevel(level)
         sys.path[:] = path
         random.setstate(chance)
-        arrays.set_state(drawn)
-        for number, handle in heard.items():
+        arrays.set_state(array_chance)
+        for number, handle in signals.items():
             signal.signal(number, handle)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from headway.config.wording import cut, one_line, shown
 from headway.errors import HeadwayError
 from headway.evolve.evaluate import evaluate
 from headway.evolve.evaluation import Evaluation
-from headway.evolve.feedback import fitted, harmless
+from headway.evolve.feedback import cut_lines, harmless
 from headway.evolve.fitness import FAILED, mean
 from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.suite import Suite
@@ -57,14 +57,14 @@ def program_of(sources: Mapping[str, str]) -> str:
 def sources_in(program: str, original: str) -> dict[str, str]:
     """The sources of a text that was edited, if nothing but them was."""
     fixed, sources = _split(program)
-    wanted, _ = _split(original)
-    for mine, theirs in zip(wanted, fixed, strict=False):
+    for mine, theirs in zip_longest(_split(original)[0], fixed):
         if mine != theirs:
-            raise HeadwayError(f"outside the markers {shown(mine)} was changed to {shown(theirs)}; edit between them.")
-    if len(fixed) > len(wanted):
-        raise HeadwayError(f"outside the markers {shown(fixed[len(wanted)])} was added; edit between them.")
-    if len(fixed) < len(wanted):
-        raise HeadwayError(f"outside the markers {shown(wanted[len(fixed)])} is missing; edit between them.")
+            change = f"{shown(mine)} was changed to {shown(theirs)}"
+            if mine is None:
+                change = f"{shown(theirs)} was added"
+            elif theirs is None:
+                change = f"{shown(mine)} is missing"
+            raise HeadwayError(f"outside the markers {change}; edit between them.")
     return sources
 
 
@@ -150,53 +150,47 @@ class Judge:
         self.task, self.folder = task, folder
         self.suite, self.base = Suite.of(task.suite), Bundle.read(task.base)
 
-    def first(self, bundle: Bundle) -> Evaluation:
-        """Stage 1: a few cases. In words only where it goes no further."""
-        count = 1 if self.suite.cascade is None else self.suite.cascade.first
-        cases = self.suite.cases("train")[:count]
-        found = self._evaluated(bundle, cases=cases, told=False)
-        passed = found.fitness[PRIMARY] >= self.task.threshold()
-        return found if passed else self._evaluated(bundle, cases=cases)
-
-    def whole(self, bundle: Bundle) -> Evaluation:
-        return self._evaluated(bundle)
-
-    def _evaluated(self, bundle: Bundle, **how: Any) -> Evaluation:
-        # Runs of other stages and processes are in the folder's cache.
-        return evaluate(bundle, self.suite, deadline_s=self.task.deadline_s, cache=self.folder / self.task.cache, **how)
-
     def judge(self, program: str, stage: int) -> tuple[dict[str, float], dict[str, str]]:
         try:
             bundle = bundle_of(self.base, sources_in(program, self.task.program), "candidate")
         except HeadwayError as error:
-            return self.failed(str(error))
-        found = self.first(bundle) if stage == 1 else self.whole(bundle)
-        if found.ok and found.stopped is None and stage != 1:
-            _append(self.folder / CANDIDATES, {"program": program})
-        return metrics(self.suite, found), {"summary": found.summary}
+            return self.report_failure(str(error))
+        evaluation = self._evaluate_first(bundle) if stage == 1 else self._evaluate(bundle)
+        if evaluation.ok and evaluation.stopped is None and stage != 1:
+            with (self.folder / CANDIDATES).open("ab", buffering=0) as file:  # one write: processes do not mix lines
+                file.write(json.dumps({"program": program}).encode() + b"\n")
+        return metrics(self.suite, evaluation), {"summary": evaluation.summary}
 
-    def failed(self, why: str) -> tuple[dict[str, float], dict[str, str]]:
-        return metrics(self.suite, None), {"summary": fitted(harmless(f"Failed: {why}"))}
+    def _evaluate_first(self, bundle: Bundle) -> Evaluation:
+        """Stage 1: a few cases. In words only where it goes no further."""
+        count = 1 if self.suite.cascade is None else self.suite.cascade.first
+        cases = self.suite.cases("train")[:count]
+        evaluation = self._evaluate(bundle, cases=cases, told=False)
+        passed = evaluation.fitness[PRIMARY] >= self.task.threshold()
+        return evaluation if passed else self._evaluate(bundle, cases=cases)
+
+    def _evaluate(self, bundle: Bundle, **how: Any) -> Evaluation:
+        # Runs of other stages and processes are in the folder's cache.
+        return evaluate(bundle, self.suite, deadline_s=self.task.deadline_s, cache=self.folder / self.task.cache, **how)
+
+    def report_failure(self, why: str) -> tuple[dict[str, float], dict[str, str]]:
+        return metrics(self.suite, None), {"summary": cut_lines(harmless(f"Failed: {why}"))}
 
 
 def judge(folder: Path, program_path: str, stage: int = 0) -> Any:
-    """What a framework is told of a program: metrics, always the same and finite, and a summary in words. Stage 1 is
+    """The framework's result for a program: metrics, always the same and finite, and a summary in words. Stage 1 is
     the cascade's first cases, 2 the rest, and 0 all of it. Never raises."""
     try:
-        made = _judge(str(folder))
-    except Exception as error:
-        return result(_bare(), {"summary": f"Failed: {one_line(error)}.\n"})
+        folder_judge = _judge(str(folder))
+    except Exception as error:  # the objectives are not known
+        scores = {SCORE: FAILED, COMPLEXITY: 0.0, **dict.fromkeys(FEATURES, 0.0)}
+        return result(scores, {"summary": f"Failed: {one_line(error)}.\n"})
     try:
         program = Path(program_path).read_text(encoding="utf-8")
-        # SkyDiscover's own thresholds are for other scales: nobody would ever reach its second stage.
-        return result(*made.judge(program, 0 if SKYDISCOVER in sys.modules else stage))
+        # SkyDiscover's own thresholds are for other scales: no program would ever reach its second stage.
+        return result(*folder_judge.judge(program, 0 if SKYDISCOVER in sys.modules else stage))
     except Exception as error:  # whatever it is, the next candidate may be better
-        return result(*made.failed(f"{one_line(error)}."))
-
-
-def _bare() -> dict[str, float]:
-    """Of a folder that cannot be read, whose objectives are not known."""
-    return {SCORE: FAILED, COMPLEXITY: 0.0, **dict.fromkeys(FEATURES, 0.0)}
+        return result(*folder_judge.report_failure(f"{one_line(error)}."))
 
 
 @lru_cache(maxsize=8)
@@ -204,53 +198,40 @@ def _judge(folder: str) -> Judge:
     return Judge(Path(folder))
 
 
-def metrics(suite: Suite, found: Evaluation | None) -> dict[str, float]:
-    """The score, every objective's gain, the complexity and the features; of who failed as of everybody."""
-    fitness = {} if found is None else found.fitness
-    told = {SCORE: fitness.get(PRIMARY, FAILED)}
-    told |= {f"gain_{one.name}": fitness.get(one.name, FAILED) for one in suite.objectives}
-    told[COMPLEXITY] = fitness.get(COMPLEXITY, 0.0)
+def metrics(suite: Suite, evaluation: Evaluation | None) -> dict[str, float]:
+    """The score, every objective's gain, the complexity and the features; None is a program that failed."""
+    fitness = {} if evaluation is None else evaluation.fitness
+    cases = [] if evaluation is None else evaluation.cases
+    scores = {SCORE: fitness.get(PRIMARY, FAILED)}
+    scores |= {f"gain_{objective.name}": fitness.get(objective.name, FAILED) for objective in suite.objectives}
+    scores[COMPLEXITY] = fitness.get(COMPLEXITY, 0.0)
     for name, path in FEATURES.items():
-        cases = [] if found is None else found.cases
         values = [value for case in cases if (value := case.figures.get(path)) is not None and math.isfinite(value)]
-        told[name] = _within(mean(values)) if values else 0.0
-    return told
+        feature = max(0.0, mean(values)) if values else 0.0
+        scores[name] = feature / (1.0 + feature)  # one outlier must not push all others into one cell of a grid
+    return scores
 
 
-def _within(value: float) -> float:
-    """From 0 to 1, so that one outlier does not push all others into one cell of a grid."""
-    return max(0.0, value) / (1.0 + max(0.0, value))
-
-
-def result(told: dict[str, float], artifacts: dict[str, str]) -> Any:
+def result(scores: dict[str, float], artifacts: dict[str, str]) -> Any:
     """As the framework that is loaded has results; several have a class of one name and look for their own."""
     places = (OPENEVOLVE, SKYDISCOVER)
     classes = tuple(sys.modules[place].EvaluationResult for place in places if place in sys.modules)
     if not classes:
-        return {**told}
-    return type("EvaluationResult", classes, {})(metrics=told, artifacts=artifacts)
+        return {**scores}
+    return type("EvaluationResult", classes, {})(metrics=scores, artifacts=artifacts)
 
 
-def prepare(
-    folder: str | os.PathLike[str],
-    suite: Suite,
-    base: Bundle,
-    program: str,
-    deadline_s: float | None = None,
-    cache: str = "cache",
-) -> Task:
+def prepare(folder: Path, suite: Suite, base: Bundle, program: str, cache: str) -> Task:
     """Write the evaluator's files to a folder."""
-    place = Path(folder)
-    patience = 4 * suite.deadline_s if deadline_s is None else deadline_s
-    made = Task(suite.for_search().document(), base.document(), program, patience, cache)
+    task = Task(suite.for_search().document(), base.document(), program, 4 * suite.deadline_s, cache)
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        (place / TASK).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
-        (place / PROGRAM).write_text(program, encoding="utf-8")
-        (place / EVALUATOR).write_text(SOURCE, encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / TASK).write_bytes(msgspec.json.format(msgspec.json.encode(task), indent=1) + b"\n")
+        (folder / PROGRAM).write_text(program, encoding="utf-8")
+        (folder / EVALUATOR).write_text(SOURCE, encoding="utf-8")
     except OSError as error:
         raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
-    return made
+    return task
 
 
 def candidates(folder: Path) -> list[str]:
@@ -258,12 +239,3 @@ def candidates(folder: Path) -> list[str]:
     file = folder / CANDIDATES
     lines = file.read_text(encoding="utf-8").split("\n") if file.is_file() else []
     return list(dict.fromkeys(json.loads(line)["program"] for line in lines if line))
-
-
-def _append(file: Path, row: Json) -> None:
-    """One write, so that the lines of several processes do not mix."""
-    place = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(place, (json.dumps(row) + "\n").encode())
-    finally:
-        os.close(place)

@@ -60,21 +60,22 @@ def primer(stages: Sequence[str]) -> str:
     for stage in stages:
         for name, entrance in {**lang.ENTRANCES[stage], **lang.HOOKS.get(stage, {})}.items():
             arguments = ", ".join(argument for argument, _ in entrance.arguments)
-            told = "optional, told where each request went" if name in lang.HOOKS.get(stage, {}) else entrance.gives
-            parts.append(f"- {stage}: {name}({arguments}): {told}")
+            meaning = "optional, told where each request went" if name in lang.HOOKS.get(stage, {}) else entrance.gives
+            parts.append(f"- {stage}: {name}({arguments}): {meaning}")
             for _, kind in entrance.arguments:
-                records.update(dict.fromkeys(_reached(kind)))
+                records.update(dict.fromkeys(_reachable(kind)))
     parts += ["", "Fields:", *(f"- {lang.RECORDS[kind]}: {_fields(kind)}" for kind in records)]
-    usual = [name for name, one in lang.FUNCTIONS.items() if name not in HELP and not one.stages]
+    usual = [name for name, function in lang.FUNCTIONS.items() if name not in HELP and not function.stages]
     parts += ["", f"Functions: {', '.join(usual)}, as in Python, and"]
-    parts += [f"- {HELP[name]}" for name, one in lang.FUNCTIONS.items() if name in HELP and _there(one, stages)]
+    own = [name for name, function in lang.FUNCTIONS.items() if name in HELP and _there(function, stages)]
+    parts += [f"- {HELP[name]}" for name in own]
     return "\n".join(parts)
 
 
 def task(suite: Suite, stages: Sequence[str]) -> str:
     """What is wanted."""
     what = "; ".join(f"the {stage} policy {ROLES[stage]}" for stage in stages)
-    aims = ", ".join(f"{one.name} (weight {one.weight:g})" for one in suite.objectives)
+    aims = ", ".join(f"{objective.name} (weight {objective.weight:g})" for objective in suite.objectives)
     return (
         f"You improve the policies of a cluster that serves language models: {what}.\n"
         f"A simulator judges them on {len(suite.cases('train'))} cases by {aims}: each is a gain over a baseline in "
@@ -84,25 +85,25 @@ def task(suite: Suite, stages: Sequence[str]) -> str:
     )
 
 
-def _reached(kind: int) -> list[int]:
+def _reachable(kind: int) -> list[int]:
     """A record and those that its fields lead to."""
     kind = lang.INSTANCE if kind == lang.INSTANCES else kind
-    found = [kind]
+    kinds = [kind]
     for field in lang.FIELDS[kind].values():
         step = lang.INSTANCE if field.kind == lang.INSTANCES else field.kind
-        if step in lang.FIELDS and step not in found:
-            found.append(step)
-    return found
+        if step in lang.FIELDS and step not in kinds:
+            kinds.append(step)
+    return kinds
 
 
 def _fields(kind: int) -> str:
     record = lang.RECORDS[kind]
-    told = []
+    fields = []
     for name in lang.FIELDS[kind]:
         meaning = MEANINGS.get(f"{record}.{name}")
-        told.append(name if meaning is None else f"{name} ({meaning})")
-    return ", ".join(told)
+        fields.append(name if meaning is None else f"{name} ({meaning})")
+    return ", ".join(fields)
 
 
-def _there(one: lang.Function, stages: Sequence[str]) -> bool:
-    return not one.stages or any(stage in one.stages for stage in stages)
+def _there(function: lang.Function, stages: Sequence[str]) -> bool:
+    return not function.stages or any(stage in function.stages for stage in stages)

@@ -16,23 +16,23 @@ def source_of(rule: Node) -> str:
     """`score` alone where a rule looks at one instance at a time; where it looks at the candidates together, `route`
     works out what they share, once a request."""
     used = {node.name for _, node in walk(rule)}
-    shared = _shared(used)
-    named = [name for name, one in FEATURES.items() if name in used and not one.shared and not _plain(name)]
+    shared = _shared_features(used)
+    named = [name for name, feature in FEATURES.items() if name in used and not feature.shared and not _plain(name)]
     body = [*_values(named), *_returns(rule)]
     if not shared:
         return _function("score(request, instance, cluster)", body)
-    handed = [name for name in shared if name in used or any(name in FEATURES[one].needs for one in named)]
+    handed = [name for name in shared if name in used or any(name in FEATURES[feature].needs for feature in named)]
     best = f"max(instances, key=lambda one: worth({', '.join(('request', 'one', *handed))}))"
     route = _function("route(request, instances, cluster)", [*_values(shared), *_lines("return", best)])
     return route + "\n\n" + _function(f"worth({', '.join(('request', 'instance', *handed))})", body)
 
 
-def _shared(used: set[str]) -> list[str]:
+def _shared_features(used: set[str]) -> list[str]:
     """The shared features that a rule needs, each after those that it needs itself."""
-    wanted = {name for name in used if name in FEATURES and FEATURES[name].shared}
-    wanted |= {need for name in used if name in FEATURES for need in FEATURES[name].needs}
-    wanted |= {need for name in wanted for need in FEATURES[name].needs}
-    return [name for name, one in FEATURES.items() if one.shared and name in wanted]
+    needed = {name for name in used if name in FEATURES and FEATURES[name].shared}
+    needed |= {need for name in used if name in FEATURES for need in FEATURES[name].needs}
+    needed |= {need for name in needed for need in FEATURES[name].needs}
+    return [name for name, feature in FEATURES.items() if feature.shared and name in needed]
 
 
 def _plain(name: str) -> bool:
@@ -77,15 +77,15 @@ def text_of(node: Node, outer: int = LOOSEST) -> str:
         operator = OPERATORS[node.name]
         binding = operator.binding
         texts = []
-        for place, one in enumerate(node.arguments):  # what follows an operator binds more tightly than it
-            texts.append(text_of(one, LOOSEST if binding == CALL else binding + (place > 0 or binding == LOOSEST)))
+        for place, argument in enumerate(node.arguments):  # what follows an operator binds more tightly than it
+            texts.append(text_of(argument, LOOSEST if binding == CALL else binding + (place > 0 or binding == LOOSEST)))
         text = operator.form.format(*texts)
     return f"({text})" if binding < outer else text
 
 
-def _sum(one: Node, other: Node) -> str:
+def _sum(term: Node, other: Node) -> str:
     """The constant last, and what is taken away after a minus."""
-    first, second = (other, one) if one.name == CONSTANT or _negative(one) else (one, other)
+    first, second = (other, term) if term.name == CONSTANT or _negative(term) else (term, other)
     if not _negative(second):
         return f"{text_of(first, SUM)} + {text_of(second, SUM)}"
     if second.name == CONSTANT:

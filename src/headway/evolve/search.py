@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from headway.errors import HeadwayError
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import cache_in, evaluate_many
-from headway.evolve.evaluation import Evaluation, Searcher
+from headway.evolve.evaluation import Evaluation
 from headway.evolve.journal import Journal, Judged
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.suite import Suite
@@ -15,6 +16,16 @@ from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
 
 Progress = Callable[[int, int, float | None], None]  # candidates judged, of how many, and the best fitness
+
+
+class Searcher(Protocol):
+    """Proposes candidates and learns how they fared. It is asked for batches of a fixed size, and told of each as a
+    whole, in the order that it was asked in: what it does is then a function of its seed alone, wherever and in
+    whatever order candidates are run."""
+
+    def ask(self, count: int) -> list[Bundle]: ...
+
+    def tell(self, judged: Sequence[tuple[Bundle, Evaluation]]) -> None: ...
 
 
 class Search:
@@ -35,7 +46,7 @@ class Search:
         self.suite = suite.for_search()  # a searcher, and whatever judges for it, has no way to the held-out part
         self.journal = journal or Journal(None, {})
         self.cache = Cache() if self.journal.cache is None else cache_in(str(self.journal.cache))
-        self.found: list[Judged] = []
+        self.judged: list[Judged] = []
         self._known: dict[str, Evaluation] = {}
         self._best: float | None = None
 
@@ -44,60 +55,60 @@ class Search:
         comes twice is counted twice and run once."""
         written = self.journal.batches()
         number = 0
-        while len(self.found) < evaluations:
-            asked = self.searcher.ask(self.batch)
-            wanted = asked[: evaluations - len(self.found)]
-            before = self._again(written[number], asked) if number < len(written) else []
-            self._know(before)
-            done = before + self._judged(wanted[len(before) :], evaluations, len(before))
-            if len(done) > len(before):
-                self.journal.keep(number, done)
-            self._note(done[: len(wanted)], evaluations)
-            if len(done) < len(asked):  # the last one; whoever goes on from here asks for it again
+        while len(self.judged) < evaluations:
+            bundles = self.searcher.ask(self.batch)
+            due = bundles[: evaluations - len(self.judged)]
+            before = self._resume(written[number], bundles) if number < len(written) else []
+            batch = before + self._judge(due[len(before) :], evaluations, len(before))
+            if len(batch) > len(before):
+                self.journal.keep(number, batch)
+            self._add(batch[: len(due)], evaluations)
+            if len(batch) < len(bundles):  # the last one; a search that goes on from here asks for it again
                 break
-            self.searcher.tell(done)
+            self.searcher.tell(batch)
             number += 1
-        return self.found
+        return self.judged
 
-    def _again(self, batch: Sequence[Judged], asked: Sequence[Bundle]) -> list[Judged]:
+    def _resume(self, batch: Sequence[Judged], bundles: Sequence[Bundle]) -> list[Judged]:
         """A batch that is written, which must be the one that is asked for now."""
-        if [one.bundle.id for one in batch] != [one.id for one in asked[: len(batch)]]:
+        if [judged.bundle.id for judged in batch] != [bundle.id for bundle in bundles[: len(batch)]]:
             raise HeadwayError(
                 f"{self.journal.folder}: its batches are not those of this search; "
                 "it was made with another version of headway or of Optuna. Name another folder."
             )
+        for judged in batch:
+            self._known.setdefault(judged.bundle.id, judged.evaluation)
         return list(batch)
 
-    def _judged(self, bundles: Sequence[Bundle], total: int, before: int) -> list[Judged]:
-        fresh: dict[str, Bundle] = {}
-        for one in bundles:
-            if one.id not in self._known:
-                fresh.setdefault(one.id, one)
+    def _judge(self, bundles: Sequence[Bundle], total: int, before: int) -> list[Judged]:
+        fresh = distinct([bundle for bundle in bundles if bundle.id not in self._known])
         runs = 0
         cases = len(self.suite.cases("train"))
 
-        def ran() -> None:
+        def on_run() -> None:
             nonlocal runs
             runs += 1
             if self.progress is not None:
-                done = len(self.found) + before + min(len(fresh), runs // cases)
-                self.progress(min(done, total), total, self._best)
+                complete = len(self.judged) + before + min(len(fresh), runs // cases)
+                self.progress(min(complete, total), total, self._best)
 
         if fresh:
-            judged = evaluate_many(
-                list(fresh.values()), self.suite, "train", cache=self.cache, runner=self.runner, progress=ran
-            )
-            self._known.update(zip(fresh, judged, strict=True))
-        return [Judged(one, self._known[one.id]) for one in bundles]
+            evaluations = evaluate_many(fresh, self.suite, cache=self.cache, runner=self.runner, progress=on_run)
+            self._known.update(zip([bundle.id for bundle in fresh], evaluations, strict=True))
+        return [Judged(bundle, self._known[bundle.id]) for bundle in bundles]
 
-    def _know(self, judged: Sequence[Judged]) -> None:
-        for one in judged:
-            self._known.setdefault(one.bundle.id, one.evaluation)
-
-    def _note(self, judged: Sequence[Judged], total: int) -> None:
-        self.found += judged
-        for one in judged:
-            primary = one.evaluation.fitness[PRIMARY]
+    def _add(self, batch: Sequence[Judged], total: int) -> None:
+        self.judged += batch
+        for judged in batch:
+            primary = judged.evaluation.fitness[PRIMARY]
             self._best = primary if self._best is None else max(self._best, primary)
         if self.progress is not None:
-            self.progress(len(self.found), total, self._best)
+            self.progress(len(self.judged), total, self._best)
+
+
+def distinct(bundles: Sequence[Bundle]) -> list[Bundle]:
+    """Each bundle once, where it came first."""
+    first: dict[str, Bundle] = {}
+    for bundle in bundles:
+        first.setdefault(bundle.id, bundle)
+    return list(first.values())

@@ -27,87 +27,89 @@ class EvolveProgress(Bar):
         super().__init__(None, "candidates")
         self.best: float | None = None
 
-    def __call__(self, done: int, total: int, best: float | None) -> None:
+    def __call__(self, completed: int, total: int, best: float | None) -> None:
         self.best = best
-        self.update(done, total)
+        self.update(completed, total)
 
-    def final(self, done: int, total: int) -> None:
+    def final(self, completed: int, total: int) -> None:
         """Runs of the held-out part."""
         self.unit, self.best = "held-out runs", None
-        self.update(done, total)
+        self.update(completed, total)
 
     def _told(self) -> str:
         return super()._told() + ("" if self.best is None else f", best {share(self.best)}")
 
 
-def report(found: Conclusion) -> list[RenderableType]:
-    chosen = found.selection
+def report(conclusion: Conclusion) -> list[RenderableType]:
+    chosen, winner = conclusion.selection, conclusion.winner
     parts: list[RenderableType] = [
-        Text(f"{found.suite.name}: {found.candidates:,} candidates on train", style="bold"),
-        Text(_front_head(found)),
+        Text(f"{conclusion.suite.name}: {conclusion.candidates:,} candidates on train", style="bold"),
+        Text(_front_head(conclusion)),
         "",
-        _front(found),
+        _front(conclusion),
         "",
-        Text(f"The winner, chosen on {chosen.chosen_on}: {found.winner.name} ({found.winner.id})", style="bold"),
+        Text(f"The winner, chosen on {chosen.chosen_on}: {winner.name} ({winner.id})", style="bold"),
         "",
-        Text(readable(found.winner, found.stage).rstrip(), no_wrap=True),
+        Text(readable(winner, conclusion.stage).rstrip(), no_wrap=True),
         "",
     ]
-    if found.contestants:
-        parts += [*_held_out(found), ""]
-    return [*parts, Text(found.verdict)]
+    if conclusion.contestants:
+        parts += [*_held_out(conclusion), ""]
+    return [*parts, Text(conclusion.verdict)]
 
 
-def _front_head(found: Conclusion) -> str:
-    count = len(found.selection.front)
+def _front_head(conclusion: Conclusion) -> str:
+    count = len(conclusion.selection.front)
     best = f", the best {SHOWN} of them" if count > SHOWN else ""
     them = "one that no other beats" if count == 1 else f"{count} of which none beats another"
     return f"Gains over the baseline; {them} at once in every objective and in complexity{best}."
 
 
-def _front(found: Conclusion) -> Table:
-    chosen = found.selection
-    names = [one.name for one in found.suite.objectives]
-    made = table("", "candidate", "primary", *names, "complexity", "validation", gap=2)
-    made.columns[1].justify = "left"
-    shown = chosen.front[:SHOWN]
-    if all(one.bundle.id != chosen.winner.bundle.id for one in shown):
-        shown = [*shown, chosen.winner]
-    for one in shown:
-        fitness = one.evaluation.fitness
-        validated = chosen.validated.get(one.bundle.id)
-        made.add_row(
-            CHOSEN if one.bundle.id == chosen.winner.bundle.id else "",
-            Text(one.bundle.name),
+def _front(conclusion: Conclusion) -> Table:
+    chosen = conclusion.selection
+    names = [objective.name for objective in conclusion.suite.objectives]
+    grid = table("", "candidate", "primary", *names, "complexity", "validation", gap=2)
+    grid.columns[1].justify = "left"
+    rows = chosen.front[:SHOWN]
+    if all(judged.bundle.id != chosen.winner.bundle.id for judged in rows):
+        rows = [*rows, chosen.winner]
+    for judged in rows:
+        fitness = judged.evaluation.fitness
+        validated = chosen.validated.get(judged.bundle.id)
+        grid.add_row(
+            CHOSEN if judged.bundle.id == chosen.winner.bundle.id else "",
+            Text(judged.bundle.name),
             *(share(fitness[name]) for name in (PRIMARY, *names)),
             f"{fitness[COMPLEXITY]:.0f}",
             GAP if validated is None else share(validated.fitness[PRIMARY]),
         )
-    return made
+    return grid
 
 
-def _held_out(found: Conclusion) -> list[Any]:
-    workloads = found.contestants[0].evaluation.workloads()
+def _held_out(conclusion: Conclusion) -> list[Any]:
+    workloads = conclusion.contestants[0].evaluation.workloads()
     seeds = min(len(several) for several in workloads.values())
     many = f"{len(workloads)} workload{'s' * (len(workloads) != 1)} under {seeds} paired seed{'s' * (seeds != 1)}"
     head = f"Held out: {many}, means ± 95 % intervals"
-    made = table("policy", "gain over\nbaseline", "least in\na workload", "winner ahead\nby points", gap=2)
-    label_column(made, 0, NAME_AT_MOST)
-    for one in found.contestants:
-        made.add_row(_named(one), *_cells(one))
-    return [Text(head, style="bold"), "", made]
+    grid = table("policy", "gain over\nbaseline", "least in\na workload", "winner ahead\nby points", gap=2)
+    label_column(grid, 0, NAME_AT_MOST)
+    for contestant in conclusion.contestants:
+        grid.add_row(_label(contestant), *_cells(contestant))
+    return [Text(head, style="bold"), "", grid]
 
 
-def _named(one: Contestant) -> Text:
-    told = {"winner": f"{CHOSEN} {one.name}", "baseline": f"{one.name} (baseline)", "oracle": f"{one.name} (oracle)"}
-    return Text(wrap(told.get(one.kind, one.name), NAME_AT_MOST))
+def _label(contestant: Contestant) -> Text:
+    name = contestant.name
+    labels = {"winner": f"{CHOSEN} {name}", "baseline": f"{name} (baseline)", "oracle": f"{name} (oracle)"}
+    return Text(wrap(labels.get(contestant.kind, name), NAME_AT_MOST))
 
 
-def _cells(one: Contestant) -> list[str]:
-    if not one.evaluation.ok:
+def _cells(contestant: Contestant) -> list[str]:
+    if not contestant.evaluation.ok:
         return ["failed", GAP, GAP]
-    ahead = GAP if one.ahead is None else points(one.ahead.mean) + _half(one.ahead)
-    return [share(one.gain.mean) + _half(one.gain), share(one.gain.workloads[one.gain.worst]), ahead]
+    gain, lead = contestant.gain, contestant.ahead
+    ahead = GAP if lead is None else points(lead.mean) + _half(lead)
+    return [share(gain.mean) + _half(gain), share(gain.workloads[gain.worst]), ahead]
 
 
 def _half(gain: Gain) -> str:

@@ -1,4 +1,4 @@
-"""What a search hands on: the candidates that nobody dominates, and of the best ones the winner on validation."""
+"""What a search hands on: the candidates that no other dominates, and of the best ones the winner on validation."""
 
 from __future__ import annotations
 
@@ -22,44 +22,43 @@ from headway.experiment.runner import Runner
 Point = Sequence[float]
 
 
-def dominates(one: Point, other: Point) -> bool:
-    """Whether `one` is nowhere below `other` and somewhere above."""
-    pairs = list(zip(one, other, strict=True))
+def dominates(point: Point, other: Point) -> bool:
+    """Whether `point` is nowhere below `other` and somewhere above."""
+    pairs = list(zip(point, other, strict=True))
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
 
 def ranks(points: Sequence[Point]) -> list[int]:
-    """0 for those that nobody dominates, 1 for those that only these do, and so on."""
-    found = [0] * len(points)
+    """0 for those that no other dominates, 1 for those that only these do, and so on."""
+    order = [0] * len(points)
     left = list(range(len(points)))
     rank = 0
     while left:
-        best = [one for one in left if not any(dominates(points[other], points[one]) for other in left)]
-        for one in best:
-            found[one] = rank
-        chosen = set(best)
-        left = [one for one in left if one not in chosen]
+        best = {left[place] for place in front([points[place] for place in left])}
+        for place in best:
+            order[place] = rank
+        left = [place for place in left if place not in best]
         rank += 1
-    return found
+    return order
 
 
 def front(points: Sequence[Point]) -> list[int]:
-    """The places of those that nobody dominates."""
-    return [place for place, one in enumerate(points) if not any(dominates(other, one) for other in points)]
+    """The places of those that no other dominates."""
+    return [place for place, point in enumerate(points) if not any(dominates(other, point) for other in points)]
 
 
 def crowding(points: Sequence[Point]) -> list[float]:
     """How far apart the neighbours of each point are, summed over the objectives as shares of the whole spread; the
     points at the ends are infinitely far. Meant for points of one rank."""
-    found = [0.0] * len(points)
+    distances = [0.0] * len(points)
     for axis in range(len(points[0]) if points else 0):
         order = sorted(range(len(points)), key=lambda place: points[place][axis])
         low, high = points[order[0]][axis], points[order[-1]][axis]
-        found[order[0]] = found[order[-1]] = math.inf
+        distances[order[0]] = distances[order[-1]] = math.inf
         if high > low:
             for before, place, after in zip(order, order[1:], order[2:], strict=False):
-                found[place] += (points[after][axis] - points[before][axis]) / (high - low)
-    return found
+                distances[place] += (points[after][axis] - points[before][axis]) / (high - low)
+    return distances
 
 
 def hypervolume(points: Sequence[Point], reference: Point) -> float:
@@ -76,7 +75,8 @@ def _volume(points: list[tuple[float, ...]]) -> float:
         return 0.0
     if len(points[0]) == 1:
         return max(point[0] for point in points)
-    points = _undominated(points)
+    points = list(dict.fromkeys(points))
+    points = [points[place] for place in front(points)]
     if len(points[0]) == 2:
         return _area(points)
     points.sort(key=lambda point: point[-1], reverse=True)
@@ -84,7 +84,7 @@ def _volume(points: list[tuple[float, ...]]) -> float:
     for count, point in enumerate(points, 1):
         below = points[count][-1] if count < len(points) else 0.0
         if point[-1] > below:
-            slices.append((point[-1] - below) * _volume([one[:-1] for one in points[:count]]))
+            slices.append((point[-1] - below) * _volume([higher[:-1] for higher in points[:count]]))
     return math.fsum(slices)
 
 
@@ -95,15 +95,6 @@ def _area(points: list[tuple[float, ...]]) -> float:
             steps.append(width * (height - highest))
             highest = height
     return math.fsum(steps)
-
-
-def _undominated(points: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
-    points = sorted(dict.fromkeys(points), reverse=True)  # who dominates another comes before it
-    kept: list[tuple[float, ...]] = []
-    for point in points:
-        if not any(dominates(other, point) for other in kept):
-            kept.append(point)
-    return kept
 
 
 FINALISTS: Final = 12  # candidates that are put to the validation part
@@ -121,34 +112,31 @@ class Selection(Struct, frozen=True):
 
 
 def select(
-    found: Sequence[Judged], suite: Suite, *, cache: Cache | None = None, runner: Runner | None = None
+    judged: Sequence[Judged], suite: Suite, *, cache: Cache | None = None, runner: Runner | None = None
 ) -> Selection:
     """The winner has the highest primary fitness on validation; of equals the simplest, then the first."""
-    working = [one for one in distinct(found) if one.evaluation.ok and one.evaluation.stopped is None]
+    first: dict[str, Judged] = {}
+    for candidate in judged:
+        first.setdefault(candidate.bundle.id, candidate)
+    working = [tried for tried in first.values() if tried.evaluation.ok and tried.evaluation.stopped is None]
     if not working:
-        why = next((one.evaluation.error or one.evaluation.stopped for one in found), "nothing was tried")
+        why = next((tried.evaluation.error or tried.evaluation.stopped for tried in judged), "nothing was tried")
         raise HeadwayError(f"{suite.name}: no candidate came through the train part; the first: {why}")
-    names = [one.name for one in suite.objectives if one.weight > 0]
-    points = [[one.evaluation.fitness[name] for name in names] for one in working]
-    simple = [[*point, -one.evaluation.fitness[COMPLEXITY]] for point, one in zip(points, working, strict=True)]
-    ahead = sorted((working[place] for place in front(simple)), key=_best_first)
-    finalists = sorted(working, key=_best_first)[:FINALISTS]
+    names = [objective.name for objective in suite.objectives if objective.weight > 0]
+    fitnesses = [tried.evaluation.fitness for tried in working]
+    points = [[fitness[name] for name in names] for fitness in fitnesses]
+    simple = [[*point, -fitness[COMPLEXITY]] for point, fitness in zip(points, fitnesses, strict=True)]
+    ahead = sorted((working[place] for place in front(simple)), key=lambda tried: _best_first(tried.evaluation))
+    finalists = sorted(working, key=lambda tried: _best_first(tried.evaluation))[:FINALISTS]
     dominated = hypervolume(points, [0.0] * len(names))
     if not suite.parts.get("validation"):
-        return Selection(ahead, dominated, min(finalists, key=_best_first), "train", {})
-    judged = evaluate_many([one.bundle for one in finalists], suite, "validation", cache=cache, runner=runner)
-    pairs = list(zip(finalists, judged, strict=True))
-    winner = min(pairs, key=lambda pair: (-pair[1].fitness[PRIMARY], pair[1].fitness[COMPLEXITY]))[0]
-    return Selection(ahead, dominated, winner, "validation", {one.bundle.id: made for one, made in pairs})
+        return Selection(ahead, dominated, finalists[0], "train", {})
+    bundles = [finalist.bundle for finalist in finalists]
+    evaluations = evaluate_many(bundles, suite, "validation", cache=cache, runner=runner)
+    validated = {bundle.id: evaluation for bundle, evaluation in zip(bundles, evaluations, strict=True)}
+    winner = min(finalists, key=lambda finalist: _best_first(validated[finalist.bundle.id]))
+    return Selection(ahead, dominated, winner, "validation", validated)
 
 
-def distinct(found: Sequence[Judged]) -> list[Judged]:
-    """Each candidate once, where it came first."""
-    first: dict[str, Judged] = {}
-    for one in found:
-        first.setdefault(one.bundle.id, one)
-    return list(first.values())
-
-
-def _best_first(one: Judged) -> tuple[float, float]:
-    return -one.evaluation.fitness[PRIMARY], one.evaluation.fitness[COMPLEXITY]
+def _best_first(evaluation: Evaluation) -> tuple[float, float]:
+    return -evaluation.fitness[PRIMARY], evaluation.fitness[COMPLEXITY]

@@ -20,11 +20,11 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from headway.config.keys import PositiveSeconds
 from headway.config.section import read
-from headway.config.units import duration_ps
 from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
-from headway.evolve.cases import Case
+from headway.evolve.evaluation import Case
 from headway.evolve.objectives import Objective, read_objectives
 from headway.policies.bundle import Bundle
 from headway.scenario import overrides, references
@@ -32,15 +32,15 @@ from headway.scenario.scenario import Scenario
 from headway.types import Json
 
 DEFAULT: Final = "routing-2026-11"
+_PRESETS: Final = resources.files("headway") / "presets" / "suites"
 PARTS: Final = ("train", "validation", "held_out")
 HELD_OUT: Final = "held_out"
 MOST_SEEDS: Final = 1000  # of one entry
 SHARED: Final = ("workload", "seed", "policies", "name")  # what `scenario` must leave to others
-PS: Final = 10**12
 
 
 class Cascade(Struct, frozen=True):
-    """The first cases of `train` come first; who is below the threshold there is not run on the others."""
+    """The first cases of `train` come first; a candidate below the threshold there is not run on the others."""
 
     first: Annotated[int, Meta(ge=1)]
     threshold: Annotated[float, Meta(ge=-10, le=10)]
@@ -63,7 +63,14 @@ class Suite(Struct, frozen=True):
             return source
         if isinstance(source, Mapping):
             return _suite(dict(source), "suite", None)
-        return _read(source)
+        path = Path(source).expanduser()
+        if path.is_file():
+            return _suite(overrides.read_yaml(path), str(path), path.parent)
+        if str(source) in presets():
+            file = _PRESETS / f"{source}.yaml"
+            return _suite(overrides.parse_yaml(file.read_text(encoding="utf-8"), str(source)), str(source), None)
+        name = cut(str(source))
+        raise HeadwayError(f"{name}: there is no such suite file, nor a preset of that name.{suggest(name, presets())}")
 
     def cases(self, part: str = "train") -> tuple[Case, ...]:
         """Of a part, in order; an error where the suite has none such."""
@@ -79,8 +86,8 @@ class Suite(Struct, frozen=True):
 
     def document(self) -> Json:
         """All of it as plain values, for another process; `Suite.of` makes it again."""
-        found: Json = msgspec.to_builtins(self)
-        return found
+        document: Json = msgspec.to_builtins(self)
+        return document
 
     @classmethod
     def of(cls, document: Json) -> Suite:
@@ -97,8 +104,8 @@ class _Keys(Struct):
     workloads: Any = msgspec.field(default_factory=dict)
     validation: Any = msgspec.field(default_factory=list)
     held_out: Any = msgspec.field(default_factory=list)
-    cascade: Any = None
-    deadline: Any = "60s"
+    cascade: Cascade | None = None
+    deadline_s: PositiveSeconds = 60.0
 
 
 class _Entry(Struct):
@@ -111,19 +118,7 @@ class _Entry(Struct):
 
 def presets() -> list[str]:
     """The names of the suites that come with the package."""
-    folder = resources.files("headway") / "presets" / "suites"
-    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
-
-
-def _read(source: str | Path) -> Suite:
-    path = Path(source).expanduser()
-    if path.is_file():
-        return _suite(overrides.read_yaml(path), str(path), path.parent)
-    if str(source) in presets():
-        file = resources.files("headway") / "presets" / "suites" / f"{source}.yaml"
-        return _suite(overrides.parse_yaml(file.read_text(encoding="utf-8"), str(source)), str(source), None)
-    hint = suggest(cut(str(source)), presets())
-    raise HeadwayError(f"{cut(str(source))}: there is no such suite file, nor a preset of that name.{hint}")
+    return sorted(item.name.removesuffix(".yaml") for item in _PRESETS.iterdir() if item.name.endswith(".yaml"))
 
 
 def _suite(data: Any, source: str, folder: Path | None) -> Suite:
@@ -142,8 +137,8 @@ def _suite(data: Any, source: str, folder: Path | None) -> Suite:
             objectives=read_objectives(keys.objectives, "objectives"),
             baseline=_baseline(keys.baseline),
             parts={part: _part(part, getattr(keys, part), shared, keys.workloads) for part in PARTS},
-            cascade=None if keys.cascade is None else read(Cascade, keys.cascade, "cascade"),
-            deadline_s=_deadline(keys.deadline),
+            cascade=keys.cascade,
+            deadline_s=keys.deadline_s,
         )
         _check(suite)
         return suite
@@ -158,15 +153,15 @@ def _check_absent(scenario: Json, sections: Iterable[str], where: str) -> None:
 
 
 def _check(suite: Suite) -> None:
-    """There is something to search on, and nothing in two parts: who has seen a case is not judged by it."""
+    """There is something to search on, and no case is in two parts: a search must not see what it is judged by."""
     train = suite.cases("train")
     if suite.cascade is not None and suite.cascade.first >= len(train):
         raise HeadwayError(f"cascade.first: must be below the {len(train)} cases of train, got {suite.cascade.first}.")
-    seen: dict[tuple[str, int | None], str] = {}
+    parts: dict[tuple[str, int | None], str] = {}
     for part, cases in suite.parts.items():
         for case in cases:
             fixed = _fixed(case.scenario["workload"])
-            first = seen.setdefault((case.key, None if fixed else case.seed), part)
+            first = parts.setdefault((case.key, None if fixed else case.seed), part)
             if first != part:
                 other = "another slice, since a trace is the same under every seed" if fixed else "another seed"
                 raise HeadwayError(f"{part}: {case.label} is a case of {first!r} as well; take {other}.")
@@ -188,26 +183,17 @@ def _baseline(data: object) -> Json:
         raise HeadwayError(f"baseline: {str(error).removeprefix('bundle: ')}") from None
 
 
-def _deadline(value: object) -> float:
-    found = duration_ps(value, "deadline")
-    if found <= 0:
-        raise HeadwayError(f"deadline: must be longer than nothing, got {shown(value)}.")
-    return found / PS
-
-
 def _part(part: str, data: object, shared: Json, workloads: object) -> tuple[Case, ...]:
     if not isinstance(data, list):
         raise HeadwayError(f"{part}: expected a list of {{workload, seeds}}, got {shown(data)}.")
-    found: list[Case] = []
-    labels: set[str] = set()
+    cases: dict[str, Case] = {}
     for place, entry in enumerate(data):
         where = f"{part}[{place}]"
         for case in _cases(entry, where, shared, workloads):
-            if case.label in labels:
+            if case.label in cases:
                 raise HeadwayError(f"{where}: {case.label} is there already; give it a 'name' or another seed.")
-            labels.add(case.label)
-            found.append(case)
-    return tuple(found)
+            cases[case.label] = case
+    return tuple(cases.values())
 
 
 def _cases(data: object, where: str, shared: Json, workloads: object) -> Iterable[Case]:
@@ -218,7 +204,7 @@ def _cases(data: object, where: str, shared: Json, workloads: object) -> Iterabl
     _check_absent(changes, [section for section in SHARED if section != "workload"], f"{where}.scenario")
     scenario = shared
     for change in ({"workload": workload}, changes, {"cluster": _section(entry.cluster, f"{where}.cluster")}):
-        scenario = _merged(scenario, change)
+        scenario = _merge(scenario, change)
     name = entry.name or name
     if not name:
         raise HeadwayError(f"{where}.name: is missing; a workload that is written here has no name of its own.")
@@ -251,8 +237,8 @@ def _seeds(data: object, where: str) -> list[int]:
                 return list(range(low, high + 1))
     elif isinstance(data, list) and 0 < len(data) <= MOST_SEEDS and all(map(_is_seed, data)):
         return data
-    wanted = f"a list of 1 to {MOST_SEEDS:,} whole numbers below 2^63, or a range such as 101..110"
-    raise HeadwayError(f"{where}: expected {wanted}, got {shown(data)}.")
+    expected = f"a list of 1 to {MOST_SEEDS:,} whole numbers below 2^63, or a range such as 101..110"
+    raise HeadwayError(f"{where}: expected {expected}, got {shown(data)}.")
 
 
 def _is_seed(value: object) -> bool:
@@ -271,10 +257,10 @@ def _sections(data: object, where: str) -> Json:
     return {str(key): value for key, value in _section(data, where).items()}
 
 
-def _merged(scenario: Json, changes: Mapping[str, Any]) -> Json:
+def _merge(scenario: Json, changes: Mapping[str, Any]) -> Json:
     """Sections are merged key by key; a key that is changed is changed as a whole."""
-    found = dict(scenario)
+    merged = dict(scenario)
     for name, change in changes.items():
-        both = isinstance(change, dict) and isinstance(found.get(name), dict)
-        found[name] = {**found[name], **change} if both else change
-    return found
+        both = isinstance(change, dict) and isinstance(merged.get(name), dict)
+        merged[name] = {**merged[name], **change} if both else change
+    return merged

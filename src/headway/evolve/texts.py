@@ -24,12 +24,12 @@ PARAMETER: Final = r"^{name}\s*(?::[^=\n]*)?=\s*parameter\([^)]*\)"
 
 def readable(bundle: Bundle, stage: str = "routing") -> str:
     spec = bundle.policies[stage]
-    name, given = registry.split(spec, f"policies.{stage}")
+    name, keys = registry.split(spec, f"policies.{stage}")
     if name in WRITTEN:
-        return with_numbers(source_of(stage, spec), given.get("parameters") or {})
+        return with_numbers(source_of(stage, spec), keys.get("parameters") or {})
     template = getattr(registry.find(stage, name, f"policies.{stage}").make, "template", None)
     if isinstance(template, str):
-        return with_numbers(_undocumented(template), given)
+        return with_numbers(_strip_docstring(template), keys)
     return yaml_text({stage: spec})
 
 
@@ -40,12 +40,12 @@ def with_numbers(source: str, values: Mapping[str, float]) -> str:
     return source
 
 
-def _undocumented(source: str) -> str:
+def _strip_docstring(source: str) -> str:
     """Without the words at its top, which are of the numbers as they were."""
     first = ast.parse(source).body[0]
     lines = source.splitlines()
-    told = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    return "\n".join(lines[first.end_lineno if told else 0 :]).strip("\n") + "\n"
+    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return "\n".join(lines[first.end_lineno if documented else 0 :]).strip("\n") + "\n"
 
 
 # What stands for the default policies: to begin with, nothing is different.
@@ -61,7 +61,7 @@ BESIDE: Final = {"block_tokens": BLOCK_TOKENS, "lru_blocks": LRU_BLOCKS, "chunk_
 
 def texts_of(bundle: Bundle, stages: Sequence[str]) -> dict[str, str]:
     """The source of each stage. A policy that is none has to have one in the cookbook, or to be the default."""
-    return {stage: _text(bundle, stage) for stage in STAGES if stage in _known(stages)}
+    return {stage: _text(bundle, stage) for stage in STAGES if stage in _check_stages(stages)}
 
 
 def bundle_of(
@@ -75,13 +75,13 @@ def bundle_of(
     """A bundle with these sources, and else what `base` has."""
     policies: dict[str, Any] = dict(base.policies)
     for stage, source in texts.items():
-        given = registry.explicit(stage, policies[stage], f"policies.{stage}")
-        kept = {key: given[key] for key, usual in BESIDE.items() if given.get(key, usual) != usual}
-        policies[stage] = {"name": "code", "source": source, **kept}
+        keys = registry.explicit(stage, policies[stage], f"policies.{stage}")
+        own = {key: keys[key] for key, usual in BESIDE.items() if keys.get(key, usual) != usual}
+        policies[stage] = {"name": "code", "source": source, **own}
     return Bundle(name, policies, generation, parent, tuple(mutations))
 
 
-def _known(stages: Sequence[str]) -> Sequence[str]:
+def _check_stages(stages: Sequence[str]) -> Sequence[str]:
     for stage in stages:
         if stage not in STAGES:
             raise HeadwayError(f"--stage: there is no stage {stage!r}.{suggest(stage, STAGES)}")
@@ -90,11 +90,11 @@ def _known(stages: Sequence[str]) -> Sequence[str]:
 
 def _text(bundle: Bundle, stage: str) -> str:
     spec = bundle.policies[stage]
-    name, given = registry.split(spec, f"policies.{stage}")
-    found = readable(bundle, stage)
-    if name in WRITTEN or not check(found, stage):
-        return found
-    plain = not given
+    name, keys = registry.split(spec, f"policies.{stage}")
+    source = readable(bundle, stage)
+    if name in WRITTEN or not check(source, stage):
+        return source
+    plain = not keys
     if plain and stage == "routing" and name in (cookbook := dict(presets("cookbook"))):
         return cookbook[name]
     if plain and stage in DEFAULTS and name == DEFAULT_POLICIES[stage]:

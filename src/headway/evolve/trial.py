@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from headway.config.wording import one_line, shown
 from headway.errors import HeadwayError
-from headway.evolve.bench import Outcome, policies_key
-from headway.evolve.cases import Case
-from headway.evolve.evaluation import CaseResult, Evaluation
-from headway.evolve.fitness import MOST, failed, fitness, gains
+from headway.evolve.bench import policies_key
+from headway.evolve.cache import Record
+from headway.evolve.evaluation import Case, CaseResult, Evaluation
+from headway.evolve.fitness import MOST, failure_gains, fitness, gains
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.suite import Suite
 from headway.policies.bundle import Bundle
@@ -25,14 +25,14 @@ NOT_RUN: Final = "it was not run, since the candidate had failed before."
 class Trial:
     """What is known of a candidate so far. One that cannot even be read has failed before the first case."""
 
-    def __init__(self, given: Candidate, suite: Suite) -> None:
+    def __init__(self, candidate: Candidate, suite: Suite) -> None:
         self.suite = suite
         self.bundle, self.identity, self.complexity = NOTHING, "", 0
         self.error: str | None = None
         self.stopped: str | None = None
         self.results: list[CaseResult] = []
         try:
-            self.bundle = given if isinstance(given, Bundle) else Bundle.read(given)
+            self.bundle = candidate if isinstance(candidate, Bundle) else Bundle.read(candidate)
             _check_plain(self.bundle)
             policies_key(self.bundle)  # reads the files that it may refer to
             self.identity, self.complexity = self.bundle.id, self.bundle.complexity
@@ -53,19 +53,19 @@ class Trial:
         return self.works and self.stopped is None
 
     def add(
-        self, cases: Sequence[Case], outcomes: Iterator[Outcome], bases: Sequence[Mapping[str, float | None]]
+        self, cases: Sequence[Case], records: Iterator[Record], bases: Sequence[Mapping[str, float | None]]
     ) -> None:
-        """Hear of its runs. After one that failed the others do not count, be they run or not."""
+        """Add its runs. After one that failed the others do not count, be they run or not."""
         for case, base in zip(cases, bases, strict=True):
-            outcome = next(outcomes)
+            record = next(records)
             if not self.works:
                 continue
-            if outcome.error is not None:
-                self.error = f"{case.label}: {outcome.error}"
-                self.results.append(self._lost(case, outcome.error))
+            if record.error is not None:
+                self.error = f"{case.label}: {record.error}"
+                self.results.append(self._lost(case, record.error))
             else:
-                found = gains(self.suite.objectives, outcome.figures, base)
-                self.results.append(CaseResult(case.name, case.seed, True, found, outcome.figures))
+                own = gains(self.suite.objectives, record.figures, base)
+                self.results.append(CaseResult(case.name, case.seed, True, own, record.figures))
 
     def sift(self, cases: int) -> None:
         """Stop it where the first cases, out of so many, were a disappointment."""
@@ -82,8 +82,8 @@ class Trial:
         return min(range(len(self.results)), key=lambda place: self.results[place].gains[PRIMARY])
 
     def evaluation(self, part: str, cases: Sequence[Case]) -> Evaluation:
-        """What came of it, but for the words. Who was stopped has no objective above the threshold: it must not pass
-        for a trade-off on the strength of cases that it never saw."""
+        """Its evaluation without the summary. No objective of a stopped candidate is above the threshold: it must not
+        pass for a trade-off on the strength of cases that it never saw."""
         results = list(self.results)
         if not self.works:
             results += [self._lost(case, NOT_RUN) for case in cases[len(results) :]]
@@ -92,7 +92,7 @@ class Trial:
         return Evaluation(self.works, self.error, scores, results, "", self.identity, part, self.stopped)
 
     def _lost(self, case: Case, error: str) -> CaseResult:
-        return CaseResult(case.name, case.seed, False, failed(self.suite.objectives), error=error)
+        return CaseResult(case.name, case.seed, False, failure_gains(self.suite.objectives), error=error)
 
 
 def _encodable(text: str) -> str:
@@ -106,5 +106,6 @@ def _check_plain(bundle: Bundle) -> None:
         try:
             json.dumps(spec, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
-            wanted = "expected plain values and finite numbers"
-            raise HeadwayError(f"policies.{stage}: {wanted}, got {shown(spec)}.") from None
+            raise HeadwayError(
+                f"policies.{stage}: expected plain values and finite numbers, got {shown(spec)}."
+            ) from None

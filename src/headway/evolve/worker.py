@@ -1,6 +1,6 @@
 """Calls in disposable processes: whatever a call does, what comes back is its value or a sentence that says why not.
 
-    confined("headway.evolve.cases:play", [scenario, policies, figures], Limits(cpu_s=20, deadline_s=20))
+    confined("headway.evolve.evaluation:play", [scenario, policies, figures], Limits(cpu_s=20, deadline_s=20))
 
 Zygotes (`zygote.py`) are started when they are first wanted and kept for the next call. They are interpreters of their
 own, so that the caller may have any threads, and end when it does.
@@ -27,7 +27,7 @@ from msgspec import Struct
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
 from headway.evolve.limits import Limits
-from headway.evolve.zygote import CHUNK, HEADER, framed
+from headway.evolve.zygote import CHUNK, HEADER, frame_of, is_whole
 from headway.experiment.jobs import Job, available
 from headway.experiment.runner import Runner, runner_of
 
@@ -58,10 +58,10 @@ class Task(NamedTuple):
 
 def confined(call: str, arguments: Arguments = (), limits: Limits | None = None) -> Any:
     """The value of a call that runs in a process of its own, or a Failure. It may be called from any thread."""
-    found: list[Any] = []
-    with _taken(1) as zygotes:
-        _drive([Task(call, arguments)], zygotes, limits or Limits(), lambda _, value: found.append(value))
-    return found[0]
+    values: list[Any] = []
+    with _borrow(1) as zygotes:
+        _drive([Task(call, arguments)], zygotes, limits or Limits(), lambda _, value: values.append(value))
+    return values[0]
 
 
 def confined_many(
@@ -74,13 +74,13 @@ def confined_many(
     the runner has slots, or wherever it runs things. A process that was lost with its task is replaced, and the task
     run again; one that is lost every time is a Failure."""
     if runner is None:
-        with runner_of(None, None) as made:
-            return confined_many(tasks, made, limits, finished)
-    found: dict[int, Any] = {}
+        with runner_of(None, None) as own:
+            return confined_many(tasks, own, limits, finished)
+    values: dict[int, Any] = {}
     chosen = limits or Limits()
 
     def finish(place: int, value: Any) -> None:
-        found[place] = value
+        values[place] = value
         if finished is not None:
             finished(place, value)
 
@@ -88,9 +88,9 @@ def confined_many(
         jobs = [Job(task.call, confined, (task.call, _plain(task.arguments), chosen)) for task in tasks]
         runner.run(jobs, finish, WHERE, lambda place, why: finish(place, Failure(why, "crash")))
     elif tasks:
-        with _taken(min(runner.slots, len(tasks))) as zygotes:
+        with _borrow(min(runner.slots, len(tasks))) as zygotes:
             _drive(tasks, zygotes, chosen, finish)
-    return [found[place] for place in range(len(tasks))]
+    return [values[place] for place in range(len(tasks))]
 
 
 class Zygote:
@@ -101,7 +101,7 @@ class Zygote:
             raise HeadwayError(f"{WHERE}: disposable processes want fork, which {sys.platform} has not got.")
         self.place = -1
         self.until = 0.0
-        self._got = bytearray()
+        self._received = bytearray()
         self._process = subprocess.Popen(
             [sys.executable, "-c", LIFE.format(os.getpid()), json.dumps(sys.path)],
             stdin=subprocess.PIPE,
@@ -121,7 +121,7 @@ class Zygote:
 
     def send(self, place: int, frame: bytes, deadline_s: float) -> bool:
         """Hand it a task; False where it is there no more."""
-        self.place, self._got = place, bytearray()
+        self.place, self._received = place, bytearray()
         self.until = time.monotonic() + deadline_s + GRACE_S
         rest = memoryview(frame)
         try:
@@ -136,16 +136,12 @@ class Zygote:
         chunk = os.read(self._out, CHUNK)
         if not chunk:
             raise EOFError
-        self._got += chunk
-        if len(self._got) < HEADER or len(self._got) < HEADER + int.from_bytes(self._got[:HEADER], "big"):
-            return None
-        return bytes(self._got[HEADER:])
+        self._received += chunk
+        return bytes(self._received[HEADER:]) if is_whole(self._received) else None
 
     def close(self) -> None:
         """End it. It ends its child when the pipe is closed, and is given a moment for that."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._close_pipes()
         try:
             self._process.wait(1)
         except subprocess.TimeoutExpired:
@@ -155,6 +151,9 @@ class Zygote:
     def forget(self) -> None:
         """It belongs to the process that this one was forked from."""
         self._process.returncode = 0
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -165,22 +164,22 @@ _LOCK = threading.Lock()
 
 
 @contextlib.contextmanager
-def _taken(count: int) -> Iterator[list[Zygote]]:
+def _borrow(count: int) -> Iterator[list[Zygote]]:
     """So many zygotes, idle ones first. They are kept for the next unless something went wrong."""
     with _LOCK:
-        taken = [_IDLE.pop() for _ in range(min(count, len(_IDLE)))]
+        zygotes = [_IDLE.pop() for _ in range(min(count, len(_IDLE)))]
     try:
-        while len(taken) < count:
-            taken.append(Zygote())
-        yield taken
+        while len(zygotes) < count:
+            zygotes.append(Zygote())
+        yield zygotes
     except BaseException:
-        for zygote in taken:
+        for zygote in zygotes:
             zygote.close()
         raise
     with _LOCK:
         room = max(0, max(available(None), count) - len(_IDLE))
-        _IDLE.extend(taken[:room])
-    for zygote in taken[room:]:
+        _IDLE.extend(zygotes[:room])
+    for zygote in zygotes[room:]:
         zygote.close()
 
 
@@ -193,7 +192,7 @@ def close() -> None:
         zygote.close()
 
 
-def _forked() -> None:
+def _forget_zygotes() -> None:
     """A forked copy of this program has no zygotes of its own yet."""
     global _LOCK
     _LOCK = threading.Lock()
@@ -203,7 +202,7 @@ def _forked() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_forget_zygotes)
 
 
 def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finished: Finished) -> None:
@@ -217,23 +216,23 @@ def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finishe
             place = waiting.popleft()
             frame = _frame(tasks[place], limits)
             if not zygote.send(place, frame, limits.deadline_s):  # it was ended while it had nothing to do
-                zygote = replaced(zygote)
+                zygote = replace(zygote)
                 zygote.send(place, frame, limits.deadline_s)
             ears.register(zygote, selectors.EVENT_READ, zygote)
 
-        def replaced(zygote: Zygote) -> Zygote:
+        def replace(zygote: Zygote) -> Zygote:
             zygote.close()
-            made = zygotes[zygotes.index(zygote)] = Zygote()
-            return made
+            successor = zygotes[zygotes.index(zygote)] = Zygote()
+            return successor
 
         for zygote in list(zygotes):
             begin(zygote)
         while ears.get_map():
-            for zygote, answer in _heard(ears):
+            for zygote, answer in _wait(ears):
                 ears.unregister(zygote)
                 place = zygote.place
                 if isinstance(answer, Failure):
-                    zygote = replaced(zygote)
+                    zygote = replace(zygote)
                 if isinstance(answer, Failure) and answer.kind == "crash" and place not in again:
                     again.add(place)  # it may have been another's fault
                     waiting.appendleft(place)
@@ -242,33 +241,33 @@ def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finishe
                 begin(zygote)
 
 
-def _heard(ears: selectors.BaseSelector) -> list[tuple[Zygote, bytes | Failure]]:
+def _wait(ears: selectors.BaseSelector) -> list[tuple[Zygote, bytes | Failure]]:
     """The zygotes that have answered, died, or been silent for too long."""
     working = [key.data for key in ears.get_map().values()]
     ready = ears.select(max(0.0, min(zygote.until for zygote in working) - time.monotonic()))
-    found: list[tuple[Zygote, bytes | Failure]] = []
+    answers: list[tuple[Zygote, bytes | Failure]] = []
     for zygote in (key.data for key, _ in ready):
         try:
             answer = zygote.read()
         except EOFError:
-            found.append((zygote, Failure("the process that looked after it was ended.", "crash")))
+            answers.append((zygote, Failure("the process that looked after it was ended.", "crash")))
             continue
         if answer is not None:
-            found.append((zygote, answer))
+            answers.append((zygote, answer))
     if not ready:
         late = [zygote for zygote in working if zygote.until <= time.monotonic()]
-        found += [(zygote, Failure("the process that looked after it did not answer.", "time")) for zygote in late]
-    return found
+        answers += [(zygote, Failure("the process that looked after it did not answer.", "time")) for zygote in late]
+    return answers
 
 
 def _frame(task: Task, limits: Limits) -> bytes:
-    given = {name: getattr(limits, name) for name in limits.__struct_fields__}
+    limit_values = {name: getattr(limits, name) for name in limits.__struct_fields__}
     try:
         folder = str(Path.cwd())
     except OSError:  # it is gone
         folder = "/"
     try:
-        return framed([task.call, _plain(task.arguments), given, folder])
+        return frame_of([task.call, _plain(task.arguments), limit_values, folder])
     except (TypeError, ValueError, RecursionError) as error:
         raise HeadwayError(f"{WHERE}: the arguments of {task.call} are no JSON: {one_line(error)}.") from None
 
@@ -279,7 +278,7 @@ def _plain(arguments: Arguments) -> list[Any] | dict[str, Any]:
 
 def _value(answer: bytes) -> Any:
     try:
-        found = json.loads(answer)
-        return found["value"] if "value" in found else Failure(str(found["why"]), found["kind"])
+        document = json.loads(answer)
+        return document["value"] if "value" in document else Failure(str(document["why"]), document["kind"])
     except (ValueError, TypeError, KeyError, RecursionError):
         return Failure("what it wrote is no answer.", "crash")

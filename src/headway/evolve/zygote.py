@@ -41,12 +41,17 @@ class Task(NamedTuple):
     folder: str
 
 
-def framed(document: Any) -> bytes:
+def frame_of(document: Any) -> bytes:
     text = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
     return len(text).to_bytes(HEADER, "big") + text
 
 
-def failed(kind: str, why: str) -> dict[str, str]:
+def is_whole(frame: bytes | bytearray) -> bool:
+    """Whether all of a frame has come."""
+    return len(frame) >= HEADER and len(frame) >= HEADER + int.from_bytes(frame[:HEADER], "big")
+
+
+def failure(kind: str, why: str) -> dict[str, str]:
     return {"kind": kind, "why": why}
 
 
@@ -95,26 +100,26 @@ class Zygote:
         return None if size is None else self._read(int.from_bytes(size, "big"))
 
     def _read(self, size: int) -> bytes | None:
-        found = bytearray()
+        data = bytearray()
         poll = select.poll()
         poll.register(self.tasks, select.POLLIN)
-        while len(found) < size:
+        while len(data) < size:
             if not poll.poll(LOOK_S * 1000):
                 if os.getppid() != self.parent:
                     return None
                 continue
-            chunk = os.read(self.tasks, min(CHUNK, size - len(found)))
+            chunk = os.read(self.tasks, min(CHUNK, size - len(data)))
             if not chunk:
                 return None
-            found += chunk
-        return bytes(found)
+            data += chunk
+        return bytes(data)
 
     def attend(self, task: Task) -> bytes:
         """Run a task in a child and tell what came of it, as a frame."""
         try:
             call = _function(task.call)
         except Exception as error:
-            return framed(failed("error", f"{one_line(error)}."))
+            return frame_of(failure("error", f"{one_line(error)}."))
         reading, writing = os.pipe()
         try:
             child = os.fork()
@@ -125,19 +130,19 @@ class Zygote:
         os.close(writing)
         if child < 0:
             os.close(reading)
-            return framed(failed("crash", f"no process could be started for it: {why}."))
+            return frame_of(failure("crash", f"no process could be started for it: {why}."))
         try:
-            found, late = self._watch(child, reading, task.limits)
+            written, late = self._watch(child, reading, task.limits)
         finally:
             os.close(reading)
             end = self._end(child)
-        if found is not None and len(found) == HEADER + int.from_bytes(found[:HEADER], "big"):
-            return bytes(found)
-        return framed(_fate(task.limits, found, late, end))
+        if written is not None and len(written) == HEADER + int.from_bytes(written[:HEADER], "big"):
+            return bytes(written)
+        return frame_of(_fate(task.limits, written, late, end))
 
     def _watch(self, child: int, reading: int, limits: Limits) -> tuple[bytearray | None, bool]:
         """What a child wrote until it was done, dead, or out of time; None where it is more than it may write."""
-        found, deadline, most = bytearray(), time.monotonic() + limits.deadline_s, HEADER + limits.result_mb * MB
+        written, deadline, most = bytearray(), time.monotonic() + limits.deadline_s, HEADER + limits.result_mb * MB
         poll = select.poll()
         poll.register(reading, select.POLLIN)
         poll.register(self.bell, select.POLLIN)
@@ -149,17 +154,17 @@ class Zygote:
                 os._exit(0)
             if reading in ready:
                 chunk = os.read(reading, CHUNK)
-                found += chunk
-                if len(found) > most:
+                written += chunk
+                if len(written) > most:
                     return None, False
-                if not chunk or (len(found) >= HEADER and len(found) >= HEADER + int.from_bytes(found[:HEADER], "big")):
-                    return found, False
+                if not chunk or is_whole(written):
+                    return written, False
             elif self.bell in ready:
                 os.read(self.bell, CHUNK)
                 if _dead(child):  # while somebody that it left behind keeps the pipe open
-                    found += _rest(reading, most)  # it may have written after the poll, and then died
-                    return (found, False) if len(found) <= most else (None, False)
-        return found, True
+                    written += _rest(reading, most)  # it may have written after the poll, and then died
+                    return (written, False) if len(written) <= most else (None, False)
+        return written, True
 
     def _end(self, child: int) -> _End:
         """End a child, and everything that it began."""
@@ -178,30 +183,30 @@ class _End(NamedTuple):
 
 def _function(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
-    found = getattr(import_module(module), attribute, None)
-    if not callable(found):
+    function = getattr(import_module(module), attribute, None)
+    if not callable(function):
         raise HeadwayError(f"{module} has no function {attribute!r}")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def _live(call: Callable[..., Any], task: Task, writing: int) -> NoReturn:
     """The whole life of a child."""
     try:
         _begin(task, writing)
-        answer = framed({"value": _called(call, task.arguments)})
+        answer = frame_of({"value": _call(call, task.arguments)})
         if len(answer) > task.limits.result_mb * MB:
-            answer = framed(failed("error", f"its result is larger than {task.limits.result_mb:g} MB."))
+            answer = frame_of(failure("error", f"its result is larger than {task.limits.result_mb:g} MB."))
     except BaseException as error:
         if _of_memory(error):
             os._exit(WANT_OF_MEMORY)
-        answer = framed(failed("error", f"{one_line(error)}."))
+        answer = frame_of(failure("error", f"{one_line(error)}."))
     try:
         _write(writing, answer)
     finally:
         os._exit(0)
 
 
-def _called(call: Callable[..., Any], arguments: list[Any] | dict[str, Any]) -> Any:
+def _call(call: Callable[..., Any], arguments: list[Any] | dict[str, Any]) -> Any:
     return call(**arguments) if isinstance(arguments, dict) else call(*arguments)
 
 
@@ -227,11 +232,11 @@ def _begin(task: Task, writing: int) -> None:
 
 def _of_memory(error: BaseException | None) -> bool:
     """Whether this error is one of memory, or comes of one."""
-    seen = 0
-    while error is not None and seen < 100:
+    links = 0
+    while error is not None and links < 100:
         if isinstance(error, MemoryError):
             return True
-        error, seen = error.__cause__ or error.__context__, seen + 1
+        error, links = error.__cause__ or error.__context__, links + 1
     return False
 
 
@@ -244,11 +249,11 @@ def _write(end: int, data: bytes) -> None:
 def _rest(reading: int, most: int) -> bytes:
     """What is in a pipe now, as far as anybody wants to know it."""
     os.set_blocking(reading, False)
-    found = b""
+    rest = b""
     with contextlib.suppress(BlockingIOError):
-        while len(found) <= most and (chunk := os.read(reading, CHUNK)):
-            found += chunk
-    return found
+        while len(rest) <= most and (chunk := os.read(reading, CHUNK)):
+            rest += chunk
+    return rest
 
 
 def _dead(child: int) -> bool:
@@ -267,33 +272,33 @@ def _sweep() -> None:
     until = time.monotonic() + SWEEP_S
     while time.monotonic() < until:
         try:
-            gone, _ = os.waitpid(-1, os.WNOHANG)
+            ended, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return
-        if not gone:
+        if not ended:
             with contextlib.suppress(OSError, ValueError):
-                for one in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-                    os.kill(int(one), signal.SIGKILL)
+                for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+                    os.kill(int(pid), signal.SIGKILL)
             time.sleep(0.001)
 
 
-def _fate(limits: Limits, found: bytearray | None, late: bool, end: _End) -> dict[str, str]:
+def _fate(limits: Limits, written: bytearray | None, late: bool, end: _End) -> dict[str, str]:
     """Why a child gave no answer, in a sentence."""
     if late:
-        return failed("time", f"it was not done after {limits.deadline_s:g} s and was ended.")
-    if found is None:
-        return failed("error", f"its result is larger than {limits.result_mb:g} MB.")
+        return failure("time", f"it was not done after {limits.deadline_s:g} s and was ended.")
+    if written is None:
+        return failure("error", f"its result is larger than {limits.result_mb:g} MB.")
     if os.WIFEXITED(end.status):
         status = os.WEXITSTATUS(end.status)
         if status == WANT_OF_MEMORY:
-            return failed("memory", f"it wanted more than {limits.memory_mb:g} MB of memory.")
-        return failed("crash", f"it ended itself, with status {status}, and gave no result.")
+            return failure("memory", f"it wanted more than {limits.memory_mb:g} MB of memory.")
+        return failure("crash", f"it ended itself, with status {status}, and gave no result.")
     number = os.WTERMSIG(end.status)
     if number == signal.SIGXCPU or (number == signal.SIGKILL and end.cpu_s >= limits.cpu_s):
-        return failed("cpu", f"it used more than {limits.cpu_s:g} s of CPU time.")
+        return failure("cpu", f"it used more than {limits.cpu_s:g} s of CPU time.")
     if number == signal.SIGALRM:
-        return failed("time", f"it was not done after {limits.deadline_s:g} s and was ended.")
-    return failed("crash", f"it was ended by {_signal(number)}.")
+        return failure("time", f"it was not done after {limits.deadline_s:g} s and was ended.")
+    return failure("crash", f"it was ended by {_signal(number)}.")
 
 
 def _signal(number: int) -> str:

@@ -14,8 +14,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from headway.errors import HeadwayError
 from headway.evolve.breeding import Breeder
 from headway.evolve.evaluation import Evaluation
+from headway.evolve.evolution import Plan
 from headway.evolve.expression import BRANCH, NUMBER, Node, call, constant, feature
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.rule_text import source_of
@@ -25,23 +27,24 @@ from headway.policies.code import CodeError, Program, plain_program
 from headway.policies.code.language import STEPS
 from headway.policies.code.stages import FAILURES
 from headway.streams import stream
+from headway.types import Json
 
 # Rules that are known to work, as trees: where genetic programming starts from. `cached` counts blocks of 16 tokens,
 # as not every built-in policy does that a rule is called after.
 
 
 def _sum(*terms: Node) -> Node:
-    found = terms[0]
+    total = terms[0]
     for term in terms[1:]:
-        found = call("add", found, term)
-    return found
+        total = call("add", total, term)
+    return total
 
 
 def _times(*factors: Node) -> Node:
-    found = factors[0]
+    product = factors[0]
     for factor in factors[1:]:
-        found = call("multiply", found, factor)
-    return found
+        product = call("multiply", product, factor)
+    return product
 
 
 def _spare() -> Node:
@@ -58,7 +61,7 @@ def _work() -> Node:
     return call("add", feature("pending"), feature("uncached"))
 
 
-def _published() -> Node:
+def _published_rule() -> Node:
     """The rule that OpenEvolve found for BLIS: the weight of the cache shrinks with the requests that the warmest
     instance has above the idlest; full caches are charged; equals are told apart by the requests in flight."""
     weight = call("ratio", constant(1), call("add", constant(1), _times(constant(0.6), feature("crowded"))))
@@ -70,7 +73,7 @@ RULES: Final[dict[str, Node]] = {
     "as 1:1": _sum(feature("cached"), _spare()),
     "as lmetric": call("negate", _times(_work(), feature("inflight"))),
     "as lmetric-plus-one": call("negate", _times(_work(), _plus(1, "inflight"))),
-    "as published": _published(),
+    "as published": _published_rule(),
     "as least-loaded": call("negate", feature("inflight")),
     "least work": call("negate", _work()),
     "as 3:2:2": _sum(
@@ -140,21 +143,22 @@ def decisions(program: Program) -> bytes | None:
     """The instance that a rule chooses in each situation; None where it fails in one."""
     running = program.start()
     scores, entrance = program.entrance == "score", running.entrance
-    found = bytearray()
-    for one in situations():
-        cluster = SimpleNamespace(instances=one.instances)
-        running.begin(STEPS, one.cached, None)
+    choices = bytearray()
+    for situation in situations():
+        cluster = SimpleNamespace(instances=situation.instances)
+        running.begin(STEPS, situation.cached, None)
         try:
             if scores:
-                values = [entrance(one.request, view, cluster) for view in one.instances]
-                found.append(values.index(max(values)))
+                values = [entrance(situation.request, view, cluster) for view in situation.instances]
+                choices.append(values.index(max(values)))
             else:
-                found.append(entrance(one.request, one.instances, cluster).index)
+                choices.append(entrance(situation.request, situation.instances, cluster).index)
         except FAILURES:
             return None
-    return bytes(found)
+    return bytes(choices)
 
 
+BATCH: Final = 20
 ISLANDS: Final = 4
 CAPACITY: Final = 12  # rules that live on an island
 MIGRATION: Final = 3  # generations between two exchanges
@@ -192,20 +196,20 @@ class Islands:
         self.beside = {stage: spec for stage, spec in suite.baseline.items() if stage != "routing"}
         self.populations: list[list[Rule]] = [[] for _ in range(islands)]
         self.generation = 0
-        self.asked: list[Child] = []
-        self._seen: dict[bytes | str, None] = {}  # what has been asked for, by source and by decisions
+        self.children: list[Child] = []
+        self._proposed: dict[bytes | str, None] = {}  # what has been asked for, by source and by decisions
 
     def ask(self, count: int) -> list[Bundle]:
-        self.asked, made = [], []
+        self.children, bundles = [], []
         if self.generation == 0:
-            made += [self._told(tree, -1, name, None, ()) for name, tree in list(RULES.items())[:count]]
-        while len(made) < count:
-            island = len(made) * len(self.populations) // count if self.generation else -1
-            made.append(self._child(island, len(made)))
-        return made
+            bundles += [self._propose(tree, -1, name, None, ()) for name, tree in list(RULES.items())[:count]]
+        while len(bundles) < count:
+            island = len(bundles) * len(self.populations) // count if self.generation else -1
+            bundles.append(self._child(island, len(bundles)))
+        return bundles
 
     def tell(self, judged: Sequence[tuple[Bundle, Evaluation]]) -> None:
-        for child, (bundle, evaluation) in zip(self.asked, judged, strict=True):
+        for child, (bundle, evaluation) in zip(self.children, judged, strict=True):
             rule = Rule(child.tree, bundle.id, evaluation.fitness[PRIMARY])
             for place in range(len(self.populations)) if child.island < 0 else (child.island,):
                 self.populations[place].append(rule)
@@ -225,33 +229,33 @@ class Islands:
         draw = stream(self.seed, f"evolve.gp.{self.generation}.{number}")
         breeder = Breeder(draw, BRANCHING[max(island, 0) % 2] if island >= 0 else BRANCHING[number % 2])
         for left in reversed(range(TRIES)):
-            tree, parent, how = self._bred(breeder, island)
+            tree, parent, how = self._breed(breeder, island)
             if self._new(tree, strict=left > TRIES // 3) or not left:
                 break
         name = f"rule {self.generation}.{number}"
-        return self._told(tree, island, name, parent, (how,))
+        return self._propose(tree, island, name, parent, (how,))
 
-    def _bred(self, breeder: Breeder, island: int) -> tuple[Node, str | None, str]:
+    def _breed(self, breeder: Breeder, island: int) -> tuple[Node, str | None, str]:
         if island < 0:
             known = list(RULES.values())
             if breeder.draw.random() < 0.3:
-                return breeder.grown(NUMBER, 4), None, "grown"
-            tree, what = breeder.mutated(breeder.draw.choice(known))
+                return breeder.grow(NUMBER, 4), None, "grown"
+            tree, what = breeder.mutate(breeder.draw.choice(known))
             return tree, None, f"a known rule: {what}"
         population = self.populations[island]
-        parent = chosen(population, breeder.draw)
+        parent = choose(population, breeder.draw)
         if breeder.draw.random() < CROSSING:
-            other = chosen(population, breeder.draw)
-            return breeder.crossed(parent.tree, other.tree), parent.bundle, f"crossed with {other.bundle}"
-        tree, what = breeder.mutated(parent.tree)
+            other = choose(population, breeder.draw)
+            return breeder.cross(parent.tree, other.tree), parent.bundle, f"crossed with {other.bundle}"
+        tree, what = breeder.mutate(parent.tree)
         if breeder.draw.random() < 0.3:
-            tree, more = breeder.mutated(tree)
+            tree, more = breeder.mutate(tree)
             what = f"{what}, {more}"
         return tree, parent.bundle, what
 
     def _new(self, tree: Node, strict: bool) -> bool:
         source = source_of(tree)
-        if source in self._seen:
+        if source in self._proposed:
             return False
         try:
             decided = decisions(plain_program(source, "routing"))
@@ -259,20 +263,32 @@ class Islands:
             return False
         if decided is None or not any(decided):
             return False
-        return not (strict and decided in self._seen)
+        return not (strict and decided in self._proposed)
 
-    def _told(self, tree: Node, island: int, name: str, parent: str | None, how: tuple[str, ...]) -> Bundle:
+    def _propose(self, tree: Node, island: int, name: str, parent: str | None, how: tuple[str, ...]) -> Bundle:
         source = source_of(tree)
-        self._seen[source] = None
+        self._proposed[source] = None
         decided = decisions(plain_program(source, "routing"))
         if decided is not None:
-            self._seen[decided] = None
-        self.asked.append(Child(tree, island))
+            self._proposed[decided] = None
+        self.children.append(Child(tree, island))
         policies = {**self.beside, "routing": {"name": "code", "source": source}}
         return Bundle(name, policies, self.generation, parent, how)
 
 
-def chosen(population: Sequence[Rule], draw: Random) -> Rule:
+def searcher(plan: Plan, suite: Suite) -> Islands:
+    if plan.template is not None:
+        raise HeadwayError("--template: genetic programming starts from rules of its own; leave it out.")
+    if plan.stages != ("routing",):
+        raise HeadwayError("--stage: genetic programming is for routing alone; take --engine numeric.")
+    return Islands(suite, plan.seed)
+
+
+def describe(plan: Plan, suite: Suite) -> Json:
+    return {}
+
+
+def choose(population: Sequence[Rule], draw: Random) -> Rule:
     """The best of a few that are drawn."""
     return max([draw.choice(population) for _ in range(TOURNAMENT)], key=lambda rule: rule.worth)
 

@@ -7,7 +7,7 @@ from small import suite
 
 from headway.evolve import Bundle, Evaluation
 from headway.evolve.expression import call, constant, feature
-from headway.evolve.islands import CAPACITY, PARSIMONY, RULES, Islands, Rule, decisions, survivors
+from headway.evolve.gp import CAPACITY, PARSIMONY, RULES, Islands, Rule, decisions, survivors
 from headway.evolve.rule_text import source_of
 from headway.policies.code import plain_program
 
