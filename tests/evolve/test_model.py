@@ -176,7 +176,7 @@ def test_a_recording_is_not_overwritten_but_can_be_gone_on_with(tmp_path: Path) 
         Recorder(heavier, tmp_path / "t.jsonl")
     model = Counting(heavier)
     on = Recorder(model, tmp_path / "t.jsonl", go_on=True)
-    assert on("W") == heavier("W") and model.prompts == 0
+    assert on("W") == heavier("W") and model.asked == 0
     on("V")
     assert model.asked == 1 and len((tmp_path / "t.jsonl").read_text().splitlines()) == 2
 

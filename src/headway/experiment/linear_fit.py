@@ -23,7 +23,7 @@ from headway.experiment import validate
 from headway.experiment.calibrate import write
 from headway.experiment.run import finished, prepare
 from headway.experiment.validate import Validation
-from headway.latency.fit import load_library
+from headway.latency.fit import damped_step
 from headway.results.recorded import Served, served
 from headway.scenario.scenario import Scenario
 from headway.types import Json
@@ -158,15 +158,8 @@ class Search:
     def _step(self, slopes: list[list[float]], damping: float) -> Point:
         """Where a weighted least-squares fit of the slopes would have it, at most so far away."""
         weights = [weight / (USUAL**2 * sqrt(1.0 + (one / USUAL) ** 2)) for one, weight in self.found]
-        matrix, right = [], []
-        for key, row in zip(self.keys, slopes, strict=True):
-            weighted = [slope * weight for slope, weight in zip(row, weights, strict=True)]
-            held = 2 * HOLD * (self.at[key] - self.origin[key])
-            right.append(-held - fsum(a * one for a, (one, _) in zip(weighted, self.found, strict=True)))
-            matrix.append([fsum(a * b for a, b in zip(weighted, other, strict=True)) for other in slopes])
-        for place, line in enumerate(matrix):
-            line[place] = (line[place] + 2 * HOLD) * (1.0 + damping)
-        moves = load_library("scipy.linalg").solve(matrix, right, assume_a="pos").tolist()
+        moved = [self.at[key] - self.origin[key] for key in self.keys]
+        moves = damped_step(slopes, [one for one, _ in self.found], weights, moved, HOLD, damping).tolist()
         return {key: self.at[key] + min(max(move, -FAR), FAR) for key, move in zip(self.keys, moves, strict=True)}
 
     def _try(self, step: float) -> None:

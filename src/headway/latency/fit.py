@@ -1,4 +1,4 @@
-"""Fitting a GPU's constants to measured steps: least squares in the logarithms of constants and times, by SciPy.
+"""Fitting a GPU's constants to measured steps: damped Gauss-Newton in the logarithms of constants and times.
 
 What counts is the relative error, and a step far off counts as its size, not its square: measured steps have outliers.
 A constant that the steps say nothing about stays where it started.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from math import exp, log, sqrt
+from math import exp, log
 from typing import Any, Final
 
 from msgspec import Struct
@@ -80,45 +80,59 @@ def fit(
     progress: Callable[[int, float], None] | None = None,
 ) -> Constants:
     """The constants of a card that reads memory at most so fast and computes at most so much."""
-    np, optimize = load_library("numpy"), load_library("scipy.optimize")
+    np = load_library("numpy")
     first = start or starting_constants(memory_tb_s, tflops)
     bounds = {name: (low, high) for name, (_, low, high) in FREE.items()}
     bounds |= dict.fromkeys(OF_BANDWIDTH, (SLOWEST * memory_tb_s, memory_tb_s))
     bounds |= dict.fromkeys(OF_FLOPS, (SLOWEST * tflops, tflops))
     lows, highs = np.log(list(bounds.values())).T
     origin = np.clip([log(getattr(first, name)) for name in bounds], lows, highs)
-    count, turn = len(steps), 0
 
     def constants(at: Any) -> Constants:
         return replace(first, **{name: exp(value) for name, value in zip(bounds, at, strict=True)})
 
     def residuals(at: Any) -> Any:
-        """Of each step in usual errors, and of each constant how far it is from where it is held."""
         gpu = constants(at)
-        errors = [log(1.0 + step.error(gpu)) / USUAL_ERROR for step in steps]
-        return np.concatenate((errors, sqrt(2.0 * HOLD) * (at - origin)))
+        return np.array([log(1.0 + step.error(gpu)) for step in steps])
 
-    def slopes(at: Any) -> Any:
-        nonlocal turn
-        here = residuals(at)
-        if progress is not None:
-            progress(turn, 0.5 * loss(here**2)[0].sum())
-        turn += 1
+    def loss(errors: Any, at: Any) -> float:
+        excess = np.sqrt(1.0 + (errors / USUAL_ERROR) ** 2) - 1.0
+        return float(excess.mean() + HOLD * ((at - origin) ** 2).sum())
+
+    at, damping = origin, 1e-2
+    errors = residuals(at)
+    best = loss(errors, at)
+    for turn in range(ROUNDS):
         nudges = np.diag(np.where(at + NUDGE <= highs, NUDGE, -NUDGE))
-        return np.array([(residuals(at + nudge) - here) / nudge.sum() for nudge in nudges]).T
+        slopes = [(residuals(at + nudge) - errors) / nudge.sum() for nudge in nudges]
+        weights = 1.0 / (USUAL_ERROR**2 * np.sqrt(1.0 + (errors / USUAL_ERROR) ** 2) * len(steps))
+        before = best
+        while damping < 1e6:
+            step = damped_step(slopes, errors, weights, at - origin, HOLD, damping)
+            candidate = np.clip(at + step, lows, highs)
+            candidate_errors = residuals(candidate)
+            value = loss(candidate_errors, candidate)
+            if value < best:
+                at, errors, best, damping = candidate, candidate_errors, value, damping / 5
+                break
+            damping *= 4
+        if progress is not None:
+            progress(turn, best)
+        if before - best < ENOUGH * before:
+            break
+    return constants(at)
 
-    def loss(squares: Any) -> Any:
-        """Twice what each residual counts, and the slope and curvature of that: of steps beyond the usual error by its
-        size, averaged over them; of constants by its square."""
-        root = np.sqrt(1.0 + squares[:count])
-        counts = np.array([squares, np.ones_like(squares), np.zeros_like(squares)])
-        counts[:, :count] = np.array([2.0 * (root - 1.0), 1.0 / root, -0.5 / root**3]) / count
-        return counts
 
-    solution = optimize.least_squares(
-        residuals, origin, slopes, (lows, highs), ftol=ENOUGH, loss=loss, max_nfev=ROUNDS, method="dogbox"
-    )
-    return constants(solution.x)
+def damped_step(slopes: Any, residuals: Any, weights: Any, moved: Any, hold: float, damping: float) -> Any:
+    """The change of all parameters that a weighted least-squares fit of the slopes asks for. `slopes` has a row for each
+    parameter; `moved` says how far each is from where `hold` holds it."""
+    np, linalg = load_library("numpy"), load_library("scipy.linalg")
+    rows = np.asarray(slopes)
+    weighted = rows * np.asarray(weights)
+    matrix = weighted @ rows.T + 2.0 * hold * np.eye(len(rows))
+    matrix[np.diag_indices(len(rows))] *= 1.0 + damping
+    right = -(weighted @ np.asarray(residuals)) - 2.0 * hold * np.asarray(moved)
+    return linalg.solve(matrix, right, assume_a="pos")
 
 
 def load_library(name: str) -> Any:
