@@ -149,8 +149,8 @@ def _sum(*parts: tuple[Node, float]) -> Node:
     """A sum with each of its terms once, what is added before what is taken away, and a number last."""
     terms: dict[Node, float] = {}
     for node, sign in parts:
-        for term, weight in _terms(node, sign):
-            terms[term] = terms.get(term, 0.0) + weight
+        for term, times in _terms(node, sign):
+            terms[term] = terms.get(term, 0.0) + times
     number = constant(terms.pop(ONE, 0.0))
     weights = [(term, constant(terms[term])) for term in sorted(terms, key=lambda term: term.order)]
     plus = [_product(weight, term) for term, weight in weights if weight.value > 0]

@@ -67,9 +67,10 @@ class Step(Struct, frozen=True):
 
 def starting_constants(memory_tb_s: float, tflops: float) -> Constants:
     """Where the fit of a card starts that reads memory at most so fast and computes at most so much."""
-    rates = {name: share * memory_tb_s for name, share in OF_BANDWIDTH.items()}
-    rates |= {name: share * tflops for name, share in OF_FLOPS.items()}
-    return Constants(**rates, **{name: start for name, (start, _, _) in FREE.items()})
+    values: dict[str, Any] = {name: start for name, (start, _, _) in FREE.items()}
+    values |= {name: share * memory_tb_s for name, share in OF_BANDWIDTH.items()}
+    values |= {name: share * tflops for name, share in OF_FLOPS.items()}
+    return Constants(**values)
 
 
 def fit(
@@ -124,8 +125,9 @@ def fit(
 
 
 def damped_step(slopes: Any, residuals: Any, weights: Any, moved: Any, hold: float, damping: float) -> Any:
-    """The change of all parameters that a weighted least-squares fit of the slopes asks for. `slopes` has a row for each
-    parameter; `moved` says how far each is from where `hold` holds it."""
+    """The change of all parameters that a weighted least-squares fit of the slopes asks for.
+
+    `slopes` has a row for each parameter; `moved` says how far each is from where `hold` holds it."""
     np, linalg = load_library("numpy"), load_library("scipy.linalg")
     rows = np.asarray(slopes)
     weighted = rows * np.asarray(weights)
