@@ -350,8 +350,8 @@ def test_progress_tells_what_was_reused_and_how_long_the_rest_may_take(monkeypat
     said: list[str] = []
     progress = SweepProgress(said.append, aloud=True)
     progress(4, 20, 4)
-    assert said == ["20 runs, 4 of them are there already"] and progress._told() == "4/20 runs, 4 reused"
+    assert said == ["20 runs, 4 of them are there already"] and progress._text() == "4/20 runs, 4 reused"
     clock[0] = 130.0
     progress(6, 20, 4)
-    assert progress._told() == "6/20 runs, 4 reused, about 0:03:30 left"
+    assert progress._text() == "6/20 runs, 4 reused, about 0:03:30 left"
     assert len(said) == 1

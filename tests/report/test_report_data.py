@@ -14,7 +14,7 @@ from reported import compared, counterfactual, example
 
 from conftest import ROOT
 from headway import simulate
-from headway.report.digest import CELLS, CLASSES, calibration, curve, curves, decided, digest, regrets
+from headway.report.digest import CELLS, CLASSES, calibration, curve, curves, digest, digest_decisions, regrets
 from headway.report.over_time import Grid, Stay, coarse, grid_of, loads, mean
 from headway.report.sections.sweep_lines import front, quantity
 from headway.report.terminal import brief
@@ -148,7 +148,7 @@ def test_regret_and_contributions_of_hand_made_decisions() -> None:
             decision(2, 3, 2, [50, 10, 30]),
         ]
     )
-    found = decided(result)
+    found = digest_decisions(result)
     assert found is not None
     assert found.estimated.spread["mean"] == 20.0 and found.estimated.spread["max"] == 40.0
     assert found.estimated.some == 2
@@ -162,7 +162,7 @@ def test_where_the_lowest_total_wins_a_low_score_speaks_for_a_candidate() -> Non
     result = example(5)
     one = decision(0, 1, 1, [5, 5], scores={"load": [10.0, 4.0]}, lowest_wins=True)
     result.decisions = Decisions([one])
-    found = decided(result)
+    found = digest_decisions(result)
     assert found is not None and found.contributions == {"load": 3.0}
 
 
@@ -171,7 +171,7 @@ def test_the_worst_are_ranked_by_true_regret_where_that_is_known() -> None:
     rows = [decision(number, number, 0, [100 - number, 10]) for number in range(40)]
     result.decisions = Decisions(rows)
     result.counterfactuals = [counterfactual(result, 30, 5 * PS_PER_SECOND), counterfactual(result, 0, 0)]
-    found = decided(result)
+    found = digest_decisions(result)
     assert found is not None and found.true is not None
     assert [bad.decision.request for bad in found.worst] == [30, *range(1, 10)]
     assert found.worst[0].true_ps == 5 * PS_PER_SECOND and found.worst[1].true_ps is None
@@ -185,7 +185,7 @@ def test_of_very_many_decisions_a_part_is_looked_at_and_the_simulated_ones_alway
     result = example(95)
     result.decisions = Decisions([decision(number, number // 3, 0, [20, 10]) for number in range(95)])
     result.counterfactuals = [counterfactual(result, 44, 7 * PS_PER_SECOND)]
-    found = decided(result)
+    found = digest_decisions(result)
     assert found is not None and found.step == 10 and found.estimated.total == 10 and found.count == 95
     assert found.worst[0].decision.request == 44
 

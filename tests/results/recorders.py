@@ -20,7 +20,7 @@ def record(rows: list[dict[str, Any]]) -> Recorder:
     for row, given in enumerate(rows):
         tokens = given.get("prompt_tokens", 32)
         words = {name: given[name] for name in WORDS if name in given}
-        recorder.arrived(given["arrival_ps"], Request(row, given["arrival_ps"], tokens, Path((), ()), **words))
+        recorder.record_arrival(given["arrival_ps"], Request(row, given["arrival_ps"], tokens, Path((), ()), **words))
         if given.get("started_ps", -1) >= 0:  # at once, unless it says otherwise
             given = {**dict.fromkeys(("admitted_ps", "routed_ps", "enqueued_ps"), given["arrival_ps"]), **given}
         for name, value in given.items():

@@ -11,10 +11,10 @@ from findings_made import drawn, kinds, of_kind, request, result, seen
 from recorders import SECOND
 
 import headway
-from headway.results.columns import Columns
 from headway.results.findings import backlog, herding, hot_spot, pd_backpressure, saturation
 from headway.results.findings.observed import stays
 from headway.results.recorder import StateChange
+from headway.results.table import Columns
 
 Json = dict[str, Any]
 FOUR: Json = {"workload": {"requests": 1500, "rate": "100/s"}, "cluster": {"instances": 4}}

@@ -25,12 +25,12 @@ from headway.results.records import Counterfactual, Finding
 from headway.results.result import Result
 from headway.results.survey import survey
 from headway.results.words import FOCUS, STRATEGIES, Fact, compose, facts, summarize, tokens
-from headway.results.words.compose import fitted
-from headway.results.words.focus import RULES
+from headway.results.words.compose import fit
+from headway.results.words.focus import ADVICE, suggest
 from headway.results.words.issues import AREAS
 from headway.results.words.material import Material
 from headway.results.words.mining import mine
-from headway.results.words.phrases import FEWEST_TOKENS, Line, Section, amount, name, said
+from headway.results.words.phrases import FEWEST_TOKENS, Line, Section, amount, name, phrase
 
 # A number that stands for itself: not a part of a name such as p99.
 NUMBER = re.compile(r"(?<![A-Za-z0-9_.])-?\d+(?:,\d{3})*(?:\.\d+)?")
@@ -156,21 +156,21 @@ def test_lines_go_by_weight_and_what_belongs_to_a_line_goes_with_it() -> None:
     head, detail = Line(("the head of it.",), 1), Line(("a detail.",), 5, 1)
     light, heavy = Line(("something light.",), 9), Line(("something heavy.",), 0)
     everything = section(light, head, detail, heavy)
-    full = fitted(everything, 1000)
+    full = fit(everything, 1000)
     assert "".join(map(str, full[0])).splitlines()[1:] == [
         "- something light.",
         "- the head of it.",
         "   - a detail.",
         "- something heavy.",
     ]
-    without = [fitted(everything, limit) for limit in range(full[1] - 1, 0, -1)]
+    without = [fit(everything, limit) for limit in range(full[1] - 1, 0, -1)]
     shown = list(dict.fromkeys("".join(map(str, parts)) for parts, _ in without))
     assert [text.count("\n") for text in shown] == [4, 3, 2, 1]
     assert "light" not in shown[0] and "detail" not in shown[1] and "head" not in shown[2]
     assert shown[3] == "something heavy.\n"
     bound = section(heavy, Line(("an example.",), 1, bound=1), Line(("with its result.",), 1, 1))
-    whole = fitted(bound, 1000)[1]
-    assert "example" not in "".join(map(str, fitted(bound, whole - 1)[0]))
+    whole = fit(bound, 1000)[1]
+    assert "example" not in "".join(map(str, fit(bound, whole - 1)[0]))
 
 
 # --- tokens --------------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def test_what_is_not_known_is_an_error_that_says_what_was_meant() -> None:
 
 
 def test_every_kind_of_finding_has_an_area_and_a_suggestion() -> None:
-    assert set(KINDS) <= set(AREAS) and set(KINDS) <= set(RULES)
+    assert set(KINDS) <= set(AREAS) and set(KINDS) <= set(ADVICE)
     assert set(AREAS.values()) == set(FOCUS)
 
 
@@ -305,8 +305,8 @@ def test_suggestions_name_only_policies_that_exist() -> None:
     known = {entry.name for entry in registry.entries()}
     run = Material(told_run("round-robin"))
     hyphened = set()
-    for rule in RULES.values():
-        hyphened |= set(re.findall(r"[a-z]+(?:-[a-z]+)+", Line(rule(run), 0).text))
+    for kind in ADVICE:
+        hyphened |= set(re.findall(r"[a-z]+(?:-[a-z]+)+", Line(suggest(run, kind), 0).text))
     assert hyphened and hyphened <= known
     for word in ("sjf", "aging", "fair", "deadline", "saturation", "weighted", "lmetric", "priority"):
         assert word in known
@@ -331,8 +331,8 @@ def test_odd_names_stand_in_the_text_without_the_signs_of_markdown() -> None:
 
 def test_a_template_has_a_place_for_each_fact() -> None:
     with pytest.raises(ValueError, match="has 2 places for 1 facts"):
-        said("{} of {}", amount("x", 1))
-    assert said("{} of {}", amount("x", 1), amount("y", 2.5)) == (Fact("x", 1, "1"), " of ", Fact("y", 2.5, "2.50"))
+        phrase("{} of {}", amount("x", 1))
+    assert phrase("{} of {}", amount("x", 1), amount("y", 2.5)) == (Fact("x", 1, "1"), " of ", Fact("y", 2.5, "2.50"))
 
 
 @pytest.mark.full

@@ -27,7 +27,7 @@ class Rows:
                 getattr(recorder, name)[job.row] = empty
         else:
             job.row = recorder.rows
-            recorder.arrived(now, job.request)
+            recorder.record_arrival(now, job.request)
 
     def give_back(self, job: Job) -> None:
         """A request has ended, and whoever waited for it has read its row."""

@@ -35,7 +35,7 @@ class Book:
         self._told = 0  # answers that say how much was cached
 
     def arrived(self, request: Request) -> int:
-        self.recorder.arrived(request.arrival_ps, request)
+        self.recorder.record_arrival(request.arrival_ps, request)
         return self.recorder.rows - 1
 
     def ended(self, question: Question, outcome: str, why: str, at_ns: int) -> int:

@@ -68,69 +68,67 @@ def open_cases(sources: Sequence[Source]) -> Cases:
     """Runs, or one study; told apart by the files that are there."""
     if not sources:
         raise HeadwayError("report: name at least one run folder or study folder.")
-    studies = [one for one in sources if not isinstance(one, Result) and (Path(one) / study.STUDY).is_file()]
+    paths = [Path(source) for source in sources if not isinstance(source, Result)]
+    studies = [path for path in paths if (path / study.STUDY).is_file()]
     if studies and len(sources) > 1:
         raise HeadwayError(f"{studies[0]}: is a study of its own; report it alone, or name the run folders in it.")
-    return _study(Path(studies[0])) if studies else _runs(sources)
+    return _study(studies[0]) if studies else _runs(sources)
 
 
 def _study(folder: Path) -> Cases:
-    found = study.read(folder)
+    document = study.read(folder)
     cases = []
-    for one in found["runs"]:
-        scenario, summary = glance(folder / one["folder"])
-        label, oracle, vary = one["label"], one.get("oracle", False), one.get("vary") or {}
-        cases.append(Case(label, scenario, summary, folder / one["folder"], oracle, vary, one.get("aside")))
+    for run in document["runs"]:
+        scenario, summary = glance(folder / run["folder"])
+        label, oracle, vary = run["label"], run.get("oracle", False), run.get("vary") or {}
+        cases.append(Case(label, scenario, summary, folder / run["folder"], oracle, vary, run.get("aside")))
     if not cases:
         raise HeadwayError(f"{folder}: holds no runs; `headway compare -o` and `headway sweep -o` write some.")
-    seeds = max(one.get("seeds") or 1 for one in found["runs"])
-    kind, stage, vary = found["kind"], found.get("stage") or "routing", found.get("vary") or {}
+    seeds = max(run.get("seeds") or 1 for run in document["runs"])
+    kind, stage, vary = document["kind"], document.get("stage") or "routing", document.get("vary") or {}
     if kind == "comparison":
         order = [name for name, _ in rank([(case.label, case.summary) for case in cases])]
         cases.sort(key=lambda case: (place_of(case.aside), order.index(case.label)))
-    command = again(kind, [(case.label, case.scenario, case.folder) for case in cases], stage, vary, seeds)
-    baseline = found.get("baseline")
     return Cases(
         kind=kind,
-        name=found["scenario"],
-        verdict=found["verdict"],
+        name=document["scenario"],
+        verdict=document["verdict"],
         cases=cases,
-        baseline=baseline,
-        command=command,
+        baseline=document.get("baseline"),
+        command=again(kind, cases, stage, vary, seeds),
         stage=stage,
         vary=vary,
-        paired=found.get("paired") if kind == "comparison" else None,
+        paired=document.get("paired") if kind == "comparison" else None,
         seeds=seeds,
         count=len(cases),
     )
 
 
 def _runs(sources: Sequence[Source]) -> Cases:
-    """Runs beside each other; the first is what the others are measured against."""
+    """Runs beside each other; the others are measured against the first."""
     cases = []
-    for one in sources:
-        source = one if isinstance(one, Result) else Path(one)
+    for source in (source if isinstance(source, Result) else Path(source) for source in sources):
         scenario, summary = (source.scenario, source.summary()) if isinstance(source, Result) else glance(source)
         cases.append(Case("", scenario, summary, source))
-    stage = _compared([case.scenario for case in cases])
+    scenarios = [case.scenario for case in cases]
+    stage = _compared_stage(scenarios)
     for case, label in zip(cases, labels(cases, stage), strict=True):
         case.label = label
     kind = "run" if len(cases) == 1 else "comparison"
     baseline = None if kind == "run" else cases[0].label
     ranked = rank([(case.label, case.summary) for case in cases])
-    keys = differing([case.scenario for case in cases], ("policies", "name"))
-    alike = len(keys) == 0
+    keys = differing(scenarios, ("policies", "name"))
     other = [key for key in keys if key.partition(".")[0] in ASKED]
-    said = verdict(ranked, cases[0].scenario, plain=baseline or "")
     if other:
         more = f" and {len(other) - SHOWN} more" if len(other) > SHOWN else ""
-        said = (
-            f"These runs were not asked the same, so none is the best: they differ in {', '.join(other[:SHOWN])}{more}."
-        )
-    command = again(kind, [(case.label, case.scenario, case.folder) for case in cases], stage) if alike else None
+        keys_text = f"{', '.join(other[:SHOWN])}{more}"
+        sentence = f"These runs were not asked the same, so none is the best: they differ in {keys_text}."
+    else:
+        sentence = verdict(ranked, scenarios[0], plain=baseline or "")
+    command = None if keys else again(kind, cases, stage)
     order = [name for name, _ in ranked]
     cases.sort(key=lambda case: order.index(case.label))
-    return Cases(kind, cases[0].scenario["name"], said, cases, baseline, command, stage, count=len(cases))
+    return Cases(kind, cases[0].scenario["name"], sentence, cases, baseline, command, stage, count=len(cases))
 
 
 def glance(folder: Path) -> tuple[Json, Json]:
@@ -148,85 +146,78 @@ def glance(folder: Path) -> tuple[Json, Json]:
     return scenario, summary
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it is there
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it is installed
 
 
-def _compared(scenarios: Sequence[Json]) -> str:
+def _compared_stage(scenarios: Sequence[Json]) -> str:
     """The stage whose policies differ, routing where none does or several do."""
-    found = [
-        stage
-        for stage in DEFAULT_POLICIES
-        if any(policy_of(one, stage) != policy_of(scenarios[0], stage) for one in scenarios)
-    ]
-    return found[0] if len(found) == 1 else "routing"
+    policies = {stage: [policy_of(scenario, stage) for scenario in scenarios] for stage in DEFAULT_POLICIES}
+    stages = [stage for stage, specs in policies.items() if any(spec != specs[0] for spec in specs)]
+    return stages[0] if len(stages) == 1 else "routing"
 
 
 def labels(cases: Sequence[Case], stage: str) -> list[str]:
     """What tells the runs apart: their policies, other keys of their scenarios, or where they lie."""
     scenarios = [case.scenario for case in cases]
-    policies = [stage_label(stage, policy_of(one, stage)) for one in scenarios]
+    policies = [stage_label(stage, policy_of(scenario, stage)) for scenario in scenarios]
     keys = differing(scenarios, (f"policies.{stage}", "name"))[:SHOWN]
     if keys:
-        values = [flat(one) for one in scenarios]
-        told = [", ".join(f"{key.rpartition('.')[2]}={one.get(key)}" for key in keys) for one in values]
+        tables = [flat(scenario) for scenario in scenarios]
+        texts = [", ".join(f"{key.rpartition('.')[2]}={table.get(key)}" for key in keys) for table in tables]
         same = len(set(policies)) == 1
-        policies = [words if same else f"{name} ({words})" for name, words in zip(policies, told, strict=True)]
+        policies = [text if same else f"{name} ({text})" for name, text in zip(policies, texts, strict=True)]
     if len(set(policies)) < len(policies):
-        names = [Path(case.folder).name for case in cases]
-        beside = (
-            names if all(names) and len(set(names)) == len(names) else [f"run {n}" for n in range(1, len(names) + 1)]
-        )
-        policies = [f"{name}, {place}" for name, place in zip(policies, beside, strict=True)]
+        places = [Path(case.folder).name for case in cases]
+        if not all(places) or len(set(places)) < len(places):
+            places = [f"run {turn}" for turn in range(1, len(places) + 1)]
+        policies = [f"{name}, {place}" for name, place in zip(policies, places, strict=True)]
     return policies
 
 
 def differing(scenarios: Sequence[Json], but: Sequence[str] = ()) -> list[str]:
     """The dotted keys whose values are not the same everywhere, less those below the ones named."""
-    tables = [flat(one) for one in scenarios]
+    tables = [flat(scenario) for scenario in scenarios]
     keys = dict.fromkeys(key for table in tables for key in table)
     return [
         key
         for key in keys
-        if not any(key == one or key.startswith(f"{one}.") for one in but)
+        if not any(key == name or key.startswith(f"{name}.") for name in but)
         and any(table.get(key) != tables[0].get(key) for table in tables)
     ]
 
 
 def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """A nested mapping as dotted keys; lists are values."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, inner in value.items():
         if isinstance(inner, Mapping) and inner:
-            found.update(flat(inner, f"{before}{key}."))
+            values.update(flat(inner, f"{before}{key}."))
         else:
-            found[f"{before}{key}"] = inner
-    return found
-
-
-# The command that gives the same runs again.
-
-Run = tuple[str, Json, str]  # a label, a resolved scenario, and the folder that it lies in
+            values[f"{before}{key}"] = inner
+    return values
 
 
 def again(
     kind: str,
-    runs: Sequence[Run],
+    cases: Sequence[Case],
     stage: str = "routing",
     vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int = 1,
 ) -> str | None:
-    """What to type; None where the runs lie in no folder, so that there is no scenario to name, and of live traffic."""
-    folder = runs[0][2]
-    if not folder or any(scenario.get("live") for _, scenario, _ in runs):
+    """The command that gives the same runs again; None where the runs lie in no folder, so that there is no scenario to
+    name, and of live traffic."""
+    folder = cases[0].folder
+    if not folder or any(case.scenario.get("live") for case in cases):
         return None
     file = f"{folder}/{store.SCENARIO}"
     more = ["--seeds", str(seeds)] if seeds > 1 else []
     if kind == "run":
         return shlex.join(["headway", "run", file])
     if kind == "sweep":
-        ways = [word for path, values in (vary or {}).items() for word in ("--vary", f"{path}={_listed(values)}")]
-        return shlex.join(["headway", "sweep", file, *ways, *more])
-    policies = ",".join(dict.fromkeys(_policy(label, policy_of(one, stage)) for label, one, _ in runs))
+        axes = {path: ",".join(map(_flow, values)) for path, values in (vary or {}).items()}
+        options = [word for path, values in axes.items() for word in ("--vary", f"{path}={values}")]
+        return shlex.join(["headway", "sweep", file, *options, *more])
+    policies = ",".join(dict.fromkeys(_policy(case.label, policy_of(case.scenario, stage)) for case in cases))
     where = [] if stage == "routing" else ["--stage", stage]
     return shlex.join(["headway", "compare", file, *where, "--policies", policies, *more])
 
@@ -236,16 +227,12 @@ def policy_of(scenario: Json, stage: str) -> Any:
     return scenario["policies"].get(stage, DEFAULT_POLICIES[stage])
 
 
-def _listed(values: Sequence[Any]) -> str:
-    return ",".join(one if isinstance(one, str) else _flow(one) for one in values)
-
-
 def _policy(label: str, spec: Any) -> str:
     """A policy by its name alone where that says all, else as a mapping."""
     name = spec if isinstance(spec, str) else str(spec["name"])
-    return name if label == name or isinstance(spec, str) else _flow(spec)
+    return name if label == name else _flow(spec)
 
 
 def _flow(value: Any) -> str:
-    """JSON, which YAML reads as well."""
-    return msgspec.json.encode(value).decode()
+    """A string as it is, anything else as JSON, which YAML reads as well."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -40,16 +40,17 @@ DEFAULTS: Final = {**DEFAULT_POLICIES, "picker": "max-score", "decider": "always
 
 def find(name: str | None) -> list[Entry]:
     """All entries, or those of one name (a name may stand in more than one stage), or that of a user's own file."""
-    entries = ordered(registry.entries())
+    stages = list(HEADINGS)
+    entries = sorted(registry.entries(), key=lambda entry: stages.index(entry.stage))
     if name is None:
         return entries
     if registry.is_file(name):
         return registry.load_all(name, "policies")
-    found = [entry for entry in entries if entry.name == registry.canonical(name)]
-    if not found:
+    matches = [entry for entry in entries if entry.name == registry.canonical(name)]
+    if not matches:
         known = dict.fromkeys(entry.name for entry in entries)
         raise HeadwayError(f"policies: no policy is called {name!r}.{suggest(registry.canonical(name), known)}")
-    return found
+    return matches
 
 
 def document(entry: Entry) -> Json:
@@ -80,29 +81,23 @@ def type_name(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind))
 
 
-def ordered(found: Iterable[Entry]) -> list[Entry]:
-    """Stage by stage, what is most looked for first; within one in order of declaration."""
-    stages = list(HEADINGS)
-    return sorted(found, key=lambda entry: stages.index(entry.stage))
-
-
 def is_default(entry: Entry) -> bool:
     """Whether it is what a scenario gets that names none."""
     return DEFAULTS.get(entry.stage) == entry.name
 
 
-def listing(found: Sequence[Entry]) -> RenderableType:
+def listing(entries: Sequence[Entry]) -> RenderableType:
     """All policies, stage by stage, each with its parameters and the signals it reads."""
     parts: list[RenderableType] = []
     for stage, heading in HEADINGS.items():
         rows = Table(box=None, padding=(0, 1), show_header=False)
         rows.add_column(no_wrap=True, style="bold")
         rows.add_column()
-        for entry in found:
+        for entry in entries:
             if entry.stage != stage:
                 continue
             rows.add_row(Text(entry.name), Text(f"{marks(entry)}{entry.summary}"))
-            if brief := declared(entry):
+            if brief := describe_declaration(entry):
                 rows.add_row("", Text(brief, style="dim"))
         if rows.row_count:
             parts.extend((Text(heading, style="bold underline"), rows, ""))
@@ -116,18 +111,17 @@ def marks(entry: Entry) -> str:
     return f"({', '.join(words)}) " if words else ""
 
 
-def declared(entry: Entry) -> str:
+def describe_declaration(entry: Entry) -> str:
     """Parameters with their defaults, and signals by freshness, in a line."""
-    given = " ".join(f"{parameter.name}={compact(parameter.default)}" for parameter in entry.parameters)
+    defaults = " ".join(
+        f"{parameter.name}={plain(parameter.default).replace(', ', ',').replace(': ', ':')}"
+        for parameter in entry.parameters
+    )
     exact = f"exact: {', '.join(entry.exact)}" if entry.exact else ""
     reported = f"reported: {', '.join(entry.reported)}" if entry.reported else ""
     if entry.stage in READERS and not (exact or reported):
         exact = "reads the true cache state" if entry.oracle else "reads no signal"
-    return " · ".join(part for part in (given, exact, reported) if part)
-
-
-def compact(value: Any) -> str:
-    return plain(value).replace(", ", ",").replace(": ", ":")
+    return " · ".join(part for part in (defaults, exact, reported) if part)
 
 
 def page(entry: Entry) -> RenderableType:
@@ -136,22 +130,19 @@ def page(entry: Entry) -> RenderableType:
     stage = f"{entry.stage}, default" if is_default(entry) else entry.stage
     parts: list[RenderableType] = [Text(f"{entry.name} ({stage})", style="bold"), "", Text(doc), ""]
     if entry.parameters:
-        rows = table("parameter", "default", "range")
-        for parameter in entry.parameters:
-            rows.add_row(Text(parameter.name), Text(plain(parameter.default)), Text(limits(parameter)))
-        parts.extend((rows, ""))
-    parts.extend((facts(signals(entry)), ""))
-    return Group(*parts)
-
-
-def signals(entry: Entry) -> list[tuple[str, str]]:
-    rows = [
-        ("reads as exact", ", ".join(entry.exact) or "nothing"),
-        ("reads as reported", ", ".join(entry.reported) or "nothing"),
-    ]
+        rows = [[each.name, plain(each.default), limits(each)] for each in entry.parameters]
+        parts.extend((table("parameter", "default", "range", rows=rows), ""))
+    reads = signals(entry.exact, entry.reported)
     if entry.oracle:
-        rows.append(("oracle", "asks for the true cache state, which no live router has"))
-    return rows
+        reads.append(("oracle", "asks for the true cache state, which no live router has"))
+    return Group(*parts, facts(reads), "")
+
+
+def signals(exact: Iterable[str], reported: Iterable[str]) -> list[tuple[str, str]]:
+    return [
+        ("reads as exact", ", ".join(exact) or "nothing"),
+        ("reads as reported", ", ".join(reported) or "nothing"),
+    ]
 
 
 def plain(value: Any) -> str:
@@ -173,31 +164,30 @@ def figure(value: float) -> str:
 # What a policy file holds, for the terminal.
 
 
-def policy_file_page(found: Mapping[str, Any]) -> RenderableType:
-    """Each policy of a file that is right: what it reads, its parameters, how large it is."""
+def policy_file_page(document: Mapping[str, Any]) -> RenderableType:
+    """Each policy of a valid file: what it reads, its parameters, how large it is."""
     parts: list[RenderableType] = []
-    if found["bundle"] is not None:
-        about = found["bundle"]
+    if document["bundle"] is not None:
+        about = document["bundle"]
         rows = [("bundle", about["name"]), ("id", about["id"]), ("generation", str(about["generation"]))]
         if about["parent"] is not None:
             rows.append(("parent", about["parent"]))
-        rows.append(("complexity", str(sum(one["complexity"] for one in found["policies"]))))
+        rows.append(("complexity", str(sum(policy["complexity"] for policy in document["policies"]))))
         parts += [facts(rows), ""]
-    for one in found["policies"]:
-        parts += [Text(f"{one['stage']}: {one['name']}", style="bold"), facts(_policy_rows(one)), ""]
+    for policy in document["policies"]:
+        parts += [Text(f"{policy['stage']}: {policy['name']}", style="bold"), facts(_policy_rows(policy)), ""]
     return Group(*parts[:-1])
 
 
-def _policy_rows(one: Json) -> list[tuple[str, str]]:
-    unit = "parameters" if one["form"] == "parameters" else "nodes of syntax"
+def _policy_rows(policy: Json) -> list[tuple[str, str]]:
+    unit = "parameters" if policy["form"] == "parameters" else "nodes of syntax"
     return [
-        ("parameters", ", ".join(_policy_parameter(given) for given in one["parameters"]) or "none"),
-        ("reads as exact", ", ".join(one["signals"]["exact"]) or "nothing"),
-        ("reads as reported", ", ".join(one["signals"]["reported"]) or "nothing"),
-        ("complexity", f"{one['complexity']} {unit}"),
+        ("parameters", ", ".join(map(_policy_parameter, policy["parameters"])) or "none"),
+        *signals(policy["signals"]["exact"], policy["signals"]["reported"]),
+        ("complexity", f"{policy['complexity']} {unit}"),
     ]
 
 
-def _policy_parameter(given: Json) -> str:
-    limits = "" if given["low"] is None else f" ({given['low']:g} to {given['high']:g})"
-    return f"{given['name']} {plain(given['value'])}{limits}"
+def _policy_parameter(parameter: Json) -> str:
+    bounds = "" if parameter["low"] is None else f" ({parameter['low']:g} to {parameter['high']:g})"
+    return f"{parameter['name']} {plain(parameter['value'])}{bounds}"

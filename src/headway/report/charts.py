@@ -14,9 +14,8 @@ from headway.report.terminal import brief
 from headway.results.store import clean
 from headway.types import Json
 
-# One colour a policy, the same in every chart and legend of a page, told apart by colour-blind readers too.
-
-# Okabe and Ito's, less black and yellow, which do not show on a dark and on a white page.
+# One colour a policy, the same in every chart and legend of a page. Okabe and Ito's palette, which colour-blind readers
+# can tell apart, less black and yellow, which do not show on a dark and on a white page.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY: Final = "#868686"  # the baseline
 MOST: Final = len(COLOURS) + 1  # policies that charts show
@@ -45,6 +44,7 @@ def legend(colours: Palette, baseline: str | None = None) -> str:
 SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 HEIGHT: Final = 220
 DASHES: Final = [4, 3]
+TARGET_LINE: Final = {"strokeDash": DASHES, "strokeWidth": 1.2, "style": "target"}
 UNITS: Final = ((172_800, 3600, "hours"), (600, 60, "minutes"), (0, 1, "seconds"))  # from that long on, seconds in one
 
 
@@ -66,10 +66,41 @@ def by_policy(colours: Palette) -> Json:
     return {"field": "policy", "type": "nominal", "scale": scale, "legend": None}
 
 
-def dashed(baseline: str | None) -> Json:
-    """The baseline's line is broken, so that grey is not all that tells it."""
+def offset(colours: Palette) -> Json:
+    """Marks of the same place stand side by side, in the order of the policies."""
+    return {"field": "policy", "type": "nominal", "sort": list(colours)}
+
+
+def categories(field: str, names: Sequence[str], kind: str = "nominal", **axis: Any) -> Json:
+    """Names along an axis, in their order."""
+    return {"field": field, "type": kind, "title": None, "sort": list(names), "axis": axis}
+
+
+def line_layer(x: Json, y: Json, colours: Palette, baseline: str | None, **mark: Any) -> Json:
+    """A line a policy. The baseline's is broken, so that it can be told without its grey."""
     test = {"test": {"field": "policy", "equal": baseline or ""}, "value": DASHES}
-    return {"condition": test, "value": [1, 0]}
+    dash = {"condition": test, "value": [1, 0]}
+    encoding = {"x": x, "y": y, "color": by_policy(colours), "strokeDash": dash}
+    return {"mark": {"type": "line", **mark}, "encoding": encoding}
+
+
+def hint_layer(x: Json, y: Json, hint: list[Json], **mark: Any) -> Json:
+    """Points that nobody sees, to show hints near a line."""
+    return {"mark": {"type": "point", "opacity": 0, **mark}, "encoding": {"x": x, "y": y, "tooltip": hint}}
+
+
+def rule_layer(channel: str, place: float, text: str) -> Json:
+    """A broken line across the chart or upwards, at a value of the other axis."""
+    encoding: Json = {channel: {"datum": place}, "tooltip": {"value": text}}
+    return {"data": {"values": [{}]}, "mark": {"type": "rule", **TARGET_LINE}, "encoding": encoding}
+
+
+def grouped_bars(
+    description: str, rows: Sequence[Json], x: Json, y: Json, colours: Palette, hint: list[Json], **rest: Any
+) -> Json:
+    """A bar for each policy and each category along the y axis."""
+    encoding = {"x": x, "y": y, "yOffset": offset(colours), "color": by_policy(colours), "tooltip": hint}
+    return chart(description, rows, mark={"type": "bar", "cornerRadiusEnd": 2}, encoding=encoding, **rest)
 
 
 def hints(*fields: tuple[str, str]) -> list[Json]:
@@ -128,8 +159,9 @@ def heat(
     ]
     legend = {"title": None, "orient": "top", "gradientLength": 160, "format": ".0%" if share else ",.2~r"}
     scale = {"type": "quantize", "domain": [0, top], "nice": False}
-    names = {"field": "instance", "type": "ordinal", "title": None, "sort": list(rows)}
     hint = hints(("instance", "instance"), ("from", f"from, {unit}"), ("to", f"to, {unit}"), ("value", title))
+    crowd = len(rows) > CROWD
+    names = categories("instance", list(rows), "ordinal", labelLimit=90, labelOverlap=crowd, ticks=False, domain=False)
     ends = [brief(grid.seconds(0) / size), brief(grid.seconds(grid.bins) / size)]
     return chart(
         f"{title}, by instance and time.",
@@ -139,14 +171,17 @@ def heat(
         encoding={
             "x": axis("from", unit, scale={"domain": ends, "nice": False}, axis={"grid": False}),
             "x2": {"field": "to"},
-            "y": {
-                **names,
-                "axis": {"labelLimit": 90, "labelOverlap": len(rows) > CROWD, "ticks": False, "domain": False},
-            },
+            "y": names,
             "color": {"field": "value", "type": "quantitative", "scale": scale, "legend": legend},
             "tooltip": hint,
         },
     )
+
+
+def time_axis(span: tuple[float, float]) -> tuple[float, str, Json]:
+    """The unit of a chart over time, its name, and the axis."""
+    size, unit = time_unit(span[1] - span[0])
+    return size, unit, axis("at", unit, scale={"domain": [brief(end / size) for end in span], "nice": False})
 
 
 def lines(
@@ -155,44 +190,34 @@ def lines(
     span: tuple[float, float],
     colours: Palette,
     base: str | None,
-    whose: str = "policy",
+    group: str = "policy",
 ) -> Json:
     """A stepped line for each policy, or for each tenant."""
-    size, unit = time_unit(span[1] - span[0])
+    size, unit, across = time_axis(span)
     values = [
         {"policy": policy, "at": brief(at / size), "value": brief(value)}
         for policy, points in series.items()
         for at, value in points
     ]
-    across = axis("at", unit, scale={"domain": [brief(end / size) for end in span], "nice": False})
     up = axis("value", title)
-    hint = hints(("policy", whose), ("at", unit), ("value", title))
-    mark = {"type": "line", "interpolate": "step-after", "strokeWidth": 1.8, "clip": True}
+    hint = hints(("policy", group), ("at", unit), ("value", title))
     layers = [
-        {
-            "mark": mark,
-            "encoding": {"x": across, "y": up, "color": by_policy(colours), "strokeDash": dashed(base)},
-        },
-        {
-            "mark": {"type": "point", "opacity": 0, "size": 50, "filled": True, "clip": True},
-            "encoding": {"x": across, "y": up, "tooltip": hint},
-        },
+        line_layer(across, up, colours, base, interpolate="step-after", strokeWidth=1.8, clip=True),
+        hint_layer(across, up, hint, size=50, filled=True, clip=True),
     ]
-    return chart(f"{title} over time, by {whose}.", values, height=180, layer=layers)
+    return chart(f"{title} over time, by {group}.", values, height=180, layer=layers)
 
 
 def events(rows: Sequence[Json], span: tuple[float, float], colours: Palette) -> Json:
     """What happened when: a lane for each kind, a mark for each event, longer where it lasted. A row has `policy`,
     `kind`, `at`, `until` (seconds), `count` and `said`."""
-    size, unit = time_unit(span[1] - span[0])
-    short = (span[1] - span[0]) / 300  # at least so long is drawn, else it cannot be seen
+    size, unit, across = time_axis(span)
+    short = (span[1] - span[0]) / 300  # the shortest mark that can be seen
     values = [
         {**row, "at": brief(row["at"] / size), "until": brief(max(row["until"], row["at"] + short) / size)}
         for row in rows
     ]
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    across = axis("at", unit, scale={"domain": [brief(end / size) for end in span], "nice": False})
-    lanes = {"field": "kind", "type": "nominal", "title": None, "sort": kinds}
     many = len({row["policy"] for row in rows})
     return chart(
         "What happened over time, a lane for each kind, by policy.",
@@ -202,8 +227,8 @@ def events(rows: Sequence[Json], span: tuple[float, float], colours: Palette) ->
         encoding={
             "x": across,
             "x2": {"field": "until"},
-            "y": {**lanes, "axis": {"labelLimit": 130, "ticks": False, "grid": True}},
-            "yOffset": {"field": "policy", "type": "nominal", "sort": list(colours)},
+            "y": categories("kind", kinds, labelLimit=130, ticks=False, grid=True),
+            "yOffset": offset(colours),
             "color": by_policy(colours),
             "tooltip": hints(
                 ("kind", "what"), ("policy", "policy"), ("at", unit), ("count", "count"), ("said", "more")
@@ -214,18 +239,13 @@ def events(rows: Sequence[Json], span: tuple[float, float], colours: Palette) ->
 
 def bins(title: str, counts: Sequence[tuple[str, float]], unit: str, colour: str) -> Json:
     """A histogram: a bar for each bin, its label below."""
+    across = {"field": "bin", "type": "ordinal", "title": None, "sort": None}
     return chart(
         f"{title}: {unit} by size.",
         [{"bin": label, "value": value} for label, value in counts],
         mark={"type": "bar", "color": colour},
         encoding={
-            "x": {
-                "field": "bin",
-                "type": "ordinal",
-                "title": None,
-                "sort": None,
-                "axis": {"labelAngle": 0, "labelOverlap": True},
-            },
+            "x": {**across, "axis": {"labelAngle": 0, "labelOverlap": True}},
             "y": axis("value", unit),
             "tooltip": hints(("bin", "tokens"), ("value", unit)),
         },
@@ -238,29 +258,15 @@ def bins(title: str, counts: Sequence[tuple[str, float]], unit: str, colour: str
 def along(
     name: str, title: str, rows: Sequence[Json], colours: Palette, baseline: str | None, *, log: bool = False
 ) -> Json:
-    """A line a policy. A row has `policy`, `at` and `value`, and `low` and `high` where there were several seeds."""
+    """A line a policy. A row has `policy`, `at` and `value`."""
     across = axis("at", name, scale={"zero": False, "nice": False, "padding": 8})
     up = axis("value", title, scale={"type": "log"} if log else {}, axis={"gridOpacity": 0.4 if log else 1})
-    colour = by_policy(colours)
-    layers: list[Json] = []
-    if any("low" in row for row in rows):
-        band = {"y": {**axis("low", title)}, "y2": {"field": "high"}, "x": across, "color": colour}
-        layers.append({"mark": {"type": "area", "opacity": 0.15}, "encoding": band})
-    layers += [
-        {
-            "mark": {"type": "line", "strokeWidth": 2},
-            "encoding": {"x": across, "y": up, "color": colour, "strokeDash": dashed(baseline)},
-        },
-        {
-            "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
-            "encoding": {
-                "x": across,
-                "y": up,
-                "color": colour,
-                "tooltip": hints(("policy", "policy"), ("at", name), ("value", title)),
-            },
-        },
-    ]
+    hint = hints(("policy", "policy"), ("at", name), ("value", title))
+    points = {
+        "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
+        "encoding": {"x": across, "y": up, "color": by_policy(colours), "tooltip": hint},
+    }
+    layers = [line_layer(across, up, colours, baseline, strokeWidth=2), points]
     return chart(f"{title} against {name}, by policy.", rows, layer=layers)
 
 
@@ -270,23 +276,13 @@ def pareto(x: str, y: str, rows: Sequence[Json], colours: Palette) -> Json:
     across, up = axis("x", x, scale={"zero": False}), axis("y", y, scale={"zero": False})
     front = {
         "transform": [{"filter": {"field": "front", "equal": True}}],
-        "mark": {
-            "type": "line",
-            "interpolate": "step-after",
-            "strokeDash": DASHES,
-            "strokeWidth": 1.2,
-            "style": "target",
-        },
+        "mark": {"type": "line", "interpolate": "step-after", **TARGET_LINE},
         "encoding": {"x": across, "y": up, "order": {"field": "x"}},
     }
+    hint = hints(("label", "run"), ("x", x), ("y", y))
     points = {
         "mark": {"type": "point", "filled": True, "size": 70, "opacity": 0.95},
-        "encoding": {
-            "x": across,
-            "y": up,
-            "color": by_policy(colours),
-            "tooltip": hints(("label", "run"), ("x", x), ("y", y)),
-        },
+        "encoding": {"x": across, "y": up, "color": by_policy(colours), "tooltip": hint},
     }
     return chart(f"{y} against {x}: a point a run, those that no other beats joined.", rows, layer=[front, points])
 
@@ -301,24 +297,14 @@ def against_load(
 ) -> Json:
     """A line for each figure against the load. A row has `figure`, `at` and `value`. A limit is a broken line across,
     the knee one upwards."""
-    across, up = axis("at", load), axis("value", unit)
-    scale = {"domain": list(colours), "range": list(colours.values())}
     encoding = {
-        "x": across,
-        "y": up,
-        "color": {"field": "figure", "type": "nominal", "scale": scale, "legend": None},
+        "x": axis("at", load),
+        "y": axis("value", unit),
+        "color": {**by_policy(colours), "field": "figure"},
         "tooltip": hints(("figure", "figure"), ("at", load), ("value", unit)),
     }
-    rule = {"type": "rule", "strokeDash": DASHES, "strokeWidth": 1.2, "style": "target"}
-    marks = [("y", name, limit) for name, limit in limits] + ([] if knee is None else [("x", load, knee)])
-    rules = [
-        {
-            "data": {"values": [{}]},
-            "mark": rule,
-            "encoding": {channel: {"datum": place}, "tooltip": {"value": f"{name}: {place:g}"}},
-        }
-        for channel, name, place in marks
-    ]
     mark = {"type": "line", "strokeWidth": 2, "point": {"filled": True, "size": 45}}
-    layers = [{"mark": mark, "encoding": encoding}, *rules]
+    layers = [{"mark": mark, "encoding": encoding}]
+    layers += [rule_layer("y", limit, f"{name}: {limit:g}") for name, limit in limits]
+    layers += [] if knee is None else [rule_layer("x", knee, f"{load}: {knee:g}")]
     return chart(f"{', '.join(colours)} ({unit}) against {load}.", rows, layer=layers)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import compress, pairwise
 from math import fsum
 from typing import Any, Final
 
@@ -67,14 +68,14 @@ class Decided(Struct, frozen=True):
     """The decisions of one run."""
 
     count: int
-    step: int  # every how-manieth was looked at
+    step: int  # one decision in so many was looked at
     contributions: dict[str, float]  # by scorer: how much more it gave the chosen than the average candidate
     estimated: Regrets
     true: Regrets | None
     worst: list[Bad]
 
 
-def decided(result: Result) -> Decided | None:
+def digest_decisions(result: Result) -> Decided | None:
     """None where no decision was written down."""
     decisions = result.decisions
     if decisions is None or not len(decisions):
@@ -82,41 +83,42 @@ def decided(result: Result) -> Decided | None:
     best = best_alternatives(result.counterfactuals)
     tried = {request: result.counterfactuals[place] for request, place in best.items()}
     step = -(-len(decisions) // MOST)
-    found = survey(result, step=step)
+    looked = survey(result, step=step)
     weights = scorer_weights(result.scenario["policies"]["routing"])
     whole = fsum(map(abs, weights.values())) or 1.0
-    places = [place for _, place in found.worst]
-    places += [place for one in tried.values() if (place := decisions.find(one.at_ps, one.request)) is not None]
+    places = [place for _, place in looked.worst]
+    places += [place for each in tried.values() if (place := decisions.find(each.at_ps, each.request)) is not None]
     worst = [_bad(decisions[place], tried) for place in dict.fromkeys(places)]
     worst = sorted(
         (bad for bad in worst if bad.regret_ps > 0),
         key=lambda bad: (-bad.regret_ps, bad.decision.request, bad.decision.at_ps),
     )
-    true = [one.regret_ps or 0 for one in tried.values()]
+    true = [each.regret_ps or 0 for each in tried.values()]
     return Decided(
         count=len(decisions),
         step=step,
         contributions={
-            name: weights.get(name, whole) / whole * fsum(all_) / len(all_) for name, all_ in found.arguments.items()
+            name: weights.get(name, whole) / whole * fsum(all_) / len(all_) for name, all_ in looked.arguments.items()
         },
-        estimated=regrets(found.regrets_ps),
+        estimated=regrets(looked.regrets_ps),
         true=regrets(true) if true else None,
         worst=worst[:WORST],
     )
 
 
-def regrets(found_ps: Sequence[int]) -> Regrets:
+def regrets(regrets_ps: Sequence[int]) -> Regrets:
     counts = [0] * len(CLASSES)
     edges = [edge * PS_PER_MS for edge in EDGES_MS]
-    for one in found_ps:
-        counts[bisect_left(edges, one)] += 1
-    return Regrets(counts, sum(one > 0 for one in found_ps), spread_of(found_ps))
+    for regret in regrets_ps:
+        counts[bisect_left(edges, regret)] += 1
+    return Regrets(counts, sum(regret > 0 for regret in regrets_ps), spread_of(regrets_ps))
 
 
-def _bad(one: Decision, tried: Mapping[int, Counterfactual]) -> Bad:
-    again = tried.get(one.request)
-    true_ps = again.regret_ps or 0 if again is not None and again.at_ps == one.at_ps else None
-    return Bad(one, one.estimated_regret_ps() or 0, one.candidates[best_estimate(one)], true_ps)
+def _bad(decision: Decision, tried: Mapping[int, Counterfactual]) -> Bad:
+    again = tried.get(decision.request)
+    true_ps = again.regret_ps or 0 if again is not None and again.at_ps == decision.at_ps else None
+    best = decision.candidates[best_estimate(decision)]
+    return Bad(decision, decision.estimated_regret_ps() or 0, best, true_ps)
 
 
 # What the parts of a report have in common: the runs, their colours, and how a chart stands in the page.
@@ -130,7 +132,7 @@ class Book:
         self.drawn = list(drawn)  # those that charts show
         self.note = note  # said where these are fewer
         self.baseline = cases.baseline
-        self.colours = palette((one.label for one in drawn), self.baseline)
+        self.colours = palette((run.label for run in drawn), self.baseline)
         self._charts = 0
 
     def legend(self) -> str:
@@ -182,33 +184,30 @@ class Digest(Struct, frozen=True):
 
 
 def digest(label: str, result: Result, folder: str = "") -> Digest:
-    found = loads(result)
+    load = loads(result)
     return Digest(
         label=label,
         folder=folder,
         summary=result.summary(),
         names=result.instance_ids(),
         curves=curves(result),
-        loads=found,
-        kv=_kv(result, found.grid),
-        replicas=_replicas(result),
-        events=_events(result, found.grid),
+        loads=load,
+        kv=_kv(result, load.grid),
+        replicas=[(level.at_ps / PS_PER_SECOND, level.serving) for level in levels(result.states)],
+        events=_events(result, load.grid),
         calibration=calibration(result) if "shadow" in result.summary() else {},
-        decided=decided(result),
+        decided=digest_decisions(result),
         findings=result.findings(),
     )
 
 
 def curves(result: Result) -> dict[str, Curve]:
     """The distributions of the requests that statistics are about: completed, and not of the warm-up."""
-    warmup = result.scenario["warmup"]
-    table = result.requests
-    columns = [table.column(name) for name in ("arrival_ps", "first_token_ps", "finished_ps", "output_tokens")]
+    names = ("arrival_ps", "first_token_ps", "finished_ps", "output_tokens")
+    completed = _is(result.requests.column("outcome"), OUTCOMES[COMPLETED])
+    completed[: result.scenario["warmup"]] = bytes(min(len(completed), result.scenario["warmup"]))
     ttft, tpot, e2e = array("q"), array("d"), array("q")
-    done = _is(table.column("outcome"), OUTCOMES[COMPLETED])
-    for place, (arrival, first, finished, tokens) in enumerate(zip(*columns, strict=True)):
-        if place < warmup or not done[place]:
-            continue
+    for arrival, first, finished, tokens in compress(zip(*map(result.requests.column, names), strict=True), completed):
         ttft.append(first - arrival)
         e2e.append(finished - arrival)
         if tokens > 1:
@@ -232,19 +231,18 @@ def _is(column: Sequence[Any], word: str) -> bytearray:
     """Of each entry whether it is this word."""
     if isinstance(column, Coded):
         code = column.words.index(word) if word in column.words else -1
-        return bytearray(one == code for one in column.codes)
-    return bytearray(one == word for one in column)
+        return bytearray(each == code for each in column.codes)
+    return bytearray(each == word for each in column)
 
 
 def calibration(result: Result) -> dict[tuple[int, int], int]:
     """How often a share of a prompt was believed cached and another found, in tenths."""
-    found: dict[tuple[int, int], int] = {}
+    cells: Counter[tuple[int, int]] = Counter()
     names = ("started_ps", "prompt_tokens", "predicted_tokens", "cached_tokens")
     for started, prompt, believed, cached in zip(*(result.requests.column(name) for name in names), strict=True):
         if started >= 0 and prompt > 0:
-            cell = (_tenth(believed, prompt), _tenth(cached, prompt))
-            found[cell] = found.get(cell, 0) + 1
-    return dict(sorted(found.items()))
+            cells[_tenth(believed, prompt), _tenth(cached, prompt)] += 1
+    return dict(sorted(cells.items()))
 
 
 def _tenth(part: int, whole: int) -> int:
@@ -253,38 +251,31 @@ def _tenth(part: int, whole: int) -> int:
 
 def _kv(result: Result, grid: Grid) -> dict[int, list[float | None]]:
     instances = result.instances()
-    found = {}
+    shares = {}
     for series in result.series:
         whole = instances.get(series.instance, {}).get("kv_blocks")
         if series.name == "kv_used" and whole:
             values = coarse(series, grid)
-            found[series.instance] = [None if value is None else brief(value / whole) for value in values]
-    return found
-
-
-def _replicas(result: Result) -> list[tuple[float, int]]:
-    return [(level.at_ps / PS_PER_SECOND, level.serving) for level in levels(result.states)]
+            shares[series.instance] = [None if value is None else brief(value / whole) for value in values]
+    return shares
 
 
 def _events(result: Result, grid: Grid) -> list[Event]:
     """What the autoscaler did, what faults did, and preemptions and thrashing by part of the run."""
-    found = []
-    for one in result.scaling_events:
-        kind = "scaled up" if one.after > one.before else "scaled down"
-        said = f"{one.pool}: {one.before} to {one.after}" + (f", {one.reason}" if one.reason else "")
-        found.append(Event(kind, one.at_ps / PS_PER_SECOND, abs(one.after - one.before), said))
+    events = []
+    for scaled in result.scaling_events:
+        kind = "scaled up" if scaled.after > scaled.before else "scaled down"
+        text = f"{scaled.pool}: {scaled.before} to {scaled.after}" + (f", {scaled.reason}" if scaled.reason else "")
+        events.append(Event(kind, scaled.at_ps / PS_PER_SECOND, abs(scaled.after - scaled.before), text))
     names, before = result.instance_ids(), dict[int, str]()
     for change in result.states:
-        # Who stops without being emptied first has crashed.
+        # An instance that stops without being drained first has crashed.
         crashed = change.state == "stopped" and before.get(change.instance) in SERVING
         if crashed or change.state == "unreachable":
             kind = "crashed" if crashed else "unreachable"
-            found.append(Event(kind, change.at_ps / PS_PER_SECOND, 1, names.get(change.instance, "")))
+            events.append(Event(kind, change.at_ps / PS_PER_SECOND, 1, names.get(change.instance, "")))
         before[change.instance] = change.state
-    for kind, times in (("preempted", result.preemptions), ("thrashed", result.thrashes)):
-        counts: dict[int, int] = {}
-        for when in times:
-            into = (when.at_ps - grid.start_ps) // grid.step_ps
-            counts[into] = counts.get(into, 0) + 1
-        found += [Event(kind, grid.seconds(into), count) for into, count in counts.items()]
-    return found
+    for kind, records in (("preempted", result.preemptions), ("thrashed", result.thrashes)):
+        counts = Counter((record.at_ps - grid.start_ps) // grid.step_ps for record in records)
+        events += [Event(kind, grid.seconds(part), count) for part, count in counts.items()]
+    return events

@@ -6,84 +6,72 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from headway.report.terminal import GAP, facts, number, table
+from headway.report.terminal import GAP, count, facts, number, table
 
 SPEC_SHEET = "spec sheet"
 NOT_MEASURED = "Of a spec sheet: the card's peaks at the efficiencies of a measured one; results say so."
 
-Found = Mapping[str, Any]
+Profile = Mapping[str, Any]
 
 
-def listing(found: Found) -> RenderableType:
+def listing(document: Mapping[str, Any]) -> RenderableType:
     """One row a profile, the measured ones first."""
-    rows = sorted(found["profiles"], key=lambda one: not one["calibrated"])
-    made = table("profile", "constants", "as of", "tokens\na step", "context", "memory\nGB", "TB/s", "TFLOP/s")
-    made.columns[1].justify = "left"
-    for one in rows:
-        reach = one["range"] or {"tokens": [None, None], "context": [None, None]}
-        card = one["card"]
-        made.add_row(
-            Text(one["name"]),
-            "measured" if one["calibrated"] else SPEC_SHEET,
-            one["as_of"],
-            number(reach["tokens"][1], 0),
-            number(reach["context"][1], 0),
-            number(card["memory_gb"], 0),
-            number(card["bandwidth_tb_s"], 2),
-            number(card["tflops"], 0),
-        )
+    profiles = sorted(document["profiles"], key=lambda profile: not profile["calibrated"])
+    rows = []
+    for profile in profiles:
+        reach = profile["range"] or {"tokens": [None, None], "context": [None, None]}
+        card = profile["card"]
+        kind = "measured" if profile["calibrated"] else SPEC_SHEET
+        sizes = [count(reach["tokens"][1]), count(reach["context"][1]), count(card["memory_gb"])]
+        speeds = [number(card["bandwidth_tb_s"], 2), count(card["tflops"])]
+        rows.append([profile["name"], kind, profile["as_of"], *sizes, *speeds])
+    heads = ("profile", "constants", "as of", "tokens\na step", "context", "memory\nGB", "TB/s", "TFLOP/s")
     errors: list[RenderableType] = []
-    for one in (row for row in rows if row["calibrated"]):
-        errors += ["", Text(one["name"], style="bold"), facts([("source", one["source"]), *_errors(one)])]
-    return Group(made, "", Text(NOT_MEASURED), *errors)
+    for profile in profiles:
+        if profile["calibrated"]:
+            source = [("source", profile["source"]), *_errors(profile)]
+            errors += ["", Text(profile["name"], style="bold"), facts(source)]
+    return Group(table(*heads, rows=rows, left=(0, 1)), "", Text(NOT_MEASURED), *errors)
 
 
-def page(found: Found) -> RenderableType:
+def page(profile: Profile) -> RenderableType:
     """One profile: where it is from, how far it holds, its constants, and steps as examples."""
-    kind = "measured" if found["calibrated"] else f"{SPEC_SHEET}, not calibrated"
-    rows = [("source", found["source"]), ("as of", found["as_of"]), ("measured", found["measured"]), *_errors(found)]
-    if found["range"] is not None:
-        tokens, context = (found["range"][key] for key in ("tokens", "context"))
-        rows.append(("range", f"{_span(tokens)} tokens a step, {_span(context)} of context"))
-    if found["shapes"]:
-        rows.append(("models", ", ".join(found["shapes"])))
-    if found["card"] is not None:
-        card = found["card"]
+    kind = "measured" if profile["calibrated"] else f"{SPEC_SHEET}, not calibrated"
+    rows = [("source", profile["source"]), ("as of", profile["as_of"]), ("measured", profile["measured"])]
+    rows += _errors(profile)
+    if profile["range"] is not None:
+        tokens, context = (f"{low:,} to {high:,}" for low, high in map(profile["range"].get, ("tokens", "context")))
+        rows.append(("range", f"{tokens} tokens a step, {context} of context"))
+    if profile["shapes"]:
+        rows.append(("models", ", ".join(profile["shapes"])))
+    if profile["card"] is not None:
+        card = profile["card"]
         figures = f"{card['memory_gb']:g} GB, {card['bandwidth_tb_s']:g} TB/s, {card['tflops']:g} TFLOP/s in BF16"
         rows.append(("card", figures))
-    rows.append(("host", f"{found['host_ms']:g} ms a step, beside the GPU's time"))
-    constants = table("constant", "value", "unit", "of")
-    for column in constants.columns[2:]:
-        column.justify = "left"
+    rows.append(("host", f"{profile['host_ms']:g} ms a step, beside the GPU's time"))
+    cells = [
+        [name, f"{constant['value']:.5g}", constant["unit"], constant["of"]]
+        for name, constant in profile["constants"].items()
+    ]
+    constants = table("constant", "value", "unit", "of", rows=cells, left=(0, 2, 3))
     constants.columns[3].no_wrap = False
-    for name, one in found["constants"].items():
-        constants.add_row(name, f"{one['value']:.5g}", one["unit"], Text(one["of"]))
-    parts: list[RenderableType] = [Text(f"{found['name']}: {kind}", style="bold"), facts(rows), "", constants, ""]
-    return Group(*parts, *_examples(found["examples"]))
+    parts: list[RenderableType] = [Text(f"{profile['name']}: {kind}", style="bold"), facts(rows), "", constants, ""]
+    return Group(*parts, *_examples(profile["examples"]))
 
 
-def _errors(found: Found) -> list[tuple[str, str]]:
-    return [("error", f"{what}: {value}") for what, value in found["error"].items()]
+def _errors(profile: Profile) -> list[tuple[str, str]]:
+    return [("error", f"{name}: {error}") for name, error in profile["error"].items()]
 
 
-def _span(bounds: list[int]) -> str:
-    return f"{bounds[0]:,} to {bounds[1]:,}"
-
-
-def _examples(found: Found) -> list[RenderableType]:
-    split = f" on {found['tp']} GPUs" if found["tp"] > 1 else ""
-    parts: list[RenderableType] = [Text(f"Steps of {found['model']}{split}, without the host", style="bold")]
-    made: Table = table("decodes", "context", "chunk", "past", "ms")
-    made.columns[0].justify = "right"
-    for step in found["steps"]:
+def _examples(examples: Mapping[str, Any]) -> list[RenderableType]:
+    split = f" on {examples['tp']} GPUs" if examples["tp"] > 1 else ""
+    rows = []
+    for step in examples["steps"]:
         new, past = step["chunks"][0] if step["chunks"] else (None, None)
-        context = step["context"] or None
-        cells = [number(value, 0) for value in (step["decodes"] or None, context, new, past)]
-        made.add_row(*cells, f"{step['gpu_ms']:.3f}" if step["gpu_ms"] else GAP)
-    parts.append(made)
-    if found["note"]:
-        parts.append(Text(found["note"]))
-    return parts
+        sizes = (step["decodes"] or None, step["context"] or None, new, past)
+        rows.append([*map(count, sizes), f"{step['gpu_ms']:.3f}" if step["gpu_ms"] else GAP])
+    title = Text(f"Steps of {examples['model']}{split}, without the host", style="bold")
+    grid = table("decodes", "context", "chunk", "past", "ms", rows=rows, left=())
+    return [title, grid, *([Text(examples["note"])] if examples["note"] else [])]

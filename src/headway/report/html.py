@@ -4,6 +4,7 @@ escaped."""
 from __future__ import annotations
 
 import pathlib
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -63,9 +64,15 @@ def scriptless() -> str:
 
 def section(title: str, *parts: str, note: str = "", name: str = "") -> str:
     """A part of a page; links find it by its name."""
-    said = f"<p>{escape(note)}</p>" if note else ""
+    before = f"<p>{escape(note)}</p>" if note else ""
     begin = f'<section id="{escape(name)}">' if name else "<section>"
-    return f"{begin}\n<h2>{escape(title)}</h2>\n{said}" + "\n".join(parts) + "\n</section>"
+    return f"{begin}\n<h2>{escape(title)}</h2>\n{before}" + "\n".join(parts) + "\n</section>"
+
+
+def card(rows: Iterable[tuple[str, str]], style: str = "") -> str:
+    """Names and values, one below the other."""
+    cells = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
+    return f'<dl class="card"{style}>{cells}</dl>'
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
@@ -74,18 +81,19 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
     return f'<div class="facts">{"".join(cards)}</div>'
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]], short: bool = False) -> str:
-    """With `short` names in its first column it takes less room on a telephone."""
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
+    """A table. Its kind is `short` if the names in the first column are, which takes less room on a telephone, or
+    `words` if its cells are texts."""
     head = "".join(f'<th scope="col">{text(header)}</th>' for header in headers)
     body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    kind = "wide short" if short else "wide"
-    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    classes = f"wide {kind}".strip()
+    return f'<div class="{classes}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def said(sentence: str) -> str:
-    """A paragraph; what stands in backticks is to be typed."""
-    pieces = escape(sentence).split("`")
-    return f"<p>{''.join(f'<code>{one}</code>' if at % 2 else one for at, one in enumerate(pieces))}</p>"
+def paragraph(sentence: str) -> str:
+    """A paragraph; text in backticks is set as code."""
+    marked = re.sub("`(.*?)`", r"<code>\1</code>", escape(sentence))
+    return f"<p>{marked}</p>"
 
 
 def details(title: str, *parts: str) -> str:
@@ -105,6 +113,6 @@ def _word(word: str, sign: str = "") -> str:
     return sign + escape(word) if len(word) > LONGEST else f'<span class="word">{sign}{escape(word)}</span>'
 
 
-def text(given: str) -> str:
-    """As it stands in a page."""
-    return given if isinstance(given, Markup) else escape(given)
+def text(value: str) -> str:
+    """Escape a text, unless it is HTML already."""
+    return value if isinstance(value, Markup) else escape(value)

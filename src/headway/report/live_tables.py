@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headway.config.documents import yaml_text
-from headway.report.run import groups, run_facts
-from headway.report.terminal import GAP, facts, number, percent, table
+from headway.report.run import group_tables, run_facts
+from headway.report.terminal import GAP, count, facts, latency_table, number, percent, table
 from headway.types import Json
 
 
@@ -18,82 +18,76 @@ def listing(nodes: Sequence[Json]) -> RenderableType:
     """One row a node; below it why one is not ready or cordoned."""
     if not nodes:
         return Text("no node is registered")
-    made = table("node", "state", "role", "pool", "running", "queued", "KV", "busy", "watts")
-    for column in made.columns[1:4]:
-        column.justify = "left"
-    said = []
-    for one in nodes:
-        signals = one.get("signals", {})
-        kv = signals.get("kv_used"), signals.get("kv_blocks")
-        made.add_row(
-            Text(one["name"]),
-            _state(one),
-            Text(str(one.get("role", GAP))),
-            Text(str(one.get("pool", GAP))),
-            number(signals.get("running"), 0),
-            number(signals.get("queued"), 0),
-            percent(kv[0] / kv[1] if kv[0] is not None and kv[1] else None),
-            percent(signals.get("busy")),
-            number(signals.get("watts"), 0),
+    rows, notes = [], []
+    for node in nodes:
+        signals = node.get("signals", {})
+        used, blocks = signals.get("kv_used"), signals.get("kv_blocks")
+        rows.append(
+            [
+                node["name"],
+                _state(node),
+                str(node.get("role", GAP)),
+                str(node.get("pool", GAP)),
+                count(signals.get("running")),
+                count(signals.get("queued")),
+                percent(used / blocks if used is not None and blocks else None),
+                percent(signals.get("busy")),
+                count(signals.get("watts")),
+            ]
         )
-        why = [one.get("error", ""), one.get("why", ""), str(one.get("cordon", {}).get("why", ""))]
-        said += [(one["name"], text) for text in why if text]
-    return Group(made, "", facts(said)) if said else made
+        reasons = [node.get("error", ""), node.get("why", ""), str(node.get("cordon", {}).get("why", ""))]
+        notes += [(node["name"], reason) for reason in reasons if reason]
+    heads = ("node", "state", "role", "pool", "running", "queued", "KV", "busy", "watts")
+    grid = table(*heads, rows=rows, left=range(4))
+    return Group(grid, "", facts(notes)) if notes else grid
 
 
-def policies(found: Json) -> RenderableType:
-    if found["policies"] is None:
+def policies(fleet: Json) -> RenderableType:
+    if fleet["policies"] is None:
         return Text("no policies stand in etcd")
-    parts: list[RenderableType] = [Text(yaml_text(found["policies"]).rstrip()), ""]
-    rows = [(name, _verdict(one, found["revision"])) for name, one in found["gateways"].items()]
-    return Group(*parts, facts([("revision", str(found["revision"])), *rows]))
+    parts: list[RenderableType] = [Text(yaml_text(fleet["policies"]).rstrip()), ""]
+    rows = [(name, _verdict(gateway, fleet["revision"])) for name, gateway in fleet["gateways"].items()]
+    return Group(*parts, facts([("revision", str(fleet["revision"])), *rows]))
 
 
-def _state(one: Json) -> str:
-    if not one["registered"]:
+def _state(node: Json) -> str:
+    if not node["registered"]:
         return "cordoned, not registered"
-    words = ["unreadable" if "error" in one else "ready" if one["ready"] else "not ready"]
-    return ", ".join([*words, *(["cordoned"] if one["cordoned"] else [])])
+    state = "unreadable" if "error" in node else "ready" if node["ready"] else "not ready"
+    return f"{state}, cordoned" if node["cordoned"] else state
 
 
-def _verdict(one: Json, revision: int) -> str:
-    if one.get("revision") != revision:
-        return f"has not answered yet; its last word is on revision {one.get('revision')}"
-    return "in force" if one.get("accepted") else f"refused: {one.get('error')}"
+def _verdict(gateway: Json, revision: int) -> str:
+    if gateway.get("revision") != revision:
+        return f"has not answered yet; its last word is on revision {gateway.get('revision')}"
+    return "in force" if gateway.get("accepted") else f"refused: {gateway.get('error')}"
 
 
 # What clients of an endpoint saw, as a page for people.
 
-LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"))
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2e", "lag": "lag"}
 OURS = ("requests", "throughput", "sessions", "goodput", "SLO met", "cache hits", "balance")  # a client knows no more
 LATE_MS = 5.0  # a load generator that is later than that says so
 
 
 def report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:
-    latencies = table("ms", *STATISTICS)
-    for name, key in LATENCIES:
-        values = summary["latency"][key]
-        latencies.add_row(Text(name), *(number(values[statistic]) for statistic in STATISTICS))
     client = summary["client"]
     lag = client["lag"]
-    latencies.add_row(Text("lag"), *(number(lag[statistic]) for statistic in STATISTICS))
-    rows = [(name, said) for name, said in run_facts(summary, scenario) if name in OURS]
+    rows = [(name, text) for name, text in run_facts(summary, scenario) if name in OURS]
     if not client["told_cached"]:
-        rows = [(name, "the endpoint does not tell" if name == "cache hits" else said) for name, said in rows]
-    rows += [("not served", f"{count:,} × {reason}") for reason, count in client["reasons"].items()]
+        rows = [(name, "the endpoint does not tell" if name == "cache hits" else text) for name, text in rows]
+    rows += [("not served", f"{times:,} × {reason}") for reason, times in client["reasons"].items()]
     parts: list[RenderableType] = [Text(f"{scenario['name']}, as its clients saw it", style="bold"), ""]
-    parts += [latencies, "", facts(rows), ""]
+    parts += [latency_table({**summary["latency"], "lag": lag}, LATENCIES), "", facts(rows), ""]
     parts.append(Text(_pace(client, lag["p99"])))
-    for name in ("tenants", "classes", "kinds", "models"):
-        if name in summary:
-            parts += ["", groups(name, summary[name], False)]
+    for part in group_tables(summary, False):
+        parts += ["", part]
     return Group(*parts)
 
 
 def _pace(client: Mapping[str, Any], lag_ms: float | None) -> str:
     slowed = "" if client["speed"] == 1 else f", times are the workload's at {client['speed']:g} of the wall's speed"
-    said = f"Latencies count from when a request was to be sent{slowed}."
+    text = f"Latencies count from when a request was to be sent{slowed}."
     if lag_ms is not None and lag_ms > LATE_MS:
-        said += f" This machine was late: 1 % of the requests were sent more than {number(lag_ms)} ms after that."
-    return said
+        text += f" This machine was late: 1 % of the requests were sent more than {number(lag_ms)} ms after that."
+    return text

@@ -42,17 +42,17 @@ def report(
 ) -> Path:
     """Write the page of runs (folders or results) or of one study folder, and say where. Several runs are compared with
     the first. Without `output` the page lies beside the runs, or here where they are in no folder."""
-    given = [sources] if isinstance(sources, str | Path | Result) else list(sources)
-    path = place(given) if output is None else Path(output)
+    runs = [sources] if isinstance(sources, str | Path | Result) else list(sources)
+    path = place(runs) if output is None else Path(output)
     if path.is_dir():
         raise HeadwayError(f"--output: {str(path)!r} is a folder; name a file, as in {str(path / DEFAULT)!r}.")
-    html.write(path, page(open_cases(given), progress), "--output")
+    html.write(path, page(open_cases(runs), progress), "--output")
     return path
 
 
 def place(sources: Sequence[Source]) -> Path:
     """Where a page goes: into the folder of the one run or study, beside several runs."""
-    folders = [Path(one) for one in sources if not isinstance(one, Result)]
+    folders = [Path(source) for source in sources if not isinstance(source, Result)]
     if not folders:
         return Path(DEFAULT)
     return (folders[0] if len(sources) == 1 else folders[0].parent) / DEFAULT
@@ -61,28 +61,28 @@ def place(sources: Sequence[Source]) -> Path:
 def page(cases: Cases, progress: Progress | None = None) -> str:
     """The whole page as text."""
     swept = sweep_of(cases) if cases.kind == "sweep" else None
-    told = cases if swept is None else swept.table(cases)
-    chosen, note = drawn(told)
+    shown = cases if swept is None else swept.table(cases)
+    chosen, note = choose_drawn(shown)
     digests = []
-    for done, case in enumerate(chosen):
+    for finished, case in enumerate(chosen):
         if progress is not None:
-            progress(done, len(chosen))
+            progress(finished, len(chosen))
         digests.append(digest(case.label, case.result(), case.folder))
-    book = Book(told, digests, note)
-    made = [(name, title, make(book)) for name, title, make in PARTS]
+    book = Book(shown, digests, note)
+    parts = [(name, title, write(book)) for name, title, write in PARTS]
     if swept is not None:
-        made.insert(2, ("sweep", "Sweep", sweep(book, swept)))
-    made = [part for part in made if part[2]]
-    parts = [*opening(book, [part[:2] for part in made]), *(part[2] for part in made)]
-    return html.page(f"{cases.name}: report", parts)
+        parts.insert(2, ("sweep", "Sweep", sweep(book, swept)))
+    parts = [part for part in parts if part[2]]
+    links = [part[:2] for part in parts]
+    return html.page(f"{cases.name}: report", [*opening(book, links), *(part[2] for part in parts)])
 
 
-def drawn(cases: Cases) -> tuple[list[Case], str]:
+def choose_drawn(cases: Cases) -> tuple[list[Case], str]:
     """The runs that charts show, the baseline always among them, and what to say where these are not all."""
     count = len(cases.cases)
     if count <= MOST:
         return cases.cases, ""
     others = [case.label for case in cases.cases if case.label != cases.baseline]
-    kept = {cases.baseline, *others[: MOST - (cases.baseline is not None)]}
+    labels = {cases.baseline, *others[: MOST - (cases.baseline is not None)]}
     note = f"Charts show {MOST} of {count:,} runs, the best and the baseline; tables have them all."
-    return [case for case in cases.cases if case.label in kept], note
+    return [case for case in cases.cases if case.label in labels], note

@@ -15,7 +15,7 @@ from headway.experiment.plan import Judged, Plan
 from headway.experiment.targets import Target
 from headway.report import html
 from headway.report.charts import against_load, figure, legend, palette
-from headway.report.terminal import GAP, bar, brief, number, percent, table
+from headway.report.terminal import BEST, GAP, bar, brief, number, percent, table
 from headway.results import store
 
 WIDTH: Final = 9  # of a bar
@@ -25,17 +25,17 @@ DRAWN: Final = ("ttft", "tpot", "e2e")
 
 def report(plan: Plan) -> RenderableType:
     """For the terminal."""
-    slo = ", ".join(target.written() for target in plan.targets)
-    parts: list[RenderableType] = [Text(f"{plan.scenario['name']}: {slo}", style="bold"), _ran(plan), ""]
-    parts += [_tried(plan), ""]
+    parts: list[RenderableType] = [Text(_title(plan), style="bold"), _effort(plan), "", _candidates(plan), ""]
     if plan.curve:
         parts += [_curve(plan), ""]
-    parts.append(Text(plan.verdict))
-    parts.extend(Text(note) for note in plan.notes)
-    return Group(*parts)
+    return Group(*parts, Text(plan.verdict), *map(Text, plan.notes))
 
 
-def _ran(plan: Plan) -> str:
+def _title(plan: Plan) -> str:
+    return f"{plan.scenario['name']}: {', '.join(target.written() for target in plan.targets)}"
+
+
+def _effort(plan: Plan) -> str:
     seeds = "1 seed" if plan.seeds == 1 else f"{plan.seeds} seeds"
     return f"{plan.runs:,} runs of {len(plan.tried):,} candidates under up to {seeds} each"
 
@@ -45,39 +45,40 @@ def _rows(plan: Plan) -> list[Judged]:
     drawn = [point["load"] for point in plan.curve]
     if plan.find == "load":
         near = (plan.holds, plan.breaks)
-        return [one for one in plan.tried if one.load in near or float(one.load) not in drawn]
-    rows = [one for one in plan.tried if one.load == plan.load.base]
-    return sorted(rows, key=lambda one: plan.space.key(one.counts))
+        return [judged for judged in plan.tried if judged.load in near or float(judged.load) not in drawn]
+    rows = [judged for judged in plan.tried if judged.load == plan.load.base]
+    return sorted(rows, key=lambda judged: plan.space.key(judged.counts))
 
 
-def _tried(plan: Plan) -> Table:
-    by_load = plan.find == "load"
-    what = [AXES[plan.load.unit]] if by_load else [pool.name for pool in plan.space.pools]
-    if not by_load and len(what) == 1:
-        what = ["replicas"]
-    made = table(
-        "", *what, *([] if by_load else ["USD/h"]), "seeds", *(target.figure for target in plan.targets), gap=1
-    )
-    for one in _rows(plan):
-        chosen = one == plan.answer
-        first = [number(float(one.load), 2)] if by_load else [f"{count:,}" for count in one.counts]
-        price = [] if by_load else [number(plan.space.usd_per_hour(one.counts), 2)]
-        cells = [_cell(plan, one, target) for target in plan.targets]
-        seeds = f"{one.seeds_met}/{one.seeds_run}"
-        made.add_row("▸" if chosen else "", *first, *price, seeds, *cells, style="bold" if chosen else None)
-    return made
+def _candidates(plan: Plan) -> Table:
+    targets = [target.figure for target in plan.targets]
+    if plan.find == "load":
+        heads = [AXES[plan.load.unit]]
+    else:
+        pools = [pool.name for pool in plan.space.pools]
+        heads = [*(pools if len(pools) > 1 else ["replicas"]), "USD/h"]
+    grid = table("", *heads, "seeds", *targets, gap=1)
+    for judged in _rows(plan):
+        chosen = judged == plan.answer
+        if plan.find == "load":
+            first = [number(float(judged.load), 2)]
+        else:
+            first = [*(f"{count:,}" for count in judged.counts), number(plan.space.usd_per_hour(judged.counts), 2)]
+        cells = [f"{judged.seeds_met}/{judged.seeds_run}", *(_cell(plan, judged, target) for target in plan.targets)]
+        grid.add_row(BEST if chosen else "", *first, *cells, style="bold" if chosen else None)
+    return grid
 
 
-def _cell(plan: Plan, one: Judged, target: Target) -> str:
+def _cell(plan: Plan, judged: Judged, target: Target) -> str:
     """The mean over the seeds that ran, and half its interval."""
-    found = plan.estimate(one, target)
-    if found["mean"] is None:
+    estimate = plan.estimate(judged, target)
+    mean, low, high = (estimate[key] for key in ("mean", "low", "high"))
+    if mean is None:
         return GAP
-    shown: Callable[[float], str] = percent if target.share else number
-    if found["high"] is None or found["low"] == found["high"]:
-        return shown(found["mean"])
-    half = shown(max(found["high"] - found["mean"], found["mean"] - found["low"]))
-    return f"{shown(found['mean'])} ±{half.removesuffix(' %')}"
+    write: Callable[[float], str] = percent if target.share else number
+    if high is None or low == high:
+        return write(mean)
+    return f"{write(mean)} ±{write(max(high - mean, mean - low)).removesuffix(' %')}"
 
 
 def _family(plan: Plan) -> str:
@@ -88,31 +89,24 @@ def _family(plan: Plan) -> str:
 
 def _curve(plan: Plan) -> RenderableType:
     name = _family(plan)
-    other = "ttft" if name != "ttft" else "tpot"
-    pair = sorted((name, other), key=DRAWN.index)
-    heads = [head for one in pair for head in (f"{one.upper()} ms\np50", "\np99")]
-    made = table(
-        "", f"{AXES[plan.load.unit]}\n", *heads, "goodput\n/s", "\nshare", f"{name.upper()} p99\n", "goodput\n", gap=1
-    )
-    for column in made.columns[-2:]:
-        column.justify = "left"
-    slowest = max((point[f"{name}_p99"] or 0.0 for point in plan.curve), default=0.0) or 1.0
-    most = max((point["goodput_per_s"] or 0.0 for point in plan.curve), default=0.0) or 1.0
+    pair = sorted((name, "ttft" if name != "ttft" else "tpot"), key=DRAWN.index)
+    heads = [head for each in pair for head in (f"{each.upper()} ms\np50", "\np99")]
+    heads += ["goodput\n/s", "\nshare", f"{name.upper()} p99\n", "goodput\n"]
+    grid = table("", f"{AXES[plan.load.unit]}\n", *heads, gap=1, left=(0, len(heads), len(heads) + 1))
+    highest = {key: max(point[key] or 0.0 for point in plan.curve) or 1.0 for key in (f"{name}_p99", "goodput_per_s")}
     for point in plan.curve:
         knee = plan.holds is not None and point["load"] == float(plan.holds)
-        figures = [number(point[f"{one}_{at}"]) for one in pair for at in ("p50", "p99")]
-        made.add_row(
-            "▸" if knee else "",
+        grid.add_row(
+            BEST if knee else "",
             number(point["load"], 2),
-            *figures,
+            *(number(point[f"{each}_{at}"]) for each in pair for at in ("p50", "p99")),
             number(point["goodput_per_s"]),
             percent(point["attainment"]),
-            bar((point[f"{name}_p99"] or 0.0) / slowest, WIDTH),
-            bar((point["goodput_per_s"] or 0.0) / most, WIDTH),
+            *(bar((point[key] or 0.0) / top, WIDTH) for key, top in highest.items()),
             style="bold" if knee else None,
         )
-    who = plan.space.written(plan.counts)
-    return Group(Text(f" against the load, on {who} (means over the seeds)"), made)
+    cluster = plan.space.written(plan.counts)
+    return Group(Text(f" against the load, on {cluster} (means over the seeds)"), grid)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -135,65 +129,57 @@ def _json(plan: Plan) -> str:
 
 
 def _page(plan: Plan) -> str:
-    title = f"{plan.scenario['name']}: {', '.join(target.written() for target in plan.targets)}"
+    title = _title(plan)
     parts = [html.heading(title, plan.verdict, *plan.notes), html.facts(_facts(plan))]
     if plan.curve:
-        parts += [
-            html.scriptless(),
-            *_charts(plan),
-            html.section("The curve", _points(plan), note="Means over the seeds."),
-        ]
-    columns = [
-        "replicas",
-        AXES[plan.load.unit],
-        "USD/h",
-        "seeds met",
-        *(f"{one.figure}, {one.describe_limit()}" for one in plan.targets),
-    ]
+        curve = html.section("The curve", _points(plan), note="Means over the seeds.")
+        parts += [html.scriptless(), *_charts(plan), curve]
+    targets = [f"{target.figure}, {target.describe_limit()}" for target in plan.targets]
     rows = [
         [
-            plan.space.written(one.counts),
-            number(float(one.load), 2),
-            number(plan.space.usd_per_hour(one.counts), 2),
-            f"{one.seeds_met} of {one.seeds_run}",
-            *(_cell(plan, one, target) for target in plan.targets),
+            plan.space.written(judged.counts),
+            number(float(judged.load), 2),
+            number(plan.space.usd_per_hour(judged.counts), 2),
+            f"{judged.seeds_met} of {judged.seeds_run}",
+            *(_cell(plan, judged, target) for target in plan.targets),
         ]
-        for one in plan.tried
+        for judged in plan.tried
     ]
+    candidates = html.table(["replicas", AXES[plan.load.unit], "USD/h", "seeds met", *targets], rows)
     means = "means with half their 95 % intervals over the seeds that ran"
-    note = f"{_ran(plan)}; {means}. The first seed that fails decides."
-    return html.page(title, [*parts, html.section("What was tried", html.table(columns, rows), note=note)])
+    note = f"{_effort(plan)}; {means}. The first seed that fails decides."
+    return html.page(title, [*parts, html.section("What was tried", candidates, note=note)])
 
 
 def _facts(plan: Plan) -> list[tuple[str, str]]:
-    found = [("of " + name, f"{count:,}") for name, count in plan.replicas.items()]
-    found += [("USD an hour", number(plan.space.usd_per_hour(plan.counts), 2)), ("runs", f"{plan.runs:,}")]
+    rows = [("of " + name, f"{count:,}") for name, count in plan.replicas.items()]
+    rows += [("USD an hour", number(plan.space.usd_per_hour(plan.counts), 2)), ("runs", f"{plan.runs:,}")]
     if plan.holds is not None:
-        found.append(("load that is held", plan.load.written(plan.holds)))
-    return found
+        rows.append(("load that is held", plan.load.written(plan.holds)))
+    return rows
 
 
 def _points(plan: Plan) -> str:
     names = [name for name in plan.curve[0] if name not in ("load", "meets")]
     heads = [AXES[plan.load.unit], *(name.replace("_per_s", "/s").replace("_", " ") for name in names)]
 
-    def shown(name: str, value: float | None) -> str:
+    def write(name: str, value: float | None) -> str:
         return percent(value) if name in ("attainment", "completed") else number(value, 0 if name == "seeds_met" else 1)
 
-    rows = [[number(point["load"], 2), *(shown(name, point[name]) for name in names)] for point in plan.curve]
+    rows = [[number(point["load"], 2), *(write(name, point[name]) for name in names)] for point in plan.curve]
     return html.table(heads, rows)
 
 
 def _charts(plan: Plan) -> list[str]:
     """A chart of each latency that a target bounds, with its limit, and one of the goodput."""
     bounded = [name for name in DRAWN if any(target.figure.startswith(f"{name}_p") for target in plan.targets)]
-    found = []
+    charts = []
     for name in bounded or ["ttft"]:
         lines = {f"{name.upper()} {at}": f"{name}_{at}" for at in ("p50", "p99")}
         limits = [(target.figure, target.limit) for target in plan.targets if target.figure in lines.values()]
-        found.append(_chart(plan, name.upper(), lines, "ms", limits))
+        charts.append(_chart(plan, name.upper(), lines, "ms", limits))
     rates = {"arrivals": "arrivals_per_s", "goodput": "goodput_per_s"}
-    return [*found, _chart(plan, "Goodput", rates, "requests/s")]
+    return [*charts, _chart(plan, "Goodput", rates, "requests/s")]
 
 
 def _chart(plan: Plan, name: str, lines: Mapping[str, str], unit: str, limits: Sequence[tuple[str, float]] = ()) -> str:

@@ -27,12 +27,12 @@ class Bar:
     def __init__(self, total: int | None, unit: str) -> None:
         self.total = total
         self.unit = unit
-        self.done = 0
+        self.finished = 0
         self.watched = sys.stderr is not None and sys.stderr.isatty()
         self.bar: Progress | None = None
         self._due = time.monotonic() + PATIENCE_S
         self._drawing = False
-        self._before: Any = None  # who had the signal; None where there is no timer
+        self._before: Any = None  # the signal's handler before; None where there is no timer
 
     def __enter__(self) -> Self:
         if self.watched and hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
@@ -40,8 +40,8 @@ class Bar:
             signal.setitimer(signal.ITIMER_REAL, max(PATIENCE_S, 0.001), FRAME_S)
         return self
 
-    def update(self, done: int, total: int | None = None) -> None:
-        self.done, self.total = done, total or self.total
+    def update(self, finished: int, total: int | None = None) -> None:
+        self.finished, self.total = finished, total or self.total
         if self.watched:
             self._draw()
 
@@ -53,26 +53,26 @@ class Bar:
         try:
             self._due = now + FRAME_S
             if self.bar is None:
-                self.bar = self._started()
-            self.bar.update(self.task, completed=self.done, total=self.total, told=self._told())
+                self.bar = self._start()
+            self.bar.update(self.task, completed=self.finished, total=self.total, text=self._text())
             self.bar.refresh()
         finally:
             self._drawing = False
 
-    def _started(self) -> Progress:
+    def _start(self) -> Progress:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        shown = (BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
-        made = Progress(*shown, console=Console(stderr=True), transient=True, auto_refresh=False)
-        self.task = made.add_task("", total=self.total, told="")
-        made.start()
-        return made
+        columns = (BarColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
+        bar = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+        self.task = bar.add_task("", total=self.total, text="")
+        bar.start()
+        return bar
 
-    def _told(self) -> str:
+    def _text(self) -> str:
         if self.total is not None:
-            return f"{self.done:,}/{self.total:,} {self.unit}"
-        return f"{self.done:,} {self.unit}" if self.done else self.unit
+            return f"{self.finished:,}/{self.total:,} {self.unit}"
+        return f"{self.finished:,} {self.unit}" if self.finished else self.unit
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -100,13 +100,13 @@ class CompareProgress(Bar):
     def __init__(self, seeds: int = 1) -> None:
         super().__init__(None, "policies" if seeds == 1 else "runs")
 
-    def __call__(self, done: int, total: int) -> None:
-        self.update(done, total)
+    def __call__(self, finished: int, total: int) -> None:
+        self.update(finished, total)
 
 
 class SweepProgress(Bar):
-    """Runs that are done, how many of them were there already, and how long the rest may take. How many there will be
-    is said first, where somebody watches or wants it `aloud`."""
+    """Runs that are done, how many of them were there already, and how long the rest may take. The number of runs is
+    printed first, on a terminal or if `aloud`."""
 
     def __init__(self, say: Callable[[str], None], aloud: bool = False) -> None:
         super().__init__(None, "runs")
@@ -115,22 +115,22 @@ class SweepProgress(Bar):
         self._begun: float | None = None
         self._reused = 0
 
-    def __call__(self, done: int, total: int, reused: int) -> None:
+    def __call__(self, finished: int, total: int, reused: int) -> None:
         if self._begun is None:
             self._begun, self._reused = time.monotonic(), reused
             if self._aloud:
                 there = f", {reused:,} of them are there already" if reused else ""
                 self._say(f"{total:,} run{'s' * (total != 1)}{there}")
-        self.update(done, total)
+        self.update(finished, total)
 
-    def _told(self) -> str:
-        there = f", {self._reused:,} reused" if self._reused else ""
-        return f"{super()._told()}{there}{self._left()}"
+    def _text(self) -> str:
+        reused = f", {self._reused:,} reused" if self._reused else ""
+        return f"{super()._text()}{reused}{self._time_left()}"
 
-    def _left(self) -> str:
+    def _time_left(self) -> str:
         """The time that the rest will take if it goes on as so far."""
-        made = self.done - self._reused
-        if self._begun is None or made < 1 or self.total is None:
+        run = self.finished - self._reused
+        if self._begun is None or run < 1 or self.total is None:
             return ""
-        seconds = round((time.monotonic() - self._begun) / made * (self.total - self.done))
+        seconds = round((time.monotonic() - self._begun) / run * (self.total - self.finished))
         return f", about {seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"

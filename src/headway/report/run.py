@@ -10,76 +10,81 @@ from rich.text import Text
 
 from headway.experiment.notes import note
 from headway.experiment.verdict import has_slo, written
-from headway.report.terminal import GAP, facts, hours, money, number, percent, span, table, title
+from headway.report.terminal import (
+    GAP,
+    count,
+    facts,
+    figure_cells,
+    figure_columns,
+    hours,
+    index,
+    latency_table,
+    money,
+    number,
+    percent,
+    share_column,
+    span,
+    table,
+    title,
+)
+from headway.types import Json
 
-LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"), ("queue wait", "queue_wait"))
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2e", "queue wait": "queue_wait"}
 GROUPS_AT_MOST = 8  # tenants that a terminal shows
 GROUP_WIDTH = 24  # characters of a tenant's name
 
 
 def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:
     """What one run gave: latencies, then what they cost and how they were reached."""
-    latencies = table("ms", *STATISTICS)
-    for name, key in LATENCIES:
-        values = summary["latency"][key]
-        latencies.add_row(Text(name), *(number(values[statistic]) for statistic in STATISTICS))
     parts: list[RenderableType] = [title(scenario), ""]
-    said = note(summary, scenario["warmup"])
-    if said is not None:
-        parts.extend((Text(said), ""))
-    parts += [latencies, "", facts(run_facts(summary, scenario)), ""]
-    for name in ("tenants", "classes", "kinds", "models"):
-        if name in summary:
-            parts += [groups(name, summary[name], has_slo(scenario)), ""]
+    if (warning := note(summary, scenario["warmup"])) is not None:
+        parts.extend((Text(warning), ""))
+    parts += [latency_table(summary["latency"], LATENCIES), "", facts(run_facts(summary, scenario)), ""]
+    for part in group_tables(summary, has_slo(scenario)):
+        parts += [part, ""]
     return Group(*parts)
 
 
-def groups(name: str, found: Sequence[Mapping[str, Any]], slo: bool) -> RenderableType:
-    """The tenants, classes, kinds or models with the most requests, a line each."""
-    shown = sorted(found, key=lambda one: -one["requests"]["arrived"])[:GROUPS_AT_MOST]
-    served = "goodput\nshare" if slo else "served\nshare"
-    headings = ("requests\n", "TTFT ms\nmean", "\np99", "TPOT ms\np99", "E2E ms\nmean", served, "cache\nhits")
-    made = table(name, *headings, gap=1)
-    made.columns[0].max_width, made.columns[0].overflow = GROUP_WIDTH, "ellipsis"
-    for one in shown:
-        latency = one["latency"]
-        made.add_row(
-            Text(one["id"]),
-            number(one["requests"]["arrived"], 0),
-            number(latency["ttft"]["mean"]),
-            number(latency["ttft"]["p99"]),
-            number(latency["tpot"]["p99"]),
-            number(latency["e2e"]["mean"]),
-            percent(one["slo"]["goodput_ratio"]),
-            percent(one["cache"]["token_hit_ratio"]),
-        )
-    left = len(found) - len(shown)
-    return Group(made, Text(f" and {left:,} more, with --json")) if left else made
+def group_tables(summary: Mapping[str, Any], slo: bool) -> list[RenderableType]:
+    """For tenants, classes, kinds and models, where there are any: those with the most requests, a line each."""
+    return [_groups(name, summary[name], slo) for name in ("tenants", "classes", "kinds", "models") if name in summary]
+
+
+def _groups(name: str, groups: Sequence[Json], slo: bool) -> RenderableType:
+    columns = figure_columns(
+        "requests.arrived", "latency.ttft.mean", "latency.ttft.p99", "latency.tpot.p99", "latency.e2e.mean"
+    )
+    columns += [share_column(slo), *figure_columns("cache.token_hit_ratio")]
+    largest = sorted(groups, key=lambda group: -group["requests"]["arrived"])[:GROUPS_AT_MOST]
+    rows = [[group["id"], *figure_cells(group, columns)] for group in largest]
+    grid = table(name, *(heading for _, heading, _ in columns), rows=rows, gap=1)
+    grid.columns[0].max_width, grid.columns[0].overflow = GROUP_WIDTH, "ellipsis"
+    left = len(groups) - len(largest)
+    return Group(grid, Text(f" and {left:,} more, with --json")) if left else grid
 
 
 def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[tuple[str, str]]:
     targets = scenario["slo"]
-    if has_slo({**scenario, "slo": {}}):  # a tenant has its own: no one target is everybody's
+    if has_slo({**scenario, "slo": {}}):  # a tenant has its own: no target holds for all
         targets = dict.fromkeys(targets)
     requests, throughput, cache = summary["requests"], summary["throughput"], summary["cache"]
     balance, slo, cost = summary["balance"], summary["slo"], summary["cost"]
     usd = GAP if cost["usd_per_1k_tokens"] is None else number(1000 * cost["usd_per_1k_tokens"], 3)
-    ends = [f"{number(requests['completed'], 0)} completed"]
+    ends = [f"{count(requests['completed'])} completed"]
     for outcome in ("rejected", "timed_out", "failed", "in_flight"):
         if requests[outcome]:
-            ends.append(f"{number(requests[outcome], 0)} {outcome.replace('_', ' ')}")
+            ends.append(f"{count(requests[outcome])} {outcome.replace('_', ' ')}")
     rest = ""
     if requests["retried"]:
-        rest += f"; {number(requests['retried'], 0)} of them sent again"
+        rest += f"; {count(requests['retried'])} of them sent again"
     if requests["not_issued"]:
-        rest += f"; {number(requests['not_issued'], 0)} turns of sessions never came"
+        rest += f"; {count(requests['not_issued'])} turns of sessions never came"
     rows = [
-        ("requests", f"{number(requests['arrived'], 0)} arrived: {', '.join(ends)}{rest}"),
+        ("requests", f"{count(requests['arrived'])} arrived: {', '.join(ends)}{rest}"),
         (
             "throughput",
             f"{number(throughput['requests_per_s'], 2)} requests/s, tokens/s: "
-            f"{number(throughput['input_tokens_per_s'], 0)} in, {number(throughput['output_tokens_per_s'], 0)} out",
+            f"{count(throughput['input_tokens_per_s'])} in, {count(throughput['output_tokens_per_s'])} out",
         ),
     ]
     if "sessions" in summary:
@@ -101,23 +106,23 @@ def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[t
             f"{percent(cache['request_hit_ratio'])} of requests",
         )
     )
-    rows.append(("preemptions", number(summary["preemptions"], 0)))
-    rows.append(("balance", f"Jain {number(balance['jain'], 3)}, coefficient of variation {number(balance['cv'], 3)}"))
+    rows.append(("preemptions", count(summary["preemptions"])))
+    rows.append(("balance", f"Jain {index(balance['jain'])}, coefficient of variation {index(balance['cv'])}"))
     if "adapters" in summary:
-        found = summary["adapters"]
-        loads = f"{number(found['loads'], 0)} loads, {number(found['load_s'])} s of steps"
-        rows.append(("adapters", f"{number(found['requests'], 0)} requests with one, {loads}"))
+        adapters = summary["adapters"]
+        loads = f"{count(adapters['loads'])} loads, {number(adapters['load_s'])} s of steps"
+        rows.append(("adapters", f"{count(adapters['requests'])} requests with one, {loads}"))
     for name, tier in summary.get("tiers", {}).items():
-        rows.append((f"{name} tier", _gpu_tier(tier) if name == "gpu" else _tier(tier)))
+        rows.append((f"{name} tier", _tier(name, tier)))
     if "loads" in summary:
-        count, wait = summary["loads"]["count"], summary["loads"]["wait"]
-        took = f", {number(wait['mean'])} ms on average, p99 {number(wait['p99'])} ms" if count else ""
-        rows.append(("KV loads", f"{number(count, 0)}{took}"))
+        loaded, wait = summary["loads"]["count"], summary["loads"]["wait"]
+        took = f", {number(wait['mean'])} ms on average, p99 {number(wait['p99'])} ms" if loaded else ""
+        rows.append(("KV loads", f"{count(loaded)}{took}"))
     if "transfer" in summary:
         rows.append(("KV transfers", _transfers(summary["transfer"])))
     if "fairness" in summary:
         even = summary["fairness"]
-        tokens, goodput = number(even["jain_tokens"], 3), number(even["jain_goodput"], 3)
+        tokens, goodput = index(even["jain_tokens"]), index(even["jain_goodput"])
         rows.append(("fairness", f"Jain {tokens} of tenants' tokens, {goodput} of their goodput shares"))
     if "scaling" in summary:
         rows += _scaling(summary["scaling"])
@@ -125,7 +130,7 @@ def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[t
         (
             "cost",
             f"{number(cost['gpu_seconds_per_request'], 3)} GPU-seconds a request, "
-            f"{number(cost['gpu_held_seconds'], 0)} held, ${usd} per million tokens",
+            f"{count(cost['gpu_held_seconds'])} held, ${usd} per million tokens",
         )
     )
     rows.append(("spent", _spent(cost["usd"], summary["energy"])))
@@ -138,63 +143,61 @@ def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[t
     return rows
 
 
-def _scaling(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What came and went, a line a pool; and what became of the requests of those that went."""
+def _scaling(scaling: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The replicas that came and went, a line a pool; and what became of the requests of those that went."""
     rows = []
-    pools = found["pools"]
+    pools = scaling["pools"]
     for pool in pools:
         name = "replicas" if len(pools) == 1 else f"{pool['id']} replicas"
         bounds = span(pool["min_replicas"], pool["max_replicas"])
-        said = f"{number(pool['mean_replicas'], 2)} on average ({bounds})"
-        said += f", {hours(pool['replica_seconds'])} replica-hours"
+        text = (
+            f"{number(pool['mean_replicas'], 2)} on average ({bounds}), {hours(pool['replica_seconds'])} replica-hours"
+        )
         if pool["scale_ups"] or pool["scale_downs"]:
-            many = "s" * (pool["oscillations"] != 1)
-            said += f"; {number(pool['scale_ups'], 0)} × up, {number(pool['scale_downs'], 0)} × down, "
-            said += f"{number(pool['oscillations'], 0)} oscillation{many}"
+            plural = "s" * (pool["oscillations"] != 1)
+            text += f"; {count(pool['scale_ups'])} × up, {count(pool['scale_downs'])} × down, "
+            text += f"{count(pool['oscillations'])} oscillation{plural}"
         if (ready := pool["time_to_ready"]["mean"]) is not None:
-            said += f"; ready in {number(ready / 1000)} s"
-        rows.append((name, said))
-    struck = [f"{count} {kind}" for kind, count in found["faults"].items() if count]
+            text += f"; ready in {number(ready / 1000)} s"
+        rows.append((name, text))
+    faults = [f"{times} {kind}" for kind, times in scaling["faults"].items() if times]
     words = (("failed", "failed"), ("retried", "sent again"), ("redirected", "sent on"))
-    lost = [f"{number(found[key], 0)} {word}" for key, word in words if found[key]]
-    if struck:
-        rows.append(("faults", ", ".join(struck)))
-    if lost:
-        rows.append(("interrupted", f"{', '.join(lost)}"))
-    return rows
+    lost = [f"{count(scaling[key])} {word}" for key, word in words if scaling[key]]
+    return rows + [(name, ", ".join(parts)) for name, parts in (("faults", faults), ("interrupted", lost)) if parts]
 
 
 def _spent(usd: float, energy: Mapping[str, Any]) -> str:
-    said = f"${money(usd)}"
+    text = f"${money(usd)}"
     if energy["kwh"] is not None:
-        said += f" and {written(energy['kwh'])} kWh"
-    return said if energy["wh_per_request"] is None else f"{said}, {written(energy['wh_per_request'])} Wh a request"
+        text += f" and {written(energy['kwh'])} kWh"
+    return text if energy["wh_per_request"] is None else f"{text}, {written(energy['wh_per_request'])} Wh a request"
 
 
-def _transfers(found: Mapping[str, Any]) -> str:
+def _transfers(section: Mapping[str, Any]) -> str:
     took = ""
-    if found["count"]:
-        wait, time = found["wait"], found["time"]
+    if section["count"]:
+        wait, time = section["wait"], section["time"]
         took = f"; mean {number(wait['mean'])} ms before they begin, {number(time['mean'])} ms on the way"
-        took += f" (p99 {number(wait['p99'])}, {number(time['p99'])}); links {percent(found['link_utilization'])} busy"
-    return f"{number(found['count'], 0)}, {number(found['bytes'] / 1e9)} GB{took}"
+        took += (
+            f" (p99 {number(wait['p99'])}, {number(time['p99'])}); links {percent(section['link_utilization'])} busy"
+        )
+    return f"{count(section['count'])}, {number(section['bytes'] / 1e9)} GB{took}"
 
 
-def _gpu_tier(tier: Mapping[str, Any]) -> str:
-    return f"{percent(tier['hit_ratio'])} of prompt tokens, found without a load, {percent(tier['utilization'])} full"
-
-
-def _tier(found: Mapping[str, Any]) -> str:
-    thrashed = f" ({number(found['thrashed_blocks'], 0)} thrashed)" if found["thrashed_blocks"] else ""
+def _tier(name: str, section: Mapping[str, Any]) -> str:
+    hits, full = percent(section["hit_ratio"]), percent(section["utilization"])
+    if name == "gpu":
+        return f"{hits} of prompt tokens, found without a load, {full} full"
+    thrashed = f" ({count(section['thrashed_blocks'])} thrashed)" if section["thrashed_blocks"] else ""
     return (
-        f"{percent(found['hit_ratio'])} of prompt tokens; blocks: {number(found['stored_blocks'], 0)} stored, "
-        f"{number(found['loaded_blocks'], 0)} loaded{thrashed}; {percent(found['utilization'])} full, "
-        f"{percent(found['peak_utilization'])} at most; link {percent(found['link_utilization'])} busy"
+        f"{hits} of prompt tokens; blocks: {count(section['stored_blocks'])} stored, "
+        f"{count(section['loaded_blocks'])} loaded{thrashed}; {full} full, "
+        f"{percent(section['peak_utilization'])} at most; link {percent(section['link_utilization'])} busy"
     )
 
 
-def _sessions(found: Mapping[str, Any]) -> str:
-    duration = found["duration"]
+def _sessions(section: Mapping[str, Any]) -> str:
+    duration = section["duration"]
     lasting = "" if duration["mean"] is None else f", lasting {number(duration['mean'] / 1000)} s on average"
-    turns = f"{number(found['turns'])} turns each"
-    return f"{number(found['count'], 0)} of {turns}, {number(found['completed'], 0)} completed{lasting}"
+    turns = f"{number(section['turns'])} turns each"
+    return f"{count(section['count'])} of {turns}, {count(section['completed'])} completed{lasting}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -18,11 +17,10 @@ from headway.report.terminal import (
     LONGEST,
     Column,
     Fitted,
+    figure_columns,
     label_column,
     least_width,
-    money,
-    number,
-    percent,
+    share_column,
     table,
     title,
     wrap,
@@ -32,74 +30,60 @@ from headway.types import Json
 
 VALUE_AT_MOST = 24  # characters of a value in a line
 FEWEST = 3  # figures, however narrow the terminal is
+PATHS = (
+    "latency.ttft.mean", "latency.ttft.p99", "latency.tpot.p99", "latency.e2e.mean", "latency.e2e.p99",
+    "throughput.requests_per_s", "cache.token_hit_ratio", "cost.usd",
+)  # fmt: skip
 
 
-def report(found: Sweep) -> RenderableType:
+def report(sweep: Sweep) -> RenderableType:
     """The grid, a row a point; below, the verdict."""
-    stages = [axis.stage for axis in found.axes if axis.stage is not None]
-    seeds = f", {found.seeds} seeds each, of which these are the means" if found.seeds > 1 else ""
-    count = len(found.points)
-    many = f"{count:,} point{'s' * (count != 1)}{seeds}; {BEST} marks the best of a column."
-    figures = _figures(found)
-    grid = Fitted((), figures, lambda shown, _: _grid(found, shown), kept=figures[:FEWEST])
-    return Group(_title(found, stages), Text(many), "", grid, "", Text(found.verdict))
+    stages = [axis.stage for axis in sweep.axes if axis.stage is not None]
+    seeds = f", {sweep.seeds} seeds each, of which these are the means" if sweep.seeds > 1 else ""
+    count = len(sweep.points)
+    head = f"{count:,} point{'s' * (count != 1)}{seeds}; {BEST} marks the best of a column."
+    figures = [share_column(any(point.slo for point in sweep.points)), *figure_columns(*PATHS)]
+    grid = Fitted((), figures, lambda columns, _: _grid(sweep, columns), fixed=figures[:FEWEST])
+    return Group(_title(sweep, stages), Text(head), "", grid, "", Text(sweep.verdict))
 
 
-def _title(found: Sweep, stages: Sequence[str]) -> RenderableType:
-    """The scenario; not its cluster, where that is varied."""
-    if any(axis.keys[0] == "cluster" for axis in found.axes):
-        return Text(found.scenario["name"], style="bold")
-    return title(_told(found.scenario, stages), stages[0] if stages else "")
-
-
-def _told(scenario: Mapping[str, Any], stages: Sequence[str]) -> Mapping[str, Any]:
-    """The scenario without the policies that are varied."""
+def _title(sweep: Sweep, stages: Sequence[str]) -> RenderableType:
+    """The scenario, without what is varied: its cluster, or policies."""
+    scenario = sweep.scenario
+    if any(axis.keys[0] == "cluster" for axis in sweep.axes):
+        return Text(scenario["name"], style="bold")
     policies = {stage: spec for stage, spec in scenario["policies"].items() if stage not in stages}
-    return {**scenario, "policies": policies}
+    return title({**scenario, "policies": policies}, stages[0] if stages else "")
 
 
-def _figures(found: Sweep) -> list[Column]:
-    slo = any(point.slo for point in found.points)
-    return [
-        ("slo.goodput_ratio", "goodput\nshare" if slo else "served\nshare", percent),
-        ("latency.ttft.mean", "TTFT ms\nmean", number),
-        ("latency.ttft.p99", "\np99", number),
-        ("latency.tpot.p99", "TPOT ms\np99", number),
-        ("latency.e2e.mean", "E2E ms\nmean", number),
-        ("latency.e2e.p99", "\np99", number),
-        ("throughput.requests_per_s", "served\n/s", number),
-        ("cache.token_hit_ratio", "cache\nhits", percent),
-        ("cost.usd", "cost\nUSD", money),
-    ]
-
-
-def _grid(found: Sweep, shown: Sequence[Column]) -> Table:
-    axes = found.axes
-    made = table(*names(axes), *(heading for _, heading, _ in shown), gap=1)
-    labels = [[axis.text(point.vary[axis.path]) for point in found.points] for axis in axes]
+def _grid(sweep: Sweep, columns: Sequence[Column]) -> Table:
+    axes = sweep.axes
+    grid = table(*names(axes), *(heading for _, heading, _ in columns), gap=1)
+    labels = [[axis.text(point.vary[axis.path]) for point in sweep.points] for axis in axes]
     widths = [max(VALUE_AT_MOST, least_width(column, LONGEST + FIGURES)) for column in labels]
     for place, width in enumerate(widths):
-        label_column(made, place, width)
-    summaries = [point.summary for point in found.points]
-    cells = [_cells(summaries, path, write) for path, _, write in shown]
+        label_column(grid, place, width)
+    summaries = [point.summary for point in sweep.points]
+    cells = [_cells(summaries, column) for column in columns]
     before: list[str] = []
-    for place in range(len(found.points)):
+    for place in range(len(sweep.points)):
         texts = [column[place] for column in labels]
         same = next((depth for depth, pair in enumerate(zip(texts, before, strict=False)) if pair[0] != pair[1]), 0)
         row = [
             Text("" if before and depth < same else wrap(text, width))
             for depth, (text, width) in enumerate(zip(texts, widths, strict=True))
         ]
-        made.add_row(*row, *(column[place] for column in cells))
+        grid.add_row(*row, *(column[place] for column in cells))
         before = texts
-    return made
+    return grid
 
 
-def _cells(summaries: Sequence[Json], path: str, write: Any) -> list[Text]:
-    """A column, its best marked, all of them where several are written alike; none where all are."""
+def _cells(summaries: Sequence[Json], column: Column) -> list[Text]:
+    """The cells of a column, the best marked, all of them where several are written alike; none where all are."""
+    path, _, write = column
     values = [value(summary, path) for summary in summaries]
-    there = [found for found in values if found is not None]
-    texts = [GAP if found is None else write(found) for found in values]
-    best = write((max if direction(path) == "high" else min)(there)) if there else None
+    known = [figure for figure in values if figure is not None]
+    texts = [GAP if figure is None else write(figure) for figure in values]
+    best = write((max if direction(path) == "high" else min)(known)) if known else None
     mark = len(set(texts)) > 1
     return [Text(f"{BEST}{text}", style="bold") if mark and text == best else Text(text) for text in texts]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -13,7 +13,9 @@ from rich.text import Text
 
 from headway.experiment.contenders import stage_label
 from headway.experiment.verdict import written
+from headway.results import ranking
 from headway.scenario.overrides import DEFAULT_POLICIES
+from headway.types import Json
 
 # Labels in a table's column, broken between words and never inside a name.
 #
@@ -52,9 +54,9 @@ def words(label: str) -> list[str]:
 
 
 class Fitted(Generic[C]):
-    """A table whose last figures go in a narrow terminal, rather than that a label breaks inside a name.
+    """A table that drops its last figures in a narrow terminal before a label breaks inside a name.
 
-    `build` makes the table of some figures, with labels in lines of a width. The figures `kept` stay.
+    `build` makes the table of some figures, with labels in lines of a width. Figures in `fixed` are never dropped.
     """
 
     def __init__(
@@ -62,24 +64,24 @@ class Fitted(Generic[C]):
         labels: Iterable[str],
         figures: Sequence[C],
         build: Callable[[Sequence[C], int], Table],
-        kept: Sequence[C] = (),
+        fixed: Sequence[C] = (),
     ) -> None:
         self.labels = list(labels)
         self.figures = list(figures)
         self.build = build
-        self.kept = kept or self.figures[:1]
+        self.fixed = fixed or self.figures[:1]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.update(max_width=10_000)
         room = options.max_width
-        shown, least = list(self.figures), least_width(self.labels, room)
+        figures, least = list(self.figures), least_width(self.labels, room)
         while True:
-            rest = Measurement.get(console, wide, self.build(shown, least)).maximum - least
-            more = [place for place, figure in enumerate(shown) if figure not in self.kept]
+            rest = Measurement.get(console, wide, self.build(figures, least)).maximum - least
+            more = [place for place, figure in enumerate(figures) if figure not in self.fixed]
             if rest + least <= room or not more:
                 break
-            shown.pop(more[-1])
-        yield self.build(shown, max(least, min(USUAL, room - rest)))
+            figures.pop(more[-1])
+        yield self.build(figures, max(least, min(USUAL, room - rest)))
 
 
 # Small plots of plain characters, for a terminal.
@@ -107,6 +109,7 @@ Column = tuple[str, str, Callable[[float | None], str]]  # a figure's path, its 
 
 GAP = "–"
 BEST: Final = "▸"
+STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 TIME_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
@@ -142,31 +145,82 @@ def money(usd: float | None) -> str:
     return GAP if usd is None else f"{usd:,.2f}" if usd >= 1 else written(usd)
 
 
-def table(*headers: str, gap: int = 2) -> Table:
+def count(value: float | None) -> str:
+    return number(value, 0)
+
+
+def index(value: float | None) -> str:
+    """A figure between 0 and 1, such as Jain's index."""
+    return number(value, 3)
+
+
+# The heading of a figure in a terminal, and how it is written.
+FIGURE_COLUMNS: Final[dict[str, tuple[str, Callable[[float | None], str]]]] = {
+    "latency.ttft.mean": ("TTFT ms\nmean", number),
+    "latency.ttft.p99": ("\np99", number),
+    "latency.tpot.p99": ("TPOT ms\np99", number),
+    "latency.e2e.mean": ("E2E ms\nmean", number),
+    "latency.e2e.p99": ("\np99", number),
+    "throughput.requests_per_s": ("served\n/s", number),
+    "cache.token_hit_ratio": ("cache\nhits", percent),
+    "balance.jain": ("Jain\nindex", index),
+    "fairness.jain_goodput": ("tenants'\nJain", index),
+    "scaling.replica_seconds": ("replica\nhours", hours),
+    "cost.usd": ("cost\nUSD", money),
+    "requests.arrived": ("requests\n", count),
+    "requests.completed": ("requests\ncompleted", count),
+}
+
+
+def table(
+    *headers: str, rows: Iterable[Sequence[str | Text]] = (), gap: int = 2, left: Collection[int] = (0,)
+) -> Table:
     """A borderless table: words to the left, figures to the right."""
-    made = Table(box=None, padding=(0, gap - 1, 0, 1), header_style="bold", pad_edge=True)
+    grid = Table(box=None, padding=(0, gap - 1, 0, 1), header_style="bold", pad_edge=True)
     for position, header in enumerate(headers):
-        made.add_column(Text(header), justify="left" if position == 0 else "right", no_wrap=True)
-    return made
+        grid.add_column(Text(header), justify="left" if position in left else "right", no_wrap=True)
+    for row in rows:
+        grid.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return grid
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Table:
-    made = Table(box=None, padding=(0, 1), show_header=False)
-    made.add_column(style="bold", no_wrap=True)
-    made.add_column(overflow="fold")
+    grid = Table(box=None, padding=(0, 1), show_header=False)
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
     for name, value in rows:
-        made.add_row(Text(name), Text(value))
-    return made
+        grid.add_row(Text(name), Text(value))
+    return grid
+
+
+def figure_columns(*paths: str) -> list[Column]:
+    """The columns of these figures; a heading that begins with a line break continues the one before it."""
+    return [(path, *FIGURE_COLUMNS[path]) for path in paths]
+
+
+def share_column(slo: bool) -> Column:
+    """The column of requests that met every target, or of those that were served where nothing was promised."""
+    return "slo.goodput_ratio", "goodput\nshare" if slo else "served\nshare", percent
+
+
+def figure_cells(summary: Json, columns: Iterable[Column]) -> list[str]:
+    return [write(ranking.value(summary, path)) for path, _, write in columns]
+
+
+def latency_table(latency: Json, names: Mapping[str, str]) -> Table:
+    """The statistics of each kind of latency."""
+    rows = [[name, *(number(latency[key][at]) for at in STATISTICS)] for name, key in names.items()]
+    return table("ms", *STATISTICS, rows=rows)
 
 
 def title(scenario: Mapping[str, Any], but: str = "") -> RenderableType:
     """What was run, on two lines."""
-    size, how = described(scenario, but)
+    size, how = describe_scenario(scenario, but)
     return Group(Text(f"{scenario['name']}: {size}", style="bold"), Text(how))
 
 
-def described(scenario: Mapping[str, Any], but: str = "") -> tuple[str, str]:
-    """The cluster, and how its step times are made and who decided, `but` for the stage that is compared."""
+def describe_scenario(scenario: Mapping[str, Any], but: str = "") -> tuple[str, str]:
+    """The cluster, and its latency models and policies, `but` for the stage that is compared."""
     cluster = scenario["cluster"]
     deployments = cluster.get("deployments")
     pools = [cluster] if deployments is None else list(deployments.values())
@@ -213,7 +267,7 @@ def _pool(pool: Mapping[str, Any]) -> str:
     return f"{span(low, high)} {instances} of {model}, {'each ' * many}on {pool['tp']} × {gpu}"
 
 
-def label_column(made: Table, place: int, width: int) -> None:
+def label_column(grid: Table, place: int, width: int) -> None:
     """Make a column one of labels, which `wrap` has broken into lines of this width."""
-    column = made.columns[place]
+    column = grid.columns[place]
     column.justify, column.max_width, column.no_wrap, column.overflow = "left", width, False, "fold"

@@ -16,7 +16,7 @@ from msgspec import Struct
 from headway.config.section import read
 from headway.results.pathology import Pathology
 from headway.results.recorder import COMPLETED, Recorder, RunFacts, Targets
-from headway.results.sample import Sample, attainment, chosen, latency, ratio, throughput
+from headway.results.sample import Sample, attainment, completed_flags, latency, ratio, throughput
 from headway.results.statistics import spread_of
 from headway.types import OUTCOMES, Json
 
@@ -92,7 +92,7 @@ def _each(recorder: Recorder, column: str, sample: Sample, window_ps: int | None
             cached[code] += hit
             prompt[code] += tokens
     positions: list[list[int]] = [[] for _ in names]
-    for position, code in enumerate(compress(codes[warmup:], chosen(recorder, warmup))):
+    for position, code in enumerate(compress(codes[warmup:], completed_flags(recorder, warmup))):
         positions[code].append(position)
     sums = ills.groups(codes, len(names))
     found = []
@@ -122,7 +122,7 @@ def fairness(recorder: Recorder, sample: Sample, warmup: int) -> Json:
     codes = recorder.tenant[warmup:]
     planned = Counter(codes)
     tokens, good = Counter(dict.fromkeys(planned, 0)), Counter(dict.fromkeys(planned, 0))
-    for position, code in enumerate(compress(codes, chosen(recorder, warmup))):
+    for position, code in enumerate(compress(codes, completed_flags(recorder, warmup))):
         tokens[code] += sample.prompt_tokens[position] + sample.output_tokens[position]
         good[code] += sample.good is None or sample.good[position]
     return {

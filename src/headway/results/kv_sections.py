@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from headway.errors import InvariantError
 from headway.results.recorder import InstanceStats, Recorder, TierStats
+from headway.results.records import group_by
 from headway.results.sample import rate, ratio
 from headway.results.statistics import spread_of
 from headway.types import PS_PER_SECOND, Json
@@ -60,7 +62,7 @@ def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], leng
         if prefill == -1:
             possible = handed == begun == arrived == -1
         else:
-            # who had to leave the instance that it was handed to may have gone to one that does both
+            # a request that had to leave the instance it was handed to may have gone to one that does both
             possible = roles[prefill] == "prefill" and (roles[decode] == "decode" or recorder.redirects[row] > 0)
             came = [at for at in (started, handed, arrived, finished) if at != -1]
             possible = possible and came == sorted(came) and (arrived == -1 or started <= begun <= arrived)
@@ -77,34 +79,34 @@ def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], leng
     if prompts > sent:
         raise InvariantError(f"{prompts} prompt tokens were computed or cached, of {sent}.")
     generated = sum(stats.output_tokens for stats in instances)
-    got = sum(recorder.output_tokens) + recorder.lost_tokens
-    if generated != got:
-        raise InvariantError(f"{generated} tokens were generated, but requests got {got}.")
+    received = sum(recorder.output_tokens) + recorder.lost_tokens
+    if generated != received:
+        raise InvariantError(f"{generated} tokens were generated, but requests got {received}.")
 
 
 def tiers(instances: Sequence[InstanceStats], length_ps: int) -> Json:
     """The sections `tiers` and `loads` of a summary, where there are any stores."""
-    found: dict[str, dict[str, TierStats]] = {}  # by name and owner: a shared store once
-    prompts: dict[str, int] = {}
+    prompts: Counter[str] = Counter()
     for stats in instances:
         for tier in stats.tiers:
-            found.setdefault(tier.name, {})[tier.owner] = tier
-            prompts[tier.name] = prompts.get(tier.name, 0) + stats.prompt_tokens
-    if not found:
+            prompts[tier.name] += stats.prompt_tokens
+    if not prompts:
         return {}
-    waits = [wait for stats in instances for wait in stats.load_waits_ps]
     sections = {"gpu": _gpu([stats for stats in instances if stats.tiers])}
-    for name, by_owner in found.items():
-        stores = list(by_owner.values())
+    for name, stores in group_by(distinct_stores(instances), lambda store: store.name).items():
         section = {"stores": len(stores), **_figures(stores, prompts[name], length_ps)}
         sections[name] = {**section, "samples": _samples(stores)}
-    return {"tiers": sections, "loads": {"count": len(waits), "wait": spread_of(waits)}}
+    return {"tiers": sections, **_loads([wait for stats in instances for wait in stats.load_waits_ps])}
+
+
+def _loads(waits_ps: list[int]) -> Json:
+    return {"loads": {"count": len(waits_ps), "wait": spread_of(waits_ps)}}
 
 
 def _gpu(instances: list[InstanceStats]) -> Json:
     """The tier that the others lie below: what was found there, and how full it was."""
     blocks = sum(stats.kv_blocks for stats in instances)
-    loaded = sum(store.hit_tokens for store in _stores(instances))
+    loaded = sum(store.hit_tokens for store in distinct_stores(instances))
     hits = sum(stats.cached_tokens for stats in instances) - loaded
     used = [sum(at) for at in zip(*(stats.kv_samples for stats in instances), strict=True)]
     return {
@@ -121,20 +123,18 @@ def _gpu(instances: list[InstanceStats]) -> Json:
     }
 
 
-def _stores(instances: Sequence[InstanceStats]) -> list[TierStats]:
-    """Each once."""
+def distinct_stores(instances: Sequence[InstanceStats]) -> list[TierStats]:
+    """The stores below the GPUs, a shared one once."""
     return list({(tier.name, tier.owner): tier for stats in instances for tier in stats.tiers}.values())
 
 
 def own_tiers(stats: InstanceStats, length_ps: int) -> Json:
-    """The same of one instance; a shared store is nobody's own."""
+    """The sections `tiers` and `loads` of one instance, without shared stores."""
     if not stats.tiers:
         return {}
-    own = {
-        tier.name: _figures([tier], stats.prompt_tokens, length_ps) for tier in stats.tiers if tier.owner == stats.id
-    }
-    waits = stats.load_waits_ps
-    return {"tiers": own, "loads": {"count": len(waits), "wait": spread_of(waits)}}
+    own = [tier for tier in stats.tiers if tier.owner == stats.id]
+    figures = {tier.name: _figures([tier], stats.prompt_tokens, length_ps) for tier in own}
+    return {"tiers": figures, **_loads(stats.load_waits_ps)}
 
 
 def _figures(stores: list[TierStats], prompt_tokens: int, length_ps: int) -> Json:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import mmap
 import os
 from array import array
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import islice, starmap
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -34,28 +34,19 @@ def clean(value: Any) -> Any:
     return value
 
 
-def write_lines(file: Path, lines: Sequence[msgspec.Struct]) -> None:
+def write_lines(file: Path, lines: Iterable[msgspec.Struct]) -> None:
     encoder = msgspec.json.Encoder()
     rest = iter(lines)
     with file.open("wb") as out:
         while batch := list(islice(rest, BATCH)):
-            _encode(encoder, out, batch)
+            try:
+                out.write(encoder.encode_lines(batch))
+            except UnicodeEncodeError:  # a reason that a policy wrote
+                out.write(encoder.encode_lines([clean(msgspec.to_builtins(line)) for line in batch]))
 
 
 def write_requests(file: Path, table: Table) -> None:
-    encoder = msgspec.json.Encoder()
-    columns = [table.column(name) for name in COLUMNS]
-    rest = zip(*columns, strict=True)
-    with file.open("wb") as out:
-        while batch := [Row(*row) for row in islice(rest, BATCH)]:
-            _encode(encoder, out, batch)
-
-
-def _encode(encoder: msgspec.json.Encoder, out: BinaryIO, batch: Sequence[msgspec.Struct]) -> None:
-    try:
-        out.write(encoder.encode_lines(batch))
-    except UnicodeEncodeError:  # a reason of a policy's own making
-        out.write(encoder.encode_lines([clean(msgspec.to_builtins(one)) for one in batch]))
+    write_lines(file, starmap(Row, zip(*map(table.column, COLUMNS), strict=True)))
 
 
 def read_requests(file: Path) -> Table:
@@ -70,11 +61,11 @@ def read_requests(file: Path) -> Table:
     for stretch in _stretches(file):
         rows = decoder.decode_lines(stretch)
         for name, column in numbers.items():
-            found = [getattr(row, name) for row in rows]
+            values = [getattr(row, name) for row in rows]
             if name in words:
                 known = words[name]
-                found = [known.setdefault(word, len(known)) for word in found]
-            column.fromlist(found)
+                values = [known.setdefault(word, len(known)) for word in values]
+            column.fromlist(values)
     columns: dict[str, Any] = {name: numbers[name] for name in COLUMNS}
     columns.update({name: Coded(numbers[name], list(known)) for name, known in words.items()})
     return Table(columns)
@@ -126,8 +117,8 @@ class DecisionFile:
 
     def choices(self) -> Iterator[tuple[int, int]]:
         for place in range(len(self)):
-            one = self._read(place, self.choice)
-            yield one.request, len(one.candidates)
+            choice = self._read(place, self.choice)
+            yield choice.request, len(choice.candidates)
 
     def _read(self, place: int, decoder: msgspec.json.Decoder[Line]) -> Line:
         try:

@@ -18,7 +18,7 @@ from headway.results.groups import groups, jain
 from headway.results.kv_sections import own_tiers, tiers, transfers
 from headway.results.pathology import Pathology
 from headway.results.recorder import COMPLETED, InstanceStats, Recorder, RunFacts
-from headway.results.sample import attainment, completed, good, latency, ratio, throughput
+from headway.results.sample import attainment, completed_sample, good, latency, ratio, throughput
 from headway.results.scaling import held_ps, present, scaling
 from headway.results.statistics import Spread, ranks, spread
 from headway.types import OUTCOMES, PS_PER_SECOND, Json
@@ -68,7 +68,7 @@ def _kwh(instances: Sequence[InstanceStats], length_ps: int) -> float | None:
 
 def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> Json:
     """The whole summary, in the order in which it is written."""
-    sample = completed(recorder, facts)
+    sample = completed_sample(recorder, facts)
     counted = max(0, len(recorder) - facts.warmup)
     window_ps = facts.ended_ps - recorder.arrival_ps[facts.warmup] if counted else None
     length_ps = facts.ended_ps - facts.started_ps

@@ -11,17 +11,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from headway.results.columns import Requests
-from headway.results.recorder import InstanceStats, TierStats
+from headway.results.kv_sections import distinct_stores
+from headway.results.recorder import InstanceStats, RequestColumns
 from headway.results.sample import rate, ratio
 from headway.results.waits import Waits
 from headway.types import Json
 
 
 class Pathology:
-    """What is counted of each request that counts."""
+    """What goes wrong with the requests after the warm-up."""
 
-    def __init__(self, requests: Requests, warmup: int, ended_ps: int) -> None:
+    def __init__(self, requests: RequestColumns, warmup: int, ended_ps: int) -> None:
         self.requests = requests
         self.warmup = warmup
         self.waits = Waits(requests, ended_ps)
@@ -42,31 +42,29 @@ class Pathology:
             passed=len(self.passed),
             blocked_ps=sum(self.blocked_ps.values()),
         )
-        found = sums.sections(latency)
-        found["rates"] |= {"preemptions_per_s": rate(preemptions, length_ps), **_moved(instances, length_ps)}
-        return found
+        sections = sums.sections(latency)
+        sections["rates"] |= {"preemptions_per_s": rate(preemptions, length_ps), **_kv_traffic(instances, length_ps)}
+        return sections
 
     def groups(self, codes: Sequence[int], count: int) -> list[_Sums]:
-        """Of each group: `codes` says which a request is of."""
+        """The sums of each group; `codes` has the group of each request."""
         requests, warmup = self.requests, self.warmup
         codes = codes[warmup:]
         arrived = Counter(codes)
         admitted = arrived - Counter(compress(codes, map(lt, requests.admitted_ps[warmup:], repeat(0))))
         started = arrived - Counter(compress(codes, map(lt, requests.started_ps[warmup:], repeat(0))))
-        found = [_Sums(arrived[code], admitted[code], started[code]) for code in range(count)]
         waited = [0] * count
         for code, time in zip(codes, self.waited_ps, strict=True):
             waited[code] += time
-        for code, sums in enumerate(found):
-            sums.waited_ps = waited[code]
+        groups = [_Sums(arrived[code], admitted[code], started[code], waited_ps=waited[code]) for code in range(count)]
         preempted = requests.preemptions[warmup:]
         for code, times in zip(compress(codes, preempted), filter(None, preempted), strict=True):
-            found[code].preempted += times
+            groups[code].preempted += times
         for row in self.passed:
-            found[codes[row - warmup]].passed += 1
+            groups[codes[row - warmup]].passed += 1
         for row, time in self.blocked_ps.items():
-            found[codes[row - warmup]].blocked_ps += time
-        return found
+            groups[codes[row - warmup]].blocked_ps += time
+        return groups
 
 
 class _Sums(Struct):
@@ -75,7 +73,7 @@ class _Sums(Struct):
     arrived: int = 0
     admitted: int = 0
     started: int = 0
-    preempted: int = 0  # each as often as it was
+    preempted: int = 0  # times, not requests
     waited_ps: int = 0
     passed: int = 0
     blocked_ps: int = 0
@@ -99,9 +97,9 @@ def _blowup(spread: dict[str, Any]) -> float | None:
     return spread["p99"] / spread["p50"] if spread["p50"] else None
 
 
-def _moved(instances: Sequence[InstanceStats], length_ps: int) -> Json:
+def _kv_traffic(instances: Sequence[InstanceStats], length_ps: int) -> Json:
     """How much KV cache went down to the stores below the GPUs and came back, where there are any."""
-    stores: list[TierStats] = list({(one.name, one.owner): one for stats in instances for one in stats.tiers}.values())
+    stores = distinct_stores(instances)
     if not stores:
         return {}
     blocks = sum(store.stored_blocks + store.loaded_blocks for store in stores)

@@ -11,7 +11,7 @@ from headway.errors import HeadwayError
 from headway.results.groups import fairness, sessions
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, TierStats
-from headway.results.sample import completed
+from headway.results.sample import completed_sample
 from headway.results.scaling import figures
 from headway.types import Json
 
@@ -94,7 +94,7 @@ def figure(path: str) -> str:
     there; what is none is told, before anything has been run."""
     wanted = path.strip().replace("-", "_")
     nothing = Recorder()
-    some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed(nothing, NOTHING), 0)}
+    some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed_sample(nothing, NOTHING), 0)}
     some["scaling"] = figures(nothing, [], NOTHING, 0, 0)
     stores = [TierStats("", name, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for name in ("cpu", "storage")]
     idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # has all the parts that some have

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from typing import Annotated, Final
+from collections.abc import MutableSequence
+from typing import Annotated, Final, get_type_hints
 
 from msgspec import Struct
 
@@ -16,46 +17,65 @@ REJECTED = OUTCOMES.index("rejected")
 FAILED = OUTCOMES.index("failed")
 TIMED_OUT = OUTCOMES.index("timed_out")
 IN_FLIGHT = OUTCOMES.index("in_flight")
-# The columns kept as numbers: the type of each, and what a row holds before anything is known.
-COLUMNS: Final = {
-    "tenant": ("i", 0),
-    "slo_class": ("i", 0),
-    "session": ("i", -1),
-    "turn": ("i", 0),
-    "kind": ("i", 0),
-    "model": ("i", 0),
-    "adapter": ("i", -1),
-    "arrival_ps": ("q", 0),
-    "admitted_ps": ("q", -1),
-    "routed_ps": ("q", -1),
-    "enqueued_ps": ("q", -1),
-    "started_ps": ("q", -1),
-    "first_token_ps": ("q", -1),
-    "finished_ps": ("q", -1),
-    "instance": ("i", -1),
-    "outcome": ("b", IN_FLIGHT),
-    "prompt_tokens": ("q", 0),
-    "output_tokens": ("q", 0),
-    "cached_tokens": ("q", 0),
-    "predicted_tokens": ("q", 0),
-    "preemptions": ("i", 0),
-    "loaded_tokens": ("q", 0),
-    "prefill_instance": ("i", -1),
-    "handed_ps": ("q", -1),
-    "transfer_ps": ("q", -1),
-    "transferred_ps": ("q", -1),
-    "retries": ("i", 0),
-    "redirects": ("i", 0),
-    "priority": ("d", 0.0),
-    "loaded_from": ("b", -1),
+Numbers = MutableSequence[int]
+
+
+class RequestColumns:
+    """The columns of a run's requests as numbers: the type code of each array, and what a row holds before anything is
+    known. A time that never came is -1; so is the instance of a request that was never routed."""
+
+    __slots__ = ()
+
+    tenant: Annotated[Numbers, "i", 0]  # like the next, an index into `names`
+    slo_class: Annotated[Numbers, "i", 0]
+    session: Annotated[Numbers, "i", -1]
+    turn: Annotated[Numbers, "i", 0]
+    kind: Annotated[Numbers, "i", 0]
+    model: Annotated[Numbers, "i", 0]
+    adapter: Annotated[Numbers, "i", -1]
+    arrival_ps: Annotated[Numbers, "q", 0]
+    admitted_ps: Annotated[Numbers, "q", -1]
+    routed_ps: Annotated[Numbers, "q", -1]
+    enqueued_ps: Annotated[Numbers, "q", -1]
+    started_ps: Annotated[Numbers, "q", -1]
+    first_token_ps: Annotated[Numbers, "q", -1]
+    finished_ps: Annotated[Numbers, "q", -1]
+    instance: Annotated[Numbers, "i", -1]
+    outcome: Annotated[Numbers, "b", IN_FLIGHT]  # index into OUTCOMES
+    prompt_tokens: Annotated[Numbers, "q", 0]
+    output_tokens: Annotated[Numbers, "q", 0]
+    cached_tokens: Annotated[Numbers, "q", 0]
+    predicted_tokens: Annotated[Numbers, "q", 0]  # those that the router believed cached when it sent the request there
+    preemptions: Annotated[Numbers, "i", 0]
+    loaded_tokens: Annotated[Numbers, "q", 0]  # those of the cached ones that came from stores below the GPU
+    # Of those whose prompts are computed apart: where, when that was done, and when their KV cache set out and came.
+    prefill_instance: Annotated[Numbers, "i", -1]
+    handed_ps: Annotated[Numbers, "q", -1]
+    transfer_ps: Annotated[Numbers, "q", -1]
+    transferred_ps: Annotated[Numbers, "q", -1]
+    # How often an instance lost it and it was sent again from the beginning, or was emptied and it went on elsewhere.
+    retries: Annotated[Numbers, "i", 0]
+    redirects: Annotated[Numbers, "i", 0]
+    priority: Annotated[MutableSequence[float], "d", 0.0]  # that its instance was told
+    loaded_from: Annotated[Numbers, "b", -1]  # the slowest store that it loaded any from, as a number in TIERS
+
+    names: dict[str, dict[str, int]]  # of the columns of words: each word with its number
+
+    def __len__(self) -> int:
+        return len(self.arrival_ps)
+
+
+COLUMNS: Final[dict[str, tuple[str, float]]] = {
+    name: hint.__metadata__
+    for name, hint in get_type_hints(RequestColumns, include_extras=True).items()
+    if name != "names"
 }
 NAMED: Final = ("tenant", "slo_class", "session", "kind", "model", "adapter")
 USUAL_CLASS: Final = "standard"  # number 0 in its column
 
 
-class Recorder:
-    """Per-request columns and the gaps between tokens. A time that never came is -1; so is the instance of a request
-    that was never routed."""
+class Recorder(RequestColumns):
+    """Per-request columns, the gaps between tokens, and the events of a run."""
 
     __slots__ = (
         *COLUMNS,
@@ -77,47 +97,13 @@ class Recorder:
         "thrashed",
     )
 
-    tenant: array[int]  # like the next, an index into `names`
-    slo_class: array[int]
-    session: array[int]
-    turn: array[int]
-    kind: array[int]
-    model: array[int]
-    adapter: array[int]
-    arrival_ps: array[int]
-    admitted_ps: array[int]
-    routed_ps: array[int]
-    enqueued_ps: array[int]
-    started_ps: array[int]
-    first_token_ps: array[int]
-    finished_ps: array[int]
-    instance: array[int]
-    outcome: array[int]  # index into OUTCOMES
-    prompt_tokens: array[int]
-    output_tokens: array[int]
-    cached_tokens: array[int]
-    predicted_tokens: array[int]  # those that the router believed cached when it sent the request there
-    preemptions: array[int]
-    loaded_tokens: array[int]  # those of the cached ones that came from stores below the GPU
-    # Of those whose prompts are computed apart: where, when that was done, and when their KV cache set out and came.
-    prefill_instance: array[int]
-    handed_ps: array[int]
-    transfer_ps: array[int]
-    transferred_ps: array[int]
-    # How often an instance lost it and it was sent again from the beginning, or was emptied and it went on elsewhere.
-    retries: array[int]
-    redirects: array[int]
-    priority: array[float]  # that its instance was told
-    loaded_from: array[int]  # the slowest store that it loaded any from, as a number in TIERS
-
     def __init__(self, rows_ahead: int = 1) -> None:
         """Rows are reserved so many at a time, which is faster; then the columns want `trim` at the end."""
         self.rows = 0
         self.rows_ahead = rows_ahead
         for name, (kind, _) in COLUMNS.items():
             setattr(self, name, array(kind))
-        # Of the columns that are words: the words, each with its number.
-        self.names: dict[str, dict[str, int]] = {name: {} for name in NAMED}
+        self.names = {name: {} for name in NAMED}
         self.names["slo_class"][USUAL_CLASS] = 0
         self.retried = 0  # requests that repeat one that did not succeed
         self.lost_tokens = 0  # generated for requests whose instance then lost them, and that were sent again
@@ -136,7 +122,7 @@ class Recorder:
         # gaps of a request that turned out not to count.
         self.gaps = array("q")
 
-    def arrived(self, at_ps: int, request: Request) -> None:
+    def record_arrival(self, at_ps: int, request: Request) -> None:
         row = self.rows
         if row == len(self.arrival_ps):
             self._reserve()
@@ -307,7 +293,7 @@ def seen_stats(
         pool=pool,
         model=model,
         requests=len(mine),
-        busy_ps=covered(stays),
+        busy_ps=covered_time(stays),
         prefill_tokens=prompt - cached,
         output_tokens=sum(recorder.output_tokens[row] for row in mine),
         cached_tokens=cached,
@@ -317,11 +303,11 @@ def seen_stats(
     )
 
 
-def covered(stays: list[tuple[int, int]]) -> int:
-    """How long anybody was there."""
-    found, until = 0, -1
+def covered_time(stays: list[tuple[int, int]]) -> int:
+    """How long at least one stay lasted, of stays in order of their beginning."""
+    total, until = 0, -1
     for begin, end in stays:
         if end > until:
-            found += end - max(begin, until)
+            total += end - max(begin, until)
             until = end
-    return found
+    return total

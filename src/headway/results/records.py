@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 
 from headway.types import Json
+
+Record = TypeVar("Record")
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Preemption(Struct, frozen=True, gc=False):
@@ -96,11 +100,11 @@ class Counterfactual(Struct, frozen=True):
 def best_alternatives(tried: Sequence[Counterfactual]) -> dict[int, int]:
     """By request, where the alternative stands that gave the earliest first token; none where one never came."""
     best: dict[int, int] = {}
-    for place, one in enumerate(tried):
-        if one.regret_ps is not None:
-            known = best.setdefault(one.request, place)
-            if one.alternative_ttft_ps < tried[known].alternative_ttft_ps:
-                best[one.request] = place
+    for place, other in enumerate(tried):
+        if other.regret_ps is not None:
+            known = best.setdefault(other.request, place)
+            if other.alternative_ttft_ps < tried[known].alternative_ttft_ps:
+                best[other.request] = place
     return best
 
 
@@ -129,3 +133,11 @@ class Finding(Struct, frozen=True):
 
 
 EXAMPLES = 20
+
+
+def group_by(records: Iterable[Record], key: Callable[[Record], Key]) -> dict[Key, list[Record]]:
+    """The records by a key, in order within each group."""
+    groups: dict[Key, list[Record]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return groups

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from itertools import compress, repeat
 from operator import le, sub
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from headway.results.columns import Requests
-from headway.results.recorder import COMPLETED, RunFacts, Targets
+from headway.results.recorder import COMPLETED, RequestColumns, RunFacts, Targets
 from headway.results.statistics import spread_of
 from headway.types import PS_PER_SECOND, Json
 
@@ -31,32 +30,22 @@ class Sample(Struct):
     def __len__(self) -> int:
         return len(self.e2e_ps)
 
-    def part(self, chosen: Sequence[int]) -> Sample:
+    def part(self, positions: Sequence[int]) -> Sample:
         """The requests at these positions."""
-
-        def column(values: list[int]) -> list[int]:
-            return [values[position] for position in chosen]
-
-        return Sample(
-            ttft_ps=column(self.ttft_ps),
-            queue_wait_ps=column(self.queue_wait_ps),
-            e2e_ps=column(self.e2e_ps),
-            decode_ps=column(self.decode_ps),
-            prompt_tokens=column(self.prompt_tokens),
-            output_tokens=column(self.output_tokens),
-            met={name: [flags[position] for position in chosen] for name, flags in self.met.items()},
-            good=None if self.good is None else [self.good[position] for position in chosen],
-        )
+        columns = {name: values for name, values in structs.asdict(self).items() if isinstance(values, list)}
+        picked = {name: [values[position] for position in positions] for name, values in columns.items()}
+        met = {name: [flags[position] for position in positions] for name, flags in self.met.items()}
+        return structs.replace(self, met=met, **picked)
 
 
-def chosen(recorder: Requests, warmup: int) -> list[bool]:
+def completed_flags(recorder: RequestColumns, warmup: int) -> list[bool]:
     """Of each request after the warm-up whether it was completed."""
     return [code == COMPLETED for code in recorder.outcome[warmup:]]
 
 
-def completed(recorder: Requests, facts: RunFacts) -> Sample:
+def completed_sample(recorder: RequestColumns, facts: RunFacts) -> Sample:
     warmup = facts.warmup
-    flags = chosen(recorder, warmup)
+    flags = completed_flags(recorder, warmup)
 
     def column(values: Sequence[int]) -> list[int]:
         return list(compress(values[warmup:], flags))
@@ -135,13 +124,13 @@ def throughput(sample: Sample, window_ps: int | None) -> Json:
 
 def attainment(sample: Sample, planned: int, window_ps: int | None) -> Json:
     """Of the requests that have a target the share that met it, and those that met all of theirs."""
-    found: Json = {}
+    section: Json = {}
     for name in ("ttft", "tpot", "e2e"):
         met = sample.met.get(name, ())
-        found[f"{name}_attainment"] = ratio(met.count(True), len(met) - met.count(None))
-    found["goodput_requests_per_s"] = rate(good(sample), window_ps)
-    found["goodput_ratio"] = ratio(good(sample), planned)
-    return found
+        section[f"{name}_attainment"] = ratio(met.count(True), len(met) - met.count(None))
+    section["goodput_requests_per_s"] = rate(good(sample), window_ps)
+    section["goodput_ratio"] = ratio(good(sample), planned)
+    return section
 
 
 def good(sample: Sample) -> int:

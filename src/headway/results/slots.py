@@ -73,14 +73,14 @@ class Places:
         busy: list[tuple[int, int]] = []  # until when, and the slot
         free: list[int] = []
         for begun, row, generate in runs:
-            first, ended = (-1, self.end_ps(row)) if generate else self._computed(row)
+            first, ended = (-1, self.end_ps(row)) if generate else self._prefill_end(row)
             while busy and busy[0][0] <= begun:
                 heappush(free, heappop(busy)[1])
             slot = heappop(free) if free else len(busy)
             heappush(busy, (ended, slot))
             yield Stay(row, slot, begun, first, ended, generate)
 
-    def _computed(self, row: int) -> tuple[int, int]:
+    def _prefill_end(self, row: int) -> tuple[int, int]:
         """When the prompt of a request was done, -1 where it never was, and when the request left that instance."""
         if self.column["prefill_instance"][row] >= 0:
             handed: int = self.column["handed_ps"][row]
@@ -97,22 +97,13 @@ class Places:
             changes += (stay.begun_ps << 2 | RUNNING << 1 | 1, stay.ended_ps << 2 | RUNNING << 1)
         return levels(changes)
 
-    def put_off(self) -> Iterator[tuple[int, int, int]]:
-        """What was not let in when it came: request, from when to when."""
-        columns = (self.column[name] for name in ("arrival_ps", "admitted_ps"))
-        for row, (arrival, admitted) in enumerate(zip(*columns, strict=True)):
-            until = admitted if admitted >= 0 else self.end_ps(row)
-            if until > arrival:
-                yield row, arrival, until
-
-    def queue(self) -> Iterator[tuple[int, int, int]]:
-        """What waited at the router once it was let in: request, from when to when; of one that was sent again, until
-        it was for the last time."""
-        columns = (self.column[name] for name in ("admitted_ps", "routed_ps"))
-        for row, (admitted, routed) in enumerate(zip(*columns, strict=True)):
-            until = routed if routed >= 0 else self.end_ps(row)
-            if admitted >= 0 and until > admitted:
-                yield row, admitted, until
+    def waits_between(self, begin: str, end: str) -> Iterator[tuple[int, int, int]]:
+        """What waited between two times of a request, such as `arrival_ps` and `admitted_ps`: request, from when to
+        when. Of a request that was sent again, `routed_ps` is the last time."""
+        for row, (since, until) in enumerate(zip(self.column[begin], self.column[end], strict=True)):
+            until = until if until >= 0 else self.end_ps(row)
+            if 0 <= since < until:
+                yield row, since, until
 
 
 def levels(changes: list[int]) -> Iterator[tuple[int, int, int]]:

@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Callable
 from errno import EEXIST, ENOTEMPTY
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -46,32 +48,32 @@ def check(folder: str | Path, kind: Kind) -> None:
     if not theirs:
         store.check(place)
         return
-    found = _described(place)
-    if found is None:
+    study = _read_study(place)
+    if study is None:
         raise HeadwayError(f"{place}: holds other files and is not a study folder; name a new or an empty folder.")
-    if found.get("kind") != kind:
-        raise HeadwayError(f"{place}: holds a {found.get('kind')}; name another folder for this {kind}.")
+    if study.get("kind") != kind:
+        raise HeadwayError(f"{place}: holds a {study.get('kind')}; name another folder for this {kind}.")
     if not os.access(place, os.W_OK | os.X_OK):
         raise HeadwayError(f"{place}: cannot be written: Permission denied.")
 
 
 def read(folder: str | Path) -> Json:
     """The `study.json` of a folder."""
-    found = _described(Path(folder))
-    if found is None:
+    study = _read_study(Path(folder))
+    if study is None:
         raise HeadwayError(f"{folder}: not a study folder; `headway compare -o` and `headway sweep -o` write one.")
-    if found.get("format") != FORMAT:
-        wrong = f"it has format {found.get('format')}, this version reads format {FORMAT}"
+    if study.get("format") != FORMAT:
+        wrong = f"it has format {study.get('format')}, this version reads format {FORMAT}"
         raise HeadwayError(f"{folder}: cannot be read as a study folder: {wrong}.")
-    return found
+    return study
 
 
-def _described(place: Path) -> Json | None:
+def _read_study(place: Path) -> Json | None:
     try:
-        found = msgspec.json.decode((place / STUDY).read_bytes())
+        study = msgspec.json.decode((place / STUDY).read_bytes())
     except (OSError, msgspec.DecodeError):
         return None
-    return found if isinstance(found, dict) and "kind" in found and "runs" in found else None
+    return study if isinstance(study, dict) and "kind" in study and "runs" in study else None
 
 
 def write(
@@ -125,18 +127,12 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def save(result: Result, folder: Path) -> None:
-    """A run folder that is either whole or not there; one of that name is replaced."""
-    part = folder.with_name(f".{folder.name}.{os.getpid()}{PART}")
-    try:
-        shutil.rmtree(part, ignore_errors=True)
-        result.save(part)
-        _put(part, folder)
-    except OSError as error:
-        raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
+    """Write a run folder that is either whole or not there; one of that name is replaced."""
+    _write_folder(folder, result.save)
 
 
 def adopt(folder: Path, files: dict[str, bytes]) -> None:
-    """Run folders and seeds' summaries that were written elsewhere, by their places in a study folder."""
+    """Take in run folders and seeds' summaries that were written elsewhere, by their places in a study folder."""
     runs: dict[str, dict[str, bytes]] = {}
     for place, content in files.items():
         name, _, rest = place.partition("/")
@@ -144,16 +140,24 @@ def adopt(folder: Path, files: dict[str, bytes]) -> None:
             write_whole(folder / place, content.decode())
         else:
             runs.setdefault(name, {})[rest] = content
-    for name, found in runs.items():
-        part = folder / f".{name}.{os.getpid()}{PART}"
-        try:
-            shutil.rmtree(part, ignore_errors=True)
-            for rest, content in found.items():
-                (part / rest).parent.mkdir(parents=True, exist_ok=True)
-                (part / rest).write_bytes(content)
-            _put(part, folder / name)
-        except OSError as error:
-            raise HeadwayError(f"{folder / name}: cannot be written: {error.strerror or error}.") from None
+    for name, contents in runs.items():
+        _write_folder(folder / name, partial(_write_files, contents))
+
+
+def _write_files(contents: dict[str, bytes], folder: Path) -> None:
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def _write_folder(folder: Path, write: Callable[[Path], object]) -> None:
+    part = folder.with_name(f".{folder.name}.{os.getpid()}{PART}")
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        write(part)
+        _put(part, folder)
+    except OSError as error:
+        raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
 
 
 def _put(part: Path, folder: Path) -> None:
@@ -196,7 +200,7 @@ def _others(name: str) -> bool:
 
 def remove_runs(folder: Path) -> None:
     """Remove the run folders of the study that is there, before another takes its place."""
-    for run in (_described(folder) or {}).get("runs", []):
+    for run in (_read_study(folder) or {}).get("runs", []):
         place = folder / Path(str(run["folder"])).name
         if (place / store.MANIFEST).is_file():
             shutil.rmtree(place, ignore_errors=True)
@@ -206,11 +210,11 @@ def by_key(folder: Path) -> dict[str, list[str]]:
     """The run folders of a sweep that is there, by the run keys that their names end with."""
     if not folder.is_dir():
         return {}
-    found: dict[str, list[str]] = {}
+    folders: dict[str, list[str]] = {}
     for name in sorted(place.name for place in folder.iterdir() if place.is_dir()):
         if match := re.fullmatch(r"[^.].*-([0-9a-f]{16})", name):
-            found.setdefault(match[1], []).append(name)
-    return found
+            folders.setdefault(match[1], []).append(name)
+    return folders
 
 
 def read_summary(folder: Path, key: str, trace: str) -> Json | None:
@@ -233,11 +237,11 @@ def write_seed(folder: Path, key: str, summary: Json) -> None:
 
 def read_seed(folder: Path, key: str) -> Json | None:
     try:
-        found = msgspec.json.decode((folder / SEEDS / f"{key}.json").read_bytes(), type=dict[str, Any])
+        document = msgspec.json.decode((folder / SEEDS / f"{key}.json").read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError):
         return None
-    same = (found.get("format"), found.get("headway"), found.get("key")) == (FORMAT, __version__, key)
-    summary = found.get("summary")
+    same = tuple(map(document.get, ("format", "headway", "key"))) == (FORMAT, __version__, key)
+    summary = document.get("summary")
     return summary if same and isinstance(summary, dict) else None
 
 
@@ -249,12 +253,12 @@ def slug(text: str) -> str:
 
 def folders(labels: list[str]) -> list[str]:
     """A name for each label, no two alike, not even where upper and lower case are one."""
-    taken: set[str] = {SEEDS}
-    found = []
+    in_use: set[str] = {SEEDS}
+    names = []
     for label in labels:
         name, count = slug(label), 2
-        while name.lower() in taken:
+        while name.lower() in in_use:
             name, count = f"{slug(label)}-{count}", count + 1
-        taken.add(name.lower())
-        found.append(name)
-    return found
+        in_use.add(name.lower())
+        names.append(name)
+    return names

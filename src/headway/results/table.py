@@ -12,7 +12,8 @@ from msgspec import Struct
 from headway.config.wording import suggest
 from headway.errors import HeadwayError
 from headway.policies.prefix_index import TIERS
-from headway.results.recorder import Recorder
+from headway.results.recorder import COLUMNS as NUMBERED
+from headway.results.recorder import Numbers, Recorder, RequestColumns
 from headway.types import OUTCOMES
 
 
@@ -92,14 +93,14 @@ class Table:
     def of(cls, recorder: Recorder) -> Table:
         rows = range(len(recorder))
         reasons = recorder.reasons
-        given: dict[str, Any] = {
+        special: dict[str, Any] = {
             "request": rows,
             **{name: Coded(getattr(recorder, name), [*words, ""]) for name, words in recorder.names.items()},
             "outcome": Coded(recorder.outcome, OUTCOMES),
             "loaded_from": Coded(recorder.loaded_from, [*TIERS, ""]),
             "reason": [reasons.get(row, "") for row in rows] if reasons else [""] * len(rows),
         }
-        return cls({name: given[name] if name in given else getattr(recorder, name) for name in COLUMNS})
+        return cls({name: special[name] if name in special else getattr(recorder, name) for name in COLUMNS})
 
     def __getitem__(self, name: str) -> list[Any]:
         column = self._columns.get(name)
@@ -149,6 +150,32 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table({len(self)} requests: {', '.join(COLUMNS)})"
+
+
+class Columns(RequestColumns):
+    """The columns of a table as numbers. None is copied, unless it is one of words that was kept as words."""
+
+    def __init__(self, table: Table) -> None:
+        self.names = {}
+        for name in NUMBERED:
+            column = table.column(name)
+            if name in ("tenant", "slo_class"):
+                column, self.names[name] = encode(column)
+            elif name == "outcome":
+                column, _ = encode(column, OUTCOMES)
+            setattr(self, name, column)
+
+
+def encode(column: Any, words: Sequence[str] = ()) -> tuple[Numbers, dict[str, int]]:
+    """A column of words as numbers, and the words with theirs; `words` have theirs already, by their places."""
+    if isinstance(column, Coded):
+        own = column.words[:-1] if list(column.words[-1:]) == [""] else column.words  # that of -1 is no word
+        if words and list(own) != list(words):  # of a file, numbered as they came
+            places = [words.index(word) for word in own]
+            return [places[code] for code in column.codes], {word: code for code, word in enumerate(words)}
+        return column.codes, {word: code for code, word in enumerate(own)}
+    known: dict[str, int] = {word: code for code, word in enumerate(words)}
+    return [known.setdefault(word, len(known)) for word in column], known
 
 
 def library(name: str) -> Any:

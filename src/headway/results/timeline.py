@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from headway.config.units import duration_ps
 from headway.errors import HeadwayError
-from headway.results.recorder import StateChange
-from headway.results.records import Preemption, Series, Thrash
+from headway.results.records import group_by
 from headway.results.result import Result
 from headway.results.scaling import levels as replica_levels
 from headway.results.slots import Places, Stay, levels
 from headway.types import PS_PER_SECOND, Json
 
-Record = TypeVar("Record", StateChange, Series, Preemption, Thrash)
 ROUTER: Final = 1  # the process of what is nobody's; an instance's is its index and this and one
 CHUNK: Final = 4096  # events written at a time
 ARROW_PS: Final = 2000  # how long before the end of its slice an arrow begins, to be within it in whole nanoseconds
@@ -69,10 +68,10 @@ class _Tracks:
         self.tenant = [tenants.setdefault(tenant, _json(tenant)) for tenant in rows.column("tenant")]
         # Threads are numbered through all processes, after the processes: some readers tell them by that alone.
         self.threads = max((_pid(index) for index in self.ids), default=ROUTER)
-        self.states = _by_instance(result.states)
-        self.series = _by_instance(result.series)
-        self.preemptions = _by_instance(result.preemptions)
-        self.thrashes = _by_instance(result.thrashes)
+        self.states = group_by(result.states, attrgetter("instance"))
+        self.series = group_by(result.series, attrgetter("instance"))
+        self.preemptions = group_by(result.preemptions, attrgetter("instance"))
+        self.thrashes = group_by(result.thrashes, attrgetter("instance"))
 
     def events(self) -> Iterator[str]:
         yield from self._router()
@@ -83,14 +82,14 @@ class _Tracks:
     # --- the router --------------------------------------------------------------------------------------------
 
     def _router(self) -> Iterator[str]:
-        yield from _process(ROUTER, "router", 0)
+        yield from _label("process", ROUTER, ROUTER, "router", 0)
         scaling, findings, refused = (self._new_thread() for _ in range(3))
         for order, (thread, name) in enumerate(((scaling, "scaling"), (findings, "findings"), (refused, "refused"))):
-            yield from _thread(ROUTER, thread, name, order)
-        for row, begun, until in self.places.put_off():
+            yield from _label("thread", ROUTER, thread, name, order)
+        for row, begun, until in self.places.waits_between("arrival_ps", "admitted_ps"):
             yield from self._span(ROUTER, "put off by admission", "admission", row, begun, until)
         changes: list[int] = []
-        for row, begun, until in self.places.queue():
+        for row, begun, until in self.places.waits_between("admitted_ps", "routed_ps"):
             changes += (begun << 2 | 1, until << 2)
             yield from self._span(ROUTER, "router queue", "router", row, begun, until)
         for at, _, waiting in levels(changes):
@@ -98,11 +97,11 @@ class _Tracks:
         for row in self.places.moved:
             begun = self.places.column["enqueued_ps"][row]
             yield from self._span(ROUTER, "moved between instances", "moved", row, begun, self.places.end_ps(row))
-        yield from self._refused(refused)
-        for one in self.result.scaling_events:
-            args = {"pool": one.pool, "before": one.before, "after": one.after, "reason": one.reason}
-            way = "scale up" if one.after > one.before else "scale down"
-            yield _instant(ROUTER, scaling, way, "scaling", one.at_ps, args)
+        yield from self._refusals(refused)
+        for event in self.result.scaling_events:
+            args = {"pool": event.pool, "before": event.before, "after": event.after, "reason": event.reason}
+            way = "scale up" if event.after > event.before else "scale down"
+            yield _instant(ROUTER, scaling, way, "scaling", event.at_ps, args)
         yield from self._replicas()
         for finding in self.result.findings():
             args = {
@@ -114,7 +113,7 @@ class _Tracks:
             }
             yield _instant(ROUTER, findings, finding.kind, "finding", finding.at_ps, args)
 
-    def _refused(self, thread: int) -> Iterator[str]:
+    def _refusals(self, thread: int) -> Iterator[str]:
         """Those that never came to an instance."""
         column = self.places.column
         columns = (column[name] for name in ("enqueued_ps", "finished_ps", "outcome", "reason", "tenant"))
@@ -125,11 +124,8 @@ class _Tracks:
 
     def _replicas(self) -> Iterator[str]:
         """How many there are of each pool, where instances come and go."""
-        pools: dict[str, list[StateChange]] = {}
-        places = self.result.instances()
-        for change in self.result.states:
-            pool = places.get(change.instance, {}).get("pool", "")
-            pools.setdefault(pool, []).append(change)
+        instances = self.result.instances()
+        pools = group_by(self.result.states, lambda change: instances.get(change.instance, {}).get("pool", ""))
         for pool, changes in pools.items():
             name = f"replicas of {pool}" if pool else "replicas"
             for level in replica_levels(changes):
@@ -139,9 +135,9 @@ class _Tracks:
 
     def _instance(self, index: int, name: str) -> Iterator[str]:
         pid = _pid(index)
-        yield from _process(pid, name, pid)
+        yield from _label("process", pid, pid, name, pid)
         state = self._new_thread()
-        yield from _thread(pid, state, "state", 0)
+        yield from _label("thread", pid, state, "state", 0)
         for change in self.states.get(index, ()):
             yield _instant(pid, state, change.state, "state", change.at_ps, {})
         for at, kind in self._faults(index, name):
@@ -149,18 +145,19 @@ class _Tracks:
         for row, begun, until in self.places.waits(index):
             yield from self._span(pid, "waiting", "queue", row, begun, until)
         slots: list[int] = []
-        preempted = {one.request: state for one in self.preemptions.get(index, ())}  # and where that is shown
+        preempted = {each.request: state for each in self.preemptions.get(index, ())}  # the thread that shows it
         for stay in self.places.stays(index):
             if stay.slot == len(slots):
                 slots.append(self._new_thread())
-                yield from _thread(pid, slots[-1], f"slot {stay.slot}", stay.slot + 1)
+                yield from _label("thread", pid, slots[-1], f"slot {stay.slot}", stay.slot + 1)
             if stay.row in preempted:
                 preempted[stay.row] = slots[stay.slot]
             yield from self._stay(pid, slots[stay.slot], stay)
         for at, running, waiting in self.places.levels(index):
             yield _counter(pid, "requests", at, {"running": running, "waiting": waiting})
-        for one in self.preemptions.get(index, ()):
-            yield _instant(pid, preempted[one.request], "preempted", "preemption", one.at_ps, {"request": one.request})
+        for each in self.preemptions.get(index, ()):
+            args = {"request": each.request}
+            yield _instant(pid, preempted[each.request], "preempted", "preemption", each.at_ps, args)
         yield from self._memory(index, pid, state)
 
     def _stay(self, pid: int, tid: int, stay: Stay) -> Iterator[str]:
@@ -195,7 +192,8 @@ class _Tracks:
         for fault in self.result.scenario.get("faults") or ():
             at = max(duration_ps(fault["at"], "faults"), self.begun_ps)
             if fault["instance"] == name and at <= self.until_ps:
-                known = [one.state for one in self.states.get(index, ()) if one.at_ps < max(at, self.begun_ps + 1)]
+                changes = self.states.get(index, ())
+                known = [change.state for change in changes if change.at_ps < max(at, self.begun_ps + 1)]
                 if known and known[-1] != "stopped":
                     yield at, fault["kind"]
 
@@ -227,13 +225,6 @@ def _pid(index: int) -> int:
     return index + ROUTER + 1
 
 
-def _by_instance(records: Sequence[Record]) -> dict[int, list[Record]]:
-    found: dict[int, list[Record]] = {}
-    for one in records:
-        found.setdefault(one.instance, []).append(one)
-    return found
-
-
 def _us(ps: int) -> str:
     """Picoseconds as microseconds, exactly."""
     return f"{ps // 1_000_000}.{ps % 1_000_000:06d}"
@@ -250,14 +241,11 @@ def _plain(value: Any) -> Any:
     return {key: _plain(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
-def _process(pid: int, name: str, order: int) -> Iterable[str]:
-    yield f'{{"ph":"M","name":"process_name","pid":{pid},"tid":{pid},"args":{_json({"name": name})}}}'
-    yield f'{{"ph":"M","name":"process_sort_index","pid":{pid},"tid":{pid},"args":{{"sort_index":{order}}}}}'
-
-
-def _thread(pid: int, tid: int, name: str, order: int) -> Iterable[str]:
-    yield f'{{"ph":"M","name":"thread_name","pid":{pid},"tid":{tid},"args":{_json({"name": name})}}}'
-    yield f'{{"ph":"M","name":"thread_sort_index","pid":{pid},"tid":{tid},"args":{{"sort_index":{order}}}}}'
+def _label(kind: str, pid: int, tid: int, name: str, order: int) -> Iterable[str]:
+    """The name of a process or thread, and its place among the others."""
+    head = f'"pid":{pid},"tid":{tid}'
+    yield f'{{"ph":"M","name":"{kind}_name",{head},"args":{_json({"name": name})}}}'
+    yield f'{{"ph":"M","name":"{kind}_sort_index",{head},"args":{{"sort_index":{order}}}}}'
 
 
 def _slice(pid: int, tid: int, name: str, begun: int, until: int, args: str) -> str:

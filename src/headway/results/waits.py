@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from headway.policies.classes import CLASSES
-from headway.results.columns import Requests, home, left_ps
+from headway.results.recorder import RequestColumns
 
 LONG_TOKENS: Final = 1024  # a prompt that computes fewer blocks nobody
 LONG_FACTOR: Final = 4  # how many times as long as that of who waits a prompt is that blocks it
@@ -33,10 +33,12 @@ class Queue:
 class Waits:
     """What can be said of the waits of a run's requests at their instances, each thing found when first asked for."""
 
-    def __init__(self, requests: Requests, ended_ps: int) -> None:
+    def __init__(self, requests: RequestColumns, ended_ps: int) -> None:
         self.requests = requests
         self.ended_ps = ended_ps
-        self.left_ps = left_ps(requests, ended_ps)
+        pairs = zip(requests.started_ps, requests.finished_ps, strict=True)
+        # When each request stopped waiting for its first step: it began, or the request gave up, or the run ended.
+        self.left_ps = [began if began >= 0 else (end if end >= 0 else ended_ps) for began, end in pairs]
         self._queues: list[Queue] | None = None
 
     def queues(self) -> list[Queue]:
@@ -44,9 +46,10 @@ class Waits:
             requests = self.requests
             rows: dict[int, list[int]] = {}
             moved = requests.redirects if any(requests.redirects) else None
-            for row, (where, enqueued) in enumerate(zip(home(requests), requests.enqueued_ps, strict=True)):
+            places = zip(requests.prefill_instance, requests.instance, requests.enqueued_ps, strict=True)
+            for row, (prefill, instance, enqueued) in enumerate(places):
                 if enqueued >= 0 and not (moved and moved[row]):
-                    rows.setdefault(where, []).append(row)
+                    rows.setdefault(prefill if prefill >= 0 else instance, []).append(row)
             self._queues = [Queue(where, rows[where], self.left_ps) for where in sorted(rows)]
         return self._queues
 
@@ -60,26 +63,21 @@ class Waits:
         """Requests that waited while a less important one was started at their instance, each with the least important
         of these, the first of equals."""
         ranks = importance(self.requests)
-        found: dict[int, int] = {}
-        if ranks is not None:
-            for queue in self.queues():
-                found.update(_passed(queue.order, self, ranks))
-        return found
+        if ranks is None:
+            return {}
+        return {row: other for queue in self.queues() for row, other in _find_passed(queue.order, self, ranks)}
 
     def blocked_ps(self) -> dict[int, int]:
         """Of the requests that waited while a prompt was computed at their instance that is much longer than their own:
         for how long. A prompt is much longer that computes at least so many tokens as the smallest power of two that is
         both `LONG_TOKENS` or more and `LONG_FACTOR` times those of the one that waits, or more."""
-        requests = self.requests
-        computed = _computed(requests)
-        found: dict[int, int] = {}
-        if max(computed, default=0) >= LONG_TOKENS:
-            for queue in self.queues():
-                found.update(_blocked(queue.order, self, computed))
-        return found
+        pairs = zip(self.requests.prompt_tokens, self.requests.cached_tokens, strict=True)
+        computed = [tokens - cached for tokens, cached in pairs]
+        queues = self.queues() if max(computed, default=0) >= LONG_TOKENS else []
+        return {row: time for queue in queues for row, time in _find_blocked(queue.order, self, computed)}
 
 
-def importance(requests: Requests) -> list[int] | None:
+def importance(requests: RequestColumns) -> list[int] | None:
     """A number for each request, the higher the more important: by its class, among equals by the score that the
     scheduler was told. None where all are equal."""
     scores, codes = requests.priority, requests.slo_class
@@ -94,13 +92,13 @@ def importance(requests: Requests) -> list[int] | None:
     return [bases[code] + ranks[score] for code, score in zip(codes, scores, strict=True)]
 
 
-def _passed(order: Iterable[int], waits: Waits, ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _find_passed(order: Iterable[int], waits: Waits, ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
     """By time, with a stack of those started so far that nobody less important has followed: of those started after
     some instant, the least important is the first of the stack."""
     enqueued, started, left = waits.requests.enqueued_ps, waits.requests.started_ps, waits.left_ps
     at: list[int] = []
     rank: list[int] = []
-    who: list[int] = []
+    rows: list[int] = []
     same: list[int] = []  # started at this very instant: not before one another
     now = -1
     for row in order:
@@ -110,16 +108,16 @@ def _passed(order: Iterable[int], waits: Waits, ranks: Sequence[int]) -> Iterato
                 while rank and rank[-1] > own:
                     at.pop()
                     rank.pop()
-                    who.pop()
+                    rows.pop()
                 at.append(now)
                 rank.append(own)
-                who.append(other)
+                rows.append(other)
             same.clear()
             now = left[row]
         if at and at[-1] > enqueued[row]:
             place = bisect_right(at, enqueued[row])
             if rank[place] < ranks[row]:
-                yield row, who[place]
+                yield row, rows[place]
         if started[row] >= 0:
             same.append(row)
 
@@ -138,10 +136,10 @@ class _Spans:
         if self.begins and begin <= self.ends[-1]:
             self.ends[-1] = max(self.ends[-1], end)
             return
-        taken = self.before[-1] + self.ends[-1] - self.begins[-1] if self.begins else 0
+        before = self.before[-1] + self.ends[-1] - self.begins[-1] if self.begins else 0
         self.begins.append(begin)
         self.ends.append(end)
-        self.before.append(taken)
+        self.before.append(before)
 
     def until(self, at: int) -> int:
         """How much was taken up to an instant."""
@@ -149,40 +147,32 @@ class _Spans:
         return 0 if place < 0 else self.before[place] + min(at, self.ends[place]) - self.begins[place]
 
 
-def _computed(requests: Requests) -> list[int]:
-    """Prompt tokens of each request that its instance computes, or would have computed."""
-    return [tokens - cached for tokens, cached in zip(requests.prompt_tokens, requests.cached_tokens, strict=True)]
-
-
-def _blocked(order: Iterable[int], waits: Waits, computed: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _find_blocked(order: Iterable[int], waits: Waits, computed: Sequence[int]) -> Iterator[tuple[int, int]]:
     """By time, with the spans in which prompts of 2^k tokens or more were computed, for each k."""
     requests, left = waits.requests, waits.left_ps
     enqueued, started = requests.enqueued_ps, requests.started_ps
     least = LONG_TOKENS.bit_length() - 1
-    taken: list[_Spans] = []
+    spans_by_level: list[_Spans] = []
     for row in order:
         tokens, since = computed[row], enqueued[row]
-        if taken and taken[0].ends[-1] > since:
+        if spans_by_level and spans_by_level[0].ends[-1] > since:
             level = (max(LONG_TOKENS, LONG_FACTOR * tokens) - 1).bit_length() - least
-            if level < len(taken) and taken[level].ends[-1] > since:
-                spent = taken[level].until(left[row]) - taken[level].until(since)
+            if level < len(spans_by_level) and spans_by_level[level].ends[-1] > since:
+                spent = spans_by_level[level].until(left[row]) - spans_by_level[level].until(since)
                 if spent:
                     yield row, spent
         if tokens >= LONG_TOKENS and started[row] >= 0:
             end = _prefilled_ps(requests, row, waits.ended_ps)
             levels = tokens.bit_length() - least
-            while len(taken) < levels:
-                taken.append(_Spans())
-            for spans in taken[:levels]:
+            while len(spans_by_level) < levels:
+                spans_by_level.append(_Spans())
+            for spans in spans_by_level[:levels]:
                 spans.add(started[row], end)
 
 
-def _prefilled_ps(requests: Requests, row: int, ended_ps: int) -> int:
+def _prefilled_ps(requests: RequestColumns, row: int, ended_ps: int) -> int:
     """When a request's prompt had been computed, or was not to be any more."""
-    if requests.prefill_instance[row] >= 0:
-        end = requests.handed_ps[row]
-        end = requests.finished_ps[row] if end < 0 else end
-    else:
-        end = requests.first_token_ps[row]
-        end = requests.finished_ps[row] if end < 0 else end
+    apart = requests.prefill_instance[row] >= 0
+    end = requests.handed_ps[row] if apart else requests.first_token_ps[row]
+    end = requests.finished_ps[row] if end < 0 else end
     return ended_ps if end < 0 else end

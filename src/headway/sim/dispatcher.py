@@ -79,7 +79,7 @@ class Dispatcher:
         """A request comes: what the router decides of it, and its way to the instance."""
         request, recorder = planned.request, self.recorder
         row = request.id
-        recorder.arrived(now, request)
+        recorder.record_arrival(now, request)
         if request.deadline_ps is not None:
             self.deadlines.add(request.deadline_ps, row)
         if self.signals.vary:

@@ -7,35 +7,23 @@ from typing import Final
 
 from headway.experiment.verdict import has_slo
 from headway.report import html
-from headway.report.charts import Palette, axis, by_policy, chart, hints, side_by_side
+from headway.report.charts import Palette, axis, categories, grouped_bars, hints, side_by_side
 from headway.report.digest import Book
 from headway.report.terminal import brief, number, percent
 from headway.types import Json
 
-# The share served within the SLO, for each class or tenant under each policy.
 
-
-def attainment(whom: str, rows: Sequence[Json], served: str, colours: Palette) -> Json:
+def attainment(group: str, rows: Sequence[Json], served: str, colours: Palette) -> Json:
     """A bar for each group and policy. A row has `policy`, `group` and `share`."""
     names = list(dict.fromkeys(row["group"] for row in rows))
-    return chart(
-        f"{served} by {whom} and policy.",
+    return grouped_bars(
+        f"{served} by {group} and policy.",
         rows,
+        axis("share", served, axis={"format": ".0%", "tickCount": 5}, scale={"domain": [0, 1]}),
+        categories("group", names, labelLimit=130, ticks=False),
+        colours,
+        hints(("group", group), ("policy", "policy"), ("share", served)),
         height=max(80, len(names) * (10 + 9 * len(colours))),
-        mark={"type": "bar", "cornerRadiusEnd": 2},
-        encoding={
-            "x": axis("share", served, axis={"format": ".0%", "tickCount": 5}, scale={"domain": [0, 1]}),
-            "y": {
-                "field": "group",
-                "type": "nominal",
-                "title": None,
-                "sort": names,
-                "axis": {"labelLimit": 130, "ticks": False},
-            },
-            "yOffset": {"field": "policy", "type": "nominal", "sort": list(colours)},
-            "color": by_policy(colours),
-            "tooltip": hints(("group", whom), ("policy", "policy"), ("share", served)),
-        },
     )
 
 
@@ -49,10 +37,10 @@ def slo(book: Book) -> str:
     served = "within the SLO" if promised else "served"
     figures = []
     tables = [_table(book, "", "", served)]
-    for section, whom in GROUPS:
+    for section, group in GROUPS:
         if any(section in case.summary for case in book.cases.cases):
-            figures.append(book.figure(f"By {whom}", attainment(whom, _rows(book, section), served, book.colours)))
-            tables.append(html.details(f"By {whom}", _table(book, section, whom, served)))
+            figures.append(book.figure(f"By {group}", attainment(group, _rows(book, section), served, book.colours)))
+            tables.append(html.details(f"By {group}", _table(book, section, group, served)))
     note = "" if promised else "Nobody was promised anything, so that whoever was served counts."
     legend = [book.legend(), side_by_side(figures)] if figures else []
     return html.section("SLO", *legend, *tables, _fairness(book), note=note, name="slo")
@@ -68,54 +56,46 @@ def _largest(book: Book, section: str) -> list[str]:
 
 
 def _rows(book: Book, section: str) -> list[Json]:
-    shown = _largest(book, section)
+    largest = _largest(book, section)
     return [
-        {"policy": one.label, "group": row["id"], "share": brief(row["slo"]["goodput_ratio"])}
-        for one in book.drawn
-        for row in one.summary.get(section, [])
-        if row["id"] in shown and row["slo"]["goodput_ratio"] is not None
+        {"policy": run.label, "group": row["id"], "share": brief(row["slo"]["goodput_ratio"])}
+        for run in book.drawn
+        for row in run.summary.get(section, [])
+        if row["id"] in largest and row["slo"]["goodput_ratio"] is not None
     ]
 
 
-def _table(book: Book, section: str, whom: str, served: str) -> str:
+def _table(book: Book, section: str, group: str, served: str) -> str:
     """A row for each run, or for each run and group."""
-    heads = [
-        "run",
-        *([whom] if whom else []),
-        "requests",
-        served,
-        "a second",
-        "TTFT met",
-        "TPOT met",
-        "E2E met",
-        "TTFT p99, ms",
-    ]
+    targets = ("ttft", "tpot", "e2e")
+    heads = ["requests", served, "a second", *(f"{target.upper()} met" for target in targets), "TTFT p99, ms"]
     rows = []
     for case in book.cases.cases:
         for row in case.summary.get(section, []) if section else [case.summary]:
-            its = row["slo"]
+            slo = row["slo"]
             rows.append(
                 [
                     book.key(case.label),
-                    *([row["id"]] if whom else []),
+                    *([row["id"]] if group else []),
                     number(row["requests"]["arrived"], 0),
-                    percent(its["goodput_ratio"]),
-                    number(its["goodput_requests_per_s"], 2),
-                    *(percent(its[f"{name}_attainment"]) for name in ("ttft", "tpot", "e2e")),
+                    percent(slo["goodput_ratio"]),
+                    number(slo["goodput_requests_per_s"], 2),
+                    *(percent(slo[f"{target}_attainment"]) for target in targets),
                     number(row["latency"]["ttft"]["p99"]),
                 ]
             )
     left = len(rows) - ROWS
-    return html.table(heads, rows[:ROWS]) + (f"<p>and {left:,} more rows, in summary.json</p>" if left > 0 else "")
+    more = f"<p>and {left:,} more rows, in summary.json</p>" if left > 0 else ""
+    return html.table(["run", *([group] if group else []), *heads], rows[:ROWS]) + more
 
 
 def _fairness(book: Book) -> str:
-    told = [case for case in book.cases.cases if "fairness" in case.summary]
-    if not told:
+    cases = [case for case in book.cases.cases if "fairness" in case.summary]
+    if not cases:
         return ""
     rows = [
         [book.key(case.label), *(number(case.summary["fairness"][name], 3) for name in ("jain_goodput", "jain_tokens"))]
-        for case in told
+        for case in cases
     ]
     heads = ["run", "Jain of tenants' goodput shares", "of their tokens"]
     return f"<h3>Fairness</h3>{html.table(heads, rows)}"

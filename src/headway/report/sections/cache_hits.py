@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headway.report import html
-from headway.report.charts import Palette, axis, by_policy, chart, hints, side_by_side
+from headway.report.charts import DASHES, Palette, axis, by_policy, categories, chart, hints, side_by_side
 from headway.report.digest import Book
-from headway.report.terminal import brief, number, percent
+from headway.report.terminal import brief, count, number, percent
 from headway.types import Json
-
-# The cache: which share of the prompts was found in which tier, and how right the router's beliefs were.
 
 TIERS: Final = {"gpu": 1.0, "cpu": 0.6, "storage": 0.3}  # from the fastest on, and how full the colour is
 CELL: Final = 0.1
@@ -28,26 +26,19 @@ def hits(rows: Mapping[str, Mapping[str, float | None]], colours: Palette) -> Js
     there = [tier for tier in TIERS if any(tier in tiers for tiers in rows.values())]
     scale = {"type": "ordinal", "domain": there, "range": [TIERS[tier] for tier in there]}
     legend = {"title": None, "orient": "top"} if len(there) > 1 else None
+    share = "share of prompt tokens"
     return chart(
         "Share of prompt tokens found cached, by tier and policy.",
         values,
         height=max(40, 26 * len(rows)),
         mark={"type": "bar", "cornerRadiusEnd": 2},
         encoding={
-            "x": axis(
-                "share", "share of prompt tokens", axis={"format": ".0%", "tickCount": 5}, scale={"domain": [0, 1]}
-            ),
-            "y": {
-                "field": "policy",
-                "type": "nominal",
-                "title": None,
-                "sort": list(rows),
-                "axis": {"labelLimit": 150, "ticks": False},
-            },
+            "x": axis("share", share, axis={"format": ".0%", "tickCount": 5}, scale={"domain": [0, 1]}),
+            "y": categories("policy", list(rows), labelLimit=150, ticks=False),
             "color": by_policy(colours),
             "opacity": {"field": "tier", "type": "ordinal", "sort": there, "scale": scale, "legend": legend},
             "order": {"field": "order"},
-            "tooltip": hints(("policy", "policy"), ("tier", "tier"), ("share", "share of prompt tokens")),
+            "tooltip": hints(("policy", "policy"), ("tier", "tier"), ("share", share)),
         },
     )
 
@@ -67,8 +58,7 @@ def calibration(label: str, cells: Mapping[tuple[int, int], int], top: int, colo
     ]
     ends = {"domain": [0, 1], "nice": False}
     tenths = {"format": ".0%", "grid": False, "tickCount": 5}
-    scale = {"type": "log", "domain": [1, max(2, top)]}
-    hint = hints(("believed", "believed, from"), ("found", "found, from"), ("requests", "requests"))
+    scale = {"type": "log", "domain": [1, max(2, top)], "range": [0.15, 1]}
     across = axis("believed", "believed cached", scale=ends, axis=tenths)
     up = axis("found", "found cached", scale=ends, axis=tenths)
     cell: Json = {
@@ -78,18 +68,13 @@ def calibration(label: str, cells: Mapping[tuple[int, int], int], top: int, colo
             "x2": {"field": "believed_to"},
             "y": up,
             "y2": {"field": "found_to"},
-            "opacity": {
-                "field": "requests",
-                "type": "quantitative",
-                "scale": {**scale, "range": [0.15, 1]},
-                "legend": None,
-            },
-            "tooltip": hint,
+            "opacity": {"field": "requests", "type": "quantitative", "scale": scale, "legend": None},
+            "tooltip": hints(("believed", "believed, from"), ("found", "found, from"), ("requests", "requests")),
         },
     }
     line = {
         "data": {"values": [{"believed": 0, "found": 0}, {"believed": 1, "found": 1}]},
-        "mark": {"type": "line", "strokeDash": [4, 3], "strokeWidth": 1, "style": "target"},
+        "mark": {"type": "line", "strokeDash": DASHES, "strokeWidth": 1, "style": "target"},
         "encoding": {"x": across, "y": up},
     }
     return chart(f"{label}: share of a prompt believed cached against the share found.", values, layer=[cell, line])
@@ -106,8 +91,8 @@ def tier_shares(summary: Json) -> dict[str, float | None]:
 PANELS: Final = 4
 SHADOW: Final = (
     ("divergence_rate", "wrong about a hit", percent),
-    ("unexpected_misses", "unexpected misses", lambda it: number(it, 0)),
-    ("unexpected_hits", "unexpected hits", lambda it: number(it, 0)),
+    ("unexpected_misses", "unexpected misses", count),
+    ("unexpected_hits", "unexpected hits", count),
     ("token_error", "tokens off, mean", number),
     ("token_bias", "tokens too many, mean", number),
 )
@@ -115,7 +100,7 @@ SHADOW: Final = (
 
 def cache(book: Book) -> str:
     cases = book.cases.cases
-    shares = {one.label: tier_shares(one.summary) for one in book.drawn}
+    shares = {run.label: tier_shares(run.summary) for run in book.drawn}
     parts = []
     if any(share for tiers in shares.values() for share in tiers.values()):
         parts.append(book.figure("Prompt tokens found cached", hits(shares, book.colours)))
@@ -123,14 +108,12 @@ def cache(book: Book) -> str:
     heads = ["run", "of tokens", "of blocks", "of requests", *(f"{tier}, of tokens" for tier in tiered)]
     rows = []
     for case in cases:
-        found = case.summary["cache"]
-        ratios = [found[name] for name in ("token_hit_ratio", "block_hit_ratio", "request_hit_ratio")]
+        section = case.summary["cache"]
+        ratios = [section[name] for name in ("token_hit_ratio", "block_hit_ratio", "request_hit_ratio")]
         ratios += [case.summary.get("tiers", {}).get(tier, {}).get("hit_ratio") for tier in tiered]
         rows.append([book.key(case.label), *map(percent, ratios)])
     parts.append(html.table(heads, rows))
-    parts += _stores(book)
-    parts.append(_believed(book))
-    return html.section("Cache", *parts, name="cache")
+    return html.section("Cache", *parts, *_stores(book), _beliefs(book), name="cache")
 
 
 def _stores(book: Book) -> list[str]:
@@ -141,28 +124,26 @@ def _stores(book: Book) -> list[str]:
             if tier != "gpu":
                 counts = [its["stored_blocks"], its["loaded_blocks"], its["thrashed_blocks"]]
                 shares = [its["utilization"], its["peak_utilization"], its["link_utilization"]]
-                rows.append([book.key(case.label), tier, *(number(one, 0) for one in counts), *map(percent, shares)])
+                rows.append([book.key(case.label), tier, *map(count, counts), *map(percent, shares)])
     heads = ["run", "tier", "blocks stored", "loaded", "thrashed", "full", "at most", "link busy"]
     return [html.details("The stores below the GPU", html.table(heads, rows))] if rows else []
 
 
-def _believed(book: Book) -> str:
-    told = [case for case in book.cases.cases if "shadow" in case.summary]
-    if not told:
+def _beliefs(book: Book) -> str:
+    cases = [case for case in book.cases.cases if "shadow" in case.summary]
+    if not cases:
         return "<p>No policy here keeps an index of what it believes cached.</p>"
-    drawn = [one for one in book.drawn if one.calibration][:PANELS]
-    top = max((count for one in drawn for count in one.calibration.values()), default=1)
+    drawn = [run for run in book.drawn if run.calibration][:PANELS]
+    top = max((count for run in drawn for count in run.calibration.values()), default=1)
     figures = [
-        book.figure(book.key(one.label), calibration(one.label, one.calibration, top, book.colours[one.label]))
-        for one in drawn
+        book.figure(book.key(run.label), calibration(run.label, run.calibration, top, book.colours[run.label]))
+        for run in drawn
     ]
-    rows = [[book.key(case.label), *_shadow(case.summary["shadow"])] for case in told]
+    rows = [
+        [book.key(case.label), *(write(case.summary["shadow"][name]) for name, _, write in SHADOW)] for case in cases
+    ]
     note = (
         "The share of a prompt that the router believed cached against the share found: the fuller, the more requests."
     )
     title = f"<h3>Believed and found</h3><p>{note} Right beliefs lie on the line.</p>"
     return title + side_by_side(figures) + html.table(["run", *(head for _, head, _ in SHADOW)], rows)
-
-
-def _shadow(found: Json) -> list[str]:
-    return [write(found[name]) for name, _, write in SHADOW]

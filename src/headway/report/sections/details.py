@@ -23,34 +23,33 @@ GRAVE, NOTABLE = 0.6, 0.3  # severities from which on
 
 def findings(book: Book) -> str:
     parts = []
-    several = len(book.drawn) > 1
-    for one in book.drawn:
-        if several:
-            parts.append(f"<h3>{book.key(one.label)}</h3>")
-        if not one.findings:
+    for run in book.drawn:
+        if len(book.drawn) > 1:
+            parts.append(f"<h3>{book.key(run.label)}</h3>")
+        if not run.findings:
             parts.append("<p>Nothing out of the ordinary was found.</p>")
-        parts += [_finding(finding, one) for finding in one.findings[:SHOWN]]
-        left = one.findings[SHOWN:]
-        if left:
-            parts.append(html.details(f"{len(left):,} more", *(_finding(finding, one) for finding in left)))
+        boxes = [_finding(finding, run) for finding in run.findings]
+        parts += boxes[:SHOWN]
+        if left := boxes[SHOWN:]:
+            parts.append(html.details(f"{len(left):,} more", *left))
     return html.section("Findings", *parts, name="findings")
 
 
-def _finding(found: Finding, one: Digest) -> str:
-    grade = "grave" if found.severity >= GRAVE else "notable" if found.severity >= NOTABLE else "slight"
-    begin, end = (time_text(at / PS_PER_SECOND) for at in (found.at_ps, found.until_ps))
-    where = ", ".join(one.names.get(index, str(index)) for index in found.instances)
-    said = [
-        f"{found.kind.replace('_', ' ')}, severity {found.severity:.2f}",
+def _finding(finding: Finding, run: Digest) -> str:
+    grade = "grave" if finding.severity >= GRAVE else "notable" if finding.severity >= NOTABLE else "slight"
+    begin, end = (time_text(at / PS_PER_SECOND) for at in (finding.at_ps, finding.until_ps))
+    where = ", ".join(run.names.get(index, str(index)) for index in finding.instances)
+    about = [
+        f"{finding.kind.replace('_', ' ')}, severity {finding.severity:.2f}",
         f"at {begin}" if begin == end else f"from {begin} to {end}",
         *([f"on {where}"] if where else []),
     ]
-    evidence = [[name, _value(value)] for name, value in found.evidence.items()]
-    if found.requests:
-        evidence.append(["requests, for instance", ", ".join(map(str, found.requests))])
-    table = html.details("Evidence", html.table(["figure", "value"], evidence)) if evidence else ""
-    table = table.replace('class="wide"', 'class="wide words"', 1)
-    return f'<div class="finding {grade}"><h3>{escape(found.title)}</h3><p>{escape("; ".join(said))}</p>{table}</div>'
+    evidence = [[name, _value(value)] for name, value in finding.evidence.items()]
+    if finding.requests:
+        evidence.append(["requests, for instance", ", ".join(map(str, finding.requests))])
+    table = html.details("Evidence", html.table(["figure", "value"], evidence, "words")) if evidence else ""
+    title, notes = escape(finding.title), escape("; ".join(about))
+    return f'<div class="finding {grade}"><h3>{title}</h3><p>{notes}</p>{table}</div>'
 
 
 def _value(value: Any) -> str:
@@ -74,12 +73,14 @@ def parameters(book: Book) -> str:
     cases = book.cases.cases
     scenarios = [case.scenario for case in cases]
     apart = differing(scenarios, ("name",)) if len(cases) > 1 else []
-    common = [[key, _written(one)] for key, one in flat(scenarios[0]).items() if key not in apart]
-    parts = [html.details("Every parameter", _words(["key", "value"], common))]
+    common = [[key, _plain(value)] for key, value in flat(scenarios[0]).items() if key not in apart]
+    parts = [html.details("Every parameter", html.table(["key", "value"], common, "words"))]
     if apart:
-        tables = [flat(one) for one in scenarios[:RUNS]]
-        rows = [[key, *(_written(table[key]) if key in table else GAP for table in tables)] for key in apart]
-        parts.insert(0, html.details("Parameters in which the runs differ", _words(_heads("key", cases), rows)))
+        tables = [flat(scenario) for scenario in scenarios[:RUNS]]
+        rows = [[key, *(_plain(table[key]) if key in table else GAP for table in tables)] for key in apart]
+        parts.insert(
+            0, html.details("Parameters in which the runs differ", html.table(_heads("key", cases), rows, "words"))
+        )
     parts.append(html.details("Every figure", _figures(cases)))
     return html.section("Parameters", *parts, name="parameters")
 
@@ -94,13 +95,9 @@ def _heads(first: str, cases: Sequence[Case]) -> list[str]:
     return [first, *(case.label for case in cases[:RUNS])]
 
 
-def _words(heads: list[str], rows: list[list[str]]) -> str:
-    return html.table(heads, rows).replace('class="wide"', 'class="wide words"', 1)
+def _number(figure: float | None) -> str:
+    return GAP if figure is None or figure != figure else "0" if not figure else written(figure)
 
 
-def _number(it: float | None) -> str:
-    return GAP if it is None or it != it else "0" if not it else written(it)
-
-
-def _written(it: Any) -> str:
-    return it if isinstance(it, str) else msgspec.json.encode(it).decode()
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from headway.report import html
-from headway.report.charts import DASHES, Palette, axis, by_policy, chart, dashed, hints, side_by_side
+from headway.report.charts import Palette, axis, chart, hint_layer, hints, line_layer, rule_layer, side_by_side
 from headway.report.digest import Book, Curve
 from headway.report.terminal import number
 from headway.results.groups import promises
 from headway.results.statistics import PS_PER_MS
 from headway.types import Json
-
-# Distributions of latencies: the share of requests at or below each.
 
 WIDE: Final = 20  # a largest value so many times the median asks for a logarithmic axis
 
@@ -27,21 +25,13 @@ def cdf(
     scale = {"type": "log", "nice": False} if wide else {"zero": False}
     across = axis("ms", f"{name}, ms", scale=scale, axis={"tickCount": 5, "gridOpacity": 0.4 if wide else 1})
     up = axis("share", "share of requests", axis={"format": ".0%"}, scale={"domain": [0, 1]})
-    shown = hints(("policy", "policy"), ("ms", f"{name}, ms"), ("share", "share of requests"))
-    layers: list[Json] = [
-        {
-            "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2, "clip": True},
-            "encoding": {"x": across, "y": up, "color": by_policy(colours), "strokeDash": dashed(baseline)},
-        },
-        {
-            "mark": {"type": "point", "opacity": 0, "size": 60, "filled": True},
-            "encoding": {"x": across, "y": up, "tooltip": shown},
-        },
+    hint = hints(("policy", "policy"), ("ms", f"{name}, ms"), ("share", "share of requests"))
+    layers = [
+        line_layer(across, up, colours, baseline, interpolate="step-after", strokeWidth=2, clip=True),
+        hint_layer(across, up, hint, size=60, filled=True),
     ]
     if target_ms is not None:
-        rule = {"type": "rule", "strokeDash": DASHES, "strokeWidth": 1.2, "style": "target"}
-        where: Json = {"x": {"datum": target_ms}, "tooltip": {"value": f"target: {target_ms:g} ms"}}
-        layers.append({"data": {"values": [{}]}, "mark": rule, "encoding": where})
+        layers.append(rule_layer("x", target_ms, f"target: {target_ms:g} ms"))
     return chart(f"Distribution of {name} by policy: share of requests at or below a time.", values, layer=layers)
 
 
@@ -59,7 +49,7 @@ STATISTICS: Final = ("mean", "p50", "p75", "p90", "p95", "p99", "min", "max")
 def distributions(book: Book) -> str:
     figures = []
     for name, short in NAMES.items():
-        curves = {one.label: one.curves[name] for one in book.drawn if one.curves[name]}
+        curves = {run.label: run.curves[name] for run in book.drawn if run.curves[name]}
         if curves:
             target = target_ms(book.cases.cases[0].scenario, name)
             chart = cdf(short, curves, book.colours, book.baseline, target)

@@ -9,7 +9,8 @@ from headway.report import html
 from headway.report.charts import Line, events, heat, largest, lines, side_by_side
 from headway.report.digest import Book, Digest
 from headway.report.over_time import busiest, mean
-from headway.report.terminal import number, percent, time_text
+from headway.report.terminal import count, number, percent, time_text
+from headway.results.records import group_by
 from headway.types import PS_PER_SECOND, Json
 
 INSTANCES: Final = 48  # rows of a heat map; beyond, the busiest
@@ -19,62 +20,48 @@ TRACE: Final = "To see how full the KV caches were over time, run with `--trace 
 
 
 def load(book: Book) -> str:
-    shown = _panels(book)
+    runs = _panels(book)
     note = "Requests at each instance, waiting or running, averaged over parts of the run."
-    left = len(book.drawn) - len(shown)
-    if left:
-        note += f" {len(shown)} runs are shown, the best and the baseline."
-    many = max(len(one.names) for one in shown)
+    if len(book.drawn) > len(runs):
+        note += f" {len(runs)} runs are shown, the best and the baseline."
+    many = max(len(run.names) for run in runs)
     if many > INSTANCES:
         note += f" Of {many:,} instances the {INSTANCES} busiest are shown."
-    tops = [largest((value for row in one.loads.instances.values() for value in row), 1.0) for one in shown]
+    tops = [largest((value for row in run.loads.instances.values() for value in row), 1.0) for run in runs]
     apart = max(tops) > APART * min(tops)
     note += " Their loads are so unlike that each has its own scale." if apart else " One scale for all."
-    figures = [
-        book.figure(
-            book.key(one.label),
-            heat(
-                "requests at the instance",
-                _rows(one, one.loads.instances),
-                one.loads.grid,
-                top if apart else max(tops),
-            ),
-        )
-        for one, top in zip(shown, tops, strict=True)
-    ]
-    parts = [side_by_side(figures), html.details("The same as a table", _table(book, shown))]
-    parts.append(_kv(book, shown))
-    return html.section("Load by instance", *parts, note=note, name="load")
+    figures = []
+    for run, top in zip(runs, tops, strict=True):
+        rows = _rows(run, run.loads.instances)
+        chart = heat("requests at the instance", rows, run.loads.grid, top if apart else max(tops))
+        figures.append(book.figure(book.key(run.label), chart))
+    table = html.details("The same as a table", _table(book, runs))
+    return html.section("Load by instance", side_by_side(figures), table, _kv(book, runs), note=note, name="load")
 
 
-def _kv(book: Book, shown: Sequence[Digest]) -> str:
-    full = [one for one in shown if one.kv]
-    if not full:
-        return html.said(TRACE)
+def _kv(book: Book, runs: Sequence[Digest]) -> str:
     figures = [
-        book.figure(
-            book.key(one.label),
-            heat("KV blocks in use", _rows(one, one.kv), one.loads.grid, 1.0, share=True),
-        )
-        for one in full
+        book.figure(book.key(run.label), heat("KV blocks in use", _rows(run, run.kv), run.loads.grid, 1.0, share=True))
+        for run in runs
+        if run.kv
     ]
-    return f"<h3>KV blocks in use</h3>{side_by_side(figures)}"
+    return f"<h3>KV blocks in use</h3>{side_by_side(figures)}" if figures else html.paragraph(TRACE)
 
 
 def _panels(book: Book) -> list[Digest]:
-    """The runs in order, at most so many, the baseline always among them."""
-    others = [one for one in book.drawn if one.label != book.baseline]
-    base = [one for one in book.drawn if one.label == book.baseline]
-    chosen = [one.label for one in (*base, *others[: PANELS - len(base)])]
-    return [one for one in book.drawn if one.label in chosen]
+    """The runs in order, at most `PANELS`, the baseline always among them."""
+    others = [run for run in book.drawn if run.label != book.baseline]
+    base = [run for run in book.drawn if run.label == book.baseline]
+    chosen = [run.label for run in (*base, *others[: PANELS - len(base)])]
+    return [run for run in book.drawn if run.label in chosen]
 
 
-def _rows(one: Digest, values: Mapping[int, Sequence[float | None]]) -> dict[str, Sequence[float | None]]:
-    chosen = busiest(one.loads.instances.items(), INSTANCES)
-    return {one.names[index]: values[index] for index in chosen if index in values}
+def _rows(run: Digest, values: Mapping[int, Sequence[float | None]]) -> dict[str, Sequence[float | None]]:
+    chosen = busiest(run.loads.instances.items(), INSTANCES)
+    return {run.names[index]: values[index] for index in chosen if index in values}
 
 
-def _table(book: Book, shown: Sequence[Digest]) -> str:
+def _table(book: Book, runs: Sequence[Digest]) -> str:
     heads = [
         "run",
         "instance",
@@ -87,93 +74,88 @@ def _table(book: Book, shown: Sequence[Digest]) -> str:
         "preemptions",
     ]
     rows = []
-    for one in shown:
-        stats = dict(zip(one.names, one.summary["instances"], strict=True))
-        for index in busiest(one.loads.instances.items(), INSTANCES):
-            its, values = stats[index], one.loads.instances[index]
+    for run in runs:
+        stats = dict(zip(run.names, run.summary["instances"], strict=True))
+        for index in busiest(run.loads.instances.items(), INSTANCES):
+            instance, values = stats[index], run.loads.instances[index]
             rows.append(
                 [
-                    book.key(one.label),
-                    its["id"],
-                    number(its["requests"], 0),
-                    percent(its["share"]),
-                    number(mean(values), 2),
-                    number(max(values), 1),
-                    percent(its["utilization"]),
-                    percent(its["peak_kv_utilization"]),
-                    number(its["preemptions"], 0),
+                    book.key(run.label),
+                    instance["id"],
+                    count(instance["requests"]),
+                    percent(instance["share"]),
+                    *_mean_and_top(values),
+                    percent(instance["utilization"]),
+                    percent(instance["peak_kv_utilization"]),
+                    count(instance["preemptions"]),
                 ]
             )
     return html.table(heads, rows)
 
 
-# The run over time: who waits, who runs, how many replicas serve, and what happened.
+def _mean_and_top(values: Sequence[float]) -> tuple[str, str]:
+    return number(mean(values), 2), number(max(values), 1)
+
+
+# The run over time: requests that wait and run, replicas that serve, and what happened.
 
 
 def over_time(book: Book) -> str:
-    grids = [one.loads.grid for one in book.drawn]
+    runs = book.drawn
+    grids = [run.loads.grid for run in runs]
     span = (min(grid.seconds(0) for grid in grids), max(grid.seconds(grid.bins) for grid in grids))
-    colours, base = book.colours, book.baseline
-    waiting = {one.label: _line(one, one.loads.waiting) for one in book.drawn}
-    running = {one.label: _line(one, one.loads.running) for one in book.drawn}
+    series = {
+        ("Requests that wait to begin", "requests waiting"): {run.label: _line(run, run.loads.waiting) for run in runs},
+        ("Requests that run", "requests running"): {run.label: _line(run, run.loads.running) for run in runs},
+        ("Replicas that serve", "replicas serving"): {run.label: _steps(run) for run in runs if run.replicas},
+    }
     figures = [
-        book.figure("Requests that wait to begin", lines("requests waiting", waiting, span, colours, base)),
-        book.figure("Requests that run", lines("requests running", running, span, colours, base)),
+        book.figure(title, lines(unit, points, span, book.colours, book.baseline))
+        for (title, unit), points in series.items()
+        if points
     ]
-    served = {one.label: _steps(one) for one in book.drawn if one.replicas}
-    if served:
-        figures.append(book.figure("Replicas that serve", lines("replicas serving", served, span, colours, base)))
-    happened = [row for one in book.drawn for row in _events(one)]
-    if happened:
-        figures.append(book.figure("What happened", events(happened, span, colours)))
-    rows = [
-        [
-            book.key(one.label),
-            number(mean(one.loads.waiting), 2),
-            number(max(one.loads.waiting), 1),
-            number(mean(one.loads.running), 2),
-            number(max(one.loads.running), 1),
-            time_text(one.summary["duration_s"]),
-        ]
-        for one in book.drawn
-    ]
+    rows = [row for run in runs for row in _events(run)]
+    if rows:
+        figures.append(book.figure("What happened", events(rows, span, book.colours)))
     heads = ["run", "waiting, mean", "fullest part", "running, mean", "fullest part", "until all was done"]
-    table = html.table(heads, rows)
-    return html.section("Over time", book.legend(), side_by_side(figures), table, _happened(book), name="over-time")
+    cells = [
+        [
+            book.key(run.label),
+            *_mean_and_top(run.loads.waiting),
+            *_mean_and_top(run.loads.running),
+            time_text(run.summary["duration_s"]),
+        ]
+        for run in runs
+    ]
+    parts = [book.legend(), side_by_side(figures), html.table(heads, cells), _event_counts(book)]
+    return html.section("Over time", *parts, name="over-time")
 
 
-def _line(one: Digest, values: list[float]) -> Line:
-    grid = one.loads.grid
-    points = [(grid.seconds(place), value) for place, value in enumerate(values)]
-    return [*points, (grid.seconds(grid.bins), 0.0)]
+def _line(run: Digest, values: list[float]) -> Line:
+    grid = run.loads.grid
+    return [(grid.seconds(place), value) for place, value in enumerate([*values, 0.0])]
 
 
-def _steps(one: Digest) -> Line:
-    grid = one.loads.grid
-    points = [(at, float(count)) for at, count in one.replicas]
+def _steps(run: Digest) -> Line:
+    grid = run.loads.grid
+    points = [(at, float(replicas)) for at, replicas in run.replicas]
     return [*points, (max(grid.seconds(grid.bins), points[-1][0]), points[-1][1])]
 
 
-def _events(one: Digest) -> list[Json]:
-    found = [
-        {"policy": one.label, "kind": it.kind, "at": it.at_s, "until": it.at_s, "count": it.count, "said": it.said}
-        for it in one.events
-    ]
-    for finding in one.findings:
-        ends = [at / PS_PER_SECOND for at in (finding.at_ps, finding.until_ps)]
-        kind = finding.kind.replace("_", " ")
-        row = {"policy": one.label, "kind": kind, "at": ends[0], "until": ends[1], "count": finding.count}
-        found.append({**row, "said": finding.title})
-    return found
+def _events(run: Digest) -> list[Json]:
+    rows = [(event.kind, event.at_s, event.at_s, event.count, event.said) for event in run.events]
+    for finding in run.findings:
+        begin, end = (at / PS_PER_SECOND for at in (finding.at_ps, finding.until_ps))
+        rows.append((finding.kind.replace("_", " "), begin, end, finding.count, finding.title))
+    names = ("policy", "kind", "at", "until", "count", "said")
+    return [dict(zip(names, (run.label, *row), strict=True)) for row in rows]
 
 
-def _happened(book: Book) -> str:
-    """The events as a table: how many of each kind."""
+def _event_counts(book: Book) -> str:
+    """How many events there were of each kind, as a table."""
     rows = []
-    for one in book.drawn:
-        kinds = dict.fromkeys(it.kind for it in one.events)
-        for kind in kinds:
-            its = [it for it in one.events if it.kind == kind]
-            first, last = (time_text(edge(it.at_s for it in its)) for edge in (min, max))
-            rows.append([book.key(one.label), kind, number(sum(it.count for it in its), 0), first, last])
+    for run in book.drawn:
+        for kind, same in group_by(run.events, lambda event: event.kind).items():
+            first, last = (time_text(edge(event.at_s for event in same)) for edge in (min, max))
+            rows.append([book.key(run.label), kind, count(sum(event.count for event in same)), first, last])
     return html.details("Events", html.table(["run", "what", "count", "first", "last"], rows)) if rows else ""

@@ -8,13 +8,11 @@ from html import escape
 from typing import Final
 
 from headway.report import html
-from headway.report.charts import Palette, axis, by_policy, chart, hints, side_by_side
+from headway.report.charts import Palette, axis, by_policy, categories, chart, grouped_bars, hints, offset, side_by_side
 from headway.report.digest import CLASSES, WORST, Bad, Book, Decided, Digest, Regrets
 from headway.report.terminal import GAP, brief, number, percent, time_text
 from headway.results.statistics import PS_PER_MS
 from headway.types import PS_PER_SECOND, Json
-
-# Decisions: what the scorers argued, and how much was lost by what was chosen.
 
 
 def contributions(rows: Mapping[str, Mapping[str, float]], colours: Palette) -> Json:
@@ -25,59 +23,43 @@ def contributions(rows: Mapping[str, Mapping[str, float]], colours: Palette) -> 
         for scorer, value in scorers.items()
     ]
     names = list(dict.fromkeys(row["scorer"] for row in values))
-    return chart(
+    return grouped_bars(
         "Mean contribution of each scorer to the choice, by policy.",
         values,
+        axis("value", "more than the average candidate got"),
+        categories("scorer", names, labelLimit=150, ticks=False, domain=False),
+        colours,
+        hints(("policy", "policy"), ("scorer", "scorer"), ("value", "contribution")),
         height=max(40, 14 * len(values) + 12 * len(names)),
-        mark={"type": "bar", "cornerRadiusEnd": 2},
-        encoding={
-            "x": axis("value", "more than the average candidate got"),
-            "y": {
-                "field": "scorer",
-                "type": "nominal",
-                "title": None,
-                "sort": names,
-                "axis": {"labelLimit": 150, "ticks": False, "domain": False},
-            },
-            "yOffset": {"field": "policy", "type": "nominal", "sort": list(colours)},
-            "color": by_policy(colours),
-            "tooltip": hints(("policy", "policy"), ("scorer", "scorer"), ("value", "contribution")),
-        },
     )
 
 
-def histogram(title: str, found: Mapping[str, Regrets], colours: Palette) -> Json:
-    """Which share of the decisions lost how much, a bar for each policy and class of regret."""
-    used = [place for place in range(len(CLASSES)) if any(one.counts[place] for one in found.values())]
+def histogram(title: str, regrets: Mapping[str, Regrets], colours: Palette) -> Json:
+    """The share of decisions in each class of regret, a bar for each policy and class."""
+    used = [place for place in range(len(CLASSES)) if any(each.counts[place] for each in regrets.values())]
     span = range(min(used, default=0), max(used, default=0) + 1)
     values = [
         {
             "policy": policy,
             "regret": CLASSES[place],
-            "share": brief(one.counts[place] / one.total),
-            "decisions": one.counts[place],
+            "share": brief(each.counts[place] / each.total),
+            "decisions": each.counts[place],
         }
-        for policy, one in found.items()
-        if one.total
+        for policy, each in regrets.items()
+        if each.total
         for place in span
     ]
-    hint = hints(("policy", "policy"), ("regret", "ms"), ("decisions", "decisions"), ("share", "share"))
+    across = {"field": "regret", "type": "ordinal", "title": "regret, ms", "sort": list(CLASSES)}
     return chart(
         f"{title}: share of the decisions by how many milliseconds sooner the first token would have come.",
         values,
         mark={"type": "bar"},
         encoding={
-            "x": {
-                "field": "regret",
-                "type": "ordinal",
-                "title": "regret, ms",
-                "sort": list(CLASSES),
-                "axis": {"labelAngle": -40, "labelOverlap": False},
-            },
-            "xOffset": {"field": "policy", "type": "nominal", "sort": list(colours)},
+            "x": {**across, "axis": {"labelAngle": -40, "labelOverlap": False}},
+            "xOffset": offset(colours),
             "y": axis("share", "share of decisions", axis={"format": ".0%"}),
             "color": by_policy(colours),
-            "tooltip": hint,
+            "tooltip": hints(("policy", "policy"), ("regret", "ms"), ("decisions", "decisions"), ("share", "share")),
         },
     )
 
@@ -91,71 +73,64 @@ NOTE: Final = (
 
 
 def decisions(book: Book) -> str:
-    told = [(one, one.decided) for one in book.drawn if one.decided is not None]
-    if not told:
-        return html.section("Decisions", html.said(HOW), name="decisions")
+    runs = [(run, run.decided) for run in book.drawn if run.decided is not None]
+    if not runs:
+        return html.section("Decisions", html.paragraph(HOW), name="decisions")
     figures = []
-    argued = {one.label: found.contributions for one, found in told if len(found.contributions) > 1}
-    if argued:
-        chart = contributions(argued, book.colours)
+    scored = {run.label: decided.contributions for run, decided in runs if len(decided.contributions) > 1}
+    if scored:
+        chart = contributions(scored, book.colours)
         figures.append(book.figure("What each scorer gave the chosen instance", chart))
-    figures.append(book.figure("Estimated regret", histogram("Estimated regret", _estimated(told), book.colours)))
-    true = {one.label: found.true for one, found in told if found.true is not None}
+    estimated = {run.label: decided.estimated for run, decided in runs}
+    figures.append(book.figure("Estimated regret", histogram("Estimated regret", estimated, book.colours)))
+    true = {run.label: decided.true for run, decided in runs if decided.true is not None}
     if true:
         figures.append(book.figure("True regret", histogram("True regret", true, book.colours)))
-    parts = [book.legend(), side_by_side(figures), _table(book, told)]
+    parts = [book.legend(), side_by_side(figures), _table(book, runs)]
     if not true:
-        parts.append(html.said(TRUE))
-    parts += [_worst(one, found, len(told) > 1) for one, found in told]
+        parts.append(html.paragraph(TRUE))
+    parts += [_worst(run, decided, len(runs) > 1) for run, decided in runs]
     sampled = [
-        f" Of {one.label}'s decisions one in {found.step} was looked at." for one, found in told if found.step > 1
+        f" Of {run.label}'s decisions one in {decided.step} was looked at." for run, decided in runs if decided.step > 1
     ]
     return html.section("Decisions", *parts, note=NOTE + "".join(sampled), name="decisions")
 
 
-def _estimated(told: list[tuple[Digest, Decided]]) -> dict[str, Regrets]:
-    return {one.label: found.estimated for one, found in told}
-
-
-def _table(book: Book, told: list[tuple[Digest, Decided]]) -> str:
+def _table(book: Book, runs: list[tuple[Digest, Decided]]) -> str:
     heads = ["run", "decisions", "regret, ms", "mean", "p50", "p90", "p99", "max", "with regret"]
     rows = []
-    for one, found in told:
-        for kind, regrets in (("estimated", found.estimated), ("true", found.true)):
+    for run, decided in runs:
+        for kind, regrets in (("estimated", decided.estimated), ("true", decided.true)):
             if regrets is not None:
                 spread = [number(regrets.spread[at], 2) for at in ("mean", "p50", "p90", "p99", "max")]
                 some = percent(regrets.some / regrets.total if regrets.total else None)
-                rows.append([book.key(one.label), number(regrets.total, 0), kind, *spread, some])
+                rows.append([book.key(run.label), number(regrets.total, 0), kind, *spread, some])
     scorers = [
-        [book.key(one.label), name, f"{value:+.3f}"]
-        for one, found in told
-        for name, value in found.contributions.items()
+        [book.key(run.label), name, f"{value:+.3f}"]
+        for run, decided in runs
+        for name, value in decided.contributions.items()
     ]
     more = html.details("Scorers", html.table(["run", "scorer", "mean contribution"], scorers)) if scorers else ""
     return html.table(heads, rows) + more
 
 
-def _worst(one: Digest, found: Decided, several: bool) -> str:
-    title = f"The {min(WORST, len(found.worst))} worst decisions" + (f" of {one.label}" if several else "")
-    if not found.worst:
-        return f"<p>{escape(one.label)}: no decision had any regret.</p>"
+def _worst(run: Digest, decided: Decided, several: bool) -> str:
+    if not decided.worst:
+        return f"<p>{escape(run.label)}: no decision had any regret.</p>"
+    title = f"The {min(WORST, len(decided.worst))} worst decisions"
     heads = ["request", "at", "sent to", "estimated", "best", "estimated", "regret, ms", "true regret, ms", "why"]
-    rows = [_row(bad, one.names, one.folder) for bad in found.worst]
-    return (
-        html.details(title, html.table(heads, rows))
-        if several
-        else f"<h3>{escape(title)}</h3>{html.table(heads, rows)}"
-    )
+    table = html.table(heads, [_row(bad, run.names, run.folder) for bad in decided.worst])
+    return html.details(f"{title} of {run.label}", table) if several else f"<h3>{escape(title)}</h3>{table}"
 
 
 def _row(bad: Bad, names: dict[int, str], folder: str) -> list[str]:
-    it = bad.decision
-    estimated = [_ms(it.estimated_ttft_ps[it.place(index)]) for index in (it.judged, bad.best)]
-    again = shlex.join(["headway", "explain", folder or "RUN", str(it.request)])
+    decision = bad.decision
+    estimated = [_ms(decision.estimated_ttft_ps[decision.place(index)]) for index in (decision.judged, bad.best)]
+    again = shlex.join(["headway", "explain", folder or "RUN", str(decision.request)])
     return [
-        str(it.request),
-        time_text(it.at_ps / PS_PER_SECOND),
-        names.get(it.judged, GAP),
+        str(decision.request),
+        time_text(decision.at_ps / PS_PER_SECOND),
+        names.get(decision.judged, GAP),
         estimated[0],
         names.get(bad.best, GAP),
         estimated[1],

@@ -1,49 +1,29 @@
-"""Findings: what went wrong in a run, when, whom it concerned and by which figures. Each kind is defined in the module
-of its name (saturation: `backlog`) and in docs/findings.md."""
+"""Findings: what went wrong in a run, when, whom it concerned and by which figures.
+
+Each module here but `observed` detects one kind, defined in its docstring and in docs/findings.md. It declares the
+`KIND`, the `AREA` that it belongs to, one sentence of `ADVICE`, its `ORDER` among findings that are equally severe and
+began together, and `find`. A new kind is a new module and nothing else.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Final
 
-from headway.results.findings import (
-    backlog,
-    cache_thrashing,
-    head_of_line_blocking,
-    herding,
-    hot_spot,
-    pd_backpressure,
-    preemption_storm,
-    priority_inversion,
-    scale_oscillation,
-    shadow_divergence,
-    slo_violation,
-    starvation,
-)
 from headway.results.findings.backlog import saturation
 from headway.results.findings.observed import Observed, Run
 from headway.results.records import Finding
 
-__all__ = ["KINDS", "find", "saturation"]
+__all__ = ["DETECTORS", "KINDS", "find", "saturation"]
 
-_DETECTORS: Final = (
-    priority_inversion,
-    slo_violation,
-    cache_thrashing,
-    shadow_divergence,
-    scale_oscillation,
-    pd_backpressure,
-    preemption_storm,
-    herding,
-    hot_spot,
-    head_of_line_blocking,
-    starvation,
-    backlog,
-)
-KINDS: Final = tuple(one.KIND for one in _DETECTORS)
+_MODULES: Final = [module.name for module in iter_modules(__path__) if module.name != "observed"]
+DETECTORS: Final = sorted((import_module(f"{__name__}.{name}") for name in _MODULES), key=lambda module: module.ORDER)
+KINDS: Final = tuple(detector.KIND for detector in DETECTORS)
 
 
 def find(result: Run) -> list[Finding]:
-    """All of a run, the most severe first; of equals those that began first."""
-    seen = Observed(result)
-    found = [finding for detector in _DETECTORS for finding in detector.find(seen)]
-    return sorted(found, key=lambda one: (-one.severity, one.at_ps, KINDS.index(one.kind)))
+    """All findings of a run, the most severe first; of equals those that began first."""
+    run = Observed(result)
+    findings = [finding for detector in DETECTORS for finding in detector.find(run)]
+    return sorted(findings, key=lambda finding: (-finding.severity, finding.at_ps, KINDS.index(finding.kind)))

@@ -22,11 +22,17 @@ from collections.abc import Iterator
 from math import isqrt
 from typing import Final, NamedTuple
 
-from headway.results.columns import Columns
 from headway.results.findings.observed import Observed, Run, examples, many, moment, seconds
 from headway.results.records import Finding
+from headway.results.table import Columns
 
 KIND: Final = "saturation"
+AREA: Final = "capacity"
+ADVICE: Final = (
+    "Capacity: while more comes than can be served no routing helps; shed early (admission"
+    " saturation or deadline), or add replicas (`headway plan`)."
+)
+ORDER: Final = 12
 SAMPLES: Final = 100
 QUARTER: Final = SAMPLES // 4
 LEAST: Final = 10
@@ -52,7 +58,7 @@ def backlog(requests: Columns) -> Backlog:
         return Backlog("stable", [], [], LEAST)
     limit = max(LEAST, isqrt(WALK**2 * count - 1) + 1)  # the first whole number that is not below
     arrivals = requests.arrival_ps
-    left = sorted(at for at in _served(requests) if at >= 0)
+    left = sorted(at for at in _wait_ends(requests) if at >= 0)
     begin, length = arrivals[0], arrivals[count - 1] - arrivals[0]
     times = [begin + length * (place + 1) // SAMPLES for place in range(SAMPLES)]
     samples = [bisect_right(arrivals, at) - bisect_right(left, at) for at in times]
@@ -67,8 +73,8 @@ def backlog(requests: Columns) -> Backlog:
     return Backlog(word, samples, times, limit)
 
 
-def find(seen: Observed) -> list[Finding]:
-    requests = seen.requests
+def find(run: Observed) -> list[Finding]:
+    requests = run.requests
     word, samples, times, limit = backlog(requests)
     if word == "stable":
         return []
@@ -77,9 +83,9 @@ def find(seen: Observed) -> list[Finding]:
     above = [at for at, waiting in zip(times, samples, strict=True) if waiting >= limit]
     quarters = [sum(samples[at : at + QUARTER]) / QUARTER for at in range(0, SAMPLES, QUARTER)]
     means = [f"{mean:,.0f}" for mean in quarters]
-    until = seen.ended_ps if word == "overloaded" else above[-1]
-    rows = zip(_served(requests), requests.arrival_ps, strict=True)
-    waits = (((at if at >= 0 else seen.ended_ps) - arrival, row) for row, (at, arrival) in enumerate(rows))
+    until = run.ended_ps if word == "overloaded" else above[-1]
+    rows = zip(_wait_ends(requests), requests.arrival_ps, strict=True)
+    waits = (((at if at >= 0 else run.ended_ps) - arrival, row) for row, (at, arrival) in enumerate(rows))
     return [
         Finding(
             kind=KIND,
@@ -106,7 +112,7 @@ def find(seen: Observed) -> list[Finding]:
     ]
 
 
-def _served(requests: Columns) -> Iterator[int]:
+def _wait_ends(requests: Columns) -> Iterator[int]:
     """When each request's wait ended: what it waited for came, or it ended; -1 where neither did."""
     rows = zip(requests.first_token_ps, requests.handed_ps, requests.transferred_ps, requests.finished_ps, strict=True)
     for first, handed, arrived, end in rows:

@@ -10,47 +10,37 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from headway.results.findings.observed import (
-    Observed,
-    busiest,
-    examples,
-    listed,
-    many,
-    percent,
-    runs,
-    seconds,
-    span,
-    worst,
-)
-from headway.results.records import Finding, Thrash
+from headway.results.findings.observed import Observed, busiest, examples, many, percent, runs, seconds, span, worst
+from headway.results.records import Finding, Thrash, group_by
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "cache_thrashing"
+AREA: Final = "memory"
+ADVICE: Final = (
+    "Memory: blocks go down and come back at once; keep sessions on their instance, or admit fewer at a time."
+)
+ORDER: Final = 3
 GAP_PS: Final = 10 * PS_PER_SECOND
 LEAST: Final = 10
 
 
-def find(seen: Observed) -> list[Finding]:
-    by_tier: dict[str, list[Thrash]] = {}
-    for one in seen.thrashes:
-        by_tier.setdefault(one.tier, []).append(one)
-    found = []
-    for tier, loads in by_tier.items():
-        for begin, end in runs([one.at_ps for one in loads], GAP_PS):
+def find(run: Observed) -> list[Finding]:
+    findings = []
+    for tier, loads in group_by(run.result.thrashes, lambda load: load.tier).items():
+        for begin, end in runs([load.at_ps for load in loads], GAP_PS):
             if end - begin >= LEAST:
-                found.append(_finding(seen, tier, loads[begin:end]))
-    return worst(found)
+                findings.append(_finding(run, tier, loads[begin:end]))
+    return worst(findings)
 
 
-def _finding(seen: Observed, tier: str, loads: list[Thrash]) -> Finding:
-    blocks = sum(one.blocks for one in loads)
-    loaded = max(seen.summary.get("tiers", {}).get(tier, {}).get("loaded_blocks", 0), blocks)
+def _finding(run: Observed, tier: str, loads: list[Thrash]) -> Finding:
+    blocks = sum(load.blocks for load in loads)
+    loaded = max(run.summary.get("tiers", {}).get(tier, {}).get("loaded_blocks", 0), blocks)
     where: Counter[int] = Counter()
     rows: Counter[int] = Counter()
-    for one in loads:
-        where[one.instance] += one.blocks
-        rows[one.request] += one.blocks
-    names = [seen.name(instance) for instance in busiest(where)]
+    for load in loads:
+        where[load.instance] += load.blocks
+        rows[load.request] += load.blocks
     at, until = loads[0].at_ps, loads[-1].at_ps
     return Finding(
         kind=KIND,
@@ -59,7 +49,7 @@ def _finding(seen: Observed, tier: str, loads: list[Thrash]) -> Finding:
         severity=blocks / loaded if loaded else 0.0,
         count=len(loads),
         title=(
-            f"{many(len(loads), 'load')} at {listed(names)} {span(at, until)} fetched {many(blocks, 'block')} back "
+            f"{many(len(loads), 'load')} at {run.names(where)} {span(at, until)} fetched {many(blocks, 'block')} back "
             f"from the {tier} tier less than a second after they had been stored there: {percent(blocks / loaded)} of "
             "all blocks loaded from it."
         ),

@@ -15,51 +15,53 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from headway.results.findings.observed import Observed, busiest, duration, examples, listed, many, percent, seconds
+from headway.results.findings.observed import Observed, busiest, duration, examples, many, percent, seconds
 from headway.results.records import Finding
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "head_of_line_blocking"
+AREA: Final = "scheduling"
+ADVICE: Final = (
+    "Scheduling: keep long prompts from holding up short ones, with sjf or smaller chunks (max_batch_tokens)."
+)
+ORDER: Final = 10
 LEAST_PS: Final = PS_PER_SECOND // 10
 LEAST_SHARE: Final = 0.01
 
 
-def find(seen: Observed) -> list[Finding]:
-    requests, left = seen.requests, seen.waits.left_ps
-    blocked = {row: time for row, time in seen.waits.blocked_ps().items() if row >= seen.warmup}
-    told = {
+def find(run: Observed) -> list[Finding]:
+    requests, left = run.requests, run.waits.left_ps
+    blocked = {row: time for row, time in run.waits.blocked_ps().items() if row >= run.warmup}
+    mostly = {
         row: time
         for row, time in blocked.items()
         if time >= LEAST_PS and 2 * time >= left[row] - requests.enqueued_ps[row]
     }
-    if not told:
+    there = len(run.waiting) if mostly else 0
+    if not mostly or len(mostly) < LEAST_SHARE * there:
         return []
-    there = len(seen.waiting)
-    if len(told) < LEAST_SHARE * there:
-        return []
-    where = Counter(map(seen.home, told))
-    waited = sum(left[row] - requests.enqueued_ps[row] for row in seen.waiting)
-    total, longest = sum(blocked.values()), max(told.values())
-    pairs = zip(requests.first_token_ps[seen.warmup :], requests.arrival_ps[seen.warmup :], strict=True)
+    where = Counter(map(run.home, mostly))
+    waited = sum(left[row] - requests.enqueued_ps[row] for row in run.waiting)
+    total, longest = sum(blocked.values()), max(mostly.values())
+    pairs = zip(requests.first_token_ps[run.warmup :], requests.arrival_ps[run.warmup :], strict=True)
     until_first = sum(first - arrival for first, arrival in pairs if first >= 0)
-    names = [seen.name(instance) for instance in busiest(where)]
     return [
         Finding(
             kind=KIND,
-            at_ps=min(requests.enqueued_ps[row] for row in told),
-            until_ps=max(left[row] for row in told),
+            at_ps=min(requests.enqueued_ps[row] for row in mostly),
+            until_ps=max(left[row] for row in mostly),
             severity=min(1.0, total / until_first) if until_first else 1.0,
-            count=len(told),
+            count=len(mostly),
             title=(
-                f"{len(told):,} of {many(there, 'request')} waited mostly for a prompt several times as long as their "
-                f"own, at {listed(names)}, up to {duration(longest)} each; {percent(total / waited)} of all the time "
-                "that requests waited at instances went that way."
+                f"{len(mostly):,} of {many(there, 'request')} waited mostly for a prompt several times as long as "
+                f"their own, at {run.names(where)}, up to {duration(longest)} each; {percent(total / waited)} of all "
+                "the time that requests waited at instances went that way."
             ),
-            requests=examples((time, row) for row, time in told.items()),
+            requests=examples((time, row) for row, time in mostly.items()),
             instances=busiest(where),
             evidence={
                 "requests": there,
-                "blocked": len(told),
+                "blocked": len(mostly),
                 "blocked_s": seconds(total),
                 "waited_s": seconds(waited),
                 "share_of_wait": total / waited,

@@ -17,11 +17,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from headway.results.findings.observed import Observed, busiest, examples, many, seconds, span, worst
+from headway.results.findings.observed import Observed, busiest, many, seconds, span, worst
 from headway.results.records import Finding
 from headway.types import PS_PER_SECOND, SERVING
 
 KIND: Final = "herding"
+AREA: Final = "routing"
+ADVICE: Final = (
+    "Routing: spread decisions taken on the same stale signals, by exact signals (inflight) or power-of-two."
+)
+ORDER: Final = 8
 SPACING_PS: Final = PS_PER_SECOND
 EXCESS: Final = 4
 LEAST: Final = 8
@@ -83,17 +88,17 @@ class Loads:
         return place
 
 
-class Decided:
+class Decisions:
     """The requests sent to a set of peers, in order of time: which, when, until when they were there, and to whom."""
 
-    def __init__(self, seen: Observed, peers: Sequence[int]) -> None:
-        where, end = array("q", [-1]) * len(seen.requests), array("q", [-1]) * len(seen.requests)
+    def __init__(self, run: Observed, peers: Sequence[int]) -> None:
+        where, end = array("q", [-1]) * len(run.requests), array("q", [-1]) * len(run.requests)
         for place, instance in enumerate(peers):
-            stays = seen.stays.get(instance)
+            stays = run.stays.get(instance)
             if stays is not None:
                 for row, until in zip(stays.rows, stays.end_ps, strict=True):
                     where[row], end[row] = place, until
-        routed = seen.requests.routed_ps
+        routed = run.requests.routed_ps
         self.rows = sorted((row for row, place in enumerate(where) if place >= 0), key=routed.__getitem__)
         self.begin_ps = [routed[row] for row in self.rows]
         self.end_ps = [end[row] for row in self.rows]
@@ -102,7 +107,7 @@ class Decided:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def runs(self, limit: int) -> bool:
+    def has_streak(self, limit: int) -> bool:
         """Whether there are so many decisions in a row that may be a herd."""
         target, last, length = -1, 0, 0
         for now, peer in zip(self.begin_ps, self.peer, strict=True):
@@ -113,35 +118,31 @@ class Decided:
         return False
 
 
-def find(seen: Observed) -> list[Finding]:
-    groups: dict[tuple[str, str], list[int]] = {}
-    for instance, (model, role) in seen.peers.items():
+def find(run: Observed) -> list[Finding]:
+    findings = []
+    for (_, role), peers in run.peers.items():
         if role != "decode":
-            groups.setdefault((model, role), []).append(instance)
-    found = []
-    for peers in groups.values():
-        if len(peers) > 1:
-            decided = Decided(seen, peers)
-            limit = max(LEAST, by_chance(len(peers), len(decided)))
-            herds = list(_herds(seen, peers, decided, limit)) if decided.runs(limit) else []
-            found += [_finding(seen, herds, limit, len(decided))] if herds else []
-    return worst(found)
+            decisions = Decisions(run, peers)
+            limit = max(LEAST, by_chance(len(peers), len(decisions)))
+            herds = list(_herds(run, peers, decisions, limit)) if decisions.has_streak(limit) else []
+            findings += [_finding(run, herds, limit, len(decisions))] if herds else []
+    return worst(findings)
 
 
 def by_chance(peers: int, decisions: int) -> int:
     """How many equal throws in a row are too many."""
-    found, ways = 1, 1
+    throws, ways = 1, 1
     while ways < ONCE_IN * decisions:
-        found, ways = found + 1, ways * peers
-    return found
+        throws, ways = throws + 1, ways * peers
+    return throws
 
 
-def _herds(seen: Observed, peers: Sequence[int], decided: Decided, limit: int) -> Iterator[Herd]:
+def _herds(run: Observed, peers: Sequence[int], decisions: Decisions, limit: int) -> Iterator[Herd]:
     """In order of time. What ends at an instant, and instances that come and go then, do so before its decisions."""
-    begin, end, where = decided.begin_ps, decided.end_ps, decided.peer
-    ending = sorted((place for place in range(len(decided)) if end[place] > begin[place]), key=end.__getitem__)
+    begin, end, where = decisions.begin_ps, decisions.end_ps, decisions.peer
+    ending = sorted((place for place in range(len(decisions)) if end[place] > begin[place]), key=end.__getitem__)
     places = {instance: place for place, instance in enumerate(peers)}
-    states = [change for change in seen.result.states if change.instance in places]
+    states = [change for change in run.result.states if change.instance in places]
     loads = Loads(len(peers), not states)
     ended = changed = 0
     target, last, late = -1, 0, list[int]()
@@ -161,7 +162,7 @@ def _herds(seen: Observed, peers: Sequence[int], decided: Decided, limit: int) -
         fewest = loads.least()
         if fewest is not None and loads.counts[peer] - fewest >= EXCESS:
             at = at if late else now
-            late.append(decided.rows[place])
+            late.append(decisions.rows[place])
             until, had, least = now, loads.counts[peer], fewest
         if end[place] > now:
             loads.more(peer)
@@ -169,31 +170,30 @@ def _herds(seen: Observed, peers: Sequence[int], decided: Decided, limit: int) -
         yield Herd(peers[target], late, at, until, had, least)
 
 
-def _finding(seen: Observed, herds: list[Herd], limit: int, decided: int) -> Finding:
+def _finding(run: Observed, herds: list[Herd], limit: int, decisions: int) -> Finding:
     late = sum(len(herd.rows) for herd in herds)
     longest = max(herds, key=lambda herd: len(herd.rows))
     where: Counter[int] = Counter()
     for herd in herds:
         where[herd.target] += len(herd.rows)
-    left, enqueued = seen.waits.left_ps, seen.requests.enqueued_ps
     return Finding(
         kind=KIND,
         at_ps=herds[0].at_ps,
         until_ps=herds[-1].until_ps,
-        severity=late / decided,
+        severity=late / decisions,
         count=late,
         title=(
             f"{many(len(herds), 'herd')} of {limit} requests or more went to one instance although another had at "
-            f"least {EXCESS} fewer; the longest, {len(longest.rows):,} to {seen.name(longest.target)} "
+            f"least {EXCESS} fewer; the longest, {len(longest.rows):,} to {run.name(longest.target)} "
             f"{span(longest.at_ps, longest.until_ps)}, which then had {longest.had:,} where another had "
             f"{longest.least:,}."
         ),
-        requests=examples((left[row] - enqueued[row], row) for herd in herds for row in herd.rows),
+        requests=run.slowest(row for herd in herds for row in herd.rows),
         instances=busiest(where),
         evidence={
             "herds": len(herds),
             "late_decisions": late,
-            "decisions": decided,
+            "decisions": decisions,
             "limit": limit,
             "longest": len(longest.rows),
             "longest_from_s": seconds(longest.at_ps),

@@ -14,11 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from headway.results.findings.observed import Observed, examples, many, seconds, span, worst
+from headway.results.findings.observed import Observed, many, seconds, span, worst
 from headway.results.records import Finding
 from headway.types import PS_PER_SECOND, SERVING
 
 KIND: Final = "hot_spot"
+AREA: Final = "routing"
+ADVICE: Final = "Routing: let load count for more against affinity, so that no instance takes most requests."
+ORDER: Final = 9
 SLICES: Final = 200
 SLICE_PS: Final = PS_PER_SECOND
 SLICES_HOT: Final = 3
@@ -34,20 +37,20 @@ class Grid(NamedTuple):
     def totals(self, spans: Iterator[tuple[int, int]]) -> list[int]:
         """Of each slice, the time of the spans that lies in it."""
         begin, width, count = self
-        whole, found = [0] * (count + 1), [0] * (count + 1)
+        whole, totals = [0] * (count + 1), [0] * (count + 1)
         for since, until in spans:
             first, into = divmod(since - begin, width)
             last, out = divmod(until - begin, width)
             # From the beginning of the first slice to that of the last, less what was not yet, and more what was still.
             whole[first] += 1
             whole[last] -= 1
-            found[first] -= into
-            found[last] += out
+            totals[first] -= into
+            totals[last] += out
         running = 0
         for place in range(count):
             running += whole[place]
-            found[place] += running * width
-        return found[:count]
+            totals[place] += running * width
+        return totals[:count]
 
 
 class Spot(NamedTuple):
@@ -60,42 +63,34 @@ class Spot(NamedTuple):
     peers_ps: int  # the mean of its peers
 
 
-def find(seen: Observed) -> list[Finding]:
-    if seen.length_ps < SLICES_HOT * SLICE_PS:
+def find(run: Observed) -> list[Finding]:
+    if run.length_ps < SLICES_HOT * SLICE_PS:
         return []
-    width = max(SLICE_PS, -(-seen.length_ps // SLICES))
-    grid = Grid(seen.started_ps, width, -(-seen.length_ps // width))
-    found = []
-    for peers in _groups(seen):
-        loads = [grid.totals(_spans(seen, instance)) for instance in peers]
-        serving = _serving(seen, peers, grid)
+    width = max(SLICE_PS, -(-run.length_ps // SLICES))
+    grid = Grid(run.started_ps, width, -(-run.length_ps // width))
+    findings = []
+    for peers in run.peers.values():
+        loads = [grid.totals(_spans(run, instance)) for instance in peers]
+        serving = _serving(run, peers, grid)
         total = sum(map(sum, loads))
         for spot in _hot(peers, loads, serving, grid):
-            found.append(_finding(seen, spot, grid, total))
-    return worst(found)
+            findings.append(_finding(run, spot, grid, total))
+    return worst(findings)
 
 
-def _groups(seen: Observed) -> list[list[int]]:
-    """Instances that are each other's peers, where there are several."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for instance, key in seen.peers.items():
-        found.setdefault(key, []).append(instance)
-    return [one for one in found.values() if len(one) > 1]
-
-
-def _spans(seen: Observed, instance: int) -> Iterator[tuple[int, int]]:
-    stays = seen.stays.get(instance)
+def _spans(run: Observed, instance: int) -> Iterator[tuple[int, int]]:
+    stays = run.stays.get(instance)
     return iter(()) if stays is None else zip(stays.begin_ps, stays.end_ps, strict=True)
 
 
-def _serving(seen: Observed, peers: Sequence[int], grid: Grid) -> list[list[int]]:
+def _serving(run: Observed, peers: Sequence[int], grid: Grid) -> list[list[int]]:
     """Of each instance the time in each slice in which requests could go to it."""
-    if not seen.result.states:
-        always = grid.totals(iter([(grid.begin, seen.ended_ps)]))
+    if not run.result.states:
+        always = grid.totals(iter([(grid.begin, run.ended_ps)]))
         return [always] * len(peers)
     spans: dict[int, list[tuple[int, int]]] = {instance: [] for instance in peers}
     since: dict[int, int] = {}
-    for change in seen.result.states:
+    for change in run.result.states:
         if change.instance not in spans:
             continue
         if change.state in SERVING:
@@ -103,7 +98,7 @@ def _serving(seen: Observed, peers: Sequence[int], grid: Grid) -> list[list[int]
         elif change.instance in since:
             spans[change.instance].append((since.pop(change.instance), change.at_ps))
     for instance, begin in since.items():
-        spans[instance].append((begin, seen.ended_ps))
+        spans[instance].append((begin, run.ended_ps))
     return [grid.totals(iter(spans[instance])) for instance in peers]
 
 
@@ -129,15 +124,14 @@ def _hot(peers: Sequence[int], loads: list[list[int]], serving: list[list[int]],
                 begin = -1
 
 
-def _finding(seen: Observed, spot: Spot, grid: Grid, total: int) -> Finding:
+def _finding(run: Observed, spot: Spot, grid: Grid, total: int) -> Finding:
     at = grid.begin + spot.begin * grid.width
-    until = min(grid.begin + spot.end * grid.width, seen.ended_ps)
+    until = min(grid.begin + spot.end * grid.width, run.ended_ps)
     time = (spot.end - spot.begin) * grid.width
     mine, others = spot.there_ps / time, spot.peers_ps / time
-    stays = seen.stays[spot.instance]
+    stays = run.stays[spot.instance]
     rows = zip(stays.rows, stays.begin_ps, stays.end_ps, strict=True)
     there = [row for row, begin, end in rows if begin < until and end > at]
-    left, enqueued = seen.waits.left_ps, seen.requests.enqueued_ps
     return Finding(
         kind=KIND,
         at_ps=at,
@@ -145,10 +139,10 @@ def _finding(seen: Observed, spot: Spot, grid: Grid, total: int) -> Finding:
         severity=min(1.0, (spot.there_ps - spot.peers_ps) / total),
         count=len(there),
         title=(
-            f"{seen.name(spot.instance)} had {mine:,.1f} requests {span(at, until)} where its peers had {others:,.1f} "
+            f"{run.name(spot.instance)} had {mine:,.1f} requests {span(at, until)} where its peers had {others:,.1f} "
             f"each, in the mean over time: {many(len(there), 'request')} in all."
         ),
-        requests=examples((left[row] - enqueued[row], row) for row in there),
+        requests=run.slowest(there),
         instances=[spot.instance],
         evidence={
             "requests": len(there),

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from heapq import nlargest
 from typing import Final, Protocol
 
-from headway.results.columns import Columns, word_of
 from headway.results.groups import promises
 from headway.results.recorder import RunFacts, ScaleRecord, StateChange
 from headway.results.records import EXAMPLES, Finding, Preemption, Thrash
-from headway.results.table import Table
+from headway.results.table import Columns, Table
 from headway.results.waits import Waits
 from headway.types import PS_PER_SECOND, Json
 
 
 class Stays:
-    """Those at one instance, in order of the requests' arrival."""
+    """The stays of requests at one instance, in order of their arrival."""
 
     __slots__ = ("begin_ps", "end_ps", "rows")
 
@@ -38,7 +38,7 @@ def stays(requests: Columns, ended_ps: int) -> dict[int, Stays]:
     on. A prompt computed apart makes two stays: at the instance that computes it, and from there on at the one that
     generates. Of a request that was sent again the last time alone is known; one that was moved while it ran is left
     out."""
-    found: dict[int, Stays] = {}
+    by_instance: defaultdict[int, Stays] = defaultdict(Stays)
     columns = zip(
         requests.routed_ps,
         requests.instance,
@@ -53,19 +53,12 @@ def stays(requests: Columns, ended_ps: int) -> dict[int, Stays]:
             continue
         end = finished if finished >= 0 else ended_ps
         if prefill < 0:
-            _at(found, instance).add(row, routed, end)
+            by_instance[instance].add(row, routed, end)
         else:
-            _at(found, prefill).add(row, routed, handed if handed >= 0 else end)
+            by_instance[prefill].add(row, routed, handed if handed >= 0 else end)
             if handed >= 0:
-                _at(found, instance).add(row, handed, end)
-    return found
-
-
-def _at(found: dict[int, Stays], instance: int) -> Stays:
-    one = found.get(instance)
-    if one is None:
-        one = found[instance] = Stays()
-    return one
+                by_instance[instance].add(row, handed, end)
+    return dict(by_instance)
 
 
 MOST: Final = 5  # findings of one kind
@@ -80,16 +73,12 @@ def runs(times: Sequence[int], gap_ps: int) -> Iterator[tuple[int, int]]:
             begin = place
 
 
-def worst(found: Iterable[Finding]) -> list[Finding]:
+def worst(findings: Iterable[Finding]) -> list[Finding]:
     """The most severe of one kind, each with how many there were in all in its evidence."""
-    every = list(found)
-    kept = sorted(every, key=lambda one: (-one.severity, one.at_ps))[:MOST]
-    return [_numbered(one, len(every)) for one in kept]
-
-
-def _numbered(one: Finding, count: int) -> Finding:
-    one.evidence["of_this_kind"] = count
-    return one
+    ranked = sorted(findings, key=lambda finding: (-finding.severity, finding.at_ps))
+    for finding in ranked[:MOST]:
+        finding.evidence["of_this_kind"] = len(ranked)
+    return ranked[:MOST]
 
 
 def examples(weights: Iterable[tuple[float, int]]) -> list[int]:
@@ -115,9 +104,7 @@ def moment(at_ps: int) -> str:
 
 def duration(time_ps: int) -> str:
     """In seconds, or in milliseconds where that is less than one."""
-    if time_ps >= PS_PER_SECOND:
-        return f"{time_ps / PS_PER_SECOND:,.1f} s"
-    return f"{time_ps / PS_PER_SECOND * 1000:.1f} ms"
+    return moment(time_ps) if time_ps >= PS_PER_SECOND else f"{time_ps / PS_PER_SECOND * 1000:.1f} ms"
 
 
 def percent(share: float) -> str:
@@ -128,17 +115,8 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def listed(names: Sequence[str]) -> str:
-    """The first few by name, the others by their number."""
-    shown = list(names[:NAMED])
-    rest = len(names) - len(shown)
-    if rest:
-        return f"{', '.join(shown)} and {rest} more"
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
 def span(at_ps: int, until_ps: int) -> str:
-    return f"from {at_ps / PS_PER_SECOND:,.1f} s to {until_ps / PS_PER_SECOND:,.1f} s"
+    return f"from {moment(at_ps)} to {moment(until_ps)}"
 
 
 class Run(Protocol):
@@ -174,22 +152,14 @@ class Observed:
     def length_ps(self) -> int:
         return self.ended_ps - self.started_ps
 
-    @property
-    def preemptions(self) -> list[Preemption]:
-        return self.result.preemptions
-
-    @property
-    def thrashes(self) -> list[Thrash]:
-        return self.result.thrashes
-
     @cached_property
     def classes(self) -> dict[int, str]:
         """The SLO classes by their numbers."""
-        return word_of(self.requests.names["slo_class"])
+        return {code: word for word, code in self.requests.names["slo_class"].items()}
 
     @cached_property
     def tenants(self) -> dict[int, str]:
-        return word_of(self.requests.names["tenant"])
+        return {code: word for word, code in self.requests.names["tenant"].items()}
 
     @cached_property
     def waits(self) -> Waits:
@@ -201,10 +171,12 @@ class Observed:
         return stays(self.requests, self.ended_ps)
 
     @cached_property
-    def peers(self) -> dict[int, tuple[str, str]]:
-        """The instances by index, each with what it shares with those that a router may choose instead: the model and
-        the part that it plays."""
-        return {index: (one.get("model", ""), one.get("role", "")) for index, one in self.result.instances().items()}
+    def peers(self) -> dict[tuple[str, str], list[int]]:
+        """The instances among which a router may choose, where there are several, by their model and role."""
+        groups: dict[tuple[str, str], list[int]] = {}
+        for index, instance in self.result.instances().items():
+            groups.setdefault((instance.get("model", ""), instance.get("role", "")), []).append(index)
+        return {key: peers for key, peers in groups.items() if len(peers) > 1}
 
     @cached_property
     def facts(self) -> RunFacts:
@@ -232,3 +204,22 @@ class Observed:
 
     def name(self, instance: int) -> str:
         return self.instances.get(instance, f"instance {instance}")
+
+    def names(self, counts: dict[int, int]) -> str:
+        """The busiest instances by name, the others by their number."""
+        names = [self.name(instance) for instance in busiest(counts)]
+        if len(names) > NAMED:
+            return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+        return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+    def slowest(self, rows: Iterable[int]) -> list[int]:
+        """The requests among these that waited longest at their instance."""
+        left, enqueued = self.waits.left_ps, self.requests.enqueued_ps
+        return examples((left[row] - enqueued[row], row) for row in rows)
+
+    def most_hit(self, tenants: Counter[int], word: str) -> Json:
+        """The tenant with the most requests that met this fate, where there are several tenants."""
+        if len(self.tenants) < 2:
+            return {}
+        first = busiest(tenants)[0]
+        return {"tenant": self.tenants[first], f"tenant_{word}": tenants[first]}

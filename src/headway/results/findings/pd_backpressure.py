@@ -19,6 +19,11 @@ from headway.results.records import Finding
 from headway.types import PS_PER_SECOND, Json
 
 KIND: Final = "pd_backpressure"
+AREA: Final = "transfers"
+ADVICE: Final = (
+    "Transfers: prompts are ready before their instance can take them; shift instances from prefill to decode."
+)
+ORDER: Final = 6
 PILE: Final = 8
 GAP_PS: Final = PS_PER_SECOND
 LEAST_PS: Final = PS_PER_SECOND
@@ -37,37 +42,37 @@ class Episode(NamedTuple):
     peak: int
 
 
-def find(seen: Observed) -> list[Finding]:
-    limits = _limits(seen.scenario)
-    pools = {index: one.get("pool", "") for index, one in seen.result.instances().items()}
-    found = []
-    for instance, waits in sorted(_waits(seen, limits, pools).items()):
+def find(run: Observed) -> list[Finding]:
+    limits = _limits(run.scenario)
+    pools = {index: instance.get("pool", "") for index, instance in run.result.instances().items()}
+    findings = []
+    for instance, waits in sorted(_waits(run, limits, pools).items()):
         limit = limits.get(pools[instance]) or PILE
         waits.sort()
-        longest = max(one.end - one.begin for one in waits)
+        longest = max(wait.end - wait.begin for wait in waits)
         for episode in _episodes(waits, limit):
             if episode.high_ps >= LEAST_PS:
-                # Who began earlier than the longest wait before it is gone, so that not all are looked at each time.
+                # A wait that began earlier than the longest one before the episode is over: skip those.
                 first = bisect_left(waits, (episode.begin - longest,))
                 rest = waits[first : bisect_left(waits, (episode.end,))]
-                inside = [one for one in rest if one.end > episode.begin]
-                found.append(_finding(seen, instance, limit, episode, inside))
-    return worst(found)
+                inside = [wait for wait in rest if wait.end > episode.begin]
+                findings.append(_finding(run, instance, limit, episode, inside))
+    return worst(findings)
 
 
 def _limits(scenario: Json) -> dict[str, int | None]:
     """The `max_incoming` of each deployment, that of a cluster without any under no name."""
     cluster = scenario.get("cluster", {})
-    several = cluster.get("deployments") or {"": cluster}
-    return {name: (one.get("transfer") or {}).get("max_incoming") for name, one in several.items()}
+    deployments = cluster.get("deployments") or {"": cluster}
+    return {name: (keys.get("transfer") or {}).get("max_incoming") for name, keys in deployments.items()}
 
 
-def _waits(seen: Observed, limits: dict[str, int | None], pools: dict[int, str]) -> dict[int, list[Wait]]:
+def _waits(run: Observed, limits: dict[str, int | None], pools: dict[int, str]) -> dict[int, list[Wait]]:
     """By instance that generates."""
-    requests = seen.requests
-    found: dict[int, list[Wait]] = {}
+    requests = run.requests
+    waits: dict[int, list[Wait]] = {}
     if not len(requests) or max(requests.handed_ps) < 0:
-        return found
+        return waits
     rows = zip(
         requests.handed_ps,
         requests.transfer_ps,
@@ -81,14 +86,14 @@ def _waits(seen: Observed, limits: dict[str, int | None], pools: dict[int, str])
             continue
         end = arrived if limits.get(pools[instance]) else begun
         if end < 0:  # it never set out, or has not come
-            end = finished if finished >= 0 else seen.ended_ps
+            end = finished if finished >= 0 else run.ended_ps
         if end > handed:
-            found.setdefault(instance, []).append(Wait(handed, end, row))
-    return found
+            waits.setdefault(instance, []).append(Wait(handed, end, row))
+    return waits
 
 
 def _episodes(waits: list[Wait], limit: int) -> Iterator[Episode]:
-    changes = sorted([(one.end, -1) for one in waits] + [(one.begin, 1) for one in waits])
+    changes = sorted([(wait.end, -1) for wait in waits] + [(wait.begin, 1) for wait in waits])
     pile = peak = high_ps = 0
     begin = end = since = -1
     for at, change in changes:
@@ -109,12 +114,12 @@ def _episodes(waits: list[Wait], limit: int) -> Iterator[Episode]:
         yield Episode(begin, end, high_ps, peak)
 
 
-def _finding(seen: Observed, instance: int, limit: int, episode: Episode, inside: list[Wait]) -> Finding:
-    requests = seen.requests
-    ends = [at if at >= 0 else seen.ended_ps for at in (requests.finished_ps[one.row] for one in inside)]
-    alive = sum(end - requests.arrival_ps[one.row] for end, one in zip(ends, inside, strict=True))
-    waited = sum(one.end - one.begin for one in inside)
-    longest = max(one.end - one.begin for one in inside)
+def _finding(run: Observed, instance: int, limit: int, episode: Episode, inside: list[Wait]) -> Finding:
+    requests = run.requests
+    ends = [at if at >= 0 else run.ended_ps for at in (requests.finished_ps[wait.row] for wait in inside)]
+    alive = sum(end - requests.arrival_ps[wait.row] for end, wait in zip(ends, inside, strict=True))
+    waits = [wait.end - wait.begin for wait in inside]
+    waited, longest = sum(waits), max(waits)
     return Finding(
         kind=KIND,
         at_ps=episode.begin,
@@ -122,11 +127,11 @@ def _finding(seen: Observed, instance: int, limit: int, episode: Episode, inside
         severity=min(1.0, waited / alive) if alive else 0.0,
         count=len(inside),
         title=(
-            f"{many(len(inside), 'request')} whose prompts were done piled up before {seen.name(instance)} "
+            f"{many(len(inside), 'request')} whose prompts were done piled up before {run.name(instance)} "
             f"{span(episode.begin, episode.end)}: {limit} or more for {duration(episode.high_ps)}, {episode.peak:,} at "
             f"the most; the longest waited {duration(longest)} for its KV cache."
         ),
-        requests=examples((one.end - one.begin, one.row) for one in inside),
+        requests=examples((wait.end - wait.begin, wait.row) for wait in inside),
         instances=[instance],
         evidence={
             "requests": len(inside),

@@ -12,26 +12,28 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headway.results.findings.observed import Observed, examples, many, seconds, span, worst
-from headway.results.records import Finding, Preemption
+from headway.results.records import Finding, Preemption, group_by
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "preemption_storm"
+AREA: Final = "memory"
+ADVICE: Final = (
+    "Memory: requests are let into batches whose KV cache cannot hold them; route by kv-utilization or admit fewer."
+)
+ORDER: Final = 7
 WINDOW_PS: Final = 10 * PS_PER_SECOND
 MANY: Final = 10
 
 
-def find(seen: Observed) -> list[Finding]:
-    by_instance: dict[int, list[Preemption]] = {}
-    for one in seen.preemptions:
-        by_instance.setdefault(one.instance, []).append(one)
-    found = []
-    for instance, done in sorted(by_instance.items()):
-        stays = seen.stays.get(instance)
+def find(run: Observed) -> list[Finding]:
+    findings = []
+    for instance, preemptions in sorted(group_by(run.result.preemptions, lambda each: each.instance).items()):
+        stays = run.stays.get(instance)
         came, went = (sorted(stays.begin_ps), sorted(stays.end_ps)) if stays else ([], [])
-        for begin, end in _storms([one.at_ps for one in done]):
-            there = bisect_right(came, done[end - 1].at_ps) - bisect_left(went, done[begin].at_ps)
-            found.append(_finding(seen, instance, done[begin:end], there))
-    return worst(found)
+        for begin, end in _storms([preemption.at_ps for preemption in preemptions]):
+            there = bisect_right(came, preemptions[end - 1].at_ps) - bisect_left(went, preemptions[begin].at_ps)
+            findings.append(_finding(run, instance, preemptions[begin:end], there))
+    return worst(findings)
 
 
 def _storms(times: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -50,10 +52,10 @@ def _storms(times: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield begin, end
 
 
-def _finding(seen: Observed, instance: int, done: list[Preemption], there: int) -> Finding:
+def _finding(run: Observed, instance: int, storm: list[Preemption], there: int) -> Finding:
     """`there` are the requests that the instance had meanwhile, as far as that is known."""
-    at, until = done[0].at_ps, done[-1].at_ps
-    yielded = Counter(one.request for one in done)
+    at, until = storm[0].at_ps, storm[-1].at_ps
+    yielded = Counter(preemption.request for preemption in storm)
     there = max(there, len(yielded))
     most = max(yielded.values())
     return Finding(
@@ -61,15 +63,15 @@ def _finding(seen: Observed, instance: int, done: list[Preemption], there: int) 
         at_ps=at,
         until_ps=until,
         severity=len(yielded) / there,
-        count=len(done),
+        count=len(storm),
         title=(
-            f"{seen.name(instance)} preempted {many(len(done), 'time')} {span(at, until)}: {len(yielded):,} of the "
+            f"{run.name(instance)} preempted {many(len(storm), 'time')} {span(at, until)}: {len(yielded):,} of the "
             f"{many(there, 'request')} that it had, one of them {many(most, 'time')}."
         ),
         requests=examples((count, row) for row, count in yielded.items()),
         instances=[instance],
         evidence={
-            "preemptions": len(done),
+            "preemptions": len(storm),
             "requests": len(yielded),
             "requests_there": there,
             "most_of_one_request": most,

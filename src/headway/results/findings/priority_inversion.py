@@ -17,29 +17,32 @@ from headway.results.findings.observed import Observed, busiest, duration, examp
 from headway.results.records import Finding
 
 KIND: Final = "priority_inversion"
+AREA: Final = "scheduling"
+ADVICE: Final = "Scheduling: let the scheduler go by the priority it is told, as priority and slo-slack do."
+ORDER: Final = 1
 
 
-def find(seen: Observed) -> list[Finding]:
+def find(run: Observed) -> list[Finding]:
     by_class: dict[int, list[tuple[int, int]]] = {}
-    for row, other in seen.waits.passed().items():
-        if row >= seen.warmup:
-            by_class.setdefault(seen.requests.slo_class[row], []).append((row, other))
+    for row, other in run.waits.passed().items():
+        if row >= run.warmup:
+            by_class.setdefault(run.requests.slo_class[row], []).append((row, other))
     if not by_class:
         return []
-    there = Counter(seen.requests.slo_class[row] for row in seen.waiting)
-    return worst(_finding(seen, code, pairs, there[code]) for code, pairs in by_class.items())
+    there = Counter(run.requests.slo_class[row] for row in run.waiting)
+    return worst(_finding(run, code, pairs, there[code]) for code, pairs in by_class.items())
 
 
-def _finding(seen: Observed, code: int, pairs: list[tuple[int, int]], there: int) -> Finding:
-    requests, left = seen.requests, seen.waits.left_ps
+def _finding(run: Observed, code: int, pairs: list[tuple[int, int]], there: int) -> Finding:
+    requests, left = run.requests, run.waits.left_ps
     started, classes = requests.started_ps, requests.slo_class
     after = {row: left[row] - started[other] for row, other in pairs}
     passers = Counter(classes[other] for _, other in pairs)
     first = busiest(passers)[0]
     longest = max(after.values())
-    name = seen.classes[code]
-    least = "one with a lower score" if first == code else f"one of class {seen.classes[first]}"
-    where = Counter(seen.home(row) for row, _ in pairs)
+    name = run.classes[code]
+    least = "one with a lower score" if first == code else f"one of class {run.classes[first]}"
+    where = Counter(run.home(row) for row, _ in pairs)
     return Finding(
         kind=KIND,
         at_ps=min(started[other] for _, other in pairs),

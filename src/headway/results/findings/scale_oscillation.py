@@ -13,44 +13,44 @@ from typing import Final
 
 from headway.results.findings.observed import Observed, duration, examples, many, seconds, span, worst
 from headway.results.recorder import ScaleRecord
-from headway.results.records import Finding
+from headway.results.records import Finding, group_by
 from headway.results.scaling import turns_back
 
 KIND: Final = "scale_oscillation"
+AREA: Final = "scaling"
+ADVICE: Final = "Scaling: the number of replicas swings; hold it for longer before removing any (scale_down_delay_s)."
+ORDER: Final = 5
 LEAST: Final = 2
 MANY: Final = 10
 
 
-def find(seen: Observed) -> list[Finding]:
-    by_pool: dict[str, list[ScaleRecord]] = {}
-    for one in seen.result.scaling_events:
-        by_pool.setdefault(one.pool, []).append(one)
-    found = []
-    for pool, done in by_pool.items():
-        for episode in _episodes(done):
+def find(run: Observed) -> list[Finding]:
+    findings = []
+    for pool, changes in group_by(run.result.scaling_events, lambda change: change.pool).items():
+        for episode in _episodes(changes):
             if len(episode) > LEAST:
-                found.append(_finding(seen, pool, episode))
-    return worst(found)
+                findings.append(_finding(run, pool, episode))
+    return worst(findings)
 
 
-def _episodes(done: Sequence[ScaleRecord]) -> list[list[ScaleRecord]]:
+def _episodes(changes: Sequence[ScaleRecord]) -> list[list[ScaleRecord]]:
     """Changes in a row, each of which but the first turns back."""
-    found = [[done[0]]]
-    for one in done[1:]:
-        if turns_back(found[-1][-1], one):
-            found[-1].append(one)
+    episodes = [[changes[0]]]
+    for change in changes[1:]:
+        if turns_back(episodes[-1][-1], change):
+            episodes[-1].append(change)
         else:
-            found.append([one])
-    return found
+            episodes.append([change])
+    return episodes
 
 
-def _finding(seen: Observed, pool: str, episode: list[ScaleRecord]) -> Finding:
+def _finding(run: Observed, pool: str, episode: list[ScaleRecord]) -> Finding:
     at, until = episode[0].at_ps, episode[-1].at_ps
     turns = len(episode) - 1
-    ups = sum(one.after > one.before for one in episode)
-    fewest = min(min(one.before, one.after) for one in episode)
-    most = max(max(one.before, one.after) for one in episode)
-    requests = seen.requests
+    ups = sum(change.after > change.before for change in episode)
+    sizes = [size for change in episode for size in (change.before, change.after)]
+    fewest, most = min(sizes), max(sizes)
+    requests = run.requests
     arrivals, first = requests.arrival_ps, requests.first_token_ps
     rows = range(bisect_left(arrivals, at), bisect_right(arrivals, until))
     slow = [(first[row] - arrivals[row], row) for row in rows if first[row] >= 0]

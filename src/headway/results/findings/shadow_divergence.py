@@ -13,17 +13,22 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from headway.results.findings.observed import Observed, busiest, examples, listed, many, percent
+from headway.results.findings.observed import Observed, busiest, examples, many, percent
 from headway.results.records import Finding
 
 KIND: Final = "shadow_divergence"
+AREA: Final = "cache"
+ADVICE: Final = (
+    "Cache: what is believed cached is often wrong; give the index the instances' real size, or fresher signals."
+)
+ORDER: Final = 4
 LEAST_SHARE: Final = 0.05
 
 
-def find(seen: Observed) -> list[Finding]:
-    if "shadow" not in seen.summary:
+def find(run: Observed) -> list[Finding]:
+    if "shadow" not in run.summary:
         return []
-    requests, warmup = seen.requests, seen.warmup
+    requests, warmup = run.requests, run.warmup
     misses: dict[int, int] = {}
     hits: dict[int, int] = {}
     started = expected = came = 0
@@ -40,19 +45,19 @@ def find(seen: Observed) -> list[Finding]:
             misses[row] = believed
         elif cached and not believed:
             hits[row] = cached
-    found = []
+    findings = []
     if misses and len(misses) >= LEAST_SHARE * started:
-        found.append(_finding(seen, "unexpected_misses", misses, expected, started, 1.0))
+        findings.append(_finding(run, "unexpected_misses", misses, expected, started, 1.0))
     if hits and len(hits) >= LEAST_SHARE * started:
-        found.append(_finding(seen, "unexpected_hits", hits, came, started, 0.5))
-    return found
+        findings.append(_finding(run, "unexpected_hits", hits, came, started, 0.5))
+    return findings
 
 
-def _finding(seen: Observed, way: str, tokens: dict[int, int], base: int, started: int, weight: float) -> Finding:
+def _finding(run: Observed, way: str, tokens: dict[int, int], base: int, started: int, weight: float) -> Finding:
     """`base` are those of them and of the hits that both expected and found."""
     count = len(tokens)
-    where = Counter(map(seen.home, tokens))
-    names = listed([seen.name(instance) for instance in busiest(where)])
+    where = Counter(map(run.home, tokens))
+    names = run.names(where)
     mean = sum(tokens.values()) / count
     if way == "unexpected_misses":
         title = (
@@ -66,8 +71,8 @@ def _finding(seen: Observed, way: str, tokens: dict[int, int], base: int, starte
         )
     return Finding(
         kind=KIND,
-        at_ps=min(seen.requests.routed_ps[row] for row in tokens),
-        until_ps=max(seen.requests.started_ps[row] for row in tokens),
+        at_ps=min(run.requests.routed_ps[row] for row in tokens),
+        until_ps=max(run.requests.started_ps[row] for row in tokens),
         severity=weight * count / base,
         count=count,
         title=title,

@@ -18,31 +18,33 @@ from typing import Final
 from headway.results.findings.observed import Observed, busiest, examples, many, percent, seconds, span, worst
 from headway.results.recorder import COMPLETED, IN_FLIGHT
 from headway.results.records import Finding
-from headway.results.sample import Sample, chosen, completed
-from headway.types import Json
+from headway.results.sample import Sample, completed_flags, completed_sample
 
 KIND: Final = "slo_violation"
+AREA: Final = "latency"
+ADVICE: Final = ""  # depends on where the time went: see `words.focus`
+ORDER: Final = 2
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}
 
 
-def find(seen: Observed) -> list[Finding]:
-    sample = completed(seen.requests, seen.facts)
+def find(run: Observed) -> list[Finding]:
+    sample = completed_sample(run.requests, run.facts)
     if sample.good is None or all(sample.good):
         return []
-    rows = list(compress(range(seen.warmup, len(seen.requests)), chosen(seen.requests, seen.warmup)))
-    missed = Counter(seen.requests.slo_class[rows[place]] for place, good in enumerate(sample.good) if not good)
+    rows = list(compress(range(run.warmup, len(run.requests)), completed_flags(run.requests, run.warmup)))
+    missed = Counter(run.requests.slo_class[rows[place]] for place, good in enumerate(sample.good) if not good)
     by_class: dict[int, list[int]] = {code: [] for code in missed}
     for place, row in enumerate(rows):
-        code = seen.requests.slo_class[row]
+        code = run.requests.slo_class[row]
         if code in by_class:
             by_class[code].append(place)
-    return worst(_finding(seen, code, rows, sample, places) for code, places in by_class.items())
+    return worst(_finding(run, code, rows, sample, places) for code, places in by_class.items())
 
 
-def _finding(seen: Observed, code: int, rows: list[int], sample: Sample, places: list[int]) -> Finding:
+def _finding(run: Observed, code: int, rows: list[int], sample: Sample, places: list[int]) -> Finding:
     """`places` are those of the class in the sample, in order of arrival."""
     assert sample.good is not None
-    requests, name, good = seen.requests, seen.classes[code], sample.good
+    requests, name, good = run.requests, run.classes[code], sample.good
     judged = [place for place in places if any(flags[place] is not None for flags in sample.met.values())]
     missed = [place for place in judged if not good[place]]
     targets = {target: sum(flags[place] is False for place in judged) for target, flags in sample.met.items()}
@@ -64,7 +66,7 @@ def _finding(seen: Observed, code: int, rows: list[int], sample: Sample, places:
             f"a target: {', '.join(parts)}; it was worst among those that came {span(from_ps, to_ps)}, "
             f"{inside:,} of {len(stretch):,}."
         ),
-        requests=examples((_excess(seen, sample, place, rows[place]), rows[place]) for place in missed),
+        requests=examples((_excess(run, sample, place, rows[place]), rows[place]) for place in missed),
         instances=busiest(where),
         evidence={
             "slo_class": name,
@@ -75,43 +77,35 @@ def _finding(seen: Observed, code: int, rows: list[int], sample: Sample, places:
             "worst_until_s": seconds(to_ps),
             "worst_requests": len(stretch),
             "worst_missed": inside,
-            "not_completed": _lost(seen, code),
-            **_most(seen, tenants),
+            "not_completed": _lost(run, code),
+            **run.most_hit(tenants, "missed"),
         },
     )
 
 
 def _worst_stretch(good: Iterable[bool]) -> tuple[int, int]:
     """The slice in which misses less the others are the most (the first of equals, the shortest)."""
-    best, found = 0, (0, 0)
+    best, stretch = 0, (0, 0)
     total, begin = 0, 0
     for place, met in enumerate(good):
         if total <= 0:
             total, begin = 0, place
         total += -1 if met else 1
         if total > best:
-            best, found = total, (begin, place + 1)
-    return found
+            best, stretch = total, (begin, place + 1)
+    return stretch
 
 
-def _excess(seen: Observed, sample: Sample, place: int, row: int) -> float:
+def _excess(run: Observed, sample: Sample, place: int, row: int) -> float:
     """By how many times a request overran the target that it missed the most."""
-    slo = seen.facts.tenant_slos.get(seen.tenants[seen.requests.tenant[row]], seen.facts.slo)
+    slo = run.facts.tenant_slos.get(run.tenants[run.requests.tenant[row]], run.facts.slo)
     tokens = max(1, sample.output_tokens[place] - 1)
     times = [(sample.ttft_ps[place], slo.ttft_ps), (sample.e2e_ps[place], slo.e2e_ps)]
     times.append((sample.decode_ps[place], None if slo.tpot_ps is None else slo.tpot_ps * tokens))
     return max(time / target for time, target in times if target)
 
 
-def _lost(seen: Observed, code: int) -> int:
+def _lost(run: Observed, code: int) -> int:
     """Requests of the class that were rejected, timed out or failed: no misses here, yet without what was promised."""
-    pairs = zip(seen.requests.slo_class[seen.warmup :], seen.requests.outcome[seen.warmup :], strict=True)
-    return sum(one == code and outcome not in (COMPLETED, IN_FLIGHT) for one, outcome in pairs)
-
-
-def _most(seen: Observed, tenants: Counter[int]) -> Json:
-    """The tenant with the most misses, where there are several."""
-    if len(seen.tenants) < 2:
-        return {}
-    first = busiest(tenants)[0]
-    return {"tenant": seen.tenants[first], "tenant_missed": tenants[first]}
+    pairs = zip(run.requests.slo_class[run.warmup :], run.requests.outcome[run.warmup :], strict=True)
+    return sum(own == code and outcome not in (COMPLETED, IN_FLIGHT) for own, outcome in pairs)

@@ -23,33 +23,36 @@ from headway.results.waits import Queue
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "starvation"
+AREA: Final = "fairness"
+ADVICE: Final = "Fairness: let waiting raise the priority (aging), or share by tenant (fair, tenant-fair)."
+ORDER: Final = 11
 FACTOR: Final = 10
 LEAST_PS: Final = 5 * PS_PER_SECOND
 PLACES: Final = 10
 SLIGHTEST: Final = 0.1
 
 
-def find(seen: Observed) -> list[Finding]:
-    requests, warmup = seen.requests, seen.warmup
+def find(run: Observed) -> list[Finding]:
+    requests, warmup = run.requests, run.warmup
     pairs = zip(requests.started_ps[warmup:], requests.arrival_ps[warmup:], strict=True)
     waits = [began - arrival for began, arrival in pairs if began >= 0]
-    if not waits or max(seen.waits.left_ps) - seen.started_ps < LEAST_PS:
+    if not waits or max(run.waits.left_ps) - run.started_ps < LEAST_PS:
         return []
     usual = median_low(waits)
     by_class: dict[int, dict[int, int]] = {}
-    for queue in seen.waits.queues():
-        for row, lost in _starved(seen, queue, max(LEAST_PS, FACTOR * usual)):
+    for queue in run.waits.queues():
+        for row, lost in _find_starved(run, queue, max(LEAST_PS, FACTOR * usual)):
             by_class.setdefault(requests.slo_class[row], {})[row] = lost
     if not by_class:
         return []
-    there = Counter(requests.slo_class[row] for row in seen.waiting)
-    return worst(_finding(seen, code, places, there[code], usual) for code, places in by_class.items())
+    there = Counter(requests.slo_class[row] for row in run.waiting)
+    return worst(_finding(run, code, places, there[code], usual) for code, places in by_class.items())
 
 
-def _starved(seen: Observed, queue: Queue, limit: int) -> Iterator[tuple[int, int]]:
-    """Those of one instance that waited for so long and lost their places, with how many."""
-    requests, left = seen.requests, seen.waits.left_ps
-    slow = [row for row in queue.rows if left[row] - requests.arrival_ps[row] >= limit and row >= seen.warmup]
+def _find_starved(run: Observed, queue: Queue, limit: int) -> Iterator[tuple[int, int]]:
+    """The requests of one instance that waited at least `limit` and lost places, with how many."""
+    requests, left = run.requests, run.waits.left_ps
+    slow = [row for row in queue.rows if left[row] - requests.arrival_ps[row] >= limit and row >= run.warmup]
     if not slow:
         return
     begun = [left[row] for row in queue.order if requests.started_ps[row] >= 0]
@@ -59,17 +62,13 @@ def _starved(seen: Observed, queue: Queue, limit: int) -> Iterator[tuple[int, in
             yield row, lost
 
 
-def _finding(seen: Observed, code: int, places: dict[int, int], there: int, usual: int) -> Finding:
-    requests, left = seen.requests, seen.waits.left_ps
+def _finding(run: Observed, code: int, places: dict[int, int], there: int, usual: int) -> Finding:
+    requests, left = run.requests, run.waits.left_ps
     waited = {row: left[row] - requests.arrival_ps[row] for row in places}
     first = max(waited, key=lambda row: (waited[row], -row))
-    name = seen.classes[code]
-    where = Counter(map(seen.home, places))
+    name = run.classes[code]
+    where = Counter(map(run.home, places))
     tenants = Counter(requests.tenant[row] for row in places)
-    of_tenant = {}
-    if len(seen.tenants) > 1:
-        most = busiest(tenants)[0]
-        of_tenant = {"tenant": seen.tenants[most], "tenant_starved": tenants[most]}
     return Finding(
         kind=KIND,
         at_ps=min(requests.arrival_ps[row] for row in places),
@@ -91,6 +90,6 @@ def _finding(seen: Observed, code: int, places: dict[int, int], there: int, usua
             "shortest_wait_s": seconds(min(waited.values())),
             "longest_wait_s": seconds(waited[first]),
             "longest_lost_places": places[first],
-            **of_tenant,
+            **run.most_hit(tenants, "starved"),
         },
     )

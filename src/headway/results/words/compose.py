@@ -1,4 +1,4 @@
-"""A run in words, within a limit: all that could be said, of which the least important lines are left out."""
+"""A run in words, within a limit: everything there is to say, less the least important lines."""
 
 from __future__ import annotations
 
@@ -6,104 +6,49 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from headway.config.wording import suggest
 from headway.errors import HeadwayError
 from headway.policies import registry
+from headway.results.ranking import value
 from headway.results.records import Finding
 from headway.results.result import Result
-from headway.results.words.counterfactuals import simulated_again, write_counterfactuals
+from headway.results.words.counterfactuals import mean_regret_ms, simulated_again, write_counterfactuals
 from headway.results.words.focus import write_focus
-from headway.results.words.issues import FOCUS, Issue, issues, write_issues
+from headway.results.words.issues import FOCUS, issues, write_issues
 from headway.results.words.material import Material
 from headway.results.words.mining import write_patterns
 from headway.results.words.outcome import outcome
-from headway.results.words.phrases import (
-    FEWEST_TOKENS,
-    Fact,
-    Line,
-    Parts,
-    Section,
-    facts_of,
-    made_up_words,
-    text_of,
-    tokens,
-)
-from headway.results.words.worst import imagined, write_audit, write_worst
+from headway.results.words.phrases import FEWEST_TOKENS, Fact, Line, Parts, Section, made_up_words, text_of, tokens
+from headway.results.words.worst import write_alternatives, write_audit, write_worst
 from headway.types import Json
 
-
-class Ask(Struct, frozen=True):
-    """What somebody wants to be told."""
-
-    focus: Collection[str] = ()
-    examples: int = 3
-    counters: bool = True
-
-
-Sections = list[Section]
-
-
-def issue_focused(run: Material, found: list[Issue], ask: Ask) -> Sections:
-    """The worst problems, each with its evidence."""
-    decisions = write_worst(run, ask.examples) if ask.counters else None
-    return [
-        outcome(run),
-        write_issues(run, found, ask.focus, ask.examples),
-        *([write_counterfactuals(run)] if ask.counters else []),
-        *([] if decisions is None else [decisions]),
-        write_focus(run, found, ask.focus),
-    ]
-
-
-def decision_audit(run: Material, found: list[Issue], ask: Ask) -> Sections:
-    """Decisions at even distances through the run, each with what was believed and what happened."""
-    return [
-        outcome(run),
-        write_audit(run, ask.examples),
-        *([write_counterfactuals(run)] if ask.counters else []),
-        _later(write_issues(run, found, ask.focus, ask.examples)),
-        write_focus(run, found, ask.focus),
-    ]
-
-
-def counterfactual(run: Material, found: list[Issue], ask: Ask) -> Sections:
-    """What would have been had requests gone elsewhere, by gain."""
-    return [
-        outcome(run),
-        write_counterfactuals(run),
-        imagined(run, ask.examples),
-        _later(write_issues(run, found, ask.focus, ask.examples)),
-        write_focus(run, found, ask.focus),
-    ]
-
-
-def pattern_mining(run: Material, found: list[Issue], ask: Ask) -> Sections:
-    """Conditions that go with bad ends."""
-    return [
-        outcome(run),
-        write_patterns(run, ask.examples),
-        *([write_counterfactuals(run)] if ask.counters else []),
-        _later(write_issues(run, found, ask.focus, ask.examples)),
-        write_focus(run, found, ask.focus),
-    ]
-
-
-def _later(section: Section) -> Section:
-    """The section where it is not what was asked for first."""
-    section.lines = [Line(line.parts, line.weight + 12, line.depth, line.bound) for line in section.lines]
-    return section
-
-
-STRATEGIES: Final[dict[str, Callable[[Material, list[Issue], Ask], Sections]]] = {
-    "issue-focused": issue_focused,
-    "decision-audit": decision_audit,
-    "counterfactual": counterfactual,
-    "pattern-mining": pattern_mining,
+LEADS: Final[dict[str, Callable[[Material, int], Section]]] = {
+    "decision-audit": write_audit,  # decisions at even distances through the run, with beliefs and outcomes
+    "counterfactual": write_alternatives,  # what would have been had requests gone elsewhere, by gain
+    "pattern-mining": write_patterns,  # conditions that go with bad ends
 }
+STRATEGIES: Final = ("issue-focused", *LEADS)
 
 
-# What a search would go by, by the paths of the summary that hold them.
+def _sections(run: Material, strategy: str, focus: Collection[str], examples: int, counters: bool) -> list[Section]:
+    """All sections of a strategy. The first after the outcome is what the strategy is named after."""
+    problems = issues(run)
+    key_issues = write_issues(run, problems, focus, examples)
+    alternatives = [write_counterfactuals(run)] if counters or strategy == "counterfactual" else []
+    if strategy == "issue-focused":
+        worst = write_worst(run, examples) if counters else None
+        middle = [key_issues, *alternatives, *([] if worst is None else [worst])]
+    else:
+        key_issues.lines = [replace(line, weight=line.weight + 12) for line in key_issues.lines]  # not what was asked
+        lead = [LEADS[strategy](run, examples)]
+        middle = [*alternatives, *lead] if strategy == "counterfactual" else [*lead, *alternatives]
+        middle.append(key_issues)
+    return [outcome(run), *middle, write_focus(run, problems, focus)]
+
+
+# Figures of the summary that a search optimises.
 SCORES: Final = (
     "slo.goodput_ratio",
     "latency.ttft.mean",
@@ -129,8 +74,8 @@ class Summary(Struct, frozen=True):
     findings: list[Finding]
 
     def document(self) -> Json:
-        found: Json = to_builtins(self)
-        return found
+        document: Json = to_builtins(self)
+        return document
 
 
 def compose(
@@ -143,8 +88,8 @@ def compose(
     strategy: str = "issue-focused",
     findings: Sequence[Finding] | None = None,
 ) -> Summary:
-    """A run in words with all that belongs to them; `summarize` gives the text alone and says what the options do."""
-    ask = Ask(_areas(focus), examples, counters)
+    """Describe a run in words, with sources and scores; `summarize` gives the text alone and explains the options."""
+    areas = _areas(focus)
     if strategy not in STRATEGIES:
         raise HeadwayError(f"strategy: there is no {strategy!r}.{suggest(strategy, STRATEGIES)}")
     if max_tokens < FEWEST_TOKENS:
@@ -152,9 +97,10 @@ def compose(
     if examples < 0:
         raise HeadwayError(f"examples: must be 0 or more, got {examples}.")
     run = Material(result, findings)
-    sections = STRATEGIES[strategy](run, issues(run), ask)
-    parts, used = fitted(sections, max_tokens, made_up_words(_names(run)) - _our_words())
-    return Summary(text_of(parts), used, list(facts_of(parts)), scores(run), run.findings)
+    sections = _sections(run, strategy, areas, examples, counters)
+    parts, used = fit(sections, max_tokens, made_up_words(_names(run)) - _our_words())
+    stated = [part for part in parts if isinstance(part, Fact)]
+    return Summary(text_of(parts), used, stated, scores(run), run.findings)
 
 
 def summarize(
@@ -185,42 +131,34 @@ def facts(result: Result, **options: Any) -> list[Fact]:
 
 
 def scores(run: Material) -> dict[str, float | None]:
-    """The figures to go by, times in ms, and the regret where decisions were traced or simulated again."""
-    found: dict[str, float | None] = {}
-    for path in SCORES:
-        value: Any = run.summary
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        found[path] = value
+    """The figures to optimise, times in ms, and the regret where decisions were traced or simulated again."""
+    figures = {path: value(run.summary, path) for path in SCORES}
     if run.survey is not None and run.survey.estimated:
-        found["regret.estimated"] = run.survey.regret_ps / run.survey.estimated / 1e9
-    again = simulated_again(run)
-    if again:
-        found["regret.true"] = sum(max(0, one.regret_ps) for one in again) / len(again) / 1e9
-    return found
+        figures["regret.estimated"] = run.survey.regret_ps / run.survey.estimated / 1e9
+    if again := simulated_again(run):
+        figures["regret.true"] = mean_regret_ms(again)
+    return figures
 
 
 def _areas(focus: Iterable[str]) -> tuple[str, ...]:
-    given = (focus,) if isinstance(focus, str) else tuple(focus)
-    for area in given:
+    areas = (focus,) if isinstance(focus, str) else tuple(focus)
+    for area in areas:
         if area not in FOCUS:
             raise HeadwayError(f"focus: there is no area {area!r}.{suggest(area, FOCUS)}")
-    return given
+    return areas
 
 
 def _names(run: Material) -> list[str]:
     """All names that users may have made up and that the text may hold."""
-    found = [str(run.scenario.get("name", "")), *run.ids.values(), *_strings(run.scenario.get("policies", {}))]
+    names = [str(run.scenario.get("name", "")), *run.ids.values(), *_strings(run.scenario.get("policies", {}))]
     for column in ("tenant", "slo_class", "kind", "model"):
-        found += run.coded(column)[1]
-    found += [str(pool["id"]) for pool in run.summary.get("scaling", {}).get("pools", ())]
-    return found
+        names += run.codes_of(column)[1]
+    return names + [str(pool["id"]) for pool in run.summary.get("scaling", {}).get("pools", ())]
 
 
 def _our_words() -> frozenset[str]:
-    """Those of our own policies' names and parameters."""
-    entries = registry.entries()
-    names = [name for one in entries for name in (one.name, *(given.name for given in one.parameters))]
+    """The words in names and parameters of built-in policies."""
+    names = [name for entry in registry.entries() for name in (entry.name, *(each.name for each in entry.parameters))]
     return made_up_words(names)
 
 
@@ -235,42 +173,42 @@ def _strings(value: Any) -> list[str]:
 # --- within the limit --------------------------------------------------------------------------------------------
 
 
-def fitted(sections: Sequence[Section], max_tokens: int, made_up: frozenset[str] = frozenset()) -> tuple[Parts, int]:
-    """As many lines as fit, the most important first, in their order. Where a line of a section does not fit none of
-    less weight does either, so that what is shown is never less than what is left out; what belongs to a line that is
-    left out goes with it. The very first line is always there, without its heading if need be."""
-    kept: dict[int, set[int]] = {}
+def fit(sections: Sequence[Section], max_tokens: int, made_up: frozenset[str] = frozenset()) -> tuple[Parts, int]:
+    """As many lines as fit, the most important first, in their order. If a line of a section does not fit, no line of
+    less weight does, so that what is shown is never less important than what is left out; the lines that belong to a
+    dropped line go with it. The very first line is always there, without its heading if need be."""
+    chosen: dict[int, set[int]] = {}
     full: set[int] = set()
     used = 0
-    order = [(line.weight, place, turn) for place, one in enumerate(sections) for turn, line in enumerate(one.lines)]
+    order = [(line.weight, place, turn) for place, part in enumerate(sections) for turn, line in enumerate(part.lines)]
     for _, place, turn in sorted(order):
         section, line = sections[place], sections[place].lines[turn]
         above = max(before for before in range(turn + 1) if not section.lines[before].depth)
-        if turn in kept.get(place, ()) or (place in full if above == turn else above not in kept.get(place, ())):
+        if turn in chosen.get(place, ()) or (place in full if above == turn else above not in chosen.get(place, ())):
             continue
         group = range(turn, turn + 1 + line.bound)
-        rows = [_mark(section.lines[one], one + 1, section) + section.lines[one].text for one in group]
+        rows = [_mark(section.lines[row], row + 1, section) + section.lines[row].text for row in group]
         cost = sum(tokens(f"{row}\n", made_up) for row in rows)
-        if place not in kept:
+        if place not in chosen:
             cost += tokens(f"\n{text_of(section.title)}\n", made_up)
         if used + cost <= max_tokens:
-            kept.setdefault(place, set()).update(group)
+            chosen.setdefault(place, set()).update(group)
             used += cost
         elif not used:
             return (*line.parts, "\n"), tokens(f"{line.text}\n", made_up)
         elif above == turn:
             full.add(place)
-    return _written(sections, kept), used
+    return _assemble(sections, chosen), used
 
 
-def _written(sections: Sequence[Section], kept: dict[int, set[int]]) -> Parts:
+def _assemble(sections: Sequence[Section], chosen: dict[int, set[int]]) -> Parts:
     parts: list[str | Fact] = []
-    for place in sorted(kept):
+    for place in sorted(chosen):
         section, position = sections[place], 0
-        shown = sum(not section.lines[turn].depth for turn in kept[place])
-        title = section.title if section.titled is None else section.titled(shown)
+        entries = sum(not section.lines[turn].depth for turn in chosen[place])
+        title = section.title if section.titled is None else section.titled(entries)
         parts += ["\n"] * bool(parts) + [*title, "\n"]
-        for turn in sorted(kept[place]):
+        for turn in sorted(chosen[place]):
             line = section.lines[turn]
             position += not line.depth
             parts += [_mark(line, position, section), *line.parts, "\n"]

@@ -7,138 +7,136 @@ from msgspec import Struct
 from headway.results.ranking import direction
 from headway.results.records import Counterfactual, best_alternatives
 from headway.results.survey import Survey
-from headway.results.words.issues import undecided
+from headway.results.words.issues import explain_no_decisions
 from headway.results.words.material import Material
-from headway.results.words.phrases import Line, Parts, Section, amount, at, count, ms, ms_of, name, number, said
+from headway.results.words.phrases import Line, Parts, Section, phrase
 from headway.types import PS_PER_SECOND
 
 TITLE: tuple[str] = ("## Counterfactual Analysis",)
 
 
 class Again(Struct, frozen=True):
-    """A decision that was simulated again: the place of its best alternative, and by how much sooner that was."""
+    """A decision that was simulated again: its best alternative, where that stands, and by how much sooner it was."""
 
     place: int
-    one: Counterfactual
+    best: Counterfactual
     regret_ps: int
+
+    @property
+    def source(self) -> str:
+        return f"counterfactual.{self.place}"
 
 
 def simulated_again(run: Material) -> list[Again]:
     """The best alternative of each decision that was simulated again, by the time to first token; most regret first.
-    Those are left out where a first token never came."""
+    Decisions are left out if a first token never came."""
     tried = run.result.counterfactuals
     best = [Again(place, tried[place], tried[place].regret_ps or 0) for place in best_alternatives(tried).values()]
-    return sorted(best, key=lambda again: (-again.regret_ps, again.one.at_ps, again.one.request))
+    return sorted(best, key=lambda again: (-again.regret_ps, again.best.at_ps, again.best.request))
 
 
 def write_counterfactuals(run: Material) -> Section:
-    lines: list[Line] = []
-    if run.survey is None:
-        lines.append(Line(undecided(run), 16))
-    else:
-        lines += _estimated(run.survey)
-    again = simulated_again(run)
-    if again:
-        lines += _simulated(run, again)
+    lines = [Line(explain_no_decisions(run), 16)] if run.survey is None else _write_estimates(run.survey)
+    if again := simulated_again(run):
+        lines += _write_simulations(run, again)
     else:
         lines.append(Line(("No decision was simulated again: `headway run --counterfactuals N` does so.",), 33))
     return Section(TITLE, lines)
 
 
-def _estimated(survey: Survey) -> list[Line]:
+def _write_estimates(survey: Survey) -> list[Line]:
     if not survey.estimated:
         return [Line(("The latency model had no estimates for these decisions.",), 16)]
-    regret = said(
-        "Estimated regret: {} a decision on average, {} s over {} decisions; {} went where the first token would not"
-        " come soonest by the latency model.",
-        ms("decisions.regret_ms_mean", survey.regret_ps / survey.estimated / 1e9),
-        amount("decisions.regret_s_sum", survey.regret_ps / PS_PER_SECOND),
-        count("decisions.estimated", survey.estimated),
-        count("decisions.regretted", survey.regretted),
+    regret = {
+        "regret_ms_mean": survey.regret_ps / survey.estimated / 1e9,
+        "regret_s_sum": survey.regret_ps / PS_PER_SECOND,
+        "estimated": survey.estimated,
+        "regretted": survey.regretted,
+    }
+    text = (
+        "Estimated regret: {regret_ms_mean:ms} a decision on average, {regret_s_sum:amount} s over {estimated:count}"
+        " decisions; {regretted:count} went where the first token would not come soonest by the latency model."
     )
-    lines = [Line(regret, 7)]
+    lines = [Line(phrase(text, of=regret, source="decisions"), 7)]
     if survey.hit_elsewhere:
-        elsewhere = count("decisions.hit_elsewhere", survey.hit_elsewhere)
         text = (
-            "{} decisions found nothing cached where the request went, while another was believed to hold more of it."
+            "{hit_elsewhere:count} decisions found nothing cached where the request went, while another was believed"
+            " to hold more of it."
         )
-        lines.append(Line(said(text, elsewhere), 9))
+        lines.append(Line(phrase(text, of=survey, source="decisions"), 9))
     if survey.compared:
-        expected = said(
-            "From decision to first token the model expected {} on average; it took {}.",
-            ms("decisions.expected_ms_mean", survey.expected_ps / survey.compared / 1e9),
-            ms("decisions.waited_ms_mean", survey.waited_ps / survey.compared / 1e9),
+        times = {
+            "expected_ms_mean": survey.expected_ps / survey.compared / 1e9,
+            "waited_ms_mean": survey.waited_ps / survey.compared / 1e9,
+        }
+        text = (
+            "From decision to first token the model expected {expected_ms_mean:ms} on average; it took"
+            " {waited_ms_mean:ms}."
         )
-        lines.append(Line(expected, 17))
+        lines.append(Line(phrase(text, of=times, source="decisions"), 17))
     return lines
 
 
-def _simulated(run: Material, again: list[Again]) -> list[Line]:
-    better = sum(one.regret_ps > 0 for one in again)
-    gained = sum(max(0, one.regret_ps) for one in again)
-    parts = said(
-        "True regret: of {} decisions simulated again, {} had an alternative that gave the first token sooner; {} a"
-        " decision on average.",
-        count("counterfactuals.decisions", len(again)),
-        count("counterfactuals.better", better),
-        ms("counterfactuals.regret_ms_mean", gained / len(again) / 1e9),
+def _write_simulations(run: Material, again: list[Again]) -> list[Line]:
+    figures: dict[str, float] = {
+        "decisions": len(again),
+        "better": sum(decision.regret_ps > 0 for decision in again),
+        "regret_ms_mean": mean_regret_ms(again),
+    }
+    text = (
+        "True regret: of {decisions:count} decisions simulated again, {better:count} had an alternative that gave the"
+        " first token sooner; {regret_ms_mean:ms} a decision on average."
     )
-    lines = [Line(parts, 7)]
+    lines = [Line(phrase(text, of=figures, source="counterfactuals"), 7)]
     gains = objective_gains(run)
     if gains:
         place = gains[0][1]
-        one = run.result.counterfactuals[place]
-        text = "The run's {} would have been better in {} of {} alternatives, at best {} instead of {} (request {})."
-        parts = said(
-            text,
-            name(f"counterfactual.{place}.objective", one.objective),
-            count("counterfactuals.objective_better", sum(gain > 0 for gain, _ in gains)),
-            count("counterfactuals.objective_known", len(gains)),
-            amount(f"counterfactual.{place}.alternative_value", one.alternative_value or 0.0),
-            amount(f"counterfactual.{place}.value", one.value or 0.0),
-            number(f"counterfactual.{place}.request", one.request),
+        counts = {"objective_better": sum(gain > 0 for gain, _ in gains), "objective_known": len(gains)}
+        text = "would have been better in {objective_better:count} of {objective_known:count} alternatives"
+        parts = phrase(
+            "The run's {objective:name} {}, at best {alternative_value:amount} instead of {value:amount} (request"
+            " {request:number}).",
+            phrase(text, of=counts, source="counterfactuals"),
+            of=run.result.counterfactuals[place],
+            source=f"counterfactual.{place}",
         )
         lines.append(Line(parts, 15))
     return lines
 
 
+def mean_regret_ms(again: list[Again]) -> float:
+    return sum(max(0, decision.regret_ps) for decision in again) / len(again) / 1e9
+
+
 def objective_gains(run: Material) -> list[tuple[float, int]]:
     """By how much each alternative would have been better for the whole run, the best first, with its place."""
-    found = []
-    for place, one in enumerate(run.result.counterfactuals):
-        if one.value is not None and one.alternative_value is not None:
-            sign = -1.0 if direction(one.objective) == "low" else 1.0
-            found.append((sign * (one.alternative_value - one.value), place))
-    return sorted(found, key=lambda gain: (-gain[0], gain[1]))
+    gains = []
+    for place, tried in enumerate(run.result.counterfactuals):
+        if tried.value is not None and tried.alternative_value is not None:
+            sign = -1.0 if direction(tried.objective) == "low" else 1.0
+            gains.append((sign * (tried.alternative_value - tried.value), place))
+    return sorted(gains, key=lambda gain: (-gain[0], gain[1]))
 
 
-def simulated_phrase(run: Material, again: Again) -> Parts:
-    one, place = again.one, f"counterfactual.{again.place}"
-    where, was = _where(run, one.alternative, one.alternative_prefill), _where(run, one.chosen, one.chosen_prefill)
-    parts = said(
-        "If request {} had gone to {} instead of {} at {}, its first token would have come {} sooner (TTFT {} instead"
-        " of {})",
-        number(f"{place}.request", one.request),
-        where,
-        was,
-        at(f"{place}.at_ps", one.at_ps),
-        ms_of(f"{place}.regret_ps", again.regret_ps),
-        ms_of(f"{place}.alternative_ttft_ps", one.alternative_ttft_ps),
-        ms_of(f"{place}.ttft_ps", one.ttft_ps),
+def describe_alternative(run: Material, again: Again) -> Parts:
+    best, source = again.best, again.source
+    parts = phrase(
+        "If request {request:number} had gone to {} instead of {} at {at_ps:at}, its first token would have come"
+        " {regret_ps:ms_of} sooner (TTFT {alternative_ttft_ps:ms_of} instead of {ttft_ps:ms_of})",
+        _where(run, best.alternative, best.alternative_prefill),
+        _where(run, best.chosen, best.chosen_prefill),
+        of=best,
+        source=source,
     )
-    if one.value is not None and one.value == one.alternative_value:
-        parts += said("; {} would have been the same", name(f"{place}.objective", one.objective))
-    elif one.value is not None and one.alternative_value is not None:
-        parts += said(
-            "; {} would have been {} instead of {}",
-            name(f"{place}.objective", one.objective),
-            amount(f"{place}.alternative_value", one.alternative_value),
-            amount(f"{place}.value", one.value),
-        )
+    if best.value is not None and best.value == best.alternative_value:
+        parts += phrase("; {objective:name} would have been the same", of=best, source=source)
+    elif best.value is not None and best.alternative_value is not None:
+        text = "; {objective:name} would have been {alternative_value:amount} instead of {value:amount}"
+        parts += phrase(text, of=best, source=source)
     return (*parts, ".")
 
 
 def _where(run: Material, target: int, prefill: int) -> Parts:
     if prefill < 0:
         return (run.instance(target),)
-    return said("{} (prompt on {})", run.instance(target), run.instance(prefill))
+    return phrase("{} (prompt on {})", run.instance(target), run.instance(prefill))

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from headway.results.findings.observed import Observed
 from headway.results.groups import KINDS, Promises, promises
 from headway.results.recorder import Targets
 from headway.results.records import Finding
 from headway.results.result import Result
+from headway.results.sample import completed_sample
 from headway.results.survey import Survey, survey
 from headway.results.table import Coded
-from headway.results.words.phrases import Fact, Parts, amount, count, joined, name, said, seconds
+from headway.results.words.phrases import Fact, Parts, amount, count, join, name, phrase, seconds
 from headway.types import Json
 
 MET, MISSED, UNCOUNTED = 0, 1, -1
@@ -30,8 +32,12 @@ class Material:
         self.warmup: int = min(self.scenario.get("warmup") or 0, self.rows)
         self._findings = findings
 
-    def column(self, of: str) -> Sequence[Any]:
-        return self.result.requests.column(of)
+    def column(self, name: str) -> Sequence[Any]:
+        return self.result.requests.column(name)
+
+    def phrase(self, template: str, *facts: Fact | Parts) -> Parts:
+        """Fill a template with facts and with values of the summary, by their paths."""
+        return phrase(template, *facts, of=self.summary, source="summary")
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -46,21 +52,21 @@ class Material:
 
     @cached_property
     def tenants(self) -> tuple[Sequence[int], Sequence[str]]:
-        """The tenant of each request as a number, and their names."""
-        return self.coded("tenant")
+        """The tenant of each request as a number, and the names of the tenants."""
+        return self.codes_of("tenant")
 
-    def coded(self, of: str) -> tuple[Sequence[int], Sequence[str]]:
+    def codes_of(self, name: str) -> tuple[Sequence[int], Sequence[str]]:
         """A column of words as numbers, and the words."""
-        column = self.column(of)
+        column = self.column(name)
         if isinstance(column, Coded):
             return column.codes, column.words
         numbers: dict[str, int] = {}
         codes = array("i", (numbers.setdefault(word, len(numbers)) for word in column))
         return codes, list(numbers)
 
-    def same(self, one: str, other: str) -> bool:
+    def same(self, name: str, other: str) -> bool:
         """Whether two columns of words divide the requests alike."""
-        first, second = self.coded(one)[0], self.coded(other)[0]
+        first, second = self.codes_of(name)[0], self.codes_of(other)[0]
         pairs = set(zip(first, second, strict=True))
         return len(pairs) == len(set(first)) == len(set(second))
 
@@ -71,61 +77,31 @@ class Material:
         return promises(self.scenario)
 
     @property
-    def everybody(self) -> Targets:
-        """What a request is promised whose tenant has no targets of its own."""
-        return self.promises.everybody
-
-    @property
-    def own(self) -> dict[str, Targets]:
-        """What the tenants are promised that have targets of their own."""
-        return self.promises.own
-
-    @property
     def has_slo(self) -> bool:
         return self.promises.any
-
-    def promised(self, tenant: str) -> Targets:
-        return self.promises.to(tenant)
 
     @cached_property
     def missed(self) -> array[int]:
         """Of each request whether it was served as promised: MISSED also where it was not completed, UNCOUNTED in the
         warm-up and where it had not ended."""
         codes, words = self.tenants
-        targets = [self.promised(tenant) for tenant in words]
-        found = array("b", bytes(self.rows))
-        columns = zip(
-            codes,
-            self.column("outcome"),
-            self.column("arrival_ps"),
-            self.column("first_token_ps"),
-            self.column("finished_ps"),
-            self.column("output_tokens"),
-            strict=True,
-        )
+        targets = [self.promises.to(tenant) for tenant in words]
+        flags = array("b", bytes(self.rows))
+        names = ("outcome", "arrival_ps", "first_token_ps", "finished_ps", "output_tokens")
+        columns = zip(codes, *map(self.column, names), strict=True)
         for row, (code, outcome, arrival, first, finished, output) in enumerate(columns):
             if row < self.warmup or outcome == "in_flight":
-                found[row] = UNCOUNTED
-            elif outcome != "completed" or not _kept(targets[code], arrival, first, finished, output):
-                found[row] = MISSED
-        return found
+                flags[row] = UNCOUNTED
+            elif outcome != "completed" or not _met(targets[code], arrival, first, finished, output):
+                flags[row] = MISSED
+        return flags
 
     @cached_property
     def missed_by(self) -> dict[str, int]:
         """How many of the completed requests that count missed each target."""
-        codes, words = self.tenants
-        targets = [self.promised(tenant) for tenant in words]
-        arrivals, firsts, finishes = (self.column(name) for name in ("arrival_ps", "first_token_ps", "finished_ps"))
-        outputs = self.column("output_tokens")
-        found = dict.fromkeys(KINDS, 0)
-        for row, outcome in enumerate(self.column("outcome")):
-            if row < self.warmup or outcome != "completed":
-                continue
-            arrival, first, finished, limits = arrivals[row], firsts[row], finishes[row], targets[codes[row]]
-            found["ttft"] += limits.ttft_ps is not None and first - arrival > limits.ttft_ps
-            found["tpot"] += limits.tpot_ps is not None and finished - first > limits.tpot_ps * (outputs[row] - 1)
-            found["e2e"] += limits.e2e_ps is not None and finished - arrival > limits.e2e_ps
-        return found
+        observed = Observed(self.result)
+        sample = completed_sample(observed.requests, observed.facts)
+        return {target: sample.met[target].count(False) if target in sample.met else 0 for target in KINDS}
 
     def ttft_ps(self, row: int) -> int:
         """Of one request; -1 where no token came."""
@@ -147,7 +123,7 @@ class Material:
         return frozenset(row for row, (retries, redirects) in enumerate(both) if retries or redirects)
 
 
-def _kept(targets: Targets, arrival: int, first: int, finished: int, output: int) -> bool:
+def _met(targets: Targets, arrival: int, first: int, finished: int, output: int) -> bool:
     """Whether a completed request met all its targets; an unknown first token meets none."""
     if targets.ttft_ps is not None and (first < 0 or first - arrival > targets.ttft_ps):
         return False
@@ -160,10 +136,10 @@ def setting(run: Material) -> Parts:
     cluster, instances = run.scenario["cluster"], run.summary["instances"]
     models = [name("scenario.cluster.model", cluster["model"])] if isinstance(cluster.get("model"), str) else []
     if not models:
-        known = sorted({one["model"] for one in instances if one.get("model")})
+        known = sorted({instance["model"] for instance in instances if instance.get("model")})
         models = [name(f"model.{model}", model) for model in known[:3]]
-    of = said(" of {}", joined(models)) if models else ()
-    return said(
+    of = phrase(" of {}", join(models)) if models else ()
+    return phrase(
         "Ran {} for {}: {} instances{}.",
         name("scenario.name", str(run.scenario.get("name", "a scenario"))),
         seconds("summary.duration_s", run.summary["duration_s"]),
@@ -177,40 +153,42 @@ def policies(run: Material) -> Parts:
     plain = {"admission": "always", "priority": "none", "flow": "none", "scheduler": "fcfs", "scaling": "static"}
     phrases: list[Parts] = []
     for stage, spec in run.scenario["policies"].items():
-        shown = spec if isinstance(spec, dict) else {"name": str(spec)}
-        if stage != "routing" and shown.get("name") == plain.get(stage):
-            continue
-        phrase = policy(stage, shown)
-        phrases.insert(0, phrase) if stage == "routing" else phrases.append(phrase)
-    return said("Policies: {}.", joined(phrases, "; "))
+        keys = spec if isinstance(spec, dict) else {"name": str(spec)}
+        if stage == "routing":
+            phrases.insert(0, policy(stage, keys))
+        elif keys.get("name") != plain.get(stage):
+            phrases.append(policy(stage, keys))
+    return phrase("Policies: {}.", join(phrases, "; "))
 
 
 def policy(stage: str, spec: Json) -> Parts:
     place = f"scenario.policies.{stage}"
     settings: list[Parts] = []
     for key, value in spec.items():
-        if key != "name" and (shown := _parameter(f"{place}.{key}", key, value)):
-            settings.append(shown)
-    named = said(f"{stage} {{}}", name(f"{place}.name", str(spec.get("name", ""))))
-    return said("{} ({})", named, joined(settings)) if settings else named
+        if key != "name" and (parts := _parameter(f"{place}.{key}", key, value)):
+            settings.append(parts)
+    title = phrase(f"{stage} {{}}", name(f"{place}.name", str(spec.get("name", ""))))
+    return phrase("{} ({})", title, join(settings)) if settings else title
 
 
 def _parameter(place: str, key: str, value: Any) -> Parts:
     """A parameter as `key value`; scorers as `name weight`; nothing of what is empty or has no name and no number."""
-    if isinstance(value, bool) or value is None:
-        return said("{} {}", name(f"key:{place}", key), name(place, str(value).lower())) if value is not None else ()
-    if isinstance(value, int | float):
-        return said("{} {}", name(f"key:{place}", key), amount(place, value))
-    if isinstance(value, str):
-        return said("{} {}", name(f"key:{place}", key), name(place, value))
-    if isinstance(value, dict):
-        if "weight" in value and "name" in value:
-            return said("{} {}", name(f"{place}.name", value["name"]), amount(f"{place}.weight", value["weight"]))
-        return said("{} {}", name(f"key:{place}", key), name(f"{place}.name", value["name"])) if "name" in value else ()
-    if isinstance(value, list):
-        if value and all(isinstance(one, str) for one in value):
-            some = [name(f"{place}.{number}", one) for number, one in enumerate(value)]
-            return said("{} {}", name(f"key:{place}", key), joined(some, " and "))
-        shown = [_parameter(f"{place}.{number}", key, one) for number, one in enumerate(value)]
-        return joined([one for one in shown if one])
-    return ()
+    if isinstance(value, list) and not (value and all(isinstance(item, str) for item in value)):
+        items = [_parameter(f"{place}.{number}", key, item) for number, item in enumerate(value)]
+        return join([item for item in items if item])
+    shown: Fact | Parts
+    if isinstance(value, bool):
+        shown = name(place, str(value).lower())
+    elif isinstance(value, int | float):
+        shown = amount(place, value)
+    elif isinstance(value, str):
+        shown = name(place, value)
+    elif isinstance(value, list):
+        shown = join([name(f"{place}.{number}", item) for number, item in enumerate(value)], " and ")
+    elif isinstance(value, dict) and "weight" in value and "name" in value:
+        return phrase("{name:name} {weight:amount}", of=value, source=place)
+    elif isinstance(value, dict) and "name" in value:
+        shown = name(f"{place}.name", value["name"])
+    else:
+        return ()
+    return phrase("{} {}", name(f"key:{place}", key), shown)

@@ -15,9 +15,9 @@ from typing import Final
 from msgspec import Struct
 
 from headway.results.survey import Survey
-from headway.results.words.issues import undecided
+from headway.results.words.issues import explain_no_decisions
 from headway.results.words.material import MISSED, UNCOUNTED, Material
-from headway.results.words.phrases import Fact, Line, Section, amount, clean, count, ms_of, percent, said
+from headway.results.words.phrases import Fact, Line, Section, clean, count, ms_of, percent, phrase
 
 PROMPTS: Final = (256, 1024, 4096, 16384)  # tokens: the bins begin here
 QUEUES: Final = (1, 5, 20)  # requests
@@ -73,19 +73,19 @@ def mine(run: Material) -> Mined:
     base, single, double = wrong / total, _Tally(), _Tally()
     for (values, flag), number in counts.items():
         known = [(feature, value) for feature, value in zip(features, values, strict=True) if value != UNKNOWN]
-        for one in known:
-            single.add((one,), number, flag)
+        for condition in known:
+            single.add((condition,), number, flag)
         for pair in combinations(known, 2):
             double.add(pair, number, flag)
     fewest = max(FEWEST, round(SMALLEST * total))
     alone = {pattern.conditions[0]: pattern for pattern in single.patterns(base)}
-    # A condition that everybody meets says nothing.
-    telling = [one for one in alone.values() if fewest <= one.support < total and one.lift >= LIFT]
+    telling = list(alone.values())
     for pattern in double.patterns(base):
-        rates = [alone[one].rate for one in pattern.conditions]
-        if fewest <= pattern.support < total and pattern.lift >= LIFT and pattern.rate >= BETTER * max(rates):
+        if pattern.rate >= BETTER * max(alone[condition].rate for condition in pattern.conditions):
             telling.append(pattern)
-    return Mined(sorted(telling, key=lambda one: (-one.excess, one.conditions)), total, wrong, slow_ps)
+    # A condition that all requests meet says nothing.
+    telling = [pattern for pattern in telling if fewest <= pattern.support < total and pattern.lift >= LIFT]
+    return Mined(sorted(telling, key=lambda pattern: (-pattern.excess, pattern.conditions)), total, wrong, slow_ps)
 
 
 class _Tally:
@@ -115,35 +115,35 @@ def _bad(run: Material) -> tuple[Sequence[int], int | None]:
 
 def _features(run: Material) -> tuple[list[str], list[Sequence[str]]]:
     """The names of the features and the value of each for every request."""
-    found: dict[str, Sequence[str]] = {}
+    features: dict[str, Sequence[str]] = {}
     column_of = {"tenant": "tenant", "class": "slo_class", "kind": "kind", "model": "model"}
     for feature, column in column_of.items():
-        codes, words = run.coded(column)
-        known = [column_of[one] for one in found]
+        codes, words = run.codes_of(column)
+        known = [column_of[name] for name in features]
         if len(set(words) - {""}) > 1 and not any(run.same(column, other) for other in known):
-            found[feature] = [words[code] for code in codes]
+            features[feature] = [words[code] for code in codes]
     labels = bins(PROMPTS)
     prompts = run.column("prompt_tokens")
-    found["prompt tokens"] = [labels[bisect_right(PROMPTS, tokens)] for tokens in prompts]
+    features["prompt tokens"] = [labels[bisect_right(PROMPTS, tokens)] for tokens in prompts]
     ids = run.ids
-    found["instance"] = [ids.get(index, UNKNOWN) for index in run.column("instance")]
-    found["believed cached"] = [
+    features["instance"] = [ids.get(index, UNKNOWN) for index in run.column("instance")]
+    features["believed cached"] = [
         _hit(tokens, of) for tokens, of in zip(run.column("predicted_tokens"), prompts, strict=True)
     ]
     arrivals = run.column("arrival_ps")
     begun, length = (arrivals[0], max(1, arrivals[run.rows - 1] - arrivals[0] + 1)) if run.rows else (0, 1)
-    found["time"] = [PARTS[(arrival - begun) * len(PARTS) // length] for arrival in arrivals]
+    features["time"] = [PARTS[(arrival - begun) * len(PARTS) // length] for arrival in arrivals]
     if run.survey is not None:
-        found |= _decided(run.survey, prompts)
-    return list(found), list(found.values())
+        features |= _decision_features(run.survey, prompts)
+    return list(features), list(features.values())
 
 
-def _decided(survey: Survey, prompts: Sequence[int]) -> dict[str, Sequence[str]]:
-    """What decisions tell; of a request that was sent more than once, the last."""
+def _decision_features(survey: Survey, prompts: Sequence[int]) -> dict[str, Sequence[str]]:
+    """What the last decision on each request shows."""
     labels = bins(QUEUES)
     both = zip(survey.believed, prompts, strict=True)
     return {
-        "queue at target": [labels[bisect_right(QUEUES, one)] if one >= 0 else UNKNOWN for one in survey.queued],
+        "queue at target": [labels[bisect_right(QUEUES, depth)] if depth >= 0 else UNKNOWN for depth in survey.queued],
         "believed cached": [_hit(tokens, of) if tokens >= 0 else UNKNOWN for tokens, of in both],
     }
 
@@ -165,28 +165,26 @@ def write_patterns(run: Material, examples: int) -> Section:
     what = "missed their SLO" if mined.slow_ps is None else "were lost or slow"
     if not mined.requests or not mined.bad:
         return Section(title, [Line((f"None: no request that counts {what.replace('were', 'was')}.",), 8)])
-    head = said(
+    head = phrase(
         f"{{}} of {{}} requests {what} ({{}}){{}}.",
         count("patterns.bad", mined.bad),
         count("patterns.requests", mined.requests),
         percent("patterns.base", mined.bad / mined.requests),
-        said(", slow being a TTFT above {}", ms_of("patterns.slow_ps", mined.slow_ps)) if mined.slow_ps else (),
+        phrase(", slow being a TTFT above {}", ms_of("patterns.slow_ps", mined.slow_ps)) if mined.slow_ps else (),
     )
     lines = [Line(head, 6)]
-    for turn, one in enumerate(mined.patterns[: 4 * examples]):
+    for turn, pattern in enumerate(mined.patterns[: 4 * examples]):
         source = f"pattern.{turn}"
-        parts = said(
-            "{}: {} of {} requests ({}), lift {}, {} more than expected.",
-            Fact(f"{source}.conditions", one.words(), clean(one.words())),
-            count(f"{source}.bad", one.bad),
-            count(f"{source}.support", one.support),
-            percent(f"{source}.rate", one.rate),
-            amount(f"{source}.lift", one.lift),
-            count(f"{source}.excess", round(one.excess)),
+        parts = phrase(
+            "{}: {bad:count} of {support:count} requests ({rate:percent}), lift {lift:amount}, {} more than expected.",
+            Fact(f"{source}.conditions", pattern.words(), clean(pattern.words())),
+            count(f"{source}.excess", round(pattern.excess)),
+            of=pattern,
+            source=source,
         )
         lines.append(Line(parts, 7 + turn))
     if not mined.patterns:
         lines.append(Line(("No condition goes with it more often than usual.",), 7))
     if run.survey is None:
-        lines.append(Line(undecided(run), 30))
+        lines.append(Line(explain_no_decisions(run), 30))
     return Section(title, lines)

@@ -1,10 +1,11 @@
-"""Sentences whose every figure and name is known to come from somewhere: a template, and the facts in its places."""
+"""Sentences in which the source of every figure and name is known: a template, and the facts in its places."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from string import Formatter
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -31,19 +32,18 @@ COMMON: Final = frozenset(
 
 
 def tokens(text: str, made_up: Collection[str] = ()) -> int:
-    """How many tokens a text is to a language model, guessed so that no common tokenizer makes more of it.
+    """Estimate the tokens of a text for a language model, from above: no common tokenizer makes more of it.
 
-    Every digit, sign and line break counts as one token, a byte of anything beyond ASCII too, and so does a space
-    before a digit or such a sign, which tokenizers do not join to it. A word in small letters counts as one for every
-    four letters, begun; of a word in capitals every letter counts, and so does every letter of a word of `made_up`,
-    which has words in small letters that no tokenizer need know.
+    Every digit, sign, line break and non-ASCII byte is one token, and so is a space before a digit or sign. A
+    lower-case word is one token for every four letters, rounded up. In upper-case words and in the words of `made_up`,
+    which a tokenizer need not know, every letter is one token.
     """
     return sum(_cost(piece, made_up) for piece in PIECES.findall(text))
 
 
 def made_up_words(names: Collection[str]) -> frozenset[str]:
-    """The words of names that are not everybody's."""
-    return frozenset(word.lower() for name in names for word in WORDS.findall(name)) - COMMON
+    """Return the words of these names that are not common ones."""
+    return frozenset(word.lower() for text in names for word in WORDS.findall(text)) - COMMON
 
 
 def _cost(piece: str, made_up: Collection[str]) -> int:
@@ -73,8 +73,8 @@ Parts = tuple[Part, ...]
 
 
 class Line(Struct, frozen=True):
-    """One sentence or two. The lower its weight the longer it stays; a line of depth 1 goes with that above it, and
-    stands or falls with it where it is one of the `bound` next."""
+    """One or two sentences. Lines of low weight are kept longest. A line of depth 1 belongs to the line above it; the
+    next `bound` lines are kept or dropped together with this one."""
 
     parts: Parts
     weight: int
@@ -90,58 +90,64 @@ class Section(Struct):
     title: Parts
     lines: list[Line]
     numbered: bool = False
-    titled: Callable[[int], Parts] | None = None  # the title for so many entries, no longer than that for all
+    titled: Callable[[int], Parts] | None = None  # the title for a number of entries, at most as long as `title`
 
 
 def text_of(parts: Parts) -> str:
     return "".join(part if isinstance(part, str) else part.text for part in parts)
 
 
-def said(template: str, *given: Fact | Parts) -> Parts:
-    """The template with a fact, or a phrase of some, in the place of each {}."""
-    texts = template.split("{}")
-    if len(texts) != len(given) + 1:
-        raise ValueError(f"{template!r} has {len(texts) - 1} places for {len(given)} facts.")
-    found: list[Part] = [texts[0]]
-    for fact, text in zip(given, texts[1:], strict=True):
-        found.extend((fact,) if isinstance(fact, Fact) else fact)
-        found.append(text)
-    return tuple(part for part in found if part != "")
+def phrase(template: str, *facts: Fact | Parts, of: Any = None, source: str = "") -> Parts:
+    """Fill a template. Each `{}` takes the next of the facts or phrases. Each `{name:kind}` takes that value of the
+    mapping or object `of`, as a fact of this kind whose source is `source.name`."""
+    if template.count("{}") != len(facts):
+        raise ValueError(f"{template!r} has {template.count('{}')} places for {len(facts)} facts.")
+    rest = iter(facts)
+    parts: list[Part] = []
+    for text, path, kind, _ in Formatter().parse(template):
+        if text:
+            parts.append(text)
+        if path is not None:
+            fact = KINDS[kind or ""](f"{source}.{path}", _value_at(of, path)) if path else next(rest)
+            parts.extend((fact,) if isinstance(fact, Fact) else fact)
+    return tuple(parts)
 
 
-def joined(phrases: Sequence[Fact | Parts], between: str = ", ") -> Parts:
-    found: list[Part] = []
-    for phrase in phrases:
-        if found:
-            found.append(between)
-        found.extend((phrase,) if isinstance(phrase, Fact) else phrase)
-    return tuple(found)
+def _value_at(values: Any, path: str) -> Any:
+    for key in path.split("."):
+        values = values[key] if isinstance(values, Mapping) else getattr(values, key)
+    return values
 
 
-def facts_of(parts: Parts) -> Iterator[Fact]:
-    return (part for part in parts if isinstance(part, Fact))
+def join(phrases: Sequence[Fact | Parts], between: str = ", ") -> Parts:
+    parts: list[Part] = []
+    for part in phrases:
+        if parts:
+            parts.append(between)
+        parts.extend((part,) if isinstance(part, Fact) else part)
+    return tuple(parts)
 
 
 # --- how values are written ------------------------------------------------------------------------------------
 
 
 def name(source: str, value: str) -> Fact:
-    """A name of the user's own."""
+    """A name that a user chose."""
     return Fact(source, value, cut(clean(value), LONGEST_NAME) or '""')
 
 
 def clean(text: str) -> str:
-    """On one line, and without the signs that Markdown would take for its own."""
+    """Put a text on one line, without the signs that Markdown reads as markup."""
     return re.sub(r"[\s`*|<>]+", " ", text).strip()
 
 
-def quoted(source: str, value: str) -> Fact:
-    """A sentence of somebody else's, without its full stop."""
+def quote(source: str, value: str) -> Fact:
+    """Quote a sentence, without its full stop."""
     return Fact(source, value, " ".join(value.split()).rstrip("."))
 
 
 def number(source: str, value: int) -> Fact:
-    """A number that names something, as that of a request."""
+    """A number that identifies something, such as a request."""
     return Fact(source, value, str(value))
 
 
@@ -150,8 +156,8 @@ def count(source: str, value: int) -> Fact:
 
 
 def amount(source: str, value: float) -> Fact:
-    """A number of whatever size, with as many digits as say something."""
-    return Fact(source, value, f"{value:,}" if isinstance(value, int) else _written(value))
+    """A number of any size, with the digits that matter."""
+    return Fact(source, value, f"{value:,}" if isinstance(value, int) else _digits(value))
 
 
 def percent(source: str, value: float) -> Fact:
@@ -163,8 +169,8 @@ def ratio(source: str, value: float) -> Fact:
 
 
 def ms(source: str, value: float | None) -> Fact:
-    """Milliseconds, as a summary has them."""
-    return Fact(source, NO_VALUE, NO_VALUE) if value is None else Fact(source, value, f"{_written(value)} ms")
+    """A duration in milliseconds."""
+    return Fact(source, NO_VALUE, NO_VALUE) if value is None else Fact(source, value, f"{_digits(value)} ms")
 
 
 def ms_of(source: str, ps: int) -> Fact:
@@ -178,10 +184,15 @@ def at(source: str, ps: int) -> Fact:
 
 
 def seconds(source: str, value: float) -> Fact:
-    return Fact(source, value, f"{_written(value)} s")
+    return Fact(source, value, f"{_digits(value)} s")
 
 
-def _written(value: float) -> str:
+def _digits(value: float) -> str:
     size = abs(value)
     decimals = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2 if size >= 1 else 3
     return f"{value:,.{decimals}f}"
+
+
+KINDS: Final[dict[str, Callable[[str, Any], Fact]]] = {
+    fact.__name__: fact for fact in (name, quote, number, count, amount, percent, ratio, ms, ms_of, at, seconds)
+}
