@@ -36,8 +36,8 @@ class EvolveProgress(Bar):
         self.unit, self.best = "held-out runs", None
         self.update(completed, total)
 
-    def _told(self) -> str:
-        return super()._told() + ("" if self.best is None else f", best {share(self.best)}")
+    def _text(self) -> str:
+        return super()._text() + ("" if self.best is None else f", best {share(self.best)}")
 
 
 def report(conclusion: Conclusion) -> list[RenderableType]:

@@ -63,7 +63,8 @@ def arrivals(trace: Mapping[str, Any]) -> list[RenderableType]:
         ("peak to mean", f"{number(times['peak_to_mean_60s'], 2)} at a minute"),
     ]
     head = f" arrivals over time, up to {number(max(rates, default=None), 2)} a second"
-    return [facts(rows), *(["", Text(head), Text(f" {columns(rates)}")] if rates else [])]
+    plot: list[RenderableType] = ["", Text(head), Text(f" {columns(rates)}")] if rates else []
+    return [facts(rows), *plot]
 
 
 def _dispersion(window: str, value: float | None, span_s: float) -> str:

@@ -62,7 +62,7 @@ class Coded:
 
     __slots__ = ("codes", "words")
 
-    def __init__(self, codes: array[int], words: Sequence[str]) -> None:
+    def __init__(self, codes: Numbers, words: Sequence[str]) -> None:
         self.codes = codes
         self.words = words
 

@@ -17,7 +17,7 @@ from headway.types import PS_PER_SECOND, Json
 
 def contributions(rows: Mapping[str, Mapping[str, float]], colours: Palette) -> Json:
     """A bar for each scorer of each policy: how much more it gave to the chosen instance than to the average one."""
-    values = [
+    values: list[Json] = [
         {"policy": policy, "scorer": scorer, "value": brief(value)}
         for policy, scorers in rows.items()
         for scorer, value in scorers.items()

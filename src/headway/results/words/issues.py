@@ -107,7 +107,7 @@ def _by_window(counts: Counter[tuple[int, int]]) -> Counter[int]:
 
 
 # The area of each kind of issue: of findings, and of what else can go wrong.
-AREAS: Final = {
+AREAS: Final[dict[str, str]] = {
     **{detector.KIND: detector.AREA for detector in DETECTORS},
     "prefix_ignored": "routing",
     "prefix_passed": "routing",
