@@ -13,6 +13,9 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 PS_PER_SECOND: Final = 1_000_000_000_000
+PS_PER_MS: Final = 1_000_000_000
+PS_PER_US: Final = 1_000_000
+PS_PER_NS: Final = 1_000
 NEVER: Final = 1 << 120  # in picoseconds: later than any instant
 
 

@@ -23,7 +23,8 @@ from headway.latency.shapes import ModelFigures, models
 from headway.scenario import cluster_spec, overrides
 from headway.scenario.scenario import DEFAULT, Scenario, load_data, presets, validate
 from headway.workload import arrivals, prefixes, shapes
-from headway.workload.spec import TraceSpec, WorkloadSpec
+from headway.workload.spec import WorkloadSpec
+from headway.workload.trace_spec import TraceSpec
 from headway.workload.traces import FORMATS
 
 EXAMPLE = """

@@ -48,7 +48,7 @@ def serve(traffic: Traffic, service: Service, horizon: int = NEVER - 1) -> Serve
             request = served.requests[row]
             here[request.tenant] -= 1
             served.ends[row] = (now, completed)
-            traffic.ended(request, now, completed)
+            traffic.on_ended(request, now, completed)
 
 
 def turn(delay: int = 0, tokens: int = 4, output: int = 2) -> Turn:

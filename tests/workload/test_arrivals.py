@@ -339,7 +339,7 @@ def test_every_other_process_starts_at_once() -> None:
 )
 def test_a_process_is_written_with_its_defaults_and_reads_back(spec: Spec, plain: Spec) -> None:
     process = arrivals.parse(spec, "w")
-    assert arrivals.written(process) == plain
+    assert arrivals.explicit(process) == plain
     assert arrivals.parse(plain, "w") == arrivals.parse(to_builtins(process), "w") == process
 
 

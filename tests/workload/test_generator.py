@@ -12,7 +12,7 @@ from generated import plan, served, sessions, spec, takes, uneven
 from alone import alone
 from headway import simulate
 from headway.errors import HeadwayError
-from headway.workload import presets
+from headway.workload.spec import preset_names
 from headway.workload.traffic import OpenLoop, Planned, Sessions
 
 PRESETS = ("agentic", "batch-summaries", "chat", "completion", "mixed-tenants", "noisy-neighbour", "rag", "reasoning")
@@ -173,8 +173,8 @@ def test_a_rate_too_low_for_the_clock_is_told() -> None:
 
 
 def test_a_preset_goes_by_its_name_or_its_dated_name() -> None:
-    assert [name.rpartition("-2026")[0] for name in presets.names()] == list(PRESETS)
-    for name, dated in zip(PRESETS, presets.names(), strict=True):
+    assert [name.rpartition("-2026")[0] for name in preset_names()] == list(PRESETS)
+    for name, dated in zip(PRESETS, preset_names(), strict=True):
         assert spec(preset=name).resolved() == spec(preset=dated).resolved()
         assert "preset" not in spec(preset=name).resolved()
 

@@ -89,7 +89,7 @@ def times(spec: Any, rate: int, until_ps: int, process: object = "poisson") -> l
     ],
 )
 def test_a_profile_integrates_to_the_right_count(spec: Any, seconds: int, wanted: Fraction) -> None:
-    expected = profiles.parse(spec, "p").expected(Fraction(4), seconds * PS_PER_SECOND)
+    expected = profiles.parse(spec, "p").arrivals_before(Fraction(4), seconds * PS_PER_SECOND)
     assert expected == 4 * wanted
 
 
@@ -100,7 +100,7 @@ def test_the_expected_count_is_the_sum_of_the_rate_over_time(spec: Any) -> None:
     # every break of these profiles is on a multiple of 15 s, so the value amid each 15 s is the mean over it
     grid, total = 15 * PS_PER_SECOND, Fraction(0)
     for number in range(200):
-        assert profile.expected(Fraction(7, 3), number * grid) == Fraction(7, 3) * total
+        assert profile.arrivals_before(Fraction(7, 3), number * grid) == Fraction(7, 3) * total
         total += 15 * curve.multiplier(number * grid + grid // 2)
 
 
@@ -115,10 +115,10 @@ def test_a_day_is_a_cosine_with_its_peak_where_asked(peak: float) -> None:
         wanted = 1 + 0.7 * cos(2 * pi * (minute / 60 - peak) / 24)
         assert abs(float(curve.multiplier(minute * HOUR // 60)) - wanted) <= bound
     for day in (1, 2, 10):
-        assert profile.expected(Fraction(11), 24 * day * HOUR) == 11 * 86400 * day
+        assert profile.arrivals_before(Fraction(11), 24 * day * HOUR) == 11 * 86400 * day
     # against the integral of the cosine itself, at every hour of the day
     summed = fsum((1 + 0.7 * cos(2 * pi * ((second + 5) / 3600 - peak) / 24)) * 10 for second in range(0, 36000, 10))
-    assert abs(float(profile.expected(Fraction(1), 10 * HOUR)) - summed) <= bound * 36000
+    assert abs(float(profile.arrivals_before(Fraction(1), 10 * HOUR)) - summed) <= bound * 36000
 
 
 def test_a_day_of_any_length_has_the_mean_of_low_and_high_exactly() -> None:
@@ -132,7 +132,7 @@ def test_a_day_of_any_length_has_the_mean_of_low_and_high_exactly() -> None:
 def test_drawn_counts_follow_the_profile_window_by_window(spec: Any) -> None:
     profile, rate, window, windows = profiles.parse(spec, "p"), 20, 60 * PS_PER_SECOND, 30
     found = times(spec, rate, windows * window)
-    ends = [profile.expected(Fraction(rate), number * window) for number in range(windows + 1)]
+    ends = [profile.arrivals_before(Fraction(rate), number * window) for number in range(windows + 1)]
     total = float(ends[-1])
     assert abs(len(found) - total) <= Z * sqrt(total)
     square, spread, used = [], [], 0
@@ -170,7 +170,7 @@ def test_constant_arrivals_count_as_expected_at_every_time(spec: Any) -> None:
     found = times(spec, 4, until, "constant")
     for number in range(0, 2400, 7):
         at = number * PS_PER_SECOND
-        assert abs(bisect_left(found, number * 10**6) - profile.expected(Fraction(4), at)) <= 1
+        assert abs(bisect_left(found, number * 10**6) - profile.arrivals_before(Fraction(4), at)) <= 1
 
 
 # --- the change of time, exactly --------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_a_profile_that_stays_at_zero_ends_the_arrivals(spec: Any) -> None:
     for process in ("poisson", "constant"):
         found = list(arrivals.microseconds(arrivals.parse(process, "w"), Fraction(100), stream(7, "t"), profile))
         assert abs(len(found) - 100) <= Z * 10 and found[-1] < 1_000_000
-    assert profile.expected(Fraction(100), HOUR) == 100
+    assert profile.arrivals_before(Fraction(100), HOUR) == 100
 
 
 def test_a_profile_of_nothing_but_zeros_has_no_arrivals() -> None:
@@ -269,7 +269,7 @@ def test_a_profile_of_nothing_but_zeros_has_no_arrivals() -> None:
     for spec in (never, never | {"repeat": "1s"}, {"type": "diurnal", "low": 0, "high": 0}):
         profile = profiles.parse(spec, "p")
         assert list(arrivals.microseconds(arrivals.parse("poisson", "w"), Fraction(9), stream(7, "t"), profile)) == []
-        assert profile.expected(Fraction(9), HOUR) == 0
+        assert profile.arrivals_before(Fraction(9), HOUR) == 0
 
 
 def test_levels_that_do_not_differ_change_no_arrival() -> None:

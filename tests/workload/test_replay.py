@@ -11,7 +11,7 @@ import pytest
 
 from headway.errors import HeadwayError
 from headway.types import NEVER
-from headway.workload import replay
+from headway.workload import replay, trace_spec
 from headway.workload.traffic import OpenLoop, Planned, Retry, Sessions, Traffic
 
 MS = 10**9
@@ -30,7 +30,7 @@ def write(folder: Path, rows: list[dict[str, Any]]) -> str:
 
 
 def traffic(path: str, stop_ps: int = NO_END, retry: Retry = replay.NO_RETRY, **keys: Any) -> Traffic:
-    return replay.traffic(replay.parse({"path": path, **keys}), 1, "m", stop_ps, None, retry)
+    return replay.traffic(trace_spec.parse({"path": path, **keys}), 1, "m", stop_ps, None, retry)
 
 
 def served(source: Traffic, took_ps: int, fails: tuple[int, ...] = ()) -> list[tuple[int, str | None, int]]:
@@ -40,7 +40,7 @@ def served(source: Traffic, took_ps: int, fails: tuple[int, ...] = ()) -> list[t
     while source.next_ps != NEVER or flights:
         if flights and flights[0][0] <= source.next_ps:
             at_ps, done = flights.pop(0)
-            source.ended(done.request, at_ps, done.request.id not in fails)
+            source.on_ended(done.request, at_ps, done.request.id not in fails)
             continue
         came = source.take()
         seen.append((came.request.arrival_ps, came.request.session, came.request.turn))
@@ -187,7 +187,7 @@ def test_what_clients_declare_goes_with_the_row_whatever_order_rows_come_in(tmp_
     outputs = []
     for keys in ({}, {"starts": {"rate": "1/s"}}):
         drawn = iter(range(100, 200))
-        source = replay.traffic(replay.parse({"path": path, **keys}), 1, "m", NO_END, lambda: next(drawn))  # noqa: B023
+        source = replay.traffic(trace_spec.parse({"path": path, **keys}), 1, "m", NO_END, lambda: next(drawn))  # noqa: B023
         found = [(one.request.session, one.request.turn, one.output_tokens, one.request.max_tokens) for one in source]
         outputs.append(sorted(found))
     assert outputs[0] == outputs[1]
@@ -233,7 +233,7 @@ def test_the_agentic_sessions_are_replayed_whole(traces: Path) -> None:
     while source.next_ps != NEVER or flights:
         if flights and (source.next_ps == NEVER or source.next_ps > flights[0].request.arrival_ps + SECOND):
             done = flights.pop(0)
-            source.ended(done.request, done.request.arrival_ps + SECOND, True)
+            source.on_ended(done.request, done.request.arrival_ps + SECOND, True)
             live -= 1
             continue
         came = source.take()

@@ -13,10 +13,10 @@ from headway.workload.sessions import Chain, Graph, Turn
 def test_a_chain_hands_out_one_turn_at_a_time_and_knows_what_is_left() -> None:
     chain = Chain("a", "default", "standard", iter([turn(delay) for delay in (1, 2, 3)]), 3)
     assert [(number, one.delay_ps) for number, one in chain.begin()] == [(0, 1)]
-    assert chain.left() == 2
-    assert [(number, one.delay_ps) for number, one in chain.ended(0)] == [(1, 2)]
-    assert [number for number, _ in chain.ended(1)] == [2]
-    assert (list(chain.ended(2)), chain.left()) == ([], 0)
+    assert chain.turns_left() == 2
+    assert [(number, one.delay_ps) for number, one in chain.on_ended(0)] == [(1, 2)]
+    assert [number for number, _ in chain.on_ended(1)] == [2]
+    assert (list(chain.on_ended(2)), chain.turns_left()) == ([], 0)
 
 
 def test_a_chain_draws_its_turns_as_they_are_needed() -> None:
@@ -31,24 +31,24 @@ def test_a_chain_draws_its_turns_as_they_are_needed() -> None:
     chain = Chain("a", "default", "standard", endless())
     assert drawn == 0
     chain.begin()
-    chain.ended(0)
-    assert (drawn, chain.left()) == (2, 0)  # what has no end has nothing left over
+    chain.on_ended(0)
+    assert (drawn, chain.turns_left()) == (2, 0)  # what has no end has nothing left over
 
 
 def test_a_joining_turn_waits_for_the_last_of_those_it_waits_for() -> None:
     """0 branches into 1 and 2; 3 waits for both, and names one of them twice."""
     graph = Graph("a", "default", "standard", [turn(delay) for delay in (0, 1, 2, 3)], [[], [0], [0], [1, 2, 1]])
     assert [number for number, _ in graph.begin()] == [0]
-    assert [number for number, _ in graph.ended(0)] == [1, 2]
-    assert (list(graph.ended(2)), graph.left()) == ([], 1)
-    assert [(number, one.delay_ps) for number, one in graph.ended(1)] == [(3, 3)]
-    assert graph.left() == 0
+    assert [number for number, _ in graph.on_ended(0)] == [1, 2]
+    assert (list(graph.on_ended(2)), graph.turns_left()) == ([], 1)
+    assert [(number, one.delay_ps) for number, one in graph.on_ended(1)] == [(3, 3)]
+    assert graph.turns_left() == 0
 
 
 def test_branches_that_wait_for_nothing_begin_together() -> None:
     graph = Graph("a", "default", "standard", [turn(), turn(), turn()], [[], [], [0, 1]])
     assert [number for number, _ in graph.begin()] == [0, 1]
-    assert graph.left() == 1
+    assert graph.turns_left() == 1
 
 
 @st.composite
@@ -68,9 +68,9 @@ def test_every_turn_of_a_graph_is_handed_out_once_and_after_all_that_it_waits_fo
     while free:
         number = free.pop(random.randrange(len(free)))
         ended.add(number)
-        for freed, _ in graph.ended(number):
+        for freed, _ in graph.on_ended(number):
             assert set(after[freed]) <= ended
             free.append(freed)
             seen.append(freed)
-        assert graph.left() == len(after) - len(seen)
+        assert graph.turns_left() == len(after) - len(seen)
     assert sorted(seen) == list(range(len(after)))

@@ -128,7 +128,7 @@ def test_a_turn_that_succeeds_when_sent_again_is_followed_by_the_next() -> None:
 
 
 def test_attempts_without_a_backoff_are_made_at_the_same_instant_and_are_counted() -> None:
-    traffic = of((0, chain("a", [0])), retry=Retry(4))
+    traffic = of((0, chain("a", [0])), retry=Retry(4, 0))
     assert len(serve(traffic, takes(0, [("a", 0)])).requests) == 5
 
 
@@ -257,7 +257,7 @@ class Kept:
 
     def __init__(self, inner: Chain | Graph) -> None:
         self.inner, self.name, self.tenant, self.slo_class = inner, inner.name, inner.tenant, inner.slo_class
-        self.begin, self.ended, self.left = inner.begin, inner.ended, inner.left
+        self.begin, self.on_ended, self.turns_left = inner.begin, inner.on_ended, inner.turns_left
         Kept.alive += 1
 
     def __del__(self) -> None:

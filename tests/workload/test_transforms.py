@@ -529,7 +529,8 @@ def test_every_transform_reads_as_it_is_asked_and_not_before() -> None:
 
 def test_a_scenario_transforms_the_trace_that_it_replays(stored: Any) -> None:
     steps = [{"cap": {"max_turns": 3}}, {"scale": {"rate": 2}}]
-    spec = trace_spec.parse({"path": stored(turns(9), sessions=True), "transforms": steps})
-    assert list(replay.load(spec).arrival_ps) == [0, 30 * S, 60 * S]
+    spec = trace_spec.parse({"path": stored(turns(9), sessions=True), "transforms": steps, "replay": "timestamps"})
+    requests = replay.traffic(spec, 1, "m", 10**20, None)
+    assert [planned.request.arrival_ps for planned in requests] == [0, 30 * S, 60 * S]
     with pytest.raises(HeadwayError, match=r"workload\.trace\.transforms\[0\]: no transform is called 'cat'"):
         trace_spec.parse({"path": "x", "transforms": [{"cat": {}}]})

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from drawing import draws
 from headway.errors import HeadwayError
-from headway.workload import presets
 from headway.workload.plans import MOST_STEPS
+from headway.workload.spec import load_preset, preset_names
 from headway.workload.traffic import Planned, Sessions
 
 HUGE = 2**31 - 1
@@ -147,7 +147,7 @@ SECTIONS: list[dict[str, Any]] = [
     {"requests": 50, "arrival": {"process": "adversarial", "size": 5, "interval": "1s"}},
     {"duration": "1m", "rate": "5/s", "behaviour": BURSTY, "kind": "chat"},
     {"duration": "1m", "closed_loop": {"concurrency": 4, "think_time": "1s"}, "retry": {"max": 3, "backoff": "0s"}},
-    *(presets.load(name, "preset") for name in presets.names()),
+    *(load_preset(name, "preset") for name in preset_names()),
 ]
 ODD = st.one_of(
     st.sampled_from(

@@ -15,7 +15,8 @@ import pytest
 from headway import hashing
 from headway.config.section import read
 from headway.types import PS_PER_SECOND
-from headway.workload.spec import Planned, WorkloadSpec
+from headway.workload.spec import WorkloadSpec
+from headway.workload.traffic import Planned
 
 SCENARIO: dict[str, Any] = {
     "requests": 2000,

@@ -72,3 +72,27 @@ def _read_value(key: Key, value: Any, place: str) -> Any:
     if isinstance(value, key.section):
         return value
     return read(key.section, {} if value is None and not key.required else value, place)
+
+
+def check_range(value: float, low: float, high: float, where: str) -> None:
+    if not low <= value <= high:
+        text = f"{value:g}" if isinstance(value, float) else shown(value)
+        raise HeadwayError(f"{where}: must lie between {low} and {high}, got {text}.")
+
+
+def split_kind(
+    spec: object, where: str, tag: str, kinds: Collection[str], noun: str, title: str
+) -> tuple[str, dict[str, Any]]:
+    """The kind that a bare name or a mapping with the key `tag` chooses, and the other keys of the mapping. `noun` and
+    `title` are what errors call the mapping and its kind."""
+    rest = {tag: spec} if isinstance(spec, str) else spec
+    if not isinstance(rest, dict):
+        raise HeadwayError(f"{where}: expected a {noun}'s name or a mapping with {tag!r}, got {shown(spec)}.")
+    rest = dict(rest)
+    name = rest.pop(tag, None)
+    if name is None:
+        raise HeadwayError(f"{where}: say {tag!r}, one of {', '.join(kinds)}.")
+    if not isinstance(name, str) or name not in kinds:
+        place = where if isinstance(spec, str) else f"{where}.{tag}"
+        raise HeadwayError(f"{place}: no {title} is called {shown(name)}.{suggest(str(name), kinds)}")
+    return name, rest

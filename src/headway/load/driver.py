@@ -160,7 +160,7 @@ class Driver:
         try:
             at_ps = self.book.ended(question, outcome, why, at_ns)
             self._heard(question, outcome == "completed")
-            self.traffic.ended(question.planned.request, at_ps, outcome == "completed")
+            self.traffic.on_ended(question.planned.request, at_ps, outcome == "completed")
         except Exception as error:
             self._fail(error)
             return

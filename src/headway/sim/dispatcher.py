@@ -278,7 +278,7 @@ class Dispatcher:
                 deadlined.pop(row, None)
             control.finished(now, row, OUTCOMES[recorder.outcome[row]], job.generated)
             if listener is not None:
-                listener.ended(job.request, now, recorder.outcome[row] == COMPLETED)
+                listener.on_ended(job.request, now, recorder.outcome[row] == COMPLETED)
         done.clear()
         if self.deadlines.heap:
             self.set_timer()
@@ -287,7 +287,7 @@ class Dispatcher:
         """The traffic hears of the requests that ended and never came to an instance."""
         assert self.listener is not None
         for request in self.refused:
-            self.listener.ended(request, now, False)
+            self.listener.on_ended(request, now, False)
         self.refused.clear()
 
 

@@ -59,7 +59,7 @@ def explicit(shares: tuple[Share, ...]) -> Json:
     return {share.adapter or BASE: share.weight for share in shares}
 
 
-def salted(path: Path, output_key: int, adapter: str) -> tuple[Path, int]:
+def salt_content(path: Path, output_key: int, adapter: str) -> tuple[Path, int]:
     """A prompt and what becomes of it, computed with an adapter: KV content that no other adapter shares."""
     salt = hashing.stable("adapter", adapter) >> 2  # as many bits as keys have
     return Path(tuple([key ^ salt for key in path.keys]), path.ends), output_key ^ salt

@@ -1,21 +1,9 @@
 """Arrival processes: when requests come, as whole microseconds in order.
 
-A bare name, or a mapping with the `process` and its figure:
-
-    poisson                  independent requests
-    constant                 equal gaps
-    gamma, weibull           gaps with the coefficient of variation `cv`: above 1 burstier than Poisson, below more even
-    bursty                   Pareto gaps of shape `alpha`; below 2 their variance, and so their cv, is infinite: however
-                             long one waits, the longest silence is of the order of all others together
-    periodic                 equal gaps, each request late by up to the share `jitter` of a gap, evenly drawn
-    trace                    the instants that the file at `path` records: a text file with one time in seconds a line,
-                             or any trace (`format` where its content does not tell)
-    adversarial              `size` requests at one and the same instant, again and again, every `interval`
-
-Every process but the last two needs a rate, which is the inverse of its mean gap. A trace without one comes as
+Every process but trace and adversarial needs a rate, the inverse of its mean gap. A trace without one comes as
 recorded, once; with one it is a pattern, stretched to that rate and repeated end to end, a mean gap between the last
-and the first. Adversarial bursts take either the rate or the interval. Constant, periodic, trace and adversarial begin
-at 0, the others after their first gap.
+instant and the first. Adversarial bursts take either the rate or the interval. Constant, periodic, trace and
+adversarial begin at 0, the others after their first gap.
 """
 
 from __future__ import annotations
@@ -25,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import count
-from math import exp, isfinite, lgamma, log
+from math import exp, lgamma, log
 from random import Random
 from typing import Any, Final
 
@@ -33,7 +21,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from headway.config.section import read
-from headway.config.units import duration_ps, exact
+from headway.config.units import duration_ps, exact, positive_duration_ps
 from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND, Json
@@ -53,11 +41,12 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "adversarial": ("size", "interval"),
 }
 PROCESSES: Final = tuple(KEYS)
-CV: Final = 2.0
-ALPHA: Final = 1.5
-JITTER: Final = 0.1
-SIZE: Final = 20
-MAX_SIZE: Final = 1_000_000
+FIGURES: Final[dict[str, tuple[float, float, float, str]]] = {  # default, least, most, and a hint
+    "cv": (2.0, 0.01, 100, " (for equal gaps use constant)"),
+    "alpha": (1.5, 1.05, 100, " (the mean gap is infinite at 1)"),
+    "jitter": (0.1, 0, 1, ", as a share of the mean gap"),
+    "size": (20, 1, 1_000_000, ""),
+}
 HELD: Final = 100_000  # instants of a pattern that are kept; a longer one is read again at every turn
 # Gaps are drawn with mean 1 and kept in 2^-20 of it: their sum is an exact integer, and coarse enough that the last
 # bit of a machine's logarithm does not show.
@@ -69,13 +58,13 @@ class Arrival(Struct, frozen=True, omit_defaults=True):
     """The `arrival` key as a mapping; None where a process does not have the figure."""
 
     process: str
-    cv: float | None = None
-    alpha: float | None = None
-    jitter: float | None = None
-    path: str | None = None
-    format: str | None = None
-    size: int | None = None
-    interval: Any = None
+    cv: float | None = None  # coefficient of variation of the gaps: above 1 burstier than Poisson, below more even
+    alpha: float | None = None  # shape of Pareto gaps: below 2 their variance, and so their cv, is infinite
+    jitter: float | None = None  # share of a gap by which a request is late at most, evenly drawn
+    path: str | None = None  # a text file with one time in seconds a line, or any trace
+    format: str | None = None  # of that trace, where its content does not tell
+    size: int | None = None  # requests at one and the same instant
+    interval: Any = None  # between those instants
 
 
 def parse(spec: object, where: str) -> Arrival:
@@ -89,50 +78,24 @@ def parse(spec: object, where: str) -> Arrival:
         if getattr(arrival, name) is not None and name not in KEYS[arrival.process]:
             takers = " or ".join(f"the {process} process" for process, keys in KEYS.items() if name in keys)
             raise HeadwayError(f"{where}.{name}: only {takers} takes it, {arrival.process} does not; leave it out.")
-    return _checked(arrival, where)
-
-
-def _checked(arrival: Arrival, where: str) -> Arrival:
-    """The process with its default figures, all of them checked."""
-    match arrival.process:
-        case "gamma" | "weibull":
-            cv = CV if arrival.cv is None else arrival.cv
-            if not (isfinite(cv) and 0.01 <= cv <= 100):
-                wrong = f"must lie between 0.01 and 100 (for equal gaps use constant), got {cv!r}"
-                raise HeadwayError(f"{where}.cv: {wrong}.")
-            return replace(arrival, cv=cv)
-        case "bursty":
-            alpha = ALPHA if arrival.alpha is None else arrival.alpha
-            if not 1.05 <= alpha <= 100:
-                wrong = f"must lie between 1.05 and 100 (the mean gap is infinite at 1), got {alpha!r}"
-                raise HeadwayError(f"{where}.alpha: {wrong}.")
-            return replace(arrival, alpha=alpha)
-        case "periodic":
-            jitter = JITTER if arrival.jitter is None else arrival.jitter
-            if not 0 <= jitter <= 1:
-                wrong = f"must lie between 0 and 1, as a share of the mean gap, got {jitter!r}"
-                raise HeadwayError(f"{where}.jitter: {wrong}.")
-            return replace(arrival, jitter=jitter)
-        case "trace":
-            _check_file(arrival, where)
-        case "adversarial":
-            size = SIZE if arrival.size is None else arrival.size
-            if not 1 <= size <= MAX_SIZE:
-                raise HeadwayError(f"{where}.size: must lie between 1 and {MAX_SIZE}, got {shown(size)}.")
-            if arrival.interval is not None and not duration_ps(arrival.interval, f"{where}.interval"):
-                raise HeadwayError(f"{where}.interval: must be longer than nothing, got {shown(arrival.interval)}.")
-            return replace(arrival, size=size)
-    return arrival
-
-
-def _check_file(arrival: Arrival, where: str) -> None:
-    if not arrival.path:
+    for name in KEYS[arrival.process]:
+        if name in FIGURES:
+            default, least, most, hint = FIGURES[name]
+            value = default if getattr(arrival, name) is None else getattr(arrival, name)
+            if not least <= value <= most:
+                wrong = f"must lie between {least} and {most}{hint}, got {shown(value)}"
+                raise HeadwayError(f"{where}.{name}: {wrong}.")
+            arrival = replace(arrival, **{name: value})
+    if arrival.interval is not None:
+        positive_duration_ps(arrival.interval, f"{where}.interval")
+    if arrival.process == "trace" and not arrival.path:
         raise HeadwayError(f"{where}: 'path' is missing; name the file whose instants are replayed.")
     if arrival.format is not None:
         find_format(arrival.format, f"{where}.format")
+    return arrival
 
 
-def written(arrival: Arrival) -> str | Json:
+def explicit(arrival: Arrival) -> str | Json:
     """An arrival process as a scenario has it: its bare name where it has no figures."""
     plain: Json = to_builtins(arrival)
     return plain if len(plain) > 1 else arrival.process
@@ -157,7 +120,7 @@ def microseconds(arrival: Arrival, rate: Fraction | None, rng: Random, profile: 
     if rate is None:
         rate = base_rate(arrival, None)
     if arrival.process == "trace":
-        totals, unit = _recorded(pathlib.Path(str(arrival.path)), arrival.format, rate is not None)
+        totals, unit = _recorded_instants(pathlib.Path(str(arrival.path)), arrival.format, rate is not None)
     else:
         totals, unit = _totals(arrival, rng)
     rate = Fraction(1) if rate is None else rate
@@ -178,7 +141,8 @@ def _totals(arrival: Arrival, rng: Random) -> tuple[Iterator[int], int]:
         case "constant":
             return count(), 1
         case "adversarial":
-            size = arrival.size or SIZE
+            assert arrival.size is not None
+            size = arrival.size
             return (number - number % size for number in count()), 1
         case "periodic":
             late = UNIT * (arrival.jitter or 0.0)
@@ -212,11 +176,11 @@ def _gaps(arrival: Arrival, rng: Random) -> Callable[[], float]:
 def weibull(cv: float) -> tuple[float, float]:
     """The shape k of a Weibull law with this cv, and its mean at scale 1, both to so few digits that no machine's last
     bit shows. 1 + cv^2 is G(1 + 2/k) / G(1 + 1/k)^2, which falls with k."""
-    wanted = log(1 + cv * cv)
+    target = log(1 + cv * cv)
     low, high = 0.01, 1000.0
     for _ in range(60):
         middle = (low + high) / 2
-        if lgamma(1 + 2 / middle) - 2 * lgamma(1 + 1 / middle) > wanted:
+        if lgamma(1 + 2 / middle) - 2 * lgamma(1 + 1 / middle) > target:
             low = middle
         else:
             high = middle
@@ -224,7 +188,7 @@ def weibull(cv: float) -> tuple[float, float]:
     return shape, float(f"{exp(lgamma(1 + 1 / shape)):.10g}")
 
 
-def _recorded(path: pathlib.Path, format: str | None, stretched: bool) -> tuple[Iterator[int], int]:
+def _recorded_instants(path: pathlib.Path, format: str | None, stretched: bool) -> tuple[Iterator[int], int]:
     """A file's instants from the first on and what of them makes a mean gap, with the pattern repeated; or in seconds,
     once. The file is read as it is needed, and once before for its span and count."""
     if not stretched:
@@ -267,8 +231,8 @@ def _times(path: pathlib.Path, format: str | None) -> Iterator[tuple[str, int]]:
             place = f"{path.name} line {line}"
             at = exact(text.decode()) if SECONDS.fullmatch(text) else None
             if at is None:
-                found = cut(text.decode(errors="replace"), 40)
-                raise HeadwayError(f"{place}: expected a time in seconds, as in 12.5, got {found!r}.")
+                line_text = cut(text.decode(errors="replace"), 40)
+                raise HeadwayError(f"{place}: expected a time in seconds, as in 12.5, got {line_text!r}.")
             yield place, round(at * PS_PER_SECOND)
         return
     reader = open_trace(path, format, ask="arrival.format")

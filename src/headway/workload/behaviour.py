@@ -17,17 +17,16 @@ from itertools import count
 from math import isfinite, log2
 from typing import Any, Final
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 
-from headway.config.section import read
+from headway.config.section import check_range, read, split_kind
 from headway.config.units import duration_ps
-from headway.config.wording import shown, suggest
+from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.streams import stream
-from headway.types import Json
 from headway.workload import durations, shapes
-from headway.workload.kinds import check_probability
 from headway.workload.plans import USUAL, Mark
+from headway.workload.shapes import check_probability
 
 MOST_AT_ONCE: Final = 1_000_000
 RAREST: Final = 1e-4
@@ -43,15 +42,38 @@ class Bursty(Struct, frozen=True, tag_field="type", tag="bursty"):
     size: Any = field(default_factory=lambda: {"dist": "geometric", "mean": 10})
     interval: Any = field(default_factory=lambda: {"dist": "exponential", "mean": "30s"})
 
+    def settled(self, where: str) -> Bursty:
+        check_propensity(self.probability, f"{where}.probability")
+        shapes.parse(self.size, f"{where}.size")
+        _check_interval(self.interval, f"{where}.interval")
+        return self
+
 
 class Oversized(Struct, frozen=True):
     probability: float = 0.2
     factor: float = 8.0
 
+    def settled(self, where: str) -> Oversized:
+        check_probability(self.probability, f"{where}.probability")
+        _check_factor(self.factor, f"{where}.factor")
+        return self
+
 
 class Volley(Struct, frozen=True):
     size: int = 10
     gap: Any = "10ms"
+
+    def settled(self, where: str) -> Volley:
+        check_range(self.size, 1, MOST_AT_ONCE, f"{where}.size")
+        durations.parse(self.gap, f"{where}.gap")
+        return self
+
+
+ABUSES: Final[dict[str, type[Oversized] | type[Volley]]] = {
+    "oversized_prompts": Oversized,
+    "rapid_fire": Volley,
+    "kv_exhaustion": Oversized,
+}
 
 
 class Abusive(Struct, frozen=True, tag_field="type", tag="abusive"):
@@ -59,11 +81,30 @@ class Abusive(Struct, frozen=True, tag_field="type", tag="abusive"):
     rapid_fire: Any = None
     kv_exhaustion: Any = None
 
+    def settled(self, where: str) -> Abusive:
+        """Each abuse read, or False where there is none; all of them where none is given."""
+        values = {name: getattr(self, name) for name in ABUSES}
+        if all(value is None for value in values.values()):
+            values = dict.fromkeys(ABUSES, True)
+        abuses = {
+            name: read(ABUSES[name], {} if value is True else value, f"{where}.{name}")
+            for name, value in values.items()
+            if value is not None and value is not False
+        }
+        return Abusive(**dict.fromkeys(ABUSES, False) | abuses)
+
 
 class Adversarial(Struct, frozen=True, tag_field="type", tag="adversarial"):
     interval: Any = "10s"
     size: int = 20
     factor: float = 4.0
+
+    def settled(self, where: str) -> Adversarial:
+        duration_ps(self.interval, f"{where}.interval")
+        _check_interval(self.interval, f"{where}.interval")
+        check_range(self.size, 1, MOST_AT_ONCE, f"{where}.size")
+        _check_factor(self.factor, f"{where}.factor")
+        return self
 
 
 Behaviour = Normal | Bursty | Abusive | Adversarial
@@ -73,62 +114,16 @@ TYPES: Final[dict[str, type[Behaviour]]] = {
     "abusive": Abusive,
     "adversarial": Adversarial,
 }
-ABUSES: Final[dict[str, type[Oversized] | type[Volley]]] = {
-    "oversized_prompts": Oversized,
-    "rapid_fire": Volley,
-    "kv_exhaustion": Oversized,
-}
 
 
 def parse(spec: object, where: str) -> Behaviour:
     """A behaviour from its bare name or its mapping, with every default."""
-    given = {"type": spec} if isinstance(spec, str) else spec
-    if not isinstance(given, dict):
-        raise HeadwayError(f"{where}: expected a behaviour's name or a mapping with 'type', got {shown(spec)}.")
-    rest = dict(given)
-    name = rest.pop("type", None)
-    if name is None:
-        raise HeadwayError(f"{where}: say 'type', one of {', '.join(TYPES)}.")
-    if not isinstance(name, str) or name not in TYPES:
-        place = where if isinstance(spec, str) else f"{where}.type"
-        raise HeadwayError(f"{place}: no behaviour is called {shown(name)}.{suggest(str(name), TYPES)}")
-    found = read(TYPES[name], rest, where)
-    if isinstance(found, Bursty):
-        check_propensity(found.probability, f"{where}.probability")
-        shapes.parse(found.size, f"{where}.size")
-        _check_interval(found.interval, f"{where}.interval")
-    elif isinstance(found, Adversarial):
-        duration_ps(found.interval, f"{where}.interval")
-        _check_interval(found.interval, f"{where}.interval")
-        _check_size(found.size, f"{where}.size")
-        _check_factor(found.factor, f"{where}.factor")
-    elif isinstance(found, Abusive):
-        return _abuses(found, where)
-    return found
-
-
-def _abuses(found: Abusive, where: str) -> Abusive:
-    given = {name: getattr(found, name) for name in ABUSES}
-    if all(value is None for value in given.values()):
-        given = dict.fromkeys(ABUSES, True)
-    return Abusive(**{name: _abuse(name, value, f"{where}.{name}") for name, value in given.items()})
-
-
-def _abuse(name: str, value: Any, where: str) -> Oversized | Volley | bool:
-    if value is None or value is False:
-        return False
-    found = read(ABUSES[name], {} if value is True else value, where)
-    if isinstance(found, Volley):
-        _check_size(found.size, f"{where}.size")
-        durations.parse(found.gap, f"{where}.gap")
-    else:
-        check_probability(found.probability, f"{where}.probability")
-        _check_factor(found.factor, f"{where}.factor")
-    return found
+    name, rest = split_kind(spec, where, "type", TYPES, "behaviour", "behaviour")
+    return read(TYPES[name], rest, where)
 
 
 def check_propensity(probability: float, where: str) -> None:
-    """Of a burst: where it hardly ever comes one would look for it for ever."""
+    """Raise where a burst hardly ever comes: the search for it would never end."""
     check_probability(probability, where)
     if 0 < probability < RAREST:
         raise HeadwayError(
@@ -137,25 +132,14 @@ def check_propensity(probability: float, where: str) -> None:
 
 
 def _check_interval(interval: object, where: str) -> None:
-    found = durations.parse(interval, where)
-    if (found["dist"] == "constant" and not found["value"]) or found.get("max") == 0:
+    figures = durations.parse(interval, where)
+    if (figures["dist"] == "constant" and not figures["value"]) or figures.get("max") == 0:
         raise HeadwayError(f"{where}: must be longer than nothing, got {shown(interval)}.")
-
-
-def _check_size(size: int, where: str) -> None:
-    if not 1 <= size <= MOST_AT_ONCE:
-        raise HeadwayError(f"{where}: must lie between 1 and {MOST_AT_ONCE}, got {shown(size)}.")
 
 
 def _check_factor(factor: float, where: str) -> None:
     if not (isfinite(factor) and 0 < factor <= 1e6):
         raise HeadwayError(f"{where}: must be above 0 and at most 1000000, got {factor:g}.")
-
-
-def explicit(behaviour: Behaviour) -> Json:
-    """A behaviour as it would be written."""
-    found: Json = to_builtins(behaviour)
-    return found
 
 
 # --- what comes of it -------------------------------------------------------------------------------------------------
@@ -168,10 +152,10 @@ def starts(base: Iterator[int], behaviour: Behaviour, burst_size: float, seed: i
         return ((at, USUAL) for at in base)
     if isinstance(behaviour, Abusive) and not behaviour.rapid_fire:
         return ((at, mark(0)) for at in base)
-    return _merged(base, behaviour, mark, seed, where)
+    return _merge_starts(base, behaviour, mark, seed, where)
 
 
-def _merged(
+def _merge_starts(
     base: Iterator[int], behaviour: Behaviour, mark: Callable[[int], Mark], seed: int, where: str
 ) -> Iterator[Start]:
     """Ordinary starts, volleys and bursts in order of time."""

@@ -1,5 +1,4 @@
-"""Clients: what the sender of a request was promised, how long it waits before the next one, and what it does when one
-fails."""
+"""Clients: what the sender of a request was promised, and how long it waits before the next one."""
 
 from __future__ import annotations
 
@@ -8,17 +7,16 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from headway.config.section import read
-from headway.config.units import duration_ps
+from headway.config.section import check_range, read
+from headway.config.units import positive_duration_ps
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.results.recorder import Targets
 from headway.types import Json
 from headway.workload import durations
-from headway.workload.traffic import Retry
+from headway.workload.traces.record import present
 
 MOST_USERS: Final = 100_000
-MOST_RETRIES: Final = 30
 LONGEST_NAME: Final = 100
 OPEN: Final = ("rate", "arrival", "profile", "behaviour")  # what says when sessions of an open loop begin
 
@@ -32,8 +30,16 @@ class Slo(Struct, frozen=True):
 
     def targets(self, where: str) -> Targets:
         """In picoseconds."""
-        found = {name: _longer_than_nothing(value, f"{where}.{name}") for name, value in asdict(self).items()}
-        return Targets(ttft_ps=found["ttft"], tpot_ps=found["tpot"], e2e_ps=found["e2e"])
+        limits = {name: positive_duration(value, f"{where}.{name}") for name, value in asdict(self).items()}
+        return Targets(ttft_ps=limits["ttft"], tpot_ps=limits["tpot"], e2e_ps=limits["e2e"])
+
+    def settled(self, where: str) -> Slo:
+        self.targets(where)
+        return self
+
+    def explicit(self) -> Json:
+        """The key as it would be written."""
+        return present(asdict(self))
 
 
 class ClosedLoop(Struct, frozen=True):
@@ -42,60 +48,30 @@ class ClosedLoop(Struct, frozen=True):
     concurrency: int
     think_time: Any = "1s"
 
-
-class RetryKeys(Struct, frozen=True):
-    """The `retry` key."""
-
-    max: int = 0
-    backoff: Any = "1s"
+    def settled(self, where: str) -> ClosedLoop:
+        check_range(self.concurrency, 1, MOST_USERS, f"{where}.concurrency")
+        durations.parse(self.think_time, f"{where}.think_time")
+        return self
 
 
-def slo(spec: object, where: str) -> Slo:
-    found = read(Slo, spec, where)
-    found.targets(where)
-    return found
+def positive_duration(value: object, where: str) -> int | None:
+    """A duration in picoseconds; None where none is given."""
+    return None if value is None else positive_duration_ps(value, where)
 
 
-def timeout(value: object, where: str) -> int | None:
-    """How long a client waits for its answer, in picoseconds; None: as long as it takes."""
-    return _longer_than_nothing(value, where)
-
-
-def _longer_than_nothing(value: object, where: str) -> int | None:
-    if value is None:
+def read_closed_loop(keys: Json, place: dict[str, str]) -> ClosedLoop | None:
+    """The closed loop of a tenant's keys, if it has one."""
+    if keys.get("closed_loop") is None:
         return None
-    found = duration_ps(value, where)
-    if found <= 0:
-        raise HeadwayError(f"{where}: must be longer than nothing, got {shown(value)}.")
-    return found
-
-
-def explicit_slo(found: Slo) -> Json:
-    return {name: value for name, value in asdict(found).items() if value is not None}
-
-
-def closed_loop(keys: Json, place: dict[str, str]) -> ClosedLoop:
-    """The closed loop of a tenant's keys."""
-    where = place["closed_loop"]
-    found = read(ClosedLoop, keys["closed_loop"], where)
+    loop = read(ClosedLoop, keys["closed_loop"], place["closed_loop"])
     for name in OPEN:
         if name in keys and keys[name] != "normal":
             raise HeadwayError(f"{place[name]}: in a closed loop requests come when others end; leave one of them out.")
-    if not 1 <= found.concurrency <= MOST_USERS:
-        raise HeadwayError(f"{where}.concurrency: must lie between 1 and {MOST_USERS}, got {shown(found.concurrency)}.")
-    durations.parse(found.think_time, f"{where}.think_time")
-    return found
+    return loop
 
 
-def retry(spec: object, where: str) -> Retry:
-    found = read(RetryKeys, spec, where)
-    if not 0 <= found.max <= MOST_RETRIES:
-        raise HeadwayError(f"{where}.max: must lie between 0 and {MOST_RETRIES}, got {shown(found.max)}.")
-    return Retry(found.max, duration_ps(found.backoff, f"{where}.backoff"))
-
-
-def priority(name: str, where: str) -> str:
-    """A class's name: policies and metrics go by it, so it may be any."""
+def check_class(name: str, where: str) -> str:
+    """The name of an SLO class: policies and metrics go by it, so it may be any."""
     if not 1 <= len(name) <= LONGEST_NAME:
         raise HeadwayError(f"{where}: a class has a name of 1 to {LONGEST_NAME} characters, got {shown(name)}.")
     return name

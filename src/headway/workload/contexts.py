@@ -45,17 +45,17 @@ class Context:
         if self._sublinear:
             history = max(1, isqrt(history * history // self._turn))
         elif self._limit is None or history <= self._limit:
-            return self._continued(new_tokens, key)
+            return self._continue(new_tokens, key)
         else:
             history = self._limit
         self._history += new_tokens
         return self._behind_prefix(self.prefix_tokens + history + new_tokens, key)
 
-    def answered(self, key: int, tokens: int, hidden: int) -> None:
+    def add_answer(self, key: int, tokens: int, hidden: int) -> None:
         """What came of the last prompt: `tokens` in all, the first `hidden` of which no later turn repeats."""
-        shown = max(0, tokens - hidden)
-        self._output = (key, shown, not hidden)
-        self._history += shown
+        visible = max(0, tokens - hidden)
+        self._output = (key, visible, not hidden)
+        self._history += visible
 
     def _first(self, tokens: int, key: int) -> Path:
         self.prefix_tokens = min(self.prefix_tokens, tokens)
@@ -72,7 +72,7 @@ class Context:
             self._keys, self._ends = (self.prefix, key), (shared, tokens)
         return Path(self._keys, self._ends)
 
-    def _continued(self, new_tokens: int, key: int) -> Path:
+    def _continue(self, new_tokens: int, key: int) -> Path:
         answer, answer_tokens, in_place = self._output
         end = self._ends[-1] + answer_tokens
         self._history += new_tokens

@@ -10,16 +10,17 @@ session      `prompt_growth`: what a follow-up brings of its own is so many time
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
-from headway.config.section import read
+from headway.config.section import check_range
 from headway.errors import HeadwayError
 from headway.types import Json
+from headway.workload.traces.record import present
 
-STEEPEST: Final = 100.0
+STEEPEST: Final = 100
 
 
 class Evolution(Struct, frozen=True):
@@ -28,37 +29,28 @@ class Evolution(Struct, frozen=True):
     prompt_growth: float | None = None
     decode_variation: float | None = None
 
+    def settled(self, where: str) -> Evolution:
+        growth, variation = self.prompt_growth, self.decode_variation
+        if growth is not None and not (isfinite(growth) and 0 < growth <= STEEPEST):
+            raise HeadwayError(f"{where}.prompt_growth: must be above 0 and at most {STEEPEST:g}, got {growth:g}.")
+        if variation is not None:
+            check_range(variation, 0, STEEPEST, f"{where}.decode_variation")
+        return self
+
 
 class Correlations(Struct, frozen=True):
     """The `correlations` key."""
 
     prefix: float = 0.0
     burst_size: float = 0.0
-    session: Any = Evolution()
+    session: Evolution = Evolution()
 
+    def settled(self, where: str) -> Correlations:
+        check_range(self.prefix, 0, 1, f"{where}.prefix")
+        check_range(self.burst_size, 0, 1, f"{where}.burst_size")
+        return self
 
-def parse(spec: object, where: str) -> Correlations:
-    found = read(Correlations, spec, where)
-    for name in ("prefix", "burst_size"):
-        if not 0 <= getattr(found, name) <= 1:
-            raise HeadwayError(f"{where}.{name}: must lie between 0 and 1, got {getattr(found, name):g}.")
-    if not isinstance(found.session, Evolution):
-        found = replace(found, session=_evolution(found.session, f"{where}.session"))
-    return found
-
-
-def _evolution(spec: object, where: str) -> Evolution:
-    found = read(Evolution, spec, where)
-    growth, variation = found.prompt_growth, found.decode_variation
-    if growth is not None and not (isfinite(growth) and 0 < growth <= STEEPEST):
-        raise HeadwayError(f"{where}.prompt_growth: must be above 0 and at most {STEEPEST:g}, got {growth:g}.")
-    if variation is not None and not 0 <= variation <= STEEPEST:
-        raise HeadwayError(f"{where}.decode_variation: must lie between 0 and {STEEPEST:g}, got {variation:g}.")
-    return found
-
-
-def explicit(correlations: Correlations) -> Json:
-    """The key as it would be written."""
-    found = asdict(correlations)
-    session = {name: value for name, value in asdict(found.pop("session")).items() if value is not None}
-    return found | ({"session": session} if session else {})
+    def explicit(self) -> Json:
+        """The key as it would be written."""
+        session = present(asdict(self.session))
+        return {"prefix": self.prefix, "burst_size": self.burst_size} | ({"session": session} if session else {})

@@ -10,8 +10,9 @@ from fractions import Fraction
 from math import inf, isqrt, lcm
 from typing import Final, NamedTuple
 
+from headway.types import PS_PER_US
+
 US_PER_SECOND: Final = 1_000_000
-PS_PER_US: Final = 1_000_000
 
 
 class Piece(NamedTuple):

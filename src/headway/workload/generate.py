@@ -14,14 +14,14 @@ from typing import Final
 from headway import hashing
 from headway.errors import HeadwayError
 from headway.streams import derive, stream
-from headway.types import Path, Request
+from headway.types import PS_PER_US, Path, Request
 from headway.workload import arrivals, behaviour, durations, profiles, shapes
 from headway.workload.kinds import Completion
-from headway.workload.plans import PS_PER_US, Lengths, Mark, Planner, Recipe, Script, Turns
+from headway.workload.plans import Lengths, Mark, Planner, Recipe, Script, Turns
 from headway.workload.prefixes import Beginnings
 from headway.workload.sessions import Chain, Graph, Numbered
 from headway.workload.tenants import Tenant
-from headway.workload.traces.table import LAST_PS, too_late
+from headway.workload.traces.limits import LAST_PS, too_late
 from headway.workload.traffic import Planned, Source
 
 MAX_REQUESTS: Final = 1_000_000_000
@@ -35,10 +35,11 @@ class Budget:
     def __init__(self, left: int) -> None:
         self.left = left
 
-    def take(self, wanted: int) -> int:
-        given = min(wanted, self.left)
-        self.left -= given
-        return given
+    def take(self, requests: int) -> int:
+        """As many of the requests as are left."""
+        granted = min(requests, self.left)
+        self.left -= granted
+        return granted
 
 
 class Drawn:
@@ -57,21 +58,21 @@ class Drawn:
 
     def begin(self) -> Iterable[Numbered]:
         script = self._script
-        wanted = self._budget.take(len(script.steps))
+        requests = self._budget.take(len(script.steps))
         if self._chained or not script.branches():
-            turns = map(Turns(script, wanted).__getitem__, range(wanted))
-            self._session = Chain(self.name, self.tenant, self.slo_class, turns, wanted)
+            turns = map(Turns(script, requests).__getitem__, range(requests))
+            self._session = Chain(self.name, self.tenant, self.slo_class, turns, requests)
         else:
-            after = [step.after for step in script.steps[:wanted]]
-            self._session = Graph(self.name, self.tenant, self.slo_class, Turns(script, wanted), after)
+            after = [step.after for step in script.steps[:requests]]
+            self._session = Graph(self.name, self.tenant, self.slo_class, Turns(script, requests), after)
         return self._session.begin()
 
-    def ended(self, number: int) -> Iterable[Numbered]:
+    def on_ended(self, number: int) -> Iterable[Numbered]:
         assert self._session is not None
-        return self._session.ended(number)
+        return self._session.on_ended(number)
 
-    def left(self) -> int:
-        return 0 if self._session is None else self._session.left()
+    def turns_left(self) -> int:
+        return 0 if self._session is None else self._session.turns_left()
 
 
 class Habits:
@@ -83,16 +84,16 @@ class Habits:
         places = tenant.places
         lengths = Lengths(tenant.prompt_tokens, tenant.output_tokens, tenant.max_tokens, places)
         several = len(tenant.models) > 1 or len(tenant.models[0].kinds) > 1
-        for one in tenant.models:
-            name = one.name or model
+        for part in tenant.models:
+            name = part.name or model
             label = f"model.{name}." if len(tenant.models) > 1 else ""
             recipes = []
-            for number, kind in enumerate(one.kinds):
+            for number, kind in enumerate(part.kinds):
                 own, place = (f"{label}kind.{number}.", "kinds") if several else ("", "kind")
                 recipes.append(Recipe(kind, lengths, tenant.correlations.session, places[place], own))
-            self.models.append((name, recipes, _chooser([kind.weight for kind in one.kinds], f"workload.{label}kind")))
-        self.model = _chooser([one.weight for one in tenant.models], "workload.model")
-        self.adapter = _chooser([one.weight for one in tenant.adapters], "workload.adapter")
+            self.models.append((name, recipes, _chooser([kind.weight for kind in part.kinds], f"workload.{label}kind")))
+        self.model = _chooser([part.weight for part in tenant.models], "workload.model")
+        self.adapter = _chooser([share.weight for share in tenant.adapters], "workload.adapter")
         self.beginnings: Beginnings | None = None
         if tenant.prefix is not None:
             self.beginnings = Beginnings(tenant.prefix, tenant.seed(seed), tenant.base, seed, places["prefix"])
@@ -113,7 +114,7 @@ class Author:
             for name, recipes, choose in habits.models
         ]
         self._model = habits.model(seed)
-        self._adapters = [one.adapter for one in tenant.adapters]
+        self._adapters = [share.adapter for share in tenant.adapters]
         self._adapter = habits.adapter(seed)
         self._beginning: Callable[[], tuple[int, int]] = lambda: (0, 0)
         if habits.beginnings is not None:
@@ -154,18 +155,18 @@ def sources(tenants: list[Tenant], seed: int, model: str, requests: int | None, 
     parts = _parts(tenants, requests)
     closed = sum(part for tenant, part in zip(tenants, parts, strict=True) if tenant.closed_loop is not None)
     shared = Budget(MAX_REQUESTS if requests is None else requests - closed)
-    found = []
+    sources = []
     for tenant, part in zip(tenants, parts, strict=True):
         if tenant.closed_loop is None:
             sessions = _sessions(tenant, seed, model, shared, stop_ps)
-            found.append(Source(sessions, tenant.retry, stop_ps, timeout_ps=tenant.timeout_ps))
+            sources.append(Source(sessions, tenant.retry, stop_ps, timeout_ps=tenant.timeout_ps))
             continue
         users, habits = tenant.closed_loop.concurrency, Habits(tenant, seed, model)
         for user in range(min(users, part)):  # who has nothing to ask for does not come
             quota = Budget(part // users + (user < part % users))
             own = _user(habits, seed, user, quota)
-            found.append(Source(own, tenant.retry, stop_ps, users=1, timeout_ps=tenant.timeout_ps))
-    return found
+            sources.append(Source(own, tenant.retry, stop_ps, users=1, timeout_ps=tenant.timeout_ps))
+    return sources
 
 
 def _parts(tenants: list[Tenant], requests: int | None) -> list[int]:
@@ -173,12 +174,12 @@ def _parts(tenants: list[Tenant], requests: int | None) -> list[int]:
     if requests is None:
         return [MAX_REQUESTS] * len(tenants)
     weights = [Fraction(str(tenant.weight)) for tenant in tenants]
-    total, reached, parts, given = sum(weights, Fraction(0)), Fraction(0), [], 0
+    total, reached, parts, assigned = sum(weights, Fraction(0)), Fraction(0), [], 0
     for weight in weights:
         reached += weight
         upto = int(requests * reached / total)
-        parts.append(upto - given)
-        given = upto
+        parts.append(upto - assigned)
+        assigned = upto
     return parts
 
 
@@ -219,7 +220,7 @@ def _user(habits: Habits, seed: int, user: int, quota: Budget) -> Iterator[tuple
 
 
 def _check_time(at_ps: int, stop_ps: int, what: str) -> None:
-    """Beyond the clock's end there is nothing to come, and somebody must say so."""
+    """Raise where arrivals would go on beyond the end of the clock."""
     if at_ps > LAST_PS and stop_ps > LAST_PS:
         raise HeadwayError(f"{what} would come {too_late(at_ps)}; raise the rate.")
 

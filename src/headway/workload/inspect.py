@@ -15,10 +15,11 @@ from itertools import cycle
 from typing import Final
 
 from headway.errors import HeadwayError
-from headway.types import PS_PER_SECOND, Json
+from headway.types import Json
 from headway.workload import reuse, trace_statistics
 from headway.workload.trace_statistics import NONE, Columns
 from headway.workload.traces import Trace, paths, read_trace
+from headway.workload.traces.blocks import RunTable, id_runs
 
 RENUMBER: Final = 2  # blocks a run on average, below which ids are numbered anew
 
@@ -49,18 +50,13 @@ def describe(
     """The figures of a trace already read. Those of time are None where no clock goes through the whole trace, those
     of content where the trace says nothing of it."""
     clock = trace.info.clock == "trace" and min(trace.arrival_ps) >= 0
-    span_ps = trace.arrival_ps[-1] - trace.arrival_ps[0] if clock else None
     runs = None if trace.block_tokens is None else _runs(trace)
     columns = _columns(trace, runs)
-    found: Json = {
+    figures: Json = {
         "format": trace.format,
         "clock": trace.info.clock,  # with one for all, some requests may still have no time: those that wait for others
         "requests": len(trace),
-        "span_s": None if span_ps is None else span_ps / PS_PER_SECOND,
-        "rate_per_s": len(trace) * PS_PER_SECOND / span_ps if span_ps else None,
-        "prompt_tokens": trace_statistics.lengths(trace.prompt_tokens),
-        "output_tokens": trace_statistics.lengths(trace.output_tokens),
-        "arrivals": trace_statistics.arrivals(trace.arrival_ps) if clock else None,
+        **trace_statistics.overview(columns, clock),
         "tenants": _groups(trace, columns, [label.tenant for label in trace.labels], clock),
         "kinds": _groups(trace, columns, [label.kind for label in trace.labels], clock),
         "models": _groups(trace, columns, [label.model for label in trace.labels], clock),
@@ -70,33 +66,25 @@ def describe(
         "reuse": [],
         "sticky_reuse": [],
     }
-    found["notes"] = [f"{note[0].upper()}{note[1:]}." for note in trace.info.extra.get("notes", ())]
+    figures["notes"] = [f"{note[0].upper()}{note[1:]}." for note in trace.info.extra.get("notes", ())]
     if runs is None:
-        found["notes"].append(f"The {trace.format} format says nothing of content: no blocks, no reuse to report.")
+        figures["notes"].append(f"The {trace.format} format says nothing of content: no blocks, no reuse to report.")
     else:
-        found |= _reuse(trace, runs, columns, capacities, instances, order)
-    return found
+        figures |= _reuse(trace, runs, columns, capacities, instances, order)
+    return figures
 
 
 def _runs(trace: Trace) -> Runs:
     """The blocks of a row as runs of ids. Where ids are hashes no two follow each other, so they are numbered anew by
     first appearance; what is new together is then one run again."""
-    if sum(trace.counts) >= RENUMBER * len(trace.counts):
+    if sum(trace.blocks.counts) >= RENUMBER * len(trace.blocks.counts):
         return trace.runs
     numbers: dict[int, int] = {}
-    firsts, counts, starts = array("q"), array("q"), array("q", [0])
+    table = RunTable()
     for row in range(len(trace)):
-        begin = len(firsts)
-        for first, count in trace.runs(row):
-            for block in range(first, first + count):
-                number = numbers.setdefault(block, len(numbers))
-                if len(firsts) > begin and number == firsts[-1] + counts[-1]:
-                    counts[-1] += 1
-                else:
-                    firsts.append(number)
-                    counts.append(1)
-        starts.append(len(firsts))
-    return lambda row: [(firsts[at], counts[at]) for at in range(starts[row], starts[row + 1])]
+        blocks = (block for first, count in trace.runs(row) for block in range(first, first + count))
+        table.append(id_runs([numbers.setdefault(block, len(numbers)) for block in blocks]))
+    return table.row
 
 
 def _columns(trace: Trace, runs: Runs | None) -> Columns:
@@ -124,11 +112,11 @@ def _recorded_gaps(trace: Trace) -> array[int]:
 def _gaps(trace: Trace, parents: Iterable[Sequence[int]]) -> array[int]:
     """Between the arrivals of rows and the last of their parents, NONE where there is none or it has no stamp."""
     stamps = trace.arrival_ps
-    found = array("q")
+    gaps = array("q")
     for row, earlier in enumerate(parents):
         since = max((stamps[parent] for parent in earlier), default=NONE)
-        found.append(stamps[row] - since if 0 <= since <= stamps[row] else NONE)
-    return found
+        gaps.append(stamps[row] - since if 0 <= since <= stamps[row] else NONE)
+    return gaps
 
 
 def _groups(trace: Trace, columns: Columns, by_label: Sequence[str | None], clock: bool) -> list[Json]:
@@ -143,16 +131,16 @@ def _groups(trace: Trace, columns: Columns, by_label: Sequence[str | None], cloc
 
 
 def _sessions(trace: Trace, columns: Columns) -> Json | None:
-    found = trace_statistics.sessions(columns)
-    if found is None:
+    figures = trace_statistics.sessions(columns)
+    if figures is None:
         return None
-    seen: set[int] = set()
+    begun: set[int] = set()
     think = array("q")
     for row, (session, think_ps) in enumerate(zip(trace.session, trace.think_ps, strict=True)):
-        if think_ps != NONE and (session in seen or row in trace.after):  # a first turn waits for nothing
+        if think_ps != NONE and (session in begun or row in trace.after):  # a first turn waits for nothing
             think.append(think_ps)
-        seen.add(session)
-    return found | {
+        begun.add(session)
+    return figures | {
         "source": "recorded" if trace.info.sessions else "derived",
         "think_s": trace_statistics.seconds(think),
     }
@@ -176,7 +164,7 @@ def _reuse(
     ideal = hits(cycle((0,)), (None,))
     total = max(ideal.referenced, 1)
 
-    def listed(placement: str, places: Callable[[int], Iterable[int]], counts: Iterable[int]) -> list[Json]:
+    def table(placement: str, places: Callable[[int], Iterable[int]], counts: Iterable[int]) -> list[Json]:
         return [
             {
                 "instances": count,
@@ -198,20 +186,20 @@ def _reuse(
             "token_hit_ratio": ideal.tokens / sum(trace.prompt_tokens),
             "request_hit_ratio": ideal.requests / len(trace),
         },
-        "reuse": listed("round-robin", lambda count: cycle(range(count)), instances),
-        "sticky_reuse": listed("sticky", lambda count: (number % count for number in by_session), several),
+        "reuse": table("round-robin", lambda count: cycle(range(count)), instances),
+        "sticky_reuse": table("sticky", lambda count: (number % count for number in by_session), several),
     }
 
 
 def _by_session(sessions: Sequence[int]) -> array[int]:
     """Each row's session by its place in order of first appearance; a request of none is one of its own."""
     numbers: dict[int, int] = {}
-    found = array("q")
+    places = array("q")
     alone = 0
     for session in sessions:
         if session == NONE:
-            found.append(len(numbers) + alone)
+            places.append(len(numbers) + alone)
             alone += 1
         else:
-            found.append(numbers.setdefault(session, len(numbers) + alone))
-    return found
+            places.append(numbers.setdefault(session, len(numbers) + alone))
+    return places

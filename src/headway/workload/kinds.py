@@ -16,12 +16,13 @@ from typing import Any, Final
 
 from msgspec import Struct, field, to_builtins
 
-from headway.config.section import read
+from headway.config.section import check_range, read, split_kind
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.types import Json
 from headway.workload import durations, shapes
-from headway.workload.shapes import MAX_TOKENS, check_weights
+from headway.workload.shapes import MAX_TOKENS, check_probability, check_weights
+from headway.workload.traces.record import present
 
 GROWTHS: Final = ("linear", "sublinear", "bounded")
 CONTEXT_LIMIT: Final = 8192
@@ -115,22 +116,13 @@ class _ModelKeys(Struct, frozen=True):
 
 def parse(spec: object, where: str, turns: Any = None) -> AnyKind:
     """A kind from its bare name or its mapping; `turns` is what those with turns have unless they say."""
-    given = {"kind": spec} if isinstance(spec, str) else spec
-    if not isinstance(given, dict):
-        raise HeadwayError(f"{where}: expected a kind's name or a mapping with 'kind', got {shown(spec)}.")
-    rest = dict(given)
-    name = rest.pop("kind", None)
-    if name is None:
-        raise HeadwayError(f"{where}: say 'kind', one of {', '.join(KINDS)}.")
-    if not isinstance(name, str) or name not in KINDS:
-        place = where if isinstance(spec, str) else f"{where}.kind"
-        raise HeadwayError(f"{place}: no kind of request is called {shown(name)}.{suggest(str(name), KINDS)}")
+    name, rest = split_kind(spec, where, "kind", KINDS, "kind", "kind of request")
     if turns is not None and name != "completion":
         rest.setdefault("turns", turns)
-    return _checked(read(KINDS[name], rest, where), where)
+    return _check(read(KINDS[name], rest, where), where)
 
 
-def _checked(kind: AnyKind, where: str) -> AnyKind:
+def _check(kind: AnyKind, where: str) -> AnyKind:
     check_weights([kind.weight], 1, "kinds", f"{where}.weight")
     _check_shapes(kind, where)
     if isinstance(kind, Completion):
@@ -140,10 +132,7 @@ def _checked(kind: AnyKind, where: str) -> AnyKind:
     if kind.context_limit is not None:
         if kind.growth != "bounded":
             raise HeadwayError(f"{where}.context_limit: only a bounded context has a limit; say 'growth: bounded'.")
-        if not 1 <= kind.context_limit <= MAX_TOKENS:
-            raise HeadwayError(
-                f"{where}.context_limit: must lie between 1 and {MAX_TOKENS}, got {shown(kind.context_limit)}."
-            )
+        check_range(kind.context_limit, 1, MAX_TOKENS, f"{where}.context_limit")
     if isinstance(kind, Agentic):
         check_probability(kind.tool_call, f"{where}.tool_call")
         if kind.subagents is not None:
@@ -161,26 +150,21 @@ def _check_shapes(struct: Struct, where: str) -> None:
 
 
 def parse_subagents(spec: object, where: str) -> Subagents:
-    found = read(Subagents, spec, where)
-    check_probability(found.probability, f"{where}.probability")
-    shapes.parse(found.count, f"{where}.count")
-    _check_shapes(found, where)
-    return found
-
-
-def check_probability(value: float, where: str) -> None:
-    if not 0 <= value <= 1:
-        raise HeadwayError(f"{where}: a probability lies between 0 and 1, got {value:g}.")
+    subagents = read(Subagents, spec, where)
+    check_probability(subagents.probability, f"{where}.probability")
+    shapes.parse(subagents.count, f"{where}.count")
+    _check_shapes(subagents, where)
+    return subagents
 
 
 def explicit(kind: AnyKind) -> Json:
     """A kind as it would be written, with every default."""
-    found: Json = {name: value for name, value in to_builtins(kind).items() if value is not None}
+    keys = present(to_builtins(kind))
     if isinstance(kind, Turns) and kind.growth == "bounded":
-        found["context_limit"] = limit_of(kind)
+        keys["context_limit"] = limit_of(kind)
     if isinstance(kind, Agentic) and kind.subagents is not None:
-        found["subagents"] = to_builtins(parse_subagents(kind.subagents, "subagents"))
-    return found
+        keys["subagents"] = to_builtins(parse_subagents(kind.subagents, "subagents"))
+    return keys
 
 
 def limit_of(kind: Turns) -> int:
@@ -195,9 +179,9 @@ def mix(kind: Any, kinds: Any, where: str, turns: Any = None) -> tuple[AnyKind, 
         raise HeadwayError(f"{where}.kinds: 'kind' is given as well; keep one of them.")
     if not isinstance(kinds, list) or not kinds:
         raise HeadwayError(f"{where}.kinds: expected a list of kinds, got {shown(kinds)}.")
-    found = tuple(parse(one, f"{where}.kinds[{number}]", turns) for number, one in enumerate(kinds))
-    check_weights([one.weight for one in found], len(found), "kinds", f"{where}.kinds")
-    return found
+    parsed = tuple(parse(entry, f"{where}.kinds[{number}]", turns) for number, entry in enumerate(kinds))
+    check_weights([kind.weight for kind in parsed], len(parsed), "kinds", f"{where}.kinds")
+    return parsed
 
 
 def models(spec: Any, ours: tuple[AnyKind, ...], where: str, turns: Any = None) -> tuple[Model, ...]:
@@ -209,27 +193,27 @@ def models(spec: Any, ours: tuple[AnyKind, ...], where: str, turns: Any = None) 
         spec = [{"name": name, "weight": weight} for name, weight in spec.items()]
     if not isinstance(spec, list) or not spec:
         raise HeadwayError(f"{where}: expected weights by model or a list of models, got {shown(spec)}.")
-    found: dict[str, Model] = {}
-    for number, one in enumerate(spec):
-        place = f"{where}.{one['name']}" if weighed else f"{where}[{number}]"
-        keys = read(_ModelKeys, {"name": one} if isinstance(one, str) else one, place)
-        if not keys.name or keys.name in found:
+    by_name: dict[str, Model] = {}
+    for number, entry in enumerate(spec):
+        place = f"{where}.{entry['name']}" if weighed else f"{where}[{number}]"
+        keys = read(_ModelKeys, {"name": entry} if isinstance(entry, str) else entry, place)
+        if not keys.name or keys.name in by_name:
             wrong = "is listed twice; keep one of them" if keys.name else "is no name"
             raise HeadwayError(f"{place}.name: {shown(keys.name)} {wrong}.")
         own = keys.kind is not None or keys.kinds is not None
         theirs = mix(keys.kind, keys.kinds, place, turns) if own else ours
-        found[keys.name] = Model(keys.name, keys.weight, theirs, own)
-    check_weights([model.weight for model in found.values()], len(found), "models", where)
-    return tuple(found.values())
+        by_name[keys.name] = Model(keys.name, keys.weight, theirs, own)
+    check_weights([model.weight for model in by_name.values()], len(by_name), "models", where)
+    return tuple(by_name.values())
 
 
-def explicit_mix(found: tuple[AnyKind, ...]) -> Json:
+def explicit_mix(kinds: tuple[AnyKind, ...]) -> Json:
     """Kinds as they would be written."""
-    return {"kind": explicit(found[0])} if len(found) == 1 else {"kinds": [explicit(one) for one in found]}
+    return {"kind": explicit(kinds[0])} if len(kinds) == 1 else {"kinds": [explicit(kind) for kind in kinds]}
 
 
-def explicit_models(found: tuple[Model, ...]) -> list[Json]:
+def explicit_models(models: tuple[Model, ...]) -> list[Json]:
     return [
         {"name": model.name, "weight": model.weight, **(explicit_mix(model.kinds) if model.own else {})}
-        for model in found
+        for model in models
     ]

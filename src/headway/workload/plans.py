@@ -15,8 +15,9 @@ from msgspec import Struct
 
 from headway import hashing
 from headway.streams import stream
+from headway.types import PS_PER_US
 from headway.workload import durations, shapes
-from headway.workload.adapters import salted
+from headway.workload.adapters import salt_content
 from headway.workload.contexts import Context
 from headway.workload.correlations import Evolution
 from headway.workload.kinds import (
@@ -34,7 +35,6 @@ from headway.workload.kinds import (
 from headway.workload.sessions import Turn
 from headway.workload.shapes import MAX_TOKENS, Draw, Maker
 
-PS_PER_US: Final = 1_000_000
 MOST_STEPS: Final = 10_000  # requests of one session
 MOST_THOUGHTS: Final = 10_000  # steps of all its chains of thought
 
@@ -84,11 +84,11 @@ class Recipe:
         self._where = where
         self.makers: dict[str, Maker] = {}
         for name in TOKENS:
-            given, place = getattr(kind, name), f"{where}.{name}"
-            if given is None:
-                given, place = getattr(lengths, name), lengths.places[name]
-            if given is not None:
-                self.makers[name] = shapes.maker(given, place)
+            spec, place = getattr(kind, name), f"{where}.{name}"
+            if spec is None:
+                spec, place = getattr(lengths, name), lengths.places[name]
+            if spec is not None:
+                self.makers[name] = shapes.maker(spec, place)
         for name in kind.__struct_fields__:
             if name in DURATIONS:
                 self.makers[name] = durations.maker(getattr(kind, name), f"{where}.{name}")
@@ -141,7 +141,7 @@ class Planner:
 
     def draw(self, mark: Mark = USUAL) -> list[Step]:
         """The requests of the next session, in an order in which each stands behind those it waits for."""
-        prompt = bounded(self._prompt() * mark.prompt_factor) if mark.prompt_factor != 1 else self._prompt()
+        prompt = clip_length(self._prompt() * mark.prompt_factor) if mark.prompt_factor != 1 else self._prompt()
         if isinstance(self.kind, Completion):
             return [self._step(prompt, self._output(), mark, by_user=True)]
         self._thoughts = MOST_THOUGHTS
@@ -199,7 +199,7 @@ class Planner:
             self._thoughts -= thoughts
             hidden = min(sum(self._chain_tokens() for _ in range(thoughts)), MAX_TOKENS)
         if mark.output_factor != 1:
-            output = bounded(output * mark.output_factor)
+            output = clip_length(output * mark.output_factor)
         output = min(output + hidden, MAX_TOKENS)
         limit = self._limit()
         if limit is not None:
@@ -214,7 +214,7 @@ class Planner:
                 yield self._turn_tokens()
         tokens = float(self._turn_tokens())
         while True:
-            yield bounded(tokens)
+            yield clip_length(tokens)
             tokens = min(tokens * growth, MAX_TOKENS)
 
     def _outputs(self) -> Iterator[int]:
@@ -226,11 +226,11 @@ class Planner:
         variance = log(1 + variation**2)
         tokens = float(self._output())
         while True:
-            yield bounded(tokens)
+            yield clip_length(tokens)
             tokens = min(tokens * exp(self._gauss(-variance / 2, sqrt(variance))), MAX_TOKENS)
 
 
-def bounded(tokens: float) -> int:
+def clip_length(tokens: float) -> int:
     """A length as a whole number that a request can have."""
     return 1 if tokens < 1 else int(tokens + 0.5) if tokens < MAX_TOKENS else MAX_TOKENS
 
@@ -279,9 +279,9 @@ class Turns(Sequence[Turn]):
         number = script.first + index * script.stride
         output_key = hashing.key(hashing.OUTPUT, number)
         path = context.prompt(step.new_tokens, hashing.key(hashing.PROMPT, number))
-        context.answered(output_key, step.output_tokens, step.hidden_tokens)
+        context.add_answer(output_key, step.output_tokens, step.hidden_tokens)
         if script.adapter is not None:
-            path, output_key = salted(path, output_key, script.adapter)
+            path, output_key = salt_content(path, output_key, script.adapter)
         return Turn(
             path.tokens,
             step.output_tokens,

@@ -20,13 +20,13 @@ import msgspec
 from msgspec import Struct
 
 from headway import hashing
-from headway.config.section import read
+from headway.config.section import check_range, read
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.streams import stream
 from headway.types import Json
 from headway.workload import shapes
-from headway.workload.shapes import MAX_TOKENS, check_weights, pickers
+from headway.workload.shapes import MAX_TOKENS, check_probability, check_weights, pickers
 
 MAX_GROUPS: Final = 10_000_000
 NO_GROUP: Final = -1
@@ -62,63 +62,57 @@ def parse(spec: object, where: str) -> Prefix:
     """The checked key, with nothing left out."""
     prefix = read(Prefix, spec, where)
     if isinstance(prefix.groups, list):
-        prefix = msgspec.structs.replace(prefix, groups=_listed(prefix, where))
+        prefix = msgspec.structs.replace(prefix, groups=_read_groups(prefix, where))
     elif not isinstance(prefix.groups, int) or isinstance(prefix.groups, bool):
-        wanted = "a whole number or a list of groups"
-        raise HeadwayError(f"{where}.groups: expected {wanted}, got {shown(prefix.groups)}.")
-    elif not 1 <= prefix.groups <= MAX_GROUPS:
-        raise HeadwayError(f"{where}.groups: must lie between 1 and {MAX_GROUPS}, got {shown(prefix.groups)}.")
-    elif prefix.tokens is None:
-        raise HeadwayError(f"{where}: 'tokens' is missing.")
+        wrong = f"expected a whole number or a list of groups, got {shown(prefix.groups)}"
+        raise HeadwayError(f"{where}.groups: {wrong}.")
+    else:
+        check_range(prefix.groups, 1, MAX_GROUPS, f"{where}.groups")
+        if prefix.tokens is None:
+            raise HeadwayError(f"{where}: 'tokens' is missing.")
     _check_tokens(prefix.tokens, f"{where}.tokens")
-    _check_probability(prefix.share, f"{where}.share")
+    check_probability(prefix.share, f"{where}.share")
     return msgspec.structs.replace(prefix, popularity=_popularity(prefix, f"{where}.popularity"))
 
 
 def explicit(prefix: Prefix) -> Json:
     """A parsed key as it would be written."""
-    found: Json = msgspec.to_builtins(prefix)
+    keys: Json = msgspec.to_builtins(prefix)
     if isinstance(prefix.groups, list):
-        del found["popularity"]  # each group has its own
+        del keys["popularity"]  # each group has its own
         if prefix.tokens is None:
-            del found["tokens"]
-        for group in found["groups"]:
+            del keys["tokens"]
+        for group in keys["groups"]:
             if group["tokens"] is None:
                 del group["tokens"]
-    return found
+    return keys
 
 
 def _check_tokens(tokens: object, where: str) -> None:
     if isinstance(tokens, int) and not isinstance(tokens, bool):
-        if not 1 <= tokens <= MAX_TOKENS:
-            raise HeadwayError(f"{where}: must lie between 1 and {MAX_TOKENS}, got {shown(tokens)}.")
+        check_range(tokens, 1, MAX_TOKENS, where)
     elif tokens is not None:
         shapes.parse(tokens, where)
 
 
-def _check_probability(value: float, where: str) -> None:
-    if not 0 <= value <= 1:
-        raise HeadwayError(f"{where}: a probability lies between 0 and 1, got {value:g}.")
-
-
-def _listed(prefix: Prefix, where: str) -> list[Group]:
+def _read_groups(prefix: Prefix, where: str) -> list[Group]:
     if prefix.popularity != "uniform":
         raise HeadwayError(f"{where}.popularity: listed groups have a popularity each; leave it out here.")
     if not prefix.groups:
         raise HeadwayError(f"{where}.groups: give at least one.")
-    groups = [read(Group, one, f"{where}.groups[{number}]") for number, one in enumerate(prefix.groups)]
-    seen: dict[str, int] = {}
-    for number, group in enumerate(groups):
+    groups: dict[str, Group] = {}
+    for number, entry in enumerate(prefix.groups):
         place = f"{where}.groups[{number}]"
-        if group.name in seen:
+        group = read(Group, entry, place)
+        if group.name in groups:
             raise HeadwayError(f"{place}.name: {shown(group.name)} is listed twice; keep one of them.")
-        seen[group.name] = number
+        groups[group.name] = group
         if group.tokens is None and prefix.tokens is None:
             raise HeadwayError(f"{place}: 'tokens' is missing, here or for all groups in {where}.tokens.")
         _check_tokens(group.tokens, f"{place}.tokens")
-        _check_probability(group.reuse, f"{place}.reuse")
-    check_weights([group.popularity for group in groups], len(groups), "groups", f"{where}.groups")
-    return groups
+        check_probability(group.reuse, f"{place}.reuse")
+    check_weights([group.popularity for group in groups.values()], len(groups), "groups", f"{where}.groups")
+    return list(groups.values())
 
 
 def _popularity(prefix: Prefix, where: str) -> str | Json | list[Any]:
@@ -166,7 +160,7 @@ class Beginnings:
     def sampler(self, seed: int, correlation: float = 0.0) -> Callable[[], tuple[int, int]]:
         """Draws the beginning of each session from `seed`: its key and its tokens, (0, 0) for none. With `correlation`
         c a session has that of the one before with probability c."""
-        group = _correlated(_chooser(self._prefix, self._members, seed), correlation, seed)
+        group = _correlate(_chooser(self._prefix, self._members, seed), correlation, seed)
         lengths, measure = self._lengths, self._measure
 
         def draw() -> tuple[int, int]:
@@ -187,8 +181,8 @@ class Beginnings:
         if not isinstance(tokens, int):
             assert self._tokens is not None
             tokens = self._tokens(stream(seed, f"workload.prefix.tokens.{name}"))()
-        found = self._lengths[member] = (hashing.key(hashing.GROUP, number), tokens)
-        return found
+        measured = self._lengths[member] = (hashing.key(hashing.GROUP, number), tokens)
+        return measured
 
 
 def _members(prefix: Prefix) -> shapes.Maker:
@@ -206,33 +200,33 @@ def _members(prefix: Prefix) -> shapes.Maker:
 
 def _chooser(prefix: Prefix, members: shapes.Maker, seed: int) -> Callable[[], int]:
     """A function that draws each session's group, `NO_GROUP` for none."""
-    group, share = members(stream(seed, "workload.prefix.group")), prefix.share
-    reuse = [one.reuse for one in prefix.groups] if isinstance(prefix.groups, list) else [1.0]
+    draw, share = members(stream(seed, "workload.prefix.group")), prefix.share
+    reuse = [group.reuse for group in prefix.groups] if isinstance(prefix.groups, list) else [1.0]
     if min(reuse) < 1:
-        shares = [share * one for one in reuse]
+        shares = [share * probability for probability in reuse]
     elif share == 1.0:
-        return group
+        return draw
     else:
         shares = None
     uniform = stream(seed, "workload.prefix.share").random
 
-    def chosen() -> int:
-        drawn = group()  # drawn for every session, so that `share` decides who belongs and not where
-        return drawn if uniform() < (share if shares is None else shares[drawn]) else NO_GROUP
+    def choose() -> int:
+        member = draw()  # for every session, so that `share` decides which sessions belong, and not to which group
+        return member if uniform() < (share if shares is None else shares[member]) else NO_GROUP
 
-    return chosen
+    return choose
 
 
-def _correlated(group: Callable[[], int], correlation: float, seed: int) -> Callable[[], int]:
+def _correlate(draw: Callable[[], int], correlation: float, seed: int) -> Callable[[], int]:
     """Each as the one before with probability `correlation`, else drawn afresh: popularity stays what it is."""
     if not correlation:
-        return group
-    uniform, last = stream(seed, "workload.correlations.prefix").random, group()
+        return draw
+    uniform, last = stream(seed, "workload.correlations.prefix").random, draw()
 
-    def drawn() -> int:
+    def draw_next() -> int:
         nonlocal last
         if uniform() >= correlation:
-            last = group()
+            last = draw()
         return last
 
-    return drawn
+    return draw_next

@@ -6,7 +6,6 @@ answers came at once. Lengths, contents and think times are what a run will see;
 
 from __future__ import annotations
 
-from array import array
 from fractions import Fraction
 from itertools import islice
 from typing import Final
@@ -48,46 +47,45 @@ class Prefixes:
         self.tokens_hit += hit
         self.requests_hit += hit > 0
 
-    def answered(self, key: int, tokens: int) -> None:
+    def add_answer(self, key: int, tokens: int) -> None:
         self._known[key] = tokens
 
 
 def preview(spec: WorkloadSpec, seed: int = 0, model: str = "", requests: int = REQUESTS) -> Json:
     """The figures of a workload's first `requests`, or of all that there are."""
-    traffic = spec.plan(seed, model)
-    found = look(traffic, requests)
-    found["expected_requests"] = _expected(spec, found)
-    return found
+    figures = look(spec.plan(seed, model), requests)
+    figures["expected_requests"] = _expect(spec, figures)
+    return figures
 
 
-def _expected(spec: WorkloadSpec, found: Json) -> int | None:
+def _expect(spec: WorkloadSpec, figures: Json) -> int | None:
     """How many requests there will be: as many as came, or else about as many as are asked for or come within the
-    duration, whichever is less; None where nobody can say."""
-    if found["complete"]:
-        return int(found["requests"])
-    within = _within(spec, found)
+    duration, whichever is less; None where that is unknown."""
+    if figures["complete"]:
+        return int(figures["requests"])
+    within = _within(spec, figures)
     if within is None or spec.requests is None:
         return spec.requests if within is None else within
     return min(spec.requests, within)
 
 
-def _within(spec: WorkloadSpec, found: Json) -> int | None:
+def _within(spec: WorkloadSpec, figures: Json) -> int | None:
     """About what the requests so far make of the whole duration. An open loop's are as many more as its profile has
     still to come; what waits for answers, or is traced, goes on as it did."""
-    so_far_ps = round((found["first_s"] + found["span_s"]) * PS_PER_SECOND)
+    so_far_ps = round((figures["first_s"] + figures["span_s"]) * PS_PER_SECOND)
     if spec.duration is None or not so_far_ps:
         return None
     lasts_ps = duration_ps(spec.duration, "workload.duration")
     if spec.trace is not None:
-        return round(int(found["requests"]) * Fraction(lasts_ps, so_far_ps))
-    came = {group["name"]: int(group["requests"]) for group in found["tenants"]}
+        return round(int(figures["requests"]) * Fraction(lasts_ps, so_far_ps))
+    came = {group["name"]: int(group["requests"]) for group in figures["tenants"]}
     total = Fraction(0)
     for tenant in spec.senders():
         requests = came.get(tenant.name, 0)
         if tenant.rate is None:
             total += Fraction(requests * lasts_ps, so_far_ps)
         else:
-            whole, part = (tenant.profile.expected(tenant.rate, until_ps) for until_ps in (lasts_ps, so_far_ps))
+            whole, part = (tenant.profile.arrivals_before(tenant.rate, until_ps) for until_ps in (lasts_ps, so_far_ps))
             total += requests * whole / part if requests and part else whole
     return round(total)
 
@@ -95,9 +93,7 @@ def _within(spec: WorkloadSpec, found: Json) -> int | None:
 def look(traffic: Traffic, requests: int) -> Json:
     """The figures of the requests that a traffic gives first."""
     columns, prefixes = Columns(), Prefixes()
-    names: tuple[dict[str, int], ...] = ({}, {}, {}, {})
-    tenants, kinds, models, sessions = names
-    model = array("q")
+    tenants, kinds, models, sessions = (dict[str, int]() for _ in range(4))  # numbers by name
     last_ps: dict[int, int] = {}  # of each session
     source = iter(traffic)
     for planned in islice(source, requests):
@@ -107,7 +103,7 @@ def look(traffic: Traffic, requests: int) -> Json:
         columns.output_tokens.append(planned.output_tokens)
         columns.tenant.append(tenants.setdefault(request.tenant, len(tenants)))
         columns.kind.append(kinds.setdefault(request.kind, len(kinds)))
-        model.append(models.setdefault(request.model, len(models)))
+        columns.model.append(models.setdefault(request.model, len(models)))
         session, gap_ps = NONE, NONE
         if request.session is not None:
             session = sessions.setdefault(request.session, len(sessions))
@@ -116,24 +112,16 @@ def look(traffic: Traffic, requests: int) -> Json:
         columns.session.append(session)
         columns.gap_ps.append(gap_ps)
         prefixes.offer(request.path)
-        prefixes.answered(planned.output_key, planned.output_tokens)
-    found: Json = {"requests": len(columns), "complete": next(source, None) is None, "waits": traffic.listens}
-    return found | _figures(columns, model, names, prefixes) if len(columns) else found
-
-
-def _figures(columns: Columns, model: array[int], names: tuple[dict[str, int], ...], prefixes: Prefixes) -> Json:
-    span_ps = columns.at_ps[-1] - columns.at_ps[0]
-    tenants, kinds, models, _ = (list(each) for each in names)
-    return {
+        prefixes.add_answer(planned.output_key, planned.output_tokens)
+    figures: Json = {"requests": len(columns), "complete": next(source, None) is None, "waits": traffic.listens}
+    if not len(columns):
+        return figures
+    return figures | {
         "first_s": columns.at_ps[0] / PS_PER_SECOND,
-        "span_s": span_ps / PS_PER_SECOND,
-        "rate_per_s": len(columns) * PS_PER_SECOND / span_ps if span_ps else None,
-        "prompt_tokens": trace_statistics.lengths(columns.prompt_tokens),
-        "output_tokens": trace_statistics.lengths(columns.output_tokens),
-        "arrivals": trace_statistics.arrivals(columns.at_ps),
-        "tenants": trace_statistics.groups(columns, columns.tenant, tenants),
-        "kinds": trace_statistics.groups(columns, columns.kind, kinds),
-        "models": trace_statistics.groups(columns, model, models),
+        **trace_statistics.overview(columns),
+        "tenants": trace_statistics.groups(columns, columns.tenant, list(tenants)),
+        "kinds": trace_statistics.groups(columns, columns.kind, list(kinds)),
+        "models": trace_statistics.groups(columns, columns.model, list(models)),
         "sessions": trace_statistics.sessions(columns),
         "ideal_reuse": {
             "token_hit_ratio": prefixes.tokens_hit / prefixes.prompt_tokens,

@@ -25,11 +25,13 @@ from typing import Any, Final
 from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
-from headway.config.section import read
+from headway.config.section import read, split_kind
 from headway.config.units import duration_ps, duration_text
-from headway.config.wording import shown, suggest
+from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.workload.curve import PS_PER_US, Curve, Piece
+from headway.types import PS_PER_US
+from headway.workload.curve import Curve, Piece
+from headway.workload.durations import microseconds
 
 MILLION: Final = 1_000_000
 ONE: Final = Fraction(1)
@@ -39,15 +41,11 @@ HALF_DAY: Final = 48  # samples of half a diurnal period
 class Profile(Struct, frozen=True, tag_field="type"):
     """A profile as written and checked, with its defaults; as builtins it reads back."""
 
-    def filled(self, where: str) -> Profile:
-        """The profile with every default that hangs on its other figures."""
-        return self
-
     def curve(self, where: str = "profile") -> Curve:
         """The multiplier over time; a wrong figure is told at its place."""
         raise NotImplementedError
 
-    def expected(self, rate: Fraction, until_ps: int) -> Fraction:
+    def arrivals_before(self, rate: Fraction, until_ps: int) -> Fraction:
         """How many arrivals are expected before `until_ps` at the base `rate` a second, exactly."""
         return rate * self.curve().integral(until_ps)
 
@@ -67,7 +65,7 @@ class Diurnal(Profile, frozen=True, tag="diurnal"):
     high: float | None = None
     peak_at: Any = None
 
-    def filled(self, where: str) -> Diurnal:
+    def settled(self, where: str) -> Diurnal:
         high = self.high
         if high is None:
             if not self.low <= 1:
@@ -131,20 +129,20 @@ class Level(Struct, frozen=True):
 class Step(Repeatable, frozen=True, tag="step"):
     levels: list[Any]
 
-    def filled(self, where: str) -> Step:
-        return replace(self, levels=each(Level, self.levels, f"{where}.levels"))
+    def settled(self, where: str) -> Step:
+        return replace(self, levels=read_each(Level, self.levels, f"{where}.levels"))
 
     def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         since, level = 0, ONE
         for number, entry in enumerate(self.levels):
             place = f"{where}.levels[{number}]"
             at = microseconds(entry.at, f"{place}.at")
             if at < since or (number and at == since):
                 raise HeadwayError(f"{place}.at: must be later than the level before, got {shown(entry.at)}.")
-            found.append(Piece(since, at, level, level))
+            pieces.append(Piece(since, at, level, level))
             since, level = at, multiplier(entry.multiplier, f"{place}.multiplier")
-        return found, level
+        return pieces, level
 
 
 class Ramp(Repeatable, frozen=True, tag="ramp"):
@@ -190,11 +188,11 @@ class Segment(Struct, frozen=True):
 class Segments(Repeatable, frozen=True, tag="segments"):
     segments: list[Any]
 
-    def filled(self, where: str) -> Segments:
-        return replace(self, segments=each(Segment, self.segments, f"{where}.segments"))
+    def settled(self, where: str) -> Segments:
+        return replace(self, segments=read_each(Segment, self.segments, f"{where}.segments"))
 
     def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         since = 0
         for number, entry in enumerate(self.segments):
             place = f"{where}.segments[{number}]"
@@ -205,9 +203,9 @@ class Segments(Repeatable, frozen=True, tag="segments"):
             if end <= start:
                 raise HeadwayError(f"{place}.end: must be later than 'start', {entry.start}, got {shown(entry.end)}.")
             level = multiplier(entry.multiplier, f"{place}.multiplier")
-            found += [Piece(since, start, ONE, ONE), Piece(start, end, level, level)]
+            pieces += [Piece(since, start, ONE, ONE), Piece(start, end, level, level)]
             since = end
-        return found, ONE
+        return pieces, ONE
 
 
 KINDS: Final[dict[str, type[Profile]]] = {
@@ -222,23 +220,15 @@ KINDS: Final[dict[str, type[Profile]]] = {
 
 def parse(spec: object, where: str) -> Profile:
     """A profile from its bare name or its mapping."""
-    if isinstance(spec, str):
-        spec, place = {"type": spec}, where
-    elif isinstance(spec, dict):
-        spec, place = dict(spec), f"{where}.type"
-    else:
-        raise HeadwayError(f"{where}: expected a profile's name or a mapping with 'type', got {shown(spec)}.")
-    name = spec.pop("type", "segments" if "segments" in spec else None)
-    if name is None:
-        raise HeadwayError(f"{where}: say 'type', one of {', '.join(KINDS)}.")
-    if not isinstance(name, str) or name not in KINDS:
-        raise HeadwayError(f"{place}: no load profile is called {shown(name)}.{suggest(str(name), KINDS)}")
-    profile = read(KINDS[name], spec, where).filled(where)
+    if isinstance(spec, dict) and "segments" in spec:
+        spec = {"type": "segments", **spec}
+    name, rest = split_kind(spec, where, "type", KINDS, "profile", "load profile")
+    profile = read(KINDS[name], rest, where)
     profile.curve(where)
     return profile
 
 
-def each(kind: type[Level] | type[Segment], entries: list[Any], where: str) -> list[Level | Segment]:
+def read_each(kind: type[Level] | type[Segment], entries: list[Any], where: str) -> list[Level | Segment]:
     if not entries:
         raise HeadwayError(f"{where}: give at least one.")
     return [read(kind, entry, f"{where}[{number}]") for number, entry in enumerate(entries)]
@@ -248,7 +238,3 @@ def multiplier(value: float, where: str) -> Fraction:
     if not (value == 0 or 1e-6 <= value <= 1e6):
         raise HeadwayError(f"{where}: a multiplier is 0 or lies between 0.000001 and 1000000, got {value:g}.")
     return Fraction(round(value * MILLION), MILLION)
-
-
-def microseconds(value: object, where: str) -> int:
-    return round(Fraction(duration_ps(value, where), PS_PER_US))

@@ -18,21 +18,28 @@ from headway import hashing
 from headway.config.units import duration_ps, rate
 from headway.errors import HeadwayError
 from headway.streams import stream
-from headway.types import Path
+from headway.types import PS_PER_US, Path
 from headway.workload import arrivals, transforms
 from headway.workload.sessions import Chain, Graph, Session, Turn
-from headway.workload.trace_spec import BOTH_STARTS, PLACE, TraceSpec, parse, resolved, starts
-from headway.workload.trace_turns import SLO_CLASS, TENANT, Clock, Limits, Maker, One, planned, stamp
+from headway.workload.trace_spec import BOTH_STARTS, PLACE, TraceSpec, read_starts
+from headway.workload.trace_turns import (
+    SLO_CLASS,
+    TENANT,
+    Clock,
+    Limits,
+    Maker,
+    check_stamp,
+    groups,
+    is_chain,
+    plan_request,
+    waits,
+)
 from headway.workload.traces import Trace, open_trace, paths
 from headway.workload.traces.record import Info, Options, Reader
 from headway.workload.traces.source import check_ordinary, reason
 from headway.workload.traces.table import NONE, Labels
 from headway.workload.traffic import OpenLoop, Planned, Retry, Sessions, Source, Traffic, with_deadlines
-from headway.workload.waits import groups, is_chain, waits
 
-__all__ = ["TraceSpec", "load", "parse", "resolved", "traffic"]
-
-PS_PER_US: Final = 1_000_000
 NO_RETRY: Final = Retry()
 
 
@@ -46,20 +53,18 @@ def traffic(
     timeout_ps: int | None = None,
 ) -> Traffic:
     """The requests of a trace; `declared` draws what clients ask for as max_tokens, in the trace's order."""
-    reader = _opened(spec, seed)
+    reader = _open(spec, seed)
     clock = Clock(spec.speed, stop_ps)
     maker = Maker(model, None if declared is None else Limits(declared))
     if _streams(spec, reader.info) and not retry.max:
-        return OpenLoop(with_deadlines(_streamed(spec, reader, clock, maker), timeout_ps))
-    return Replay(spec, _filled(spec, reader), seed, clock, maker).traffic(retry, timeout_ps)
+        return OpenLoop(with_deadlines(_stream_requests(spec, reader, clock, maker), timeout_ps))
+    trace = Trace.load(reader, whole=not spec.transforms)
+    if not len(trace):
+        raise _empty(spec)
+    return Replay(spec, trace, seed, clock, maker).traffic(retry, timeout_ps)
 
 
-def load(spec: TraceSpec, seed: int = 0) -> Trace:
-    """The trace of a scenario, in memory."""
-    return _filled(spec, _opened(spec, seed))
-
-
-def _opened(spec: TraceSpec, seed: int) -> Reader:
+def _open(spec: TraceSpec, seed: int) -> Reader:
     path = pathlib.Path(spec.path)
     check_ordinary(path)
     try:
@@ -72,13 +77,6 @@ def _opened(spec: TraceSpec, seed: int) -> Reader:
     if spec.transforms:
         reader = transforms.apply(reader, transforms.parse(spec.transforms, f"{PLACE}.transforms"))
     return reader
-
-
-def _filled(spec: TraceSpec, reader: Reader) -> Trace:
-    trace = Trace.load(reader, whole=not spec.transforms)
-    if not len(trace):
-        raise _empty(spec)
-    return trace
 
 
 def _empty(spec: TraceSpec) -> HeadwayError:
@@ -95,10 +93,10 @@ def _sessions(spec: TraceSpec, info: Info) -> str:
         raise HeadwayError(f"{PLACE}.sessions: this {info.format} trace has no blocks to derive them from.")
     if spec.share_system and not has_blocks:
         raise HeadwayError(f"{PLACE}.share_system: this {info.format} trace has no blocks to share; leave it out.")
-    found = spec.sessions or ("recorded" if info.sessions else "derived" if has_blocks else "none")
-    if found == "none" and spec.replay == "think":
+    source = spec.sessions or ("recorded" if info.sessions else "derived" if has_blocks else "none")
+    if source == "none" and spec.replay == "think":
         raise HeadwayError(f"{PLACE}.replay: this {info.format} trace has no sessions; say timestamps.")
-    return found
+    return source
 
 
 def _thinks(spec: TraceSpec, info: Info) -> bool:
@@ -112,12 +110,12 @@ def _streams(spec: TraceSpec, info: Info) -> bool:
     return info.block_tokens is None and info.clock == "trace" and spec.starts is None and not _thinks(spec, info)
 
 
-def _streamed(spec: TraceSpec, reader: Reader, clock: Clock, maker: Maker) -> Iterator[Planned]:
+def _stream_requests(spec: TraceSpec, reader: Reader, clock: Clock, maker: Maker) -> Iterator[Planned]:
     labelled = _sessions(spec, reader.info) == "recorded"
     turns: dict[str, int] = {}
     row = -1
     for row, record in enumerate(reader.records):
-        at_ps = clock.scaled(stamp(row, record.at_ps))
+        at_ps = clock.scale(check_stamp(row, record.at_ps))
         if clock.over(at_ps, row):
             return
         name = record.session if labelled else None
@@ -126,7 +124,7 @@ def _streamed(spec: TraceSpec, reader: Reader, clock: Clock, maker: Maker) -> It
             place = turns[name] = turns.get(name, -1) + 1
         path = Path((hashing.key(hashing.PROMPT, row),), (record.prompt_tokens,))
         turn = maker.turn(row, record.prompt_tokens, record.output_tokens, path, record)
-        yield planned(row, at_ps, turn, record, name, place)
+        yield plan_request(row, at_ps, turn, record, name, place)
     if row < 0:
         raise _empty(spec)
 
@@ -140,7 +138,7 @@ class Replay:
         self._clock = clock
         self._maker = maker
         self._thinks = _thinks(spec, trace.info)
-        self._starts = None if spec.starts is None else starts(spec)
+        self._starts = None if spec.starts is None else read_starts(spec)
         if spec.share_system and not trace.systems:
             wrong = f"this {trace.format} trace does not say how long tool and system prompts are"
             raise HeadwayError(f"{PLACE}.share_system: {wrong}; leave it out.")
@@ -149,44 +147,43 @@ class Replay:
         self._names = trace.sessions
         kind = _sessions(spec, trace.info)
         if kind == "derived":
-            found = paths.derive(len(trace), trace.runs)
-            self._session, self._names = found.session, [str(number) for number in range(found.count)]
+            threads = paths.derive(len(trace), trace.runs)
+            self._session, self._names = threads.session, [str(number) for number in range(threads.count)]
         elif kind == "none":
             self._session = array("q", [NONE]) * len(trace)
 
     def traffic(self, retry: Retry, timeout_ps: int | None = None) -> Traffic:
-        begun = self._starts
-        if self._trace.info.clock != "trace" and begun is None:
+        starts = self._starts
+        users = None if starts is None else starts.users
+        if self._trace.info.clock != "trace" and starts is None:
             wrong = f"this {self._trace.format} trace does not say when its sessions begin"
             raise HeadwayError(f"{PLACE}.starts: {wrong}; write starts: {BOTH_STARTS}.")
         if self._thinks:
-            source = Source(self._sessions(), retry, self._clock.stop_ps, timeout_ps=timeout_ps)
-            if begun is not None and begun.users is not None:
-                source.users = begun.users
-                if begun.pause is not None:
-                    source.pause_ps = duration_ps(begun.pause, f"{PLACE}.starts.pause")
+            source = Source(self._sessions(), retry, self._clock.stop_ps, users, timeout_ps=timeout_ps)
+            if starts is not None and starts.pause is not None:
+                source.pause_ps = duration_ps(starts.pause, f"{PLACE}.starts.pause")
             return Sessions([source])
-        if begun is not None and begun.users is not None:
+        if users is not None:
             raise HeadwayError(f"{PLACE}.starts.users: users wait for sessions to end; say replay: think with them.")
         if retry.max:
-            return Sessions([Source(self._ones(), retry, self._clock.stop_ps, timeout_ps=timeout_ps)])
+            return Sessions([Source(self._single_turns(), retry, self._clock.stop_ps, timeout_ps=timeout_ps)])
         return OpenLoop(with_deadlines(self._requests(), timeout_ps))
 
     # --- by timestamps -------------------------------------------------------------------------------------------
 
     def _requests(self) -> Iterator[Planned]:
         for number, (at_ps, row, name, place) in enumerate(self._arrivals()):
-            yield planned(number, at_ps, self._turn(row), self._said(row), name, place)
+            yield plan_request(number, at_ps, self._turn(row), self._labels(row), name, place)
 
-    def _ones(self) -> Iterator[tuple[int, Session]]:
+    def _single_turns(self) -> Iterator[tuple[int, Session]]:
+        """Each request as a session of its own, so that it can be sent again."""
         for at_ps, row, name, place in self._arrivals():
-            said = self._said(row)
-            yield at_ps, One(name, said.tenant or TENANT, said.slo_class or SLO_CLASS, place, self._turn(row))
+            yield at_ps, Chain(*self._sender(row, name), iter((self._turn(row),)), 1, place)
 
     def _arrivals(self) -> Iterator[tuple[int, int, str | None, int]]:
         """When each row comes, in order, up to the end of arrivals; with its session and its place in it."""
         turns: dict[int, int] = {}
-        for at_ps, row in self._recorded() if self._starts is None else self._shifted():
+        for at_ps, row in self._recorded_times() if self._starts is None else self._shifted_times():
             if self._clock.over(at_ps, row):
                 return
             session = self._session[row]
@@ -196,23 +193,23 @@ class Replay:
                 place = turns[session] = turns.get(session, -1) + 1
                 yield at_ps, row, self._names[session], place
 
-    def _recorded(self) -> Iterator[tuple[int, int]]:
-        scaled = self._clock.scaled
+    def _recorded_times(self) -> Iterator[tuple[int, int]]:
+        scale = self._clock.scale
         for row, at_ps in enumerate(self._trace.arrival_ps):
-            yield scaled(stamp(row, at_ps)), row
+            yield scale(check_stamp(row, at_ps)), row
 
-    def _shifted(self) -> Iterator[tuple[int, int]]:
+    def _shifted_times(self) -> Iterator[tuple[int, int]]:
         """Sessions begun anew, each with the stamps that it has from its first request on."""
-        stamps, scaled = self._trace.arrival_ps, self._clock.scaled
+        stamps, scale = self._trace.arrival_ps, self._clock.scale
         coming: list[tuple[int, int]] = []
         for start_ps, rows in zip(self._begins(), groups(self._trace, self._session), strict=False):
             while coming and coming[0][0] <= start_ps:
                 yield heappop(coming)
             if self._clock.over(start_ps, rows[0], "starts.rate"):
                 break
-            first_ps = stamp(rows[0], stamps[rows[0]])
+            first_ps = check_stamp(rows[0], stamps[rows[0]])
             for row in rows:
-                heappush(coming, (start_ps + scaled(max(0, stamp(row, stamps[row]) - first_ps)), row))
+                heappush(coming, (start_ps + scale(max(0, check_stamp(row, stamps[row]) - first_ps)), row))
         while coming:
             yield heappop(coming)
 
@@ -221,56 +218,59 @@ class Replay:
     def _sessions(self) -> Iterator[tuple[int, Session]]:
         """Sessions in order of their start."""
         stamps = self._trace.arrival_ps
-        found = groups(self._trace, self._session)
+        sessions = groups(self._trace, self._session)
         if self._starts is not None:
-            for start_ps, rows in zip(self._begins(), found, strict=False):
+            for start_ps, rows in zip(self._begins(), sessions, strict=False):
                 if self._clock.over(start_ps, rows[0], "starts.rate"):
                     return
-                yield start_ps, self._made(rows)
+                yield start_ps, self._session_of(rows)
             return
-        for rows in found:
+        for rows in sessions:
             if stamps[rows[0]] == NONE:
                 wrong = f"request {rows[0]} of the trace begins a session and has no time"
                 raise HeadwayError(f"{PLACE}.starts: {wrong}; write starts: {BOTH_STARTS}.")
-        found.sort(key=lambda rows: stamps[rows[0]])
-        for rows in found:
-            start_ps = self._clock.scaled(stamps[rows[0]])
+        sessions.sort(key=lambda rows: stamps[rows[0]])
+        for rows in sessions:
+            start_ps = self._clock.scale(stamps[rows[0]])
             if self._clock.over(start_ps, rows[0]):
                 return
-            yield start_ps, self._made(rows)
+            yield start_ps, self._session_of(rows)
 
-    def _made(self, rows: list[int]) -> Session:
-        said, session = self._said(rows[0]), self._session[rows[0]]
-        name = None if session < 0 else self._names[session]
-        who = (name, said.tenant or TENANT, said.slo_class or SLO_CLASS)
+    def _session_of(self, rows: list[int]) -> Session:
+        session = self._session[rows[0]]
+        sender = self._sender(rows[0], None if session < 0 else self._names[session])
         plan = waits(self._trace, self._session, rows)
-        scaled = self._clock.scaled
+        scale = self._clock.scale
         if is_chain(self._trace, rows):
-            return Chain(*who, (self._turn(wait.row, scaled(wait.delay_ps)) for wait in plan), len(rows))
+            return Chain(*sender, (self._turn(wait.row, scale(wait.delay_ps)) for wait in plan), len(rows))
         number = {row: place for place, row in enumerate(rows)}
         turns, after = [], []
         for wait in plan:
-            turns.append(self._turn(wait.row, scaled(wait.delay_ps)))
+            turns.append(self._turn(wait.row, scale(wait.delay_ps)))
             after.append([number[row] for row in wait.after])
-        return Graph(*who, turns, after)
+        return Graph(*sender, turns, after)
 
     # --- both ----------------------------------------------------------------------------------------------------
 
     def _begins(self) -> Iterator[int]:
         """When sessions begin, where the scenario says."""
-        begun = self._starts
-        assert begun is not None
-        if begun.rate is None:
+        starts = self._starts
+        assert starts is not None
+        if starts.rate is None:
             return repeat(0)
-        process = arrivals.parse("poisson" if begun.arrival is None else begun.arrival, f"{PLACE}.starts.arrival")
+        process = arrivals.parse("poisson" if starts.arrival is None else starts.arrival, f"{PLACE}.starts.arrival")
         rng = stream(self._seed, "workload.trace.starts")
-        times = arrivals.microseconds(process, rate(begun.rate, f"{PLACE}.starts.rate"), rng)
+        times = arrivals.microseconds(process, rate(starts.rate, f"{PLACE}.starts.rate"), rng)
         return (microseconds * PS_PER_US for microseconds in times)
 
-    def _said(self, row: int) -> Labels:
+    def _labels(self, row: int) -> Labels:
         return self._trace.labels[self._trace.label[row]]
+
+    def _sender(self, row: int, session: str | None) -> tuple[str | None, str, str]:
+        labels = self._labels(row)
+        return session, labels.tenant or TENANT, labels.slo_class or SLO_CLASS
 
     def _turn(self, row: int, delay_ps: int = 0) -> Turn:
         trace = self._trace
         prompt, output = trace.prompt_tokens[row], trace.output_tokens[row]
-        return self._maker.turn(row, prompt, output, self._path(row), self._said(row), delay_ps)
+        return self._maker.turn(row, prompt, output, self._path(row), self._labels(row), delay_ps)

@@ -14,7 +14,7 @@ under mirrored ids (n is then -n) they rise again, and only looking up differs.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -27,6 +27,7 @@ ORDERS: Final[tuple[Order, ...]] = ("first-to-last", "tail-first")
 BUCKET_BITS: Final = 14  # ids of one list of stretches, so that no list grows long
 SPARSE: Final = 4  # log entries for a stretch, beyond which the log is written anew
 SHORT: Final = 1024  # entries of a log that is never worth it
+NO_STRETCHES: Final[Stretches] = ([], [], [])
 
 
 class Hits(Struct):
@@ -42,19 +43,6 @@ class Hits(Struct):
 
 class Caches:
     """Equal prompts, one order of use, a cache of each of the `capacities` (ascending, None for unlimited last)."""
-
-    __slots__ = (
-        "_buckets",
-        "_counts",
-        "_firsts",
-        "_floors",
-        "_limits",
-        "_live",
-        "_now",
-        "_stretches",
-        "_tail_first",
-        "_times",
-    )
 
     def __init__(self, capacities: Sequence[int | None], order: Order = "first-to-last") -> None:
         self._tail_first = order == "tail-first"  # then all ids below are mirrored
@@ -72,12 +60,11 @@ class Caches:
     def offer(self, runs: Sequence[Run], hits: list[int]) -> int:
         """Look a prompt up, add the blocks that each cache hits to `hits`, and touch its blocks. Gives the hit of the
         largest cache."""
+        walked = self._count_hits(runs, hits)
         if self._tail_first:
-            walked = self._look_mirrored(runs, hits)
             for first, count in reversed(runs):
                 self._touch(1 - first - count, count)
         else:
-            walked = self._look(runs, hits)
             for first, count in runs:
                 self._touch(first, count)
         for which, limit in enumerate(self._limits):
@@ -91,69 +78,58 @@ class Caches:
         """How many different blocks were ever offered."""
         return sum(sum(ends) - sum(starts) for starts, ends, _ in self._buckets.values())
 
-    def _look(self, runs: Sequence[Run], hits: list[int]) -> int:
-        floors, buckets = self._floors, self._buckets
-        caches = len(floors)
+    def _count_hits(self, runs: Sequence[Run], hits: list[int]) -> int:
+        floors = self._floors
         smallest = 0  # of the caches that still hit; a larger one holds whatever a smaller one does
         walked = 0
+        for length, oldest in self._walk_mirrored(runs) if self._tail_first else self._walk(runs):
+            while floors[smallest] > oldest:
+                # Touched tail first, a stretch's head is its most recent: the cache may have lost its tail alone.
+                left = max(length - (floors[smallest] - oldest), 0) if self._tail_first else 0
+                hits[smallest] += walked + left
+                smallest += 1
+                if smallest == len(floors):
+                    return walked + left
+            walked += length
+        for which in range(smallest, len(floors)):
+            hits[which] += walked
+        return walked
+
+    def _walk(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
+        """The stretches of a prompt up to its first block that was never touched: how long each is, and its oldest
+        touch."""
         for at, count in runs:
             end = at + count
             while at < end:
                 bucket = at >> BUCKET_BITS
-                found = buckets.get(bucket)
+                starts, ends, shifts = self._buckets.get(bucket, NO_STRETCHES)
                 until = min(end, (bucket + 1) << BUCKET_BITS)
-                place = bisect_right(found[1], at) if found else 0
+                place = bisect_right(ends, at)
                 while at < until:
-                    if not found or place == len(found[0]) or found[0][place] > at:
-                        for which in range(smallest, caches):
-                            hits[which] += walked
-                        return walked
-                    touched = at + found[2][place]
-                    while floors[smallest] > touched:
-                        hits[smallest] += walked
-                        smallest += 1
-                        if smallest == caches:
-                            return walked
-                    past = min(found[1][place], until)
-                    walked += past - at
+                    if place == len(starts) or starts[place] > at:
+                        return
+                    past = min(ends[place], until)
+                    yield past - at, at + shifts[place]
                     at = past
                     place += 1
-        for which in range(smallest, caches):
-            hits[which] += walked
-        return walked
 
-    def _look_mirrored(self, runs: Sequence[Run], hits: list[int]) -> int:
-        """As `_look`, down the mirrored ids. A stretch's head is its most recent, so a cache may have lost its tail."""
-        floors, buckets = self._floors, self._buckets
-        caches = len(floors)
-        smallest = 0
-        walked = 0
+    def _walk_mirrored(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
+        """As `_walk`, down the mirrored ids."""
         for first, count in runs:
             at = 1 - first  # the next id is the one below
             end = at - count
             while at > end:
                 bucket = (at - 1) >> BUCKET_BITS
-                found = buckets.get(bucket)
+                starts, ends, shifts = self._buckets.get(bucket, NO_STRETCHES)
                 until = max(end, bucket << BUCKET_BITS)
-                place = bisect_left(found[0], at) - 1 if found else -1
+                place = bisect_left(starts, at) - 1
                 while at > until:
-                    if not found or place < 0 or found[1][place] < at:
-                        for which in range(smallest, caches):
-                            hits[which] += walked
-                        return walked
-                    down = max(found[0][place], until)
-                    lowest = down + found[2][place]
-                    while floors[smallest] > lowest:
-                        hits[smallest] += walked + max(at - down - (floors[smallest] - lowest), 0)
-                        smallest += 1
-                        if smallest == caches:
-                            return walked + max(at - down - (floors[caches - 1] - lowest), 0)
-                    walked += at - down
+                    if place < 0 or ends[place] < at:
+                        return
+                    down = max(starts[place], until)
+                    yield at - down, down + shifts[place]
                     at = down
                     place -= 1
-        for which in range(smallest, caches):
-            hits[which] += walked
-        return walked
 
     def _touch(self, first: int, count: int) -> None:
         now, live, buckets = self._now, self._live, self._buckets
@@ -169,17 +145,17 @@ class Caches:
         while first < end:
             bucket = first >> BUCKET_BITS
             until = min(end, (bucket + 1) << BUCKET_BITS)
-            found = buckets.get(bucket)
-            if found is None:
+            stretches = buckets.get(bucket)
+            if stretches is None:
                 buckets[bucket] = ([first], [until], [shift])
                 self._stretches += 1
             else:
-                self._overlay(found, first, until, shift)
+                self._overlay(stretches, first, until, shift)
             first = until
 
-    def _overlay(self, found: Stretches, first: int, end: int, shift: int) -> None:
+    def _overlay(self, stretches: Stretches, first: int, end: int, shift: int) -> None:
         """Put a stretch over those that it covers, wholly or in part."""
-        starts, ends, shifts = found
+        starts, ends, shifts = stretches
         low = bisect_right(ends, first)
         high = bisect_left(starts, end, low)
         if self._live:
@@ -235,16 +211,16 @@ class Caches:
     def _compact(self) -> None:
         """Write the log anew from what is still there: much touched is little else, and the log would grow for ever."""
         lowest = min(self._floors[: len(self._limits)])
-        kept = [
+        runs = [
             (max(start + shift, lowest), max(start, lowest - shift), end)
             for starts, ends, shifts in self._buckets.values()
             for start, end, shift in zip(starts, ends, shifts, strict=True)
             if end + shift > lowest
         ]
-        kept.sort()
-        self._times = [time for time, _, _ in kept]
-        self._firsts = [first for _, first, _ in kept]
-        self._counts = [end - first for _, first, end in kept]
+        runs.sort()
+        self._times = [time for time, _, _ in runs]
+        self._firsts = [first for _, first, _ in runs]
+        self._counts = [end - first for _, first, end in runs]
 
 
 def hits(
@@ -259,13 +235,13 @@ def hits(
     ranked = sorted(range(len(capacities)), key=lambda at: (capacities[at] is None, capacities[at] or 0))
     ascending = [capacities[at] for at in ranked]
     stacks: dict[int, Caches] = {}
-    found = [0] * len(ranked)
+    blocks_hit = [0] * len(ranked)
     total = Hits([])
     for (runs, tokens), place in zip(prompts, caches, strict=False):  # what says where to send may have no end
         stack = stacks.get(place)
         if stack is None:
             stack = stacks[place] = Caches(ascending, order)
-        blocks = stack.offer(runs, found)
+        blocks = stack.offer(runs, blocks_hit)
         if blocks:
             total.requests += 1
             total.tokens += min(blocks * block_tokens, tokens)
@@ -274,5 +250,5 @@ def hits(
     total.distinct = sum(stack.distinct() for stack in stacks.values())
     total.blocks = [0] * len(ranked)
     for rank, at in enumerate(ranked):
-        total.blocks[at] = found[rank]
+        total.blocks[at] = blocks_hit[rank]
     return total

@@ -45,11 +45,11 @@ class Session(Protocol):
         """The turns that wait for nothing."""
         ...
 
-    def ended(self, number: int) -> Iterable[Numbered]:
+    def on_ended(self, number: int) -> Iterable[Numbered]:
         """The turns that waited for this one and now wait for nothing more."""
         ...
 
-    def left(self) -> int:
+    def turns_left(self) -> int:
         """How many turns were planned and never handed out."""
         ...
 
@@ -57,26 +57,33 @@ class Session(Protocol):
 class Chain:
     """A session in which each turn waits for the one before. The turns may be drawn as they are needed."""
 
-    __slots__ = ("_at", "_count", "_turns", "name", "slo_class", "tenant")
+    __slots__ = ("_at", "_end", "_turns", "name", "slo_class", "tenant")
 
     def __init__(
-        self, name: str | None, tenant: str, slo_class: str, turns: Iterator[Turn], count: int | None = None
+        self,
+        name: str | None,
+        tenant: str,
+        slo_class: str,
+        turns: Iterator[Turn],
+        count: int | None = None,
+        first: int = 0,
     ) -> None:
+        """`count` is how many turns there are, None where they have no end of their own; `first` numbers the first."""
         self.name = name
         self.tenant = tenant
         self.slo_class = slo_class
         self._turns = turns
-        self._count = count  # of the turns; None where they have no end of their own
-        self._at = 0
+        self._end = None if count is None else first + count
+        self._at = first
 
     def begin(self) -> Iterable[Numbered]:
         return self._next()
 
-    def ended(self, number: int) -> Iterable[Numbered]:
+    def on_ended(self, number: int) -> Iterable[Numbered]:
         return self._next()
 
-    def left(self) -> int:
-        return 0 if self._count is None else self._count - self._at
+    def turns_left(self) -> int:
+        return 0 if self._end is None else self._end - self._at
 
     def _next(self) -> Iterable[Numbered]:
         turn = next(self._turns, None)
@@ -90,7 +97,7 @@ class Chain:
 class Graph:
     """A session whose turns wait for any of the earlier ones: sub-agents that branch off and are waited for."""
 
-    __slots__ = ("_blocked", "_given", "_turns", "_waiters", "name", "slo_class", "tenant")
+    __slots__ = ("_blocked", "_issued", "_turns", "_waiters", "name", "slo_class", "tenant")
 
     def __init__(
         self, name: str | None, tenant: str, slo_class: str, turns: Sequence[Turn], after: Sequence[Sequence[int]]
@@ -104,15 +111,15 @@ class Graph:
         self._waiters: list[list[int]] = [[] for _ in range(len(turns))]
         self._blocked = [0] * len(turns)
         for number, earlier in enumerate(after):
-            for one in dict.fromkeys(earlier):
-                self._waiters[one].append(number)
+            for awaited in dict.fromkeys(earlier):
+                self._waiters[awaited].append(number)
                 self._blocked[number] += 1
-        self._given = 0
+        self._issued = 0
 
     def begin(self) -> Iterable[Numbered]:
         return self._hand_out([number for number, blocked in enumerate(self._blocked) if not blocked])
 
-    def ended(self, number: int) -> Iterable[Numbered]:
+    def on_ended(self, number: int) -> Iterable[Numbered]:
         free = []
         for waiter in self._waiters[number]:
             self._blocked[waiter] -= 1
@@ -120,9 +127,9 @@ class Graph:
                 free.append(waiter)
         return self._hand_out(free)
 
-    def left(self) -> int:
-        return len(self._turns) - self._given
+    def turns_left(self) -> int:
+        return len(self._turns) - self._issued
 
     def _hand_out(self, numbers: list[int]) -> Iterable[Numbered]:
-        self._given += len(numbers)
+        self._issued += len(numbers)
         return [(number, self._turns[number]) for number in numbers]

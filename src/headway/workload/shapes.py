@@ -25,8 +25,7 @@ from typing import Final, cast
 from msgspec import Struct
 
 from headway.config.section import read
-from headway.config.wording import shown as quoted
-from headway.config.wording import suggest
+from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 
 MAX_TOKENS: Final = 2**31 - 1
@@ -39,33 +38,30 @@ Draw = Callable[[], int]
 Maker = Callable[[Random], Draw]  # of samplers that differ in nothing but their stream
 
 
-class Constant(Struct, frozen=True):
-    value: float
+class Bounded(Struct, frozen=True, kw_only=True):
     min: int | None = None
     max: int | None = None
 
 
-class Spread(Struct, frozen=True):
+class Constant(Bounded, frozen=True):
+    value: float
+
+
+class Spread(Bounded, frozen=True):
     """Normal and lognormal."""
 
     mean: float
     std: float
-    min: int | None = None
-    max: int | None = None
 
 
-class Exponential(Struct, frozen=True):
+class Exponential(Bounded, frozen=True):
     mean: float
-    min: int | None = None
-    max: int | None = None
 
 
-class Empirical(Struct, frozen=True):
+class Empirical(Bounded, frozen=True):
     values: list[int] | None = None
     weights: list[float] | None = None
     path: str | None = None
-    min: int | None = None
-    max: int | None = None
 
 
 class Uniform(Struct, frozen=True):
@@ -97,18 +93,18 @@ def parse(spec: object, where: str) -> tuple[str, Shape]:
         if not isinstance(name, str) or name not in KINDS:
             if name is None:
                 raise HeadwayError(f"{where}: say 'dist', one of {', '.join(KINDS)}.")
-            raise HeadwayError(f"{where}.dist: no distribution is called {quoted(name)}.{suggest(str(name), KINDS)}")
+            raise HeadwayError(f"{where}.dist: no distribution is called {shown(name)}.{suggest(str(name), KINDS)}")
         kind, shape, value_at = name, read(KINDS[name], rest, where), f"{where}.value"
     else:
-        raise HeadwayError(f"{where}: expected a number or a mapping with 'dist', got {quoted(spec)}.")
+        raise HeadwayError(f"{where}: expected a number or a mapping with 'dist', got {shown(spec)}.")
     _check_bounds(shape, where)
     _check_figures(shape, where, value_at)
     if kind == "lognormal" and isinstance(shape, Spread) and shape.std > MAX_RATIO * shape.mean:
-        wrong = f"must be at most {MAX_RATIO:g} times the mean, {shown(shape.mean)}"
-        raise HeadwayError(f"{where}.std: {wrong}, got {shown(shape.std)}.")
+        wrong = f"must be at most {MAX_RATIO:g} times the mean, {figure_text(shape.mean)}"
+        raise HeadwayError(f"{where}.std: {wrong}, got {figure_text(shape.std)}.")
     if kind == "geometric" and isinstance(shape, Exponential) and shape.mean < 1:
         raise HeadwayError(
-            f"{where}.mean: a geometric draw is at least 1, and so is its mean, got {shown(shape.mean)}."
+            f"{where}.mean: a geometric draw is at least 1, and so is its mean, got {figure_text(shape.mean)}."
         )
     return kind, shape
 
@@ -117,7 +113,7 @@ def _check_bounds(shape: Shape, where: str) -> None:
     for name in ("min", "max"):
         bound = getattr(shape, name)
         if bound is not None and not 1 <= bound <= MAX_TOKENS:
-            raise HeadwayError(f"{where}.{name}: must lie between 1 and {MAX_TOKENS}, got {shown(bound)}.")
+            raise HeadwayError(f"{where}.{name}: must lie between 1 and {MAX_TOKENS}, got {figure_text(bound)}.")
     if shape.min is not None and shape.max is not None and shape.min > shape.max:
         raise HeadwayError(f"{where}.min: {shape.min} is above the max, {shape.max}.")
 
@@ -128,14 +124,14 @@ def _check_figures(shape: Shape, where: str, value_at: str) -> None:
         return
     if isinstance(shape, Constant):
         if not (1 <= shape.value <= MAX_TOKENS and shape.value == int(shape.value)):
-            raise HeadwayError(f"{value_at}: {WHOLE}, got {shown(shape.value)}.")
+            raise HeadwayError(f"{value_at}: {WHOLE}, got {figure_text(shape.value)}.")
         return
     if isinstance(shape, Uniform):
         return
     if not 0 < shape.mean <= MAX_TOKENS:
-        raise HeadwayError(f"{where}.mean: must be above 0 and at most {MAX_TOKENS}, got {shown(shape.mean)}.")
+        raise HeadwayError(f"{where}.mean: must be above 0 and at most {MAX_TOKENS}, got {figure_text(shape.mean)}.")
     if isinstance(shape, Spread) and not 0 <= shape.std <= MAX_TOKENS:
-        raise HeadwayError(f"{where}.std: must lie between 0 and {MAX_TOKENS}, got {shown(shape.std)}.")
+        raise HeadwayError(f"{where}.std: must lie between 0 and {MAX_TOKENS}, got {figure_text(shape.std)}.")
 
 
 def _check_empirical(shape: Empirical, where: str) -> None:
@@ -149,7 +145,7 @@ def _check_empirical(shape: Empirical, where: str) -> None:
         raise HeadwayError(f"{where}.values: give at least one length.")
     for value in shape.values:
         if not 1 <= value <= MAX_TOKENS:
-            raise HeadwayError(f"{where}.values: {WHOLE}, got {shown(value)}.")
+            raise HeadwayError(f"{where}.values: {WHOLE}, got {figure_text(value)}.")
     if shape.weights is not None:
         check_weights(shape.weights, len(shape.values), "values", f"{where}.weights")
 
@@ -165,7 +161,12 @@ def check_weights(weights: Sequence[float], count: int, of: str, where: str) -> 
         raise HeadwayError(f"{where}: the sum of the weights is too large for a number; only their ratios count.")
 
 
-def shown(value: float) -> str:
+def check_probability(value: float, where: str) -> None:
+    if not 0 <= value <= 1:
+        raise HeadwayError(f"{where}: a probability lies between 0 and 1, got {value:g}.")
+
+
+def figure_text(value: float) -> str:
     """A figure for an error's sentence, however many digits it has."""
     return "a number of too many digits" if isinstance(value, int) and abs(value) > 10**18 else f"{value:.15g}"
 
@@ -188,7 +189,7 @@ def maker(spec: object, where: str) -> Maker:
         return pickers(array("i", (min(max(value, low), high) for value in values)), shape.weights)
     mean = 0.0 if isinstance(shape, Uniform) else shape.mean
     std = shape.std if isinstance(shape, Spread) else 0.0
-    return lambda rng: clamped(continuous(kind, mean, std, low, high, rng), low, high)
+    return lambda rng: clamp(continuous(kind, mean, std, low, high, rng), low, high)
 
 
 def continuous(kind: str, mean: float, std: float, low: int, high: int, rng: Random) -> Callable[[], float]:
@@ -210,7 +211,7 @@ def continuous(kind: str, mean: float, std: float, low: int, high: int, rng: Ran
     return lambda: exp(gauss(mu, sigma))
 
 
-def clamped(draw: Callable[[], float], low: int, high: int) -> Draw:
+def clamp(draw: Callable[[], float], low: int, high: int) -> Draw:
     def length() -> int:
         value = draw()
         if value <= low:
@@ -220,13 +221,8 @@ def clamped(draw: Callable[[], float], low: int, high: int) -> Draw:
     return length
 
 
-def picker(values: Sequence[int], weights: Iterable[float] | None, rng: Random) -> Draw:
-    """Draws one of `values`, each as likely as its weight says."""
-    return pickers(values, weights)(rng)
-
-
 def pickers(values: Sequence[int], weights: Iterable[float] | None) -> Maker:
-    """The same for many streams, which have the table of weights in common."""
+    """Samplers that draw one of `values`, each as likely as its weight says; they have the table in common."""
     size, last = len(values), len(values) - 1
     if weights is None:
 
@@ -238,11 +234,11 @@ def pickers(values: Sequence[int], weights: Iterable[float] | None) -> Maker:
     steps = array("d", accumulate(weights))
     total = steps[-1]
 
-    def weighed(rng: Random) -> Draw:
+    def by_weight(rng: Random) -> Draw:
         uniform = rng.random
         return lambda: values[min(bisect(steps, uniform() * total), last)]
 
-    return weighed
+    return by_weight
 
 
 def _read_lengths(path: pathlib.Path, where: str) -> array[int]:

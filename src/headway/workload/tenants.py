@@ -3,6 +3,7 @@ not say otherwise; a workload without tenants is that of one, called "default"."
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import isfinite
 from typing import Any, Final
@@ -10,14 +11,17 @@ from typing import Any, Final
 from msgspec import Struct, to_builtins
 
 from headway import hashing
+from headway.config.keys import write
 from headway.config.section import read
-from headway.config.units import duration_text, rate
+from headway.config.units import duration_text
+from headway.config.units import rate as parse_rate
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.streams import derive
 from headway.types import Json
-from headway.workload import adapters, arrivals, behaviour, clients, correlations, kinds, prefixes, profiles, shapes
+from headway.workload import adapters, arrivals, behaviour, clients, kinds, prefixes, profiles, shapes
 from headway.workload.correlations import Correlations
+from headway.workload.traces.record import present
 from headway.workload.traffic import Retry
 
 DEFAULT: Final = "default"
@@ -33,32 +37,36 @@ LENGTHS: Final = {"prompt_tokens": PROMPT_TOKENS, "output_tokens": OUTPUT_TOKENS
 LONGEST_NAME: Final = 100
 
 
-class Keys(Struct):
-    """What a tenant may say; what is None was not said."""
+class SenderKeys(Struct):
+    """What the workload may say of all that send, and each tenant of itself; a key that is None was not given."""
 
-    weight: float | None = None  # of the workload's rate, where it has none of its own
-    rate: Any = None
-    arrival: Any = None
-    profile: Any = None
-    prompt_tokens: Any = None
+    rate: Any = None  # of new sessions; a completion is a session of one request
+    arrival: Any = None  # poisson by default
+    profile: Any = None  # how the rate varies with time
+    prompt_tokens: Any = None  # of a session's first prompt
     output_tokens: Any = None
-    max_tokens: Any = None
+    max_tokens: Any = None  # what clients declare; an output never exceeds it
     prefix: Any = None
-    kind: Any = None
+    kind: Any = None  # completion by default
     kinds: Any = None
     models: Any = None
     adapters: Any = None
-    priority: str | None = None
+    priority: str | None = None  # the SLO class
     slo: Any = None
     behaviour: Any = None
     archetype: Any = None
     correlations: Any = None
     closed_loop: Any = None
     retry: Any = None
-    timeout: Any = None
+    timeout: Any = None  # how long clients wait
 
 
-INHERITED: Final = tuple(name for name in Keys.__struct_fields__ if name not in ("weight", "rate"))
+class TenantKeys(SenderKeys):
+    weight: float | None = None  # of the workload's rate, where the tenant has no rate of its own
+
+
+KEYS: Final = TenantKeys.__struct_fields__
+INHERITED: Final = tuple(name for name in SenderKeys.__struct_fields__ if name != "rate")
 INSTEAD: Final = {  # what of the workload's a key stands in place of, beside its namesake
     "kind": ("kinds",),
     "kinds": ("kind",),
@@ -129,108 +137,111 @@ class Tenant(Struct):
 
     def explicit(self) -> Json:
         """All of it as it would be written, but for its rate or weight."""
-        found: Json = {}
-        if self.closed_loop is None:
-            found |= {"arrival": arrivals.written(self.arrival), "profile": to_builtins(self.profile)}
-            found["behaviour"] = behaviour.explicit(self.behaviour)
-        else:
-            found["closed_loop"] = to_builtins(self.closed_loop)
-        found |= {"prompt_tokens": self.prompt_tokens, "output_tokens": self.output_tokens}
-        if self.max_tokens is not None:
-            found["max_tokens"] = self.max_tokens
-        if self.prefix is not None:
-            found["prefix"] = prefixes.explicit(self.prefix)
-        found |= kinds.explicit_mix(self.kinds)
-        if self.models[0].name:
-            found["models"] = kinds.explicit_models(self.models)
-        if self.adapters != adapters.NONE:
-            found["adapters"] = adapters.explicit(self.adapters)
-        found["priority"] = self.priority
-        if self.slo != clients.Slo():
-            found["slo"] = clients.explicit_slo(self.slo)
-        found["correlations"] = correlations.explicit(self.correlations)
-        found["retry"] = {"max": self.retry.max, "backoff": duration_text(self.retry.backoff_ps)}
-        if self.timeout_ps is not None:
-            found["timeout"] = duration_text(self.timeout_ps)
-        return found
+        starts: Json = {
+            "arrival": arrivals.explicit(self.arrival),
+            "profile": to_builtins(self.profile),
+            "behaviour": to_builtins(self.behaviour),
+        }
+        return present(
+            {
+                **(starts if self.closed_loop is None else {"closed_loop": to_builtins(self.closed_loop)}),
+                "prompt_tokens": self.prompt_tokens,
+                "output_tokens": self.output_tokens,
+                "max_tokens": self.max_tokens,
+                "prefix": None if self.prefix is None else prefixes.explicit(self.prefix),
+                **kinds.explicit_mix(self.kinds),
+                "models": kinds.explicit_models(self.models) if self.models[0].name else None,
+                "adapters": None if self.adapters == adapters.NONE else adapters.explicit(self.adapters),
+                "priority": self.priority,
+                "slo": self.slo.explicit() or None,
+                "correlations": self.correlations.explicit(),
+                "retry": write(self.retry),
+                "timeout": duration_text(self.timeout_ps),
+            }
+        )
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def parse_all(top: Keys, tenants: Any) -> list[Tenant]:
+def parse_all(top: SenderKeys, tenants: Any) -> list[Tenant]:
     """The tenants of a workload, whose own keys are `top`."""
     where = "workload"
     common = _settle(top, where)
     if tenants is None:
-        return [_tenant(DEFAULT, common, dict.fromkeys(Keys.__struct_fields__, where), None)]
+        return [_tenant(DEFAULT, common, dict.fromkeys(KEYS, where), None)]
     if not isinstance(tenants, dict) or not tenants:
         raise HeadwayError(f"{where}.tenants: expected a mapping of names to tenants, got {shown(tenants)}.")
     shared = {name: common[name] for name in INHERITED if name in common}
     # A mistake is told where it was made, even where every tenant has its own.
     some_rate = None if _has_interval(shared) else Fraction(1)
-    _tenant(DEFAULT, shared, dict.fromkeys(Keys.__struct_fields__, where), some_rate)
+    _tenant(DEFAULT, shared, dict.fromkeys(KEYS, where), some_rate)
     read_keys: dict[str, tuple[Json, dict[str, str]]] = {}
-    for name, given in tenants.items():
+    for name, section in tenants.items():
         place = f"{where}.tenants.{name}"
         if not isinstance(name, str) or not name or "/" in name or len(name) > LONGEST_NAME:
             raise HeadwayError(f"{where}.tenants: {shown(name)} is not a tenant's name; it is a text without '/'.")
-        own = _settle(read(Keys, {} if given is None else given, place), place)
-        dropped = [other for key in own for other in INSTEAD.get(key, ())]
-        inherited = {key: value for key, value in shared.items() if key not in own and key not in dropped}
-        places = dict.fromkeys(Keys.__struct_fields__, place) | dict.fromkeys(inherited, where)
-        read_keys[name] = (inherited | own, places)
-    return _share(read_keys, top.rate)
+        own = _settle(read(TenantKeys, {} if section is None else section, place), place)
+        keys = fill(own, shared, INSTEAD)
+        inherited = (key for key in keys if key not in own)
+        read_keys[name] = (keys, dict.fromkeys(KEYS, place) | dict.fromkeys(inherited, where))
+    return _share_rate(read_keys, top.rate)
 
 
-def _share(given: dict[str, tuple[Json, dict[str, str]]], total: Any) -> list[Tenant]:
+def fill(own: Json, common: Json, instead: Mapping[str, Sequence[str]]) -> Json:
+    """The keys of a section, and of the common ones those that none of them stands in place of."""
+    replaced = [*own, *(other for key in own for other in instead.get(key, ()))]
+    return {key: value for key, value in common.items() if key not in replaced} | own
+
+
+def _share_rate(tenants: dict[str, tuple[Json, dict[str, str]]], total: Any) -> list[Tenant]:
     """The tenants, those without a rate of their own given a share of the total by weight."""
     weights = {
         name: Fraction(str(keys.get("weight", 1.0)))
-        for name, (keys, _) in given.items()
+        for name, (keys, _) in tenants.items()
         if "rate" not in keys and "closed_loop" not in keys and not _has_interval(keys)
     }
     rates: dict[str, Fraction] = {}
     if total is not None:
-        whole = rate(total, "workload.rate")
+        whole = parse_rate(total, "workload.rate")
         if not weights:
             raise HeadwayError("workload.rate: every tenant has its own rate or closed loop; leave this one out.")
         unit = whole / sum(weights.values(), Fraction(0))
         rates = {name: unit * weight for name, weight in weights.items()}
-    tenants = [_tenant(name, keys, places, rates.get(name)) for name, (keys, places) in given.items()]
-    seen: dict[int, str] = {}
-    for tenant in tenants:
-        if tenant.base in seen:
-            both = f"{seen[tenant.base]!r} and {tenant.name!r}"
+    senders = [_tenant(name, keys, places, rates.get(name)) for name, (keys, places) in tenants.items()]
+    names: dict[int, str] = {}
+    for tenant in senders:
+        if tenant.base in names:
+            both = f"{names[tenant.base]!r} and {tenant.name!r}"
             raise HeadwayError(f"workload.tenants: {both} would have the same contents by a rare chance; rename one.")
-        seen[tenant.base] = tenant.name
-    return tenants
+        names[tenant.base] = tenant.name
+    return senders
 
 
-def _settle(keys: Keys, where: str) -> Json:
+def _settle(keys: SenderKeys, where: str) -> Json:
     """The keys that are given, the archetype's among them where nothing else is said."""
-    found: Json = {name: value for name in keys.__struct_fields__ if (value := getattr(keys, name)) is not None}
-    weight = found.get("weight")
+    values: Json = present({name: getattr(keys, name, None) for name in KEYS})
+    weight = values.get("weight")
     if weight is not None and not (isfinite(weight) and 1e-9 <= weight <= 1e9):
         raise HeadwayError(f"{where}.weight: must lie between 1e-9 and 1e9, got {weight:g}.")
-    if "archetype" not in found:
-        return found
+    if "archetype" not in values:
+        return values
     place = f"{where}.archetype"
-    kind = read(Archetype, found["archetype"], place)
+    kind = read(Archetype, values["archetype"], place)
     if kind.prompt_size is not None:
         if kind.prompt_size not in PROMPT_SIZES:
             known = suggest(kind.prompt_size, PROMPT_SIZES)
             raise HeadwayError(f"{place}.prompt_size: no size is called {shown(kind.prompt_size)}.{known}")
-        found.setdefault("prompt_tokens", PROMPT_SIZES[kind.prompt_size])
+        values.setdefault("prompt_tokens", PROMPT_SIZES[kind.prompt_size])
     if kind.reuse_affinity is not None:
-        kinds.check_probability(kind.reuse_affinity, f"{place}.reuse_affinity")
-        found.setdefault("correlations", {"prefix": kind.reuse_affinity})
+        shapes.check_probability(kind.reuse_affinity, f"{place}.reuse_affinity")
+        values.setdefault("correlations", {"prefix": kind.reuse_affinity})
     if kind.burst_propensity is not None:
         behaviour.check_propensity(kind.burst_propensity, f"{place}.burst_propensity")
-        found.setdefault("behaviour", {"type": "bursty", "probability": kind.burst_propensity})
+        values.setdefault("behaviour", {"type": "bursty", "probability": kind.burst_propensity})
     if kind.session_turns is not None:
         shapes.parse(kind.session_turns, f"{place}.session_turns")
-    return found
+    return values
 
 
 def _tenant(name: str, keys: Json, places: dict[str, str], share: Fraction | None) -> Tenant:
@@ -242,14 +253,14 @@ def _tenant(name: str, keys: Json, places: dict[str, str], share: Fraction | Non
             shapes.parse(spec, place[key])
     turns = read(Archetype, get("archetype", {}), place["archetype"]).session_turns
     ours = kinds.mix(get("kind"), get("kinds"), places["kind" if get("kinds") is None else "kinds"], turns)
-    closed_loop = None if get("closed_loop") is None else clients.closed_loop(keys, place)
-    arrival, found = arrivals.parse(get("arrival", "poisson"), place["arrival"]), None
+    closed_loop = clients.read_closed_loop(keys, place)
+    arrival, rate = arrivals.parse(get("arrival", "poisson"), place["arrival"]), None
     if closed_loop is None:
-        found = arrivals.base_rate(arrival, _rate(get("rate"), share, arrival, place["rate"]), place["arrival"])
+        rate = arrivals.base_rate(arrival, _own_rate(get("rate"), share, arrival, place["rate"]), place["arrival"])
     return Tenant(
         name=name,
         places=place,
-        rate=found,
+        rate=rate,
         given_rate=get("rate"),
         weight=get("weight", 1.0),
         arrival=arrival,
@@ -258,20 +269,20 @@ def _tenant(name: str, keys: Json, places: dict[str, str], share: Fraction | Non
         models=kinds.models(get("models"), ours, place["models"], turns),
         adapters=adapters.parse(get("adapters"), place["adapters"]),
         kinds=ours,
-        priority=clients.priority(get("priority", "standard"), place["priority"]),
-        slo=clients.slo(get("slo", {}), place["slo"]),
+        priority=clients.check_class(get("priority", "standard"), place["priority"]),
+        slo=read(clients.Slo, get("slo", {}), place["slo"]),
         behaviour=behaviour.parse(get("behaviour", "normal"), place["behaviour"]),
-        correlations=correlations.parse(get("correlations", {}), place["correlations"]),
+        correlations=read(Correlations, get("correlations", {}), place["correlations"]),
         closed_loop=closed_loop,
-        retry=clients.retry(get("retry", {}), place["retry"]),
-        timeout_ps=clients.timeout(get("timeout"), place["timeout"]),
+        retry=read(Retry, get("retry", {}), place["retry"]),
+        timeout_ps=clients.positive_duration(get("timeout"), place["timeout"]),
         **dict(lengths),
     )
 
 
-def _rate(given: Any, share: Fraction | None, arrival: arrivals.Arrival, where: str) -> Fraction | None:
-    if given is not None:
-        return rate(given, where)
+def _own_rate(written: Any, share: Fraction | None, arrival: arrivals.Arrival, where: str) -> Fraction | None:
+    if written is not None:
+        return parse_rate(written, where)
     if share is None and not _times_itself(arrival):
         raise HeadwayError(f"{where}: is missing; say how many requests arrive, as in 40/s.")
     return share

@@ -7,15 +7,15 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from headway.config import section
+from headway.config.section import check_range, read
 from headway.config.units import duration_ps, rate
 from headway.errors import HeadwayError
 from headway.types import Json
 from headway.workload import arrivals, transforms
 from headway.workload.traces import find_format
+from headway.workload.traces.limits import MAX_BLOCK
 
 PLACE: Final = "workload.trace"
-MAX_BLOCK: Final = 65536
 MAX_USERS: Final = 1_000_000
 BOTH_STARTS: Final = "{rate: 0.2/s, arrival: poisson} or {users: 16, pause: 1s}"
 GIVEN: Final = ("transforms", "replay", "sessions", "starts", "share_system")  # in a resolved copy where given
@@ -47,7 +47,7 @@ class Starts(Struct, frozen=True):
 
 def parse(data: object) -> TraceSpec:
     """The `trace` key, checked as far as can be without its file."""
-    spec = section.read(TraceSpec, data, PLACE)
+    spec = read(TraceSpec, data, PLACE)
     if spec.format is not None:
         format = find_format(spec.format, f"{PLACE}.format")
         if spec.block_tokens is not None and not format.blocks:
@@ -56,42 +56,41 @@ def parse(data: object) -> TraceSpec:
         raise HeadwayError(f"{PLACE}.speed: must lie between 1e-6 and 1e6, got {spec.speed:g}.")
     if spec.limit is not None and spec.limit < 1:
         raise HeadwayError(f"{PLACE}.limit: must be at least 1, got {spec.limit}.")
-    if spec.block_tokens is not None and not 1 <= spec.block_tokens <= MAX_BLOCK:
-        raise HeadwayError(f"{PLACE}.block_tokens: must lie between 1 and {MAX_BLOCK}, got {spec.block_tokens}.")
+    if spec.block_tokens is not None:
+        check_range(spec.block_tokens, 1, MAX_BLOCK, f"{PLACE}.block_tokens")
     if spec.transforms is not None:
         transforms.parse(spec.transforms, f"{PLACE}.transforms")
     if spec.replay == "think" and spec.sessions == "none":
         raise HeadwayError(f"{PLACE}.replay: think needs sessions; leave out `sessions: none`, or say timestamps.")
     if spec.starts is not None:
-        starts(spec)
+        read_starts(spec)
     return spec
 
 
-def resolved(spec: TraceSpec) -> Json:
+def explicit(spec: TraceSpec) -> Json:
     """The key with its defaults, but for what the file tells: format, block size, and how sessions are replayed."""
-    found: Json = msgspec.to_builtins(spec)
-    return {name: value for name, value in found.items() if name not in GIVEN or value is not None}
+    keys: Json = msgspec.to_builtins(spec)
+    return {name: value for name, value in keys.items() if name not in GIVEN or value is not None}
 
 
-def starts(spec: TraceSpec) -> Starts:
-    """The `starts` key, found right."""
+def read_starts(spec: TraceSpec) -> Starts:
+    """The `starts` key, checked."""
     where = f"{PLACE}.starts"
-    found = section.read(Starts, spec.starts, where)
-    if (found.rate is None) == (found.users is None):
+    starts = read(Starts, spec.starts, where)
+    if (starts.rate is None) == (starts.users is None):
         raise HeadwayError(f"{where}: say one of the two, {BOTH_STARTS}.")
-    if found.rate is not None:
-        rate(found.rate, f"{where}.rate")
-        arrivals.parse("poisson" if found.arrival is None else found.arrival, f"{where}.arrival")
-        if found.pause is not None:
+    if starts.rate is not None:
+        rate(starts.rate, f"{where}.rate")
+        arrivals.parse("poisson" if starts.arrival is None else starts.arrival, f"{where}.arrival")
+        if starts.pause is not None:
             raise HeadwayError(f"{where}.pause: goes with users, not with a rate; leave it out.")
-        return found
-    assert found.users is not None
-    if not 1 <= found.users <= MAX_USERS:
-        raise HeadwayError(f"{where}.users: must lie between 1 and {MAX_USERS}, got {found.users}.")
-    if found.arrival is not None:
+        return starts
+    assert starts.users is not None
+    check_range(starts.users, 1, MAX_USERS, f"{where}.users")
+    if starts.arrival is not None:
         raise HeadwayError(f"{where}.arrival: goes with a rate, not with users; leave it out.")
-    if found.pause is not None:
-        duration_ps(found.pause, f"{where}.pause")
+    if starts.pause is not None:
+        duration_ps(starts.pause, f"{where}.pause")
     if spec.replay == "timestamps":
         raise HeadwayError(f"{where}.users: users wait for sessions to end, which timestamps do not; give a rate.")
-    return found
+    return starts

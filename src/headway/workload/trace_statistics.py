@@ -26,13 +26,14 @@ def numbers() -> array[int]:
 
 
 class Columns(Struct):
-    """One entry a request, in order of arrival: its lengths, and a number for its tenant, its kind and its session."""
+    """One entry a request, in order of arrival: its lengths, and numbers for its tenant, kind, model and session."""
 
     at_ps: array[int] = field(default_factory=numbers)
     prompt_tokens: array[int] = field(default_factory=numbers)
     output_tokens: array[int] = field(default_factory=numbers)
     tenant: array[int] = field(default_factory=numbers)
     kind: array[int] = field(default_factory=numbers)
+    model: array[int] = field(default_factory=numbers)
     session: array[int] = field(default_factory=numbers)
     gap_ps: array[int] = field(default_factory=numbers)  # since the request of the session that it goes on from
 
@@ -62,6 +63,18 @@ def lengths(tokens: Sequence[int]) -> Json:
     return {**counts(tokens), "total": sum(tokens), "histogram": bins}
 
 
+def overview(columns: Columns, clock: bool = True) -> Json:
+    """Span, rate, lengths and burstiness; what hangs on the time is None without a clock."""
+    span_ps = columns.at_ps[-1] - columns.at_ps[0] if clock else None
+    return {
+        "span_s": None if span_ps is None else span_ps / PS_PER_SECOND,
+        "rate_per_s": len(columns) * PS_PER_SECOND / span_ps if span_ps else None,
+        "prompt_tokens": lengths(columns.prompt_tokens),
+        "output_tokens": lengths(columns.output_tokens),
+        "arrivals": arrivals(columns.at_ps) if clock else None,
+    }
+
+
 def arrivals(stamps: Sequence[int]) -> Json:
     """Burstiness: CV of the gaps (0 for even, 1 for Poisson), index of dispersion (variance to mean of the counts in
     whole windows, 1 for Poisson) and peak to mean at a minute; None where the time is too short to say."""
@@ -70,11 +83,11 @@ def arrivals(stamps: Sequence[int]) -> Json:
     dispersion: dict[str, float | None] = {}
     peak = None
     for window in WINDOWS_S:
-        found = _counts(stamps, stamps[0], window * PS_PER_SECOND, span // (window * PS_PER_SECOND))
-        mean = sum(found) / len(found) if found else 0
-        dispersion[f"{window}s"] = _variance(found, mean) / mean if len(found) > 1 and mean else None
+        requests = _counts(stamps, stamps[0], window * PS_PER_SECOND, span // (window * PS_PER_SECOND))
+        mean = sum(requests) / len(requests) if requests else 0
+        dispersion[f"{window}s"] = _variance(requests, mean) / mean if len(requests) > 1 and mean else None
         if window == WINDOWS_S[-1] and mean:
-            peak = max(found) / mean
+            peak = max(requests) / mean
     return {
         "cv": _cv(gaps),
         "idc": dispersion,
@@ -93,13 +106,13 @@ def rates(stamps: Iterable[int], first_ps: int, last_ps: int) -> list[float]:
 
 
 def _counts(stamps: Iterable[int], first_ps: int, width_ps: int, windows: int) -> list[int]:
-    found = [0] * windows
+    requests = [0] * windows
     for stamp in stamps:
         at = (stamp - first_ps) // width_ps
         if at >= windows:
             break
-        found[at] += 1
-    return found
+        requests[at] += 1
+    return requests
 
 
 def _variance(values: Sequence[float], mean: float) -> float:
@@ -116,12 +129,12 @@ def groups(columns: Columns, numbers: Sequence[int], names: Sequence[str | None]
     rows: Mapping[int, array[int]] = {number: array("q") for number in range(len(names))}
     for row, number in enumerate(numbers):
         rows[number].append(row)
-    found = []
+    groups = []
     for number, name in enumerate(names):
         own = rows[number]
         if own:
             stamps = (columns.at_ps[row] for row in own)
-            found.append(
+            groups.append(
                 {
                     "name": name,
                     "requests": len(own),
@@ -131,7 +144,7 @@ def groups(columns: Columns, numbers: Sequence[int], names: Sequence[str | None]
                     "rate_over_time_per_s": rates(stamps, columns.at_ps[0], columns.at_ps[-1]) if clock else None,
                 }
             )
-    return sorted(found, key=lambda group: -int(str(group["requests"])))
+    return sorted(groups, key=lambda group: -int(str(group["requests"])))
 
 
 def sessions(columns: Columns) -> Json | None:

@@ -1,20 +1,23 @@
-"""A row of a trace as a turn: its time on the run's clock, its lengths and labels, what its client declares."""
+"""Rows of a trace as turns: when each comes, what it waits for, its lengths and labels, what its client declares."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Final
+
+from msgspec import Struct
 
 from headway import hashing
 from headway.errors import HeadwayError
 from headway.types import Path, Request
-from headway.workload.adapters import salted
-from headway.workload.sessions import Numbered, Turn
+from headway.workload.adapters import salt_content
+from headway.workload.sessions import Turn
 from headway.workload.trace_spec import PLACE
+from headway.workload.traces.limits import LAST_PS, too_late
 from headway.workload.traces.record import Record
-from headway.workload.traces.table import LAST_PS, NONE, Labels, too_late
+from headway.workload.traces.table import NONE, Labels, Trace
 from headway.workload.traffic import Planned
 
 TENANT: Final = "default"
@@ -22,22 +25,22 @@ SLO_CLASS: Final = "standard"
 KIND: Final = "completion"
 
 
-def stamp(row: int, at_ps: int | None) -> int:
+def check_stamp(row: int, at_ps: int | None) -> int:
     if at_ps is None or at_ps == NONE:
         wrong = f"request {row} of the trace has no time of its own, only a delay"
         raise HeadwayError(f"{PLACE}.replay: {wrong}; say replay: think.")
     return at_ps
 
 
-def planned(number: int, at_ps: int, turn: Turn, said: Labels | Record, name: str | None, place: int) -> Planned:
+def plan_request(number: int, at_ps: int, turn: Turn, labels: Labels | Record, name: str | None, place: int) -> Planned:
     request = Request(
         number,
         at_ps,
         turn.prompt_tokens,
         turn.path,
         turn.model,
-        said.tenant or TENANT,
-        said.slo_class or SLO_CLASS,
+        labels.tenant or TENANT,
+        labels.slo_class or SLO_CLASS,
         name,
         place,
         turn.max_tokens,
@@ -58,7 +61,7 @@ class Clock:
         self._by, self._over, self._half = 2 * exact.denominator, 2 * exact.numerator, exact.numerator
         self.stop_ps = stop_ps
 
-    def scaled(self, ps: int) -> int:
+    def scale(self, ps: int) -> int:
         return (ps * self._by + self._half) // self._over
 
     def over(self, at_ps: int, row: int, key: str = "speed") -> bool:
@@ -71,16 +74,16 @@ class Clock:
 class Limits:
     """What clients declare, drawn in the order of the trace whichever order it is asked for in."""
 
-    __slots__ = ("_drawn", "_next")
+    __slots__ = ("_limits", "_next")
 
     def __init__(self, draw: Callable[[], int]) -> None:
         self._next = draw
-        self._drawn = array("q")
+        self._limits = array("q")
 
     def of(self, row: int) -> int:
-        while len(self._drawn) <= row:
-            self._drawn.append(self._next())
-        return self._drawn[row]
+        while len(self._limits) <= row:
+            self._limits.append(self._next())
+        return self._limits[row]
 
 
 class Maker:
@@ -93,47 +96,93 @@ class Maker:
         self._limits = limits
 
     def turn(
-        self, row: int, prompt_tokens: int, output_tokens: int, path: Path, said: Labels | Record, delay_ps: int = 0
+        self, row: int, prompt_tokens: int, output_tokens: int, path: Path, labels: Labels | Record, delay_ps: int = 0
     ) -> Turn:
-        limit = said.max_tokens
+        limit = labels.max_tokens
         if self._limits is not None:
             limit = self._limits.of(row)
             output_tokens = min(output_tokens, limit)
-        output_key, adapter = hashing.key(hashing.OUTPUT, row), said.adapter
+        output_key, adapter = hashing.key(hashing.OUTPUT, row), labels.adapter
         if adapter is not None:
-            path, output_key = salted(path, output_key, adapter)
+            path, output_key = salt_content(path, output_key, adapter)
         return Turn(
             prompt_tokens,
             max(1, output_tokens),  # some traces have answers of nothing, but an engine makes one token at the least
             path,
             output_key,
             delay_ps,
-            said.model or self._model,
-            said.kind or KIND,
+            labels.model or self._model,
+            labels.kind or KIND,
             limit,
-            said.shared_prefix_tokens,
+            labels.shared_prefix_tokens,
             adapter,
         )
 
 
-class One:
-    """A session of one request, whichever turn of another it may be."""
+class Wait(Struct, gc=False):
+    """A row of the trace, the rows that it waits for, and how long after the last of them has ended it comes, or after
+    the group's start where it waits for none."""
 
-    __slots__ = ("_left", "_numbered", "name", "slo_class", "tenant")
+    row: int
+    after: list[int]
+    delay_ps: int
 
-    def __init__(self, name: str | None, tenant: str, slo_class: str, number: int, turn: Turn) -> None:
-        self.name = name
-        self.tenant = tenant
-        self.slo_class = slo_class
-        self._numbered = (number, turn)
-        self._left = 1
 
-    def begin(self) -> tuple[Numbered, ...]:
-        self._left = 0
-        return (self._numbered,)
+def groups(trace: Trace, session: Sequence[int]) -> list[list[int]]:
+    """The rows of each session in the file's order, the sessions by their first rows. Sessions of which one waits for
+    another are one group; a row without a session is one of its own."""
+    stands = _join_sessions(trace, session)
+    rows_of: dict[int, list[int]] = {}
+    for row in range(len(session)):
+        number = _number(session, row)
+        rows_of.setdefault(stands.get(number, number), []).append(row)
+    return list(rows_of.values())
 
-    def ended(self, number: int) -> tuple[Numbered, ...]:
-        return ()
 
-    def left(self) -> int:
-        return self._left
+def _number(session: Sequence[int], row: int) -> int:
+    """A row's session, one of its own where it has none."""
+    return session[row] if session[row] >= 0 else -1 - row
+
+
+def _join_sessions(trace: Trace, session: Sequence[int]) -> dict[int, int]:
+    """The session that stands for each one that is joined to another."""
+    stands: dict[int, int] = {}
+
+    def standing(row: int) -> int:
+        number = _number(session, row)
+        while number in stands:
+            number = stands[number]
+        return number
+
+    for row, awaited in trace.after.items():
+        for other in awaited:
+            here, there = standing(row), standing(other)
+            if here != there:
+                stands[here] = there
+    for number in stands:
+        while (further := stands.get(stands[number])) is not None:
+            stands[number] = further
+    return stands
+
+
+def is_chain(trace: Trace, rows: list[int]) -> bool:
+    """Whether each row of a group just waits for the one before."""
+    return not any(row in trace.after for row in rows)
+
+
+def waits(trace: Trace, session: Sequence[int], rows: list[int]) -> Iterator[Wait]:
+    """What the rows of a group wait for. One that does not say waits for its session's previous."""
+    stamps = trace.arrival_ps
+    latest: dict[int, int] = {}  # row of each session so far
+    for row in rows:
+        number = _number(session, row)
+        after = list(trace.after.get(row, ()))
+        if not after and number in latest:
+            after = [latest[number]]
+        latest[number] = row
+        before = max((stamps[other] for other in after), default=stamps[rows[0]])
+        delay_ps = trace.delay_ps[row]
+        if not after or delay_ps == NONE:
+            known = stamps[row] != NONE and before != NONE
+            delay_ps = max(0, stamps[row] - before) if known else 0
+        yield Wait(row, after, delay_ps)

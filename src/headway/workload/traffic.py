@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.config.keys import Doc, Duration
+from headway.config.section import check_range
 from headway.errors import HeadwayError
-from headway.types import NEVER, Request
+from headway.types import NEVER, PS_PER_SECOND, Request
 from headway.workload.sessions import Session, Turn
 
-FUTILE: Final = (
-    10_000  # requests turned away at one instant, and so many a user, before we say that they always will be
-)
-FUTILE_EACH: Final = 20
+FUTILE: Final = 10_000  # requests rejected at one instant, after which no request will ever be accepted
+FUTILE_EACH: Final = 20  # so many more for each user
+MOST_RETRIES: Final = 30
 
 
 class Planned(Struct, frozen=True, gc=False):
@@ -32,12 +33,13 @@ class Planned(Struct, frozen=True, gc=False):
     output_key: int
 
 
-def with_deadlines(planned: Iterable[Planned], timeout_ps: int | None) -> Iterable[Planned]:
+def with_deadlines(requests: Iterable[Planned], timeout_ps: int | None) -> Iterable[Planned]:
     """Requests whose clients wait no longer than that."""
     if timeout_ps is None:
-        return planned
+        return requests
     return (
-        replace(one, request=replace(one.request, deadline_ps=one.request.arrival_ps + timeout_ps)) for one in planned
+        replace(planned, request=replace(planned.request, deadline_ps=planned.request.arrival_ps + timeout_ps))
+        for planned in requests
     )
 
 
@@ -54,7 +56,7 @@ class Traffic(Protocol):
         """The request that comes at `next_ps`. Ids count up in the order of taking."""
         ...
 
-    def ended(self, request: Request, at_ps: int, completed: bool) -> None:
+    def on_ended(self, request: Request, at_ps: int, completed: bool) -> None:
         """A request has ended; what waited for it may now be known to come."""
         ...
 
@@ -84,12 +86,12 @@ class OpenLoop:
         self.next_ps = NEVER if upcoming is None else upcoming.request.arrival_ps
 
     def take(self) -> Planned:
-        taken = self._upcoming
-        assert taken is not None
+        planned = self._upcoming
+        assert planned is not None
         self._advance()
-        return taken
+        return planned
 
-    def ended(self, request: Request, at_ps: int, completed: bool) -> None:
+    def on_ended(self, request: Request, at_ps: int, completed: bool) -> None:
         """Nothing waits."""
 
     def stop(self) -> None:
@@ -104,8 +106,12 @@ class Retry(Struct, frozen=True):
     """What a client does after a request that did not succeed: up to `max` more attempts, each `backoff_ps` after the
     last one failed and twice as long each time. Then its session ends."""
 
-    max: int = 0
-    backoff_ps: int = 0
+    max: Annotated[int, Doc("attempts more", type="whole number, 0 to 30")] = 0
+    backoff_ps: Annotated[Duration, "after the first failure; twice as long after each further one"] = PS_PER_SECOND
+
+    def settled(self, where: str) -> Retry:
+        check_range(self.max, 0, MOST_RETRIES, f"{where}.max")
+        return self
 
 
 class Source(Struct):
@@ -149,12 +155,11 @@ class Sessions:
         self._heap: list[Entry] = []  # what is known to come
         self._starts: list[tuple[int, int, Session]] = []  # start, source, session: the next of each source
         self._flights: dict[int, Entry] = {}  # by request
-        self._futile = (
-            -1,
-            0,
-        )  # an instant, and how many requests of a fixed number of users it saw turned away at once
-        self._patience = FUTILE + FUTILE_EACH * sum((one.users or 0) * (1 + one.retry.max) for one in self._sources)
-        self._taken = 0
+        self._futile = (-1, 0)  # an instant, and how many requests of a fixed number of users it rejected at once
+        self._patience = FUTILE + FUTILE_EACH * sum(
+            (source.users or 0) * (1 + source.retry.max) for source in self._sources
+        )
+        self._requests = 0
         self.not_issued = 0
         self.abandoned = 0
         self.retried = 0
@@ -176,8 +181,8 @@ class Sessions:
         if attempt:
             self.retried += 1
         session, timeout_ps = live.session, self._sources[live.source].timeout_ps
-        row = self._taken
-        self._taken += 1
+        row = self._requests
+        self._requests += 1
         self._flights[row] = entry
         self._look()
         request = Request(
@@ -198,13 +203,13 @@ class Sessions:
         )
         return Planned(request, turn.output_tokens, turn.output_key)
 
-    def ended(self, request: Request, at_ps: int, completed: bool) -> None:
+    def on_ended(self, request: Request, at_ps: int, completed: bool) -> None:
         entry = self._flights.pop(request.id)
         live = entry[5]
         live.open -= 1
         if not live.over:
             if completed:
-                self._plan(live, live.session.ended(entry[3]), at_ps)
+                self._plan(live, live.session.on_ended(entry[3]), at_ps)
             else:
                 if entry[0] == at_ps and self._sources[live.source].users is not None:
                     self._watch(at_ps)
@@ -229,7 +234,7 @@ class Sessions:
         while self.next_ps != NEVER:
             planned = self.take()
             yield planned
-            self.ended(planned.request, planned.request.arrival_ps, True)
+            self.on_ended(planned.request, planned.request.arrival_ps, True)
 
     # --- how sessions begin, go on and end ---------------------------------------------------------------------
 
@@ -281,7 +286,7 @@ class Sessions:
     def _close(self, live: _Live) -> None:
         """Nothing more comes of a session; one that never began has nothing to count."""
         if live.begun:
-            left = live.session.left()
+            left = live.session.turns_left()
             self.not_issued += left + live.late
             if live.over:
                 self.abandoned += left

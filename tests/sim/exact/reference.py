@@ -666,7 +666,7 @@ def simulate(
                     ended.append(job)
             for job in sorted(ended, key=lambda job: job.row):
                 inflight[job.instance] -= 1
-                traffic.ended(job.request, now, job.outcome == "completed")
+                traffic.on_ended(job.request, now, job.outcome == "completed")
             ended = []
         for engine in engines:
             if not engine.step:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from drawing import draws
 from headway.errors import HeadwayError
+from headway.workload.traces import open_trace
 from headway.workload.traces.dynamo import FORMAT
 from headway.workload.traces.record import Options, Record
 from headway.workload.traces.source import head
@@ -60,7 +61,7 @@ def written(folder: Path, *events: Any) -> Path:
 
 
 def read(path: Path, **options: Any) -> list[Record]:
-    return list(FORMAT.read(path, Options(**options)).records)
+    return list(open_trace(path, FORMAT.name, Options(**options)).records)
 
 
 def refusal(folder: Path, *events: Any) -> str:

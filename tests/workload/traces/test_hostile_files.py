@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from alone import alone
 from drawing import draws
 from headway.errors import HeadwayError
-from headway.workload import replay
+from headway.workload import replay, trace_spec
 from headway.workload.traces import FORMATS, Options, open_trace
 
 MOONCAKE = [
@@ -69,7 +69,7 @@ def attempt(path: Path, name: str, told: bool) -> None:
     format = FORMAT.get(name, name)
     try:
         list(open_trace(path, None if told else format).records)
-        spec = replay.parse({"path": str(path), "format": format, "starts": {"rate": "1/s"}, "replay": "think"})
+        spec = trace_spec.parse({"path": str(path), "format": format, "starts": {"rate": "1/s"}, "replay": "think"})
         list(replay.traffic(spec, 1, "m", 10**20, None))
     except HeadwayError as error:
         sentence = str(error)
@@ -178,7 +178,7 @@ LINES = {"mooncake": mooncake_lines, "azure": azure_lines, "burstgpt": burstgpt_
 def peak(path: str, through_traffic: bool) -> int:
     tracemalloc.start()
     if through_traffic:
-        for _ in replay.traffic(replay.parse({"path": path}), 1, "m", 10**20, None):
+        for _ in replay.traffic(trace_spec.parse({"path": path}), 1, "m", 10**20, None):
             pass
     else:
         for _ in open_trace(Path(path)).records:

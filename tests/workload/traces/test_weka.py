@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from drawing import draws
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
+from headway.workload.traces import open_trace
 from headway.workload.traces.record import Options, Record
 from headway.workload.traces.source import head
 from headway.workload.traces.weka import FORMAT
@@ -44,7 +45,7 @@ def agent(t: float, *requests: dict[str, Any], duration_ms: float | None, name: 
 
 
 def read(path: Path, **options: Any) -> list[Record]:
-    return list(FORMAT.read(path, Options(**options)).records)
+    return list(open_trace(path, FORMAT.name, Options(**options)).records)
 
 
 def written(folder: Path, *sessions: Any) -> Path:

@@ -1,29 +1,18 @@
-"""Trace files: which formats there are, how one is told from its content, and reading one."""
+"""Trace files: which formats there are, how one is known by its content, and reading one.
+
+A format is a module of this package with a `FORMAT`: a new one is a new file.
+"""
 
 from __future__ import annotations
 
 import pathlib
+from importlib import import_module
 from itertools import islice
-from types import ModuleType
+from pkgutil import iter_modules
 from typing import Final
 
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
-from headway.workload.traces import (
-    azure,
-    bailian,
-    blis,
-    burstgpt,
-    dynamo,
-    mooncake,
-    otel,
-    own,
-    records,
-    routesim,
-    servegen,
-    tracelab,
-    weka,
-)
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.source import check_ordinary, check_text, head
 from headway.workload.traces.table import Trace
@@ -42,31 +31,28 @@ __all__ = [
     "read_trace",
 ]
 
-_MODULES: Final[tuple[ModuleType, ...]] = (
-    own,
-    mooncake,
-    azure,
-    burstgpt,
-    bailian,
-    weka,
-    servegen,
-    dynamo,
-    tracelab,
-    routesim,
-    blis,
-    otel,
-    records,
+FIRST: Final = (  # modules whose formats are listed in this order, before all others
+    *("own", "mooncake", "azure", "burstgpt", "bailian", "weka", "servegen", "dynamo", "tracelab", "routesim"),
+    *("blis", "otel", "records"),
 )
 DEFAULTS: Final = Options()
-FORMATS: Final[dict[str, Format]] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
+
+
+def _find_formats() -> dict[str, Format]:
+    others = [module.name for module in iter_modules(__path__) if module.name not in FIRST]
+    modules = [import_module(f"{__name__}.{name}") for name in (*FIRST, *others)]
+    return {module.FORMAT.name: module.FORMAT for module in modules if hasattr(module, "FORMAT")}
+
+
+FORMATS: Final = _find_formats()
 
 
 def find_format(name: str, where: str) -> Format:
     """A format by its name, in which `_` and `-` are the same."""
-    found = FORMATS.get(name) or FORMATS.get(name.replace("_", "-"))
-    if found is None:
+    format = FORMATS.get(name) or FORMATS.get(name.replace("_", "-"))
+    if format is None:
         raise HeadwayError(f"{where}: no trace format is called {shown(name)}.{suggest(name, FORMATS)}")
-    return found
+    return format
 
 
 def detect(path: pathlib.Path, ask: str = "--format") -> str:
@@ -74,14 +60,14 @@ def detect(path: pathlib.Path, ask: str = "--format") -> str:
     first = head(path)
     if not first and not path.is_dir():
         raise HeadwayError(f"{path.name}: the file is empty.")
-    told = [format.name for format in FORMATS.values() if format.tell(path, first)]
-    if len(told) == 1:
-        return told[0]
+    names = [format.name for format in FORMATS.values() if format.tell(path, first)]
+    if len(names) == 1:
+        return names[0]
     if first:
         check_text(first[0], path)
     what = "folder" if path.is_dir() else "file"
-    wanted = f"say {ask}, one of {', '.join(told or FORMATS)}"
-    raise HeadwayError(f"{path.name or path}: the format of this {what} cannot be told safely; {wanted}.")
+    remedy = f"say {ask}, one of {', '.join(names or FORMATS)}"
+    raise HeadwayError(f"{path.name or path}: the format of this {what} cannot be told safely; {remedy}.")
 
 
 def open_trace(

@@ -6,18 +6,17 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Final
 
 import msgspec
 
-from headway.config.wording import one_line, shown
+from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
 from headway.workload.traces.blocks import Fit, id_runs
+from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, check_length, check_order, too_late
+from headway.workload.traces.objects import exact, json_rows
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
-from headway.workload.traces.source import lines
-from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
 
 BLOCK_TOKENS: Final = 16
 NO_PARENT: Final = -1
@@ -47,22 +46,14 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
     """What a chat's root is has to be kept for all that may follow it: two numbers a chat."""
-    decode = msgspec.json.Decoder(Row).decode
     fit = Fit(size, whole=True)
     roots: dict[int, int] = {}
     latest: dict[int, int] = {}  # chat of each root
     last_ps = 0
-    for number, line in lines(path):
-        place = f"{path.name} line {number}"
-        try:
-            row = decode(line)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise HeadwayError(f"{place}: {one_line(error, kind=False)}; {FORM}.") from None
+    for place, row in json_rows(path, Row, FORM):
         record = _record(row, fit, place)
         assert record.at_ps is not None
-        if record.at_ps < last_ps:
-            wrong = f"timestamp {row.timestamp} is before an earlier line's"
-            raise HeadwayError(f"{place}: {wrong}; sort the file by time.")
+        check_order(record.at_ps, last_ps, "timestamp", row.timestamp, place)
         last_ps = record.at_ps
         chat, parent = row.chat_id, row.parent_chat_id
         if chat in roots:
@@ -83,18 +74,15 @@ def _record(row: Row, fit: Fit, place: str) -> Record:
         raise HeadwayError(
             f"{place}: timestamp {shown(stamp)} is wrong{late}; it counts seconds from the trace's start."
         )
-    for name in ("input_length", "output_length"):
-        length = getattr(row, name)
-        if not 1 <= length <= MAX_LENGTH:
-            raise HeadwayError(f"{place}: {name} must lie between 1 and {MAX_LENGTH}, got {shown(length)}.")
+    check_length(row.input_length, "input_length", place)
+    check_length(row.output_length, "output_length", place)
     fit.check(row.input_length, len(row.hash_ids), "hash_ids", place)
     if row.turn is not None and not 1 <= row.turn <= MAX_LENGTH:
         raise HeadwayError(f"{place}: turn counts from 1, got {shown(row.turn)}.")
-    exact = stamp if isinstance(stamp, int) else Fraction(repr(stamp))
     return Record(
         row.input_length,
         row.output_length,
-        at_ps=round(exact * PS_PER_SECOND),
+        at_ps=exact(stamp, PS_PER_SECOND),
         blocks=id_runs(row.hash_ids),
         turn=None if row.turn is None else row.turn - 1,
         id=str(row.chat_id),

@@ -18,17 +18,15 @@ from msgspec import Struct
 
 from headway.config.wording import shown
 from headway.errors import HeadwayError
+from headway.types import PS_PER_US
 from headway.workload.traces import blis_format
 from headway.workload.traces.blis_format import ACCUMULATE, DEFAULTS, FLAGS, REQUIRED, TOLD, WHOLE, files
 from headway.workload.traces.blis_writer import write
+from headway.workload.traces.csv_file import Row
 from headway.workload.traces.groups import BLOCK_TOKENS, GROUP, Contents
+from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, too_late, whole_number
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.source import lines
-from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
-
-PS_PER_US: Final = 1_000_000
-
-Row = dict[str, str]
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
@@ -153,12 +151,14 @@ def _record(row: Row, place: str, at_ps: int) -> Record:
         for name, text in row.items()
         if name not in TOLD and text and text != DEFAULTS.get(name)
     }
-    asked, output = whole(row, "input_tokens", place), length(row, "output_tokens", place)
+    own, output = whole(row, "input_tokens", place), whole(row, "output_tokens", place)
+    if output > MAX_LENGTH:
+        raise HeadwayError(f"{place}: output_tokens must be at most {MAX_LENGTH}, got {output}.")
     shared = whole(row, "prefix_length", place) if GROUP in extra and "prefix_length" in row else 0
     served = extra.get("server_input_tokens", 0)
-    prompt = served if served and GROUP not in extra else asked + shared  # the server knows its own template
-    if prompt != asked + shared:
-        extra["input_tokens"] = asked
+    prompt = served if served and GROUP not in extra else own + shared  # the server knows its own template
+    if prompt != own + shared:
+        extra["input_tokens"] = own
     if not output:
         extra["output_tokens"] = 0  # a request that failed; whatever is served makes at least one token
     return Record(
@@ -180,8 +180,8 @@ def _continue(record: Record, state: _Session, row: Row, grows: bool, contents: 
     assert record.at_ps is not None
     turn = whole(row, "round_index", place) if "round_index" in row else state.turn + 1
     if turn != state.turn + 1:
-        wanted = f"the next of session {shown(record.session)} is {state.turn + 1}"
-        raise HeadwayError(f"{place}: round_index is {turn}, but {wanted}; sort the file by time.")
+        known = f"the next of session {shown(record.session)} is {state.turn + 1}"
+        raise HeadwayError(f"{place}: round_index is {turn}, but {known}; sort the file by time.")
     record.turn = turn
     if turn:
         think = row.get("think_time_us", "")
@@ -208,46 +208,36 @@ def _grow(record: Record, state: _Session, row: Row, contents: Contents, place: 
         record.shared_prefix_tokens = state.shared
 
 
-def length(row: Row, name: str, place: str) -> int:
-    found = whole(row, name, place)
-    if found > MAX_LENGTH:
-        raise HeadwayError(f"{place}: {name} must be at most {MAX_LENGTH}, got {found}.")
-    return found
-
-
 def whole(row: Row, name: str, place: str) -> int:
     """A cell as a number that is not below 0."""
     text = row[name].strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+    number = whole_number(text)
+    if number is None:
         raise HeadwayError(f"{place}: {name} must be a whole number of at least 0, got {shown(text)}.")
-    return int(text)
+    return number
 
 
 def _value(text: str, name: str, place: str) -> Any:
     """A cell by what its column holds; a text for one that is not known."""
     text = text.strip()
     if name in WHOLE:
-        sign = text.removeprefix("-") if name.endswith("_time_us") else text
-        if not (sign.isascii() and sign.isdigit() and len(sign) <= 18):
+        digits = text.removeprefix("-") if name.endswith("_time_us") else text
+        if whole_number(digits) is None:
             raise HeadwayError(f"{place}: {name} must be a whole number, got {shown(text)}.")
         return int(text)
     if name == "reason_ratio":
-        return _ratio(text, place)
+        try:
+            ratio = float(text)
+        except ValueError:
+            ratio = -1.0
+        if not 0.0 <= ratio <= 1.0:
+            raise HeadwayError(f"{place}: reason_ratio must be a number between 0 and 1, got {shown(text)}.")
+        return ratio
     if name == "streaming":
         if text not in FLAGS:
             raise HeadwayError(f"{place}: streaming must be true or false, got {shown(text)}.")
         return FLAGS[text]
     return text
-
-
-def _ratio(text: str, place: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0.0 <= found <= 1.0:
-        raise HeadwayError(f"{place}: reason_ratio must be a number between 0 and 1, got {shown(text)}.")
-    return found
 
 
 FORMAT: Final = Format("blis", "BLIS TraceV2: YAML header and CSV with prefix groups and sessions", tell, read, write)

@@ -61,10 +61,10 @@ def files(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
         header, data = path.parent / HEADER, path.parent / DATA
     if not data.is_file() and data.with_name(f"{data.name}.gz").is_file():
         data = data.with_name(f"{data.name}.gz")
-    for one in (header, data):
-        if not one.is_file():
+    for file in (header, data):
+        if not file.is_file():
             raise HeadwayError(
-                f"{path}: a BLIS trace is a YAML header and a CSV file of the same name, and {one.name} is not there."
+                f"{path}: a BLIS trace is a YAML header and a CSV file of the same name, and {file.name} is not there."
             )
     return header, data
 
@@ -154,10 +154,10 @@ def load(path: pathlib.Path) -> tuple[dict[str, Any], Header, Server]:
     except (RecursionError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
         why = cut(one_line(error, kind=False))
         raise HeadwayError(f"{path.name}: this is not YAML that can be read ({why}).") from None
-    return _checked(data, path.name)
+    return _check(data, path.name)
 
 
-def _checked(data: object, name: str) -> tuple[dict[str, Any], Header, Server]:
+def _check(data: object, name: str) -> tuple[dict[str, Any], Header, Server]:
     header = read(Header, data, name)
     assert isinstance(data, dict)
     if header.trace_version not in (2, 3):

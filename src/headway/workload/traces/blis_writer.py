@@ -12,14 +12,15 @@ from typing import Any, Final, TextIO
 from msgspec import Struct
 
 from headway.errors import HeadwayError
+from headway.types import PS_PER_US
 from headway.workload.traces import blis_format
 from headway.workload.traces.blis_format import COLUMNS, DEFAULTS, OPTIONAL, TOLD, names
 from headway.workload.traces.groups import GROUP, NamedLosses, group_of, origin
+from headway.workload.traces.limits import whole_number
 from headway.workload.traces.record import Info, Record
 from headway.workload.traces.source import reason
 from headway.workload.traces.writing import open_text
 
-PS_PER_US: Final = 1_000_000
 OWN: Final = tuple(name for name in COLUMNS if name not in TOLD and name not in (GROUP, "input_tokens_reset"))
 KNOWN: Final = frozenset((*OWN, GROUP, "input_tokens", "output_tokens", "input_tokens_reset"))
 KEPT: Final = ("session", "delay_ps", "after", "id", "model", "tenant", "slo_class", "kind")  # or looked at here
@@ -46,11 +47,11 @@ def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str
             used = _draft(draft, writer, records)
             draft.seek(0)
             with open_text(data_path) as file:
-                kept = [index for index, name in enumerate(COLUMNS) if name not in OPTIONAL or name in used]
+                indices = [index for index, name in enumerate(COLUMNS) if name not in OPTIONAL or name in used]
                 final = csv.writer(file, lineterminator="\n")
-                final.writerow([COLUMNS[index] for index in kept])
+                final.writerow([COLUMNS[index] for index in indices])
                 for cells in csv.reader(draft):
-                    final.writerow([cells[index] for index in kept])
+                    final.writerow([cells[index] for index in indices])
     except (OSError, csv.Error) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
         raise HeadwayError(f"{path.name}: the file cannot be written ({why}).") from None
@@ -83,10 +84,10 @@ class _Writer:
         self._last_us = 0
 
     def header(self) -> dict[str, Any]:
-        said = {name: value for name, value in self.info.extra.items() if name not in ("origin", "notes")}
+        header = {name: value for name, value in self.info.extra.items() if name not in ("origin", "notes")}
         if self.ours:
-            return said
-        if said:
+            return header
+        if header:
             self.lost.add("what the source says of the trace as a whole")
         return {}
 
@@ -118,16 +119,12 @@ class _Writer:
             self.lost.add("that some requests have no time of arrival of their own")
             waits = (record.delay_ps or 0) // PS_PER_US
             return state.at_us + waits if by_session else self._last_us
-        at_us = (2 * record.at_ps + PS_PER_US) // (2 * PS_PER_US)
-        if at_us * PS_PER_US != record.at_ps:
-            self.lost.add("times finer than 1 µs")
-        return at_us
+        return self.lost.round_time(record.at_ps, PS_PER_US, "1 µs")
 
     def _id(self, record: Record) -> str | int:
-        text = record.id
-        if text is not None and text.isascii() and text.isdigit() and len(text) <= 18:
-            return text
-        if text is not None:
+        if record.id is not None and whole_number(record.id) is not None:
+            return record.id
+        if record.id is not None:
             self.lost.add("the ids of requests that are not numbers")
         return self._count
 
@@ -168,9 +165,7 @@ class _Writer:
             lost.add("the numbers of turns that do not count up from 0")
         if record.delay_ps is None:
             return
-        think_us = (2 * record.delay_ps + PS_PER_US) // (2 * PS_PER_US)
-        if think_us * PS_PER_US != record.delay_ps:
-            lost.add("times finer than 1 µs")
+        think_us = lost.round_time(record.delay_ps, PS_PER_US, "1 µs")
         if not state.turn:
             if think_us:
                 lost.add("the delay before a session's first turn")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from headway.errors import HeadwayError
+from headway.workload.traces.limits import MAX_BLOCK
 
 Run = tuple[int, int]  # first id, count
 Runs = Sequence[Run]
-LARGEST: Final = 65536  # tokens of a block
+IDS: Final = 1 << 64  # how many ids there are; a longer hash is folded into 64 bits, which name it as well
 
 
 def id_runs(ids: Sequence[int]) -> list[Run]:
@@ -28,43 +30,71 @@ def id_runs(ids: Sequence[int]) -> list[Run]:
     return runs
 
 
+def add_run(runs: list[Run], first: int, count: int) -> None:
+    """Add a run at the end, as part of the last one where it goes on from that."""
+    if runs and sum(runs[-1]) == first:
+        runs[-1] = (runs[-1][0], runs[-1][1] + count)
+    else:
+        runs.append((first, count))
+
+
+def block_count(tokens: int, size: int, whole: bool) -> int:
+    """How many blocks hold so many tokens, or with `whole` are filled by them."""
+    return tokens // size if whole else -(-tokens // size)
+
+
 def beginning(runs: Runs, blocks: int) -> list[Run]:
     """The first so many blocks, or all where there are fewer."""
-    found: list[Run] = []
+    head: list[Run] = []
     for first, count in runs:
         if blocks <= 0:
             break
-        found.append((first, min(count, blocks)))
+        head.append((first, min(count, blocks)))
         blocks -= count
-    return found
+    return head
 
 
 def rest(runs: Runs, blocks: int) -> list[Run]:
     """What comes after the first so many blocks."""
-    found: list[Run] = []
+    tail: list[Run] = []
     for first, count in runs:
         skipped = min(count, blocks)
         blocks -= skipped
         if skipped < count:
-            found.append((first + skipped, count - skipped))
-    return found
+            tail.append((first + skipped, count - skipped))
+    return tail
 
 
-def shared_blocks(one: Runs, other: Runs) -> int:
+def shared_blocks(left: Runs, right: Runs) -> int:
     """How many leading blocks are the same. Runs need not be cut at the same places."""
     shared = 0
-    mine, theirs = iter(one), iter(other)
-    first, count = next(mine, (0, 0))
-    second, left = next(theirs, (0, 0))
-    while count and left and first == second:
-        step = min(count, left)
+    while left and right and left[0][0] == right[0][0]:
+        step = min(left[0][1], right[0][1])
         shared += step
-        first, count, second, left = first + step, count - step, second + step, left - step
-        if not count:
-            first, count = next(mine, (0, 0))
-        if not left:
-            second, left = next(theirs, (0, 0))
+        left, right = rest(left, step), rest(right, step)
     return shared
+
+
+class RunTable:
+    """The runs of many prompts in columns: those of row i are `_starts[i]` to `_starts[i + 1]`."""
+
+    __slots__ = ("_firsts", "_starts", "counts")
+
+    def __init__(self) -> None:
+        self._firsts = array("q")
+        self.counts = array("q")
+        self._starts = array("q", [0])
+
+    def append(self, runs: Iterable[Run]) -> None:
+        for first, count in runs:
+            self._firsts.append((first + IDS // 2) % IDS - IDS // 2)
+            self.counts.append(count)
+        self._starts.append(len(self._firsts))
+
+    def row(self, row: int, offset: int = 0) -> list[Run]:
+        """The runs of a row, with `offset` added to their ids."""
+        places = range(self._starts[row], self._starts[row + 1])
+        return [(self._firsts[at] + offset, self.counts[at]) for at in places]
 
 
 class Fit:
@@ -76,7 +106,7 @@ class Fit:
     def __init__(self, size: int, whole: bool = False) -> None:
         self.size = size
         self._whole = whole  # a partly filled last block may go without an id
-        self._low, self._high = 1, LARGEST
+        self._low, self._high = 1, MAX_BLOCK
 
     def check(self, tokens: int, count: int, name: str, place: str) -> None:
         size = self.size
@@ -86,10 +116,10 @@ class Fit:
             self._low = max(self._low, -(-tokens // count))
         if count > 1:
             self._high = min(self._high, (tokens - 1) // (count - 1))
-        wanted = -(-tokens // size)
-        if count == wanted or (self._whole and count == tokens // size):
+        needed = -(-tokens // size)
+        if count == needed or (self._whole and count == tokens // size):
             return
-        blocks = f"{tokens} tokens are {wanted} block{'s' if wanted > 1 else ''} of {size}"
+        blocks = f"{tokens} tokens are {needed} block{'s' if needed > 1 else ''} of {size}"
         wrong = f"{name} has {count} {'entry' if count == 1 else 'entries'}, but {blocks}"
         raise HeadwayError(f"{place}: {wrong}; {self._remedy()}.")
 

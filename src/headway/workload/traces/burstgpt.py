@@ -6,6 +6,7 @@ counts them.
 
 from __future__ import annotations
 
+import csv
 import pathlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -14,10 +15,10 @@ from typing import Final
 from headway.config.units import exact
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
-from headway.workload.traces.azure import length
+from headway.workload.traces.csv_file import Row, has_columns, parse_length, stamped_rows
+from headway.workload.traces.limits import LAST_PS
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
-from headway.workload.traces.source import cells, columns, head, lines
-from headway.workload.traces.table import LAST_PS, too_late
+from headway.workload.traces.source import head
 from headway.workload.traces.writing import Losses, open_text
 
 COLUMNS: Final = ("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")
@@ -29,7 +30,7 @@ REMEMBERED: Final = 100_000  # sessions whose last answer is known: with older o
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
-    return bool(first) and set(COLUMNS) <= {name.strip(b' "').decode(errors="replace") for name in first[0].split(b",")}
+    return has_columns(first, COLUMNS)
 
 
 def read(path: pathlib.Path, options: Options) -> Reader:
@@ -40,48 +41,25 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
-    header: list[str] = []
-    places: list[int] = []
-    first_ps: int | None = None
-    last_ps = 0
     ends: OrderedDict[str, int] = OrderedDict()  # of each session's last answer
-    for number, line in lines(path):
-        place = f"{path.name} line {number}"
-        row = cells(line, place)
-        if not header:
-            header, places = row, columns(row, COLUMNS, place)
-            continue
-        if len(row) != len(header):
-            raise HeadwayError(f"{place}: {len(row)} values where the header names {len(header)} columns.")
-        stamp, model, prompt, output, _, log = (row[at] for at in places)
-        at_ps = _seconds(stamp, "Timestamp", place)
-        if first_ps is None:
-            first_ps = last_ps = at_ps
-        if at_ps < last_ps:
-            raise HeadwayError(f"{place}: Timestamp {stamp} is before an earlier line's; sort the file by time.")
-        if at_ps - first_ps > LAST_PS:
-            raise HeadwayError(f"{place}: Timestamp {stamp} is too late, {too_late(at_ps - first_ps)}.")
-        last_ps = at_ps
-        if not length(output, "Response tokens", place, least=0):
+    for place, row, at_ps in stamped_rows(path, COLUMNS, _stamp_ps):
+        output = parse_length(row, "Response tokens", place, least=0)
+        if not output:
             info.extra["failures"] += 1
             continue
-        record = Record(
-            length(prompt, "Request tokens", place),
-            int(output),
-            at_ps=at_ps - first_ps,
-            model=model or None,
-            kind=KINDS.get(log),
-        )
+        log = row["Log Type"]
+        prompt = parse_length(row, "Request tokens", place)
+        record = Record(prompt, output, at_ps=at_ps, model=row["Model"] or None, kind=KINDS.get(log))
         if log not in KINDS:
             record.extra["log_type"] = log
         if info.sessions:
-            _add_session(record, dict(zip(header, row, strict=True)), ends, place)
+            _add_session(record, row, ends, place)
         yield record
     if failures := info.extra["failures"]:
         info.extra["notes"] = [f"rows without a response are failures and were left out: {failures}"]
 
 
-def _add_session(record: Record, row: dict[str, str], ends: OrderedDict[str, int], place: str) -> None:
+def _add_session(record: Record, row: Row, ends: OrderedDict[str, int], place: str) -> None:
     """Its session, and how long after the last answer in it the request came."""
     assert record.at_ps is not None
     elapsed_ps = None
@@ -100,33 +78,32 @@ def _add_session(record: Record, row: dict[str, str], ends: OrderedDict[str, int
             ends.popitem(last=False)
 
 
+def _stamp_ps(text: str, place: str) -> int:
+    return _seconds(text, "Timestamp", place)
+
+
 def _seconds(text: str, name: str, place: str) -> int:
-    found = exact(text)
-    if found is None or not 0 <= found <= LAST_PS:
+    seconds = exact(text)
+    if seconds is None or not 0 <= seconds <= LAST_PS:
         raise HeadwayError(f"{place}: {name} must be a time in seconds, got {text[:40]!r}.")
-    return round(found * PS_PER_SECOND)
+    return round(seconds * PS_PER_SECOND)
 
 
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
     """Version 3 where the source has sessions, else version 1."""
     lost = Losses("session", "model", "kind", "extra", "delay_ps") if info.sessions else Losses("model", "kind")
     names = [*COLUMNS[:1], *((SESSION, ELAPSED) if info.sessions else ()), *COLUMNS[1:]]
-    first = True
     with open_text(path) as file:
-        file.write(",".join(names) + "\n")
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(names)
         for record in records:
             lost.see(record)
-            at_ps = lost.stamp(info, record, path)
-            if first and at_ps:
-                lost.add("the time before the first request")
-            first = False
+            at_ps = lost.stamp(info, record, path, from_first=True)
             _note(record, lost)
-            middle = [_quoted(record.session or ""), str(record.extra.get("elapsed_s", ""))] if info.sessions else []
+            middle = [record.session or "", record.extra.get("elapsed_s", "")] if info.sessions else []
             log = record.extra.get("log_type", LOGS.get(record.kind or "", "API log"))
-            total = record.prompt_tokens + record.output_tokens
-            lengths = [str(record.prompt_tokens), str(record.output_tokens), str(total)]
-            model = _quoted(record.model or "")
-            file.write(",".join([_text(at_ps), *middle, model, *lengths, _quoted(str(log))]) + "\n")
+            lengths = [record.prompt_tokens, record.output_tokens, record.prompt_tokens + record.output_tokens]
+            table.writerow([_text(at_ps), *middle, record.model or "", *lengths, log])
     return lost.phrases()
 
 
@@ -144,10 +121,6 @@ def _note(record: Record, lost: Losses) -> None:
 def _text(ps: int) -> str:
     seconds, rest = divmod(ps, PS_PER_SECOND)
     return f"{seconds}.{rest:012d}".rstrip("0").rstrip(".")
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n') else text
 
 
 FORMAT: Final = Format(

@@ -13,33 +13,20 @@ from __future__ import annotations
 import pathlib
 from array import array
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, Final
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from headway.errors import HeadwayError
-from headway.workload.traces.blocks import LARGEST, id_runs
-from headway.workload.traces.objects import LAST_NS, NS_PER_MS, PS_PER_NS, Lane, decoded, exact, in_order
+from headway.types import PS_PER_NS
+from headway.workload.traces.blocks import id_runs
+from headway.workload.traces.limits import LAST_PS, MAX_BLOCK, check_length, check_range, too_late
+from headway.workload.traces.objects import LAST_NS, NS_PER_MS, Lane, exact, in_order, json_rows
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
-from headway.workload.traces.source import lines
-from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
 
 SCHEMA: Final = "dynamo.request.trace.v1"
 MAX_HASH: Final = 2**64 - 1
 FORM: Final = f"a line is one JSON event of {SCHEMA}"
-MEASURED: Final = (
-    "cached_tokens",
-    "ttft_ms",
-    "total_time_ms",
-    "avg_itl_ms",
-    "prefill_wait_time_ms",
-    "prefill_time_ms",
-    "kv_hit_rate",
-    "queue_depth",
-    "worker",
-)
 Number = int | float | None
 
 
@@ -64,6 +51,9 @@ class Request(Struct):
     kv_hit_rate: Number = None
     queue_depth: Number = None
     worker: dict[str, Any] | None = None
+
+
+MEASURED: Final = Request.__struct_fields__[5:]  # kept in `extra`
 
 
 class Tool(Struct):
@@ -125,7 +115,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
         has = f"replay.trace_block_size is {survey.block_tokens}"
         raise HeadwayError(f"{path.name}: {has}, so block_tokens cannot be {options.block_tokens}.")
     info = Info("dynamo", block_tokens=survey.block_tokens, sessions=bool(survey.turns))
-    return Reader(info, islice(_records(path, survey), options.limit))
+    return Reader(info, _records(path, survey))
 
 
 def tell(path: pathlib.Path, head: list[bytes]) -> bool:
@@ -167,13 +157,13 @@ def _join(record: Record, lane: Lane, start_ns: int, call: Call, context: Contex
     """Put a request in its place in its session."""
     record.kind = "agentic"
     record.id = record.id or f"{context.session_id}/{record.turn}"
-    wait = lane.show(record.id, start_ns, call.end_ns)
+    wait = lane.add(record.id, start_ns, call.end_ns)
     record.after = wait.after
     if wait.until is None:
         record.delay_ps = 0
     else:
         record.delay_ps = max(0, start_ns - wait.until) * PS_PER_NS
-        if tools_ns := _covered(call.tools, wait.until, start_ns):
+        if tools_ns := _overlap(call.tools, wait.until, start_ns):
             record.extra["tool_ms"] = tools_ns / NS_PER_MS
     if context.session_id != record.session:
         record.extra["agent"] = context.session_id
@@ -181,7 +171,7 @@ def _join(record: Record, lane: Lane, start_ns: int, call: Call, context: Contex
         record.extra["parent_session"] = context.parent_session_id
 
 
-def _covered(spans: list[tuple[int, int]], start: int, end: int) -> int:
+def _overlap(spans: list[tuple[int, int]], start: int, end: int) -> int:
     """How much of the time between two instants the spans cover together."""
     covered = 0
     for first, last in sorted(spans):
@@ -197,11 +187,8 @@ def _covered(spans: list[tuple[int, int]], start: int, end: int) -> int:
 
 def _calls(path: pathlib.Path) -> Iterator[tuple[int, Call]]:
     """Requests with their arrival in ns since 1970, in the file's order, all found right."""
-    decode = msgspec.json.Decoder(Line).decode
     tools: dict[str, list[tuple[int, int]]] = {}
-    for number, text in lines(path):
-        place = f"{path.name} line {number}"
-        line = decoded(decode, text, place, FORM)
+    for place, line in json_rows(path, Line, FORM):
         event = line if line.event is UNSET else line.event
         if event.schema != SCHEMA:
             raise HeadwayError(f"{place}: schema must be {SCHEMA}, got {(event.schema or 'none')[:60]}.")
@@ -224,26 +211,23 @@ def _check(request: Request, place: str) -> int:
     """The arrival, once everything about the request is found right."""
     replay = request.replay
     size, length, hashes = replay.trace_block_size, replay.input_length, replay.input_sequence_hashes
-    if not 1 <= size <= LARGEST:
-        raise HeadwayError(f"{place}: replay.trace_block_size must lie between 1 and {LARGEST}, got {size}.")
-    if not 1 <= length <= MAX_LENGTH:
-        raise HeadwayError(f"{place}: replay.input_length must lie between 1 and {MAX_LENGTH}, got {length}.")
-    if not 0 <= request.output_tokens <= MAX_LENGTH:
-        got = f"got {request.output_tokens}"
-        raise HeadwayError(f"{place}: request.output_tokens must lie between 0 and {MAX_LENGTH}, {got}.")
-    if len(hashes) != -(-length // size):
-        wanted = f"{length} tokens are {-(-length // size)} blocks of {size}"
-        raise HeadwayError(f"{place}: replay.input_sequence_hashes has {len(hashes)} entries, but {wanted}.")
+    check_range(size, 1, MAX_BLOCK, "replay.trace_block_size", place)
+    check_length(length, "replay.input_length", place)
+    check_length(request.output_tokens, "request.output_tokens", place, least=0)
+    blocks = -(-length // size)
+    if len(hashes) != blocks:
+        need = f"{length} tokens are {blocks} blocks of {size}"
+        raise HeadwayError(f"{place}: replay.input_sequence_hashes has {len(hashes)} entries, but {need}.")
     if min(hashes) < 0 or max(hashes) > MAX_HASH:
         raise HeadwayError(f"{place}: replay.input_sequence_hashes are whole numbers of 64 bits without a sign.")
     return _ns(request.request_received_ms, "request.request_received_ms", place)
 
 
-def _end(request: Request, start_ns: int, told: Number, place: str) -> int:
+def _end(request: Request, start_ns: int, stamp: Number, place: str) -> int:
     """When a request ended: its duration is finer than the stamp of the event."""
     if request.total_time_ms is not None:
         return start_ns + _ns(request.total_time_ms, "request.total_time_ms", place)
-    return start_ns if told is None else max(start_ns, _ns(told, "event_time_unix_ms", place))
+    return start_ns if stamp is None else max(start_ns, _ns(stamp, "event_time_unix_ms", place))
 
 
 def _ns(value: float, name: str, place: str) -> int:

@@ -51,8 +51,8 @@ class Contents:
 
 def origin(info: Info) -> str:
     """The format that a trace was first written in."""
-    found = info.extra.get("origin", info.format)
-    return found if isinstance(found, str) else info.format
+    name = info.extra.get("origin", info.format)
+    return name if isinstance(name, str) else info.format
 
 
 def group_of(record: Record, info: Info) -> str | None:

@@ -13,25 +13,28 @@ Where the first line has no `hash_ids`, none has, and nothing is known of conten
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
-from fractions import Fraction
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from headway.config.wording import one_line, shown
+from headway import hashing
+from headway.config.wording import shown
 from headway.errors import HeadwayError
+from headway.types import PS_PER_MS
 from headway.workload.traces.blocks import Fit, id_runs
-from headway.workload.traces.mooncake_writer import write
-from headway.workload.traces.record import Format, Info, Options, Reader, Record
-from headway.workload.traces.source import head, lines
-from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
+from headway.workload.traces.limits import LAST_PS, check_length, check_order, too_late
+from headway.workload.traces.objects import exact, json_rows
+from headway.workload.traces.record import LOCAL, Format, Info, Options, Reader, Record
+from headway.workload.traces.source import head
+from headway.workload.traces.writing import Losses, open_text
 
 BLOCK_TOKENS: Final = 512
-PS_PER_MS: Final = 1_000_000_000
 FORM: Final = "a line is one JSON object with timestamp, input_length, output_length and hash_ids"
-KEPT: Final = ("branches", "prefix_reset", "priority", "strict_priority", "policy_class")  # as they are, in `extra`
+EXTRA: Final = ("branches", "prefix_reset", "priority", "strict_priority", "policy_class")  # kept in `extra`
+ROOM: Final = 32  # bits for the ids of one session, where they mean something within it only
+OWN: Final = 1 << 62  # ids from here on name what no other prompt has
 
 Number = int | float
 Name = str | int
@@ -80,22 +83,15 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
-    decode = msgspec.json.Decoder(Row).decode
     fit = None if info.block_tokens is None else Fit(info.block_tokens)
     sessions: dict[str, None] = {}  # both of a file whose requests wait for each other
     requests: dict[str, None] = {}
     last_ps = 0
-    for number, line in lines(path):
-        place = f"{path.name} line {number}"
-        try:
-            row = decode(line)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise HeadwayError(f"{place}: {one_line(error, kind=False)}; {FORM}.") from None
+    for place, row in json_rows(path, Row, FORM):
         record = _record(row, info, fit, place)
         if record.at_ps is not None:
-            if record.at_ps < last_ps:
-                stamp = row.created_time if row.timestamp is UNSET else row.timestamp
-                raise HeadwayError(f"{place}: timestamp {stamp} is before an earlier line's; sort the file by time.")
+            stamp = row.created_time if row.timestamp is UNSET else row.timestamp
+            check_order(record.at_ps, last_ps, "timestamp", stamp, place)
             last_ps = record.at_ps
         if record.session is not None or record.after:
             info.sessions = True
@@ -146,7 +142,7 @@ def _record(row: Row, info: Info, fit: Fit | None, place: str) -> Record:
     ]
     if delays or row.wait_for:
         record.delay_ps = sum(delays)
-    for name in KEPT:
+    for name in EXTRA:
         value = getattr(row, name)
         if value is not None and value != []:
             record.extra[name] = value
@@ -154,12 +150,11 @@ def _record(row: Row, info: Info, fit: Fit | None, place: str) -> Record:
 
 
 def _length(value: int | UnsetType, other: int | UnsetType, name: str, place: str) -> int:
-    found = other if value is UNSET else value
-    if found is UNSET:
+    length = other if value is UNSET else value
+    if length is UNSET:
         raise HeadwayError(f"{place}: Object missing required field `{name}`; {FORM}.")
-    if not 1 <= found <= MAX_LENGTH:
-        raise HeadwayError(f"{place}: {name} must lie between 1 and {MAX_LENGTH}, got {shown(found)}.")
-    return found
+    check_length(length, name, place)
+    return length
 
 
 def _stamp(stamp: Number, place: str) -> int:
@@ -169,18 +164,83 @@ def _stamp(stamp: Number, place: str) -> int:
         late = "" if stamp == float("inf") else f", {too_late(int(stamp) * PS_PER_MS)}"
         wrong = f"timestamp {shown(stamp)} is too large{late}"
         raise HeadwayError(f"{place}: {wrong}; it counts ms from the start of the trace.")
-    return exact_ps(stamp)
+    return exact(stamp, PS_PER_MS)
 
 
 def _delay(value: Number, name: str, place: str) -> int:
     if not 0 <= value * PS_PER_MS <= LAST_PS:
         raise HeadwayError(f"{place}: {name} is a time in ms between 0 and 100 days, got {shown(value)}.")
-    return exact_ps(value)
+    return exact(value, PS_PER_MS)
 
 
-def exact_ps(value: Number) -> int:
-    """Milliseconds exactly as they are written."""
-    return value * PS_PER_MS if isinstance(value, int) else round(Fraction(repr(value)) * PS_PER_MS)
+def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
+    """Write a line a record, with the fields of the dialects where the trace needs them. Ids that are local to a
+    session become ids of the trace, and a partly filled last block gets one."""
+    lost = Losses("blocks", "session", "after", "delay_ps", "id", "extra")
+    if info.block_tokens not in (None, BLOCK_TOKENS):
+        lost.add(f"the size of its blocks (to read it again, say block_tokens {info.block_tokens})")
+    sessions: dict[str | None, int] = {}
+    encode = msgspec.json.Encoder().encode
+    with open_text(path) as file:
+        for number, record in enumerate(records):
+            lost.see(record)
+            row: dict[str, Any] = {}
+            if record.at_ps is not None and info.clock == "trace":
+                row["timestamp"] = _ms(record.at_ps, lost)
+            row["input_length"], row["output_length"] = record.prompt_tokens, max(1, record.output_tokens)
+            if not record.output_tokens:
+                lost.add("requests without any output (1 token is written)")
+            if info.block_tokens is not None:
+                scope = sessions.setdefault(record.session, len(sessions)) if info.scope == LOCAL else None
+                row["hash_ids"] = list(_ids(record, info.block_tokens, scope, number))
+            row |= _waits(record, info, lost)
+            for name, value in record.extra.items():
+                if name in EXTRA:
+                    row[name] = value
+                else:
+                    lost.add("further fields of the source")
+            file.write(encode(row).decode() + "\n")
+    return lost.phrases()
+
+
+def _waits(record: Record, info: Info, lost: Losses) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    if record.session is not None:
+        row["session_id"] = record.session
+    if record.delay_ps is not None:
+        row["delay"] = _ms(record.delay_ps, lost)
+    elif info.clock != "trace" and record.at_ps:
+        lost.add("times within a session without delays")
+    if record.id is not None:
+        row["request_id"] = record.id
+    if record.after:
+        row["wait_for"] = list(record.after)
+    return row
+
+
+def _ms(ps: int, lost: Losses) -> int | float:
+    whole, rest = divmod(ps, PS_PER_MS)
+    if not rest:
+        return whole
+    ms = ps / PS_PER_MS
+    if exact(ms, PS_PER_MS) != ps:
+        lost.add("the last digits of times")
+    return ms
+
+
+def _ids(record: Record, size: int, scope: int | None, number: int) -> Iterator[int]:
+    count = 0
+    for first, length in record.blocks or ():
+        count += length
+        for block in range(first, first + length):
+            if scope is None:
+                yield block
+            elif 0 <= block < 1 << ROOM:
+                yield (scope << ROOM) + block
+            else:
+                yield hashing.stable("block", scope, block) % OWN
+    for place in range(-(-record.prompt_tokens // size) - count):
+        yield OWN + (number << 20) + place
 
 
 FORMAT: Final = Format(

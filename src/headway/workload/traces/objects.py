@@ -1,4 +1,4 @@
-"""The JSON objects of a file: one a line, or the single one that a file of several lines is."""
+"""The JSON objects of a file: one a line, or a single one over several lines. Times, and sessions that branch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from headway.config.wording import one_line
 from headway.errors import HeadwayError
-from headway.workload.traces.source import lines
+from headway.workload.traces.source import Numbered, lines
 
 T = TypeVar("T")
 LARGEST: Final = 256 << 20  # bytes of one document, which has to be held in memory
@@ -36,17 +37,22 @@ def objects(path: pathlib.Path) -> Iterator[tuple[str, bytes]]:
         yield path.name, _document(path, number, line, source)
 
 
-def decoded(decode: Callable[[bytes], T], text: bytes, place: str, form: str) -> T:
+def decode_object(decode: Callable[[bytes], T], text: bytes, place: str, form: str) -> T:
     """What `decode` makes of the text; where it cannot, an error that says what the form should be."""
     try:
         return decode(text)
     except WRONG as error:
-        raise HeadwayError(f"{place}: {_told(error)}; {form}.") from None
+        raise HeadwayError(f"{place}: {one_line(error, kind=False)}; {form}.") from None
 
 
-def _told(error: Exception) -> str:
-    text = str(error)
-    return text if len(text) <= 300 else f"{text[:300]}..."
+def json_rows(
+    path: pathlib.Path, kind: type[T], form: str, source: Iterable[Numbered] | None = None
+) -> Iterator[tuple[str, T]]:
+    """The lines of a file, or those of them that `source` has, as objects of a kind, each with its place."""
+    decode = msgspec.json.Decoder(kind).decode
+    for number, line in lines(path) if source is None else source:
+        place = f"{path.name} line {number}"
+        yield place, decode_object(decode, line, place, form)
 
 
 def _complete(text: bytes) -> bool:
@@ -57,9 +63,9 @@ def _complete(text: bytes) -> bool:
     return True
 
 
-def _document(path: pathlib.Path, number: int, line: bytes, rest: Iterator[tuple[int, bytes]]) -> bytes:
+def _document(path: pathlib.Path, number: int, line: bytes, rest: Iterator[Numbered]) -> bytes:
     """All lines as one text, found to be JSON as a whole: after that, mistakes have a path in it and no line."""
-    kept, numbers, size = [line], [number], len(line)
+    texts, numbers, size = [line], [number], len(line)
     for number, line in rest:
         size += len(line) + 1
         if size > LARGEST:
@@ -67,22 +73,21 @@ def _document(path: pathlib.Path, number: int, line: bytes, rest: Iterator[tuple
                 f"{path.name} line {number}: one JSON document of more than {LARGEST >> 20} MiB; "
                 "write one object a line instead, which is read line by line."
             )
-        kept.append(line)
+        texts.append(line)
         numbers.append(number)
-    text = b"\n".join(kept)
+    text = b"\n".join(texts)
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
     except WRONG as error:
         byte = re.search(r"byte (\d+)", str(error))
         at = numbers[text.count(b"\n", 0, int(byte[1]))] if byte else numbers[-1]
-        raise HeadwayError(f"{path.name} line {at}: {_told(error)}; a file is one JSON object or one a line.") from None
+        why = one_line(error, kind=False)
+        raise HeadwayError(f"{path.name} line {at}: {why}; a file is one JSON object or one a line.") from None
     return text
 
 
 # Times as trace formats write them, in whole numbers, and requests put in order of them.
 
-PS_PER_MS: Final = 10**9
-PS_PER_NS: Final = 1000
 NS_PER_MS: Final = 10**6
 LAST_NS: Final = 2**63 - 1  # since 1970: the year 2262
 EPOCH: Final = datetime(1970, 1, 1)
@@ -103,20 +108,25 @@ def exact(value: float, unit: int) -> int:
     return round(Fraction(repr(value)) * unit)
 
 
+def epoch_seconds(date: str, clock: str, zone: str | None) -> int:
+    """The seconds since 1970 of 2026-05-19, 03:57:30 and Z or +02:00; without a zone it counts as UTC."""
+    seconds = (datetime.fromisoformat(f"{date}T{clock}") - EPOCH) // SECOND
+    if zone and zone not in "Zz":
+        away = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+        seconds -= away if zone[0] == "+" else -away
+    return seconds
+
+
 def iso_ns(text: str) -> int | None:
-    """A date and time as nanoseconds since 1970, None where it is neither; one without a zone counts as UTC."""
+    """A date and time as nanoseconds since 1970, None where it is neither."""
     match = ISO.fullmatch(text)
     if match is None:
         return None
     date, clock, digits, zone = match.groups()
     try:
-        seconds = (datetime.fromisoformat(f"{date}T{clock}") - EPOCH) // SECOND
+        return epoch_seconds(date, clock, zone) * 1_000_000_000 + int((digits or "0").ljust(9, "0"))
     except ValueError:
         return None
-    if zone and zone not in "Zz":
-        away = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
-        seconds -= away if zone[0] == "+" else -away
-    return seconds * 1_000_000_000 + int((digits or "0").ljust(9, "0"))
 
 
 def in_order(starts: array[int], items: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
@@ -144,7 +154,7 @@ def in_order(starts: array[int], items: Iterable[tuple[int, T]]) -> Iterator[tup
 class Lane:
     """Requests one after the other. `left` is how many are still to come."""
 
-    __slots__ = ("_branches", "_end", "_last", "_shown", "left", "parent", "root")
+    __slots__ = ("_branches", "_end", "_last", "_latest", "left", "parent", "root")
 
     def __init__(self, left: int, parent: Lane | None = None) -> None:
         self.left = left
@@ -153,9 +163,9 @@ class Lane:
         self._branches: list[Lane] = []  # not yet waited for
         self._last: str | None = None  # the id of the latest request
         self._end = 0  # of all so far
-        self._shown: str | None = None  # of a root: the latest request of the whole session
+        self._latest: str | None = None  # of a root: the latest request of the whole session
 
-    def show(self, id: str, start: int, end: int) -> Wait:
+    def add(self, id: str, start: int, end: int) -> Wait:
         """The lane's next request, and what it waited for."""
         waits: list[tuple[int, str]] = []
         goes_on = self._last is not None
@@ -172,10 +182,10 @@ class Lane:
             if until is None or branch._end > until:
                 until, goes_on = branch._end, False
         after = tuple(name for _, name in waits)
-        if after == (self.root._shown,):
+        if after == (self.root._latest,):
             after = ()  # as any request of a session waits for the one before
         self.left -= 1
-        self._last = self.root._shown = id
+        self._last = self.root._latest = id
         self._end = max(self._end, end)
         return Wait(after, until, goes_on)
 

@@ -13,16 +13,16 @@ import pathlib
 import re
 from array import array
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from headway.errors import HeadwayError
-from headway.workload.traces.objects import LAST_NS, PS_PER_NS, decoded, in_order, iso_ns, objects
+from headway.types import PS_PER_NS, Json
+from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, too_late, whole_number
+from headway.workload.traces.objects import LAST_NS, decode_object, in_order, iso_ns, objects
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
-from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
 
 KINDS: Final = {
     "chat": "chat",
@@ -53,7 +53,6 @@ FURTHER: Final = {
 }
 ERRORS: Final = (2, "2", "ERROR", "STATUS_CODE_ERROR")
 FORM: Final = 'the file holds spans: {"resourceSpans": ...}, {"spans": [...]} or one span a line'
-Json = dict[str, Any]
 
 
 class Counts(Struct):
@@ -81,7 +80,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
     if not starts:
         raise HeadwayError(f"{path.name}: none of its {counts.spans} spans is a model call with {INPUT[0]}.")
     info = Info("otel", sessions=sessions, extra=msgspec.to_builtins(counts))
-    return Reader(info, islice(_records(path, starts), options.limit))
+    return Reader(info, _records(path, starts))
 
 
 def tell(path: pathlib.Path, head: list[bytes]) -> bool:
@@ -170,129 +169,127 @@ def _failed(span: Json, attributes: Json) -> bool:
 
 
 def _spans(path: pathlib.Path) -> Iterator[tuple[str, Json, str | None]]:
-    """Each span with its place, and the service that wrote it where that is told."""
+    """Each span with its place, and the service that wrote it where the file says so."""
     for place, text in objects(path):
-        found = decoded(msgspec.json.decode, text, place, FORM)
-        if isinstance(found, list):
-            for at, one in enumerate(found):
-                yield from _nested(_object(one, f"{place} [{at}]"), f"{place} [{at}]")
+        document = decode_object(msgspec.json.decode, text, place, FORM)
+        if isinstance(document, list):
+            for at, item in enumerate(document):
+                yield from _spans_of(_object(item, f"{place} [{at}]"), f"{place} [{at}]")
         else:
-            yield from _nested(_object(found, place), place)
+            yield from _spans_of(_object(document, place), place)
 
 
-def _nested(found: Json, place: str) -> Iterator[tuple[str, Json, str | None]]:
-    if "resourceSpans" in found:
-        for at, resource in _items(found, "resourceSpans", place):
+def _spans_of(document: Json, place: str) -> Iterator[tuple[str, Json, str | None]]:
+    if "resourceSpans" in document:
+        for at, resource in _items(document, "resourceSpans", f"{place} "):
             attributes = _object(resource.get("resource") or {}, f"{at}.resource").get("attributes")
             service = _attributes(attributes, f"{at}.resource").get("service.name")
             for scope_at, scope in _items(resource, "scopeSpans", f"{at}."):
                 for span_at, span in _items(scope, "spans", f"{scope_at}."):
                     yield span_at, span, service if isinstance(service, str) else None
-    elif "spans" in found:
-        for at, span in _items(found, "spans", place):
+    elif "spans" in document:
+        for at, span in _items(document, "spans", f"{place} "):
             yield at, span, None
+    elif "attributes" in document:
+        yield place, document, None
     else:
-        if "attributes" not in found:
-            raise HeadwayError(f"{place}: attributes is missing; {FORM}.")
-        yield place, found, None
+        raise HeadwayError(f"{place}: attributes is missing; {FORM}.")
 
 
-def _items(found: Json, name: str, place: str) -> Iterator[tuple[str, Json]]:
-    place = f"{place}{name}" if place.endswith(".") else f"{place} {name}"
-    items = found.get(name)
+def _items(parent: Json, name: str, place: str) -> Iterator[tuple[str, Json]]:
+    items = parent.get(name)
     if items is None:
         return
     if not isinstance(items, list):
-        raise HeadwayError(f"{place}: must be a list; {FORM}.")
+        raise HeadwayError(f"{place}{name}: must be a list; {FORM}.")
     for at, item in enumerate(items):
-        yield f"{place}[{at}]", _object(item, f"{place}[{at}]")
+        yield f"{place}{name}[{at}]", _object(item, f"{place}{name}[{at}]")
 
 
-def _object(found: Any, place: str) -> Json:
-    if not isinstance(found, dict):
+def _object(value: Any, place: str) -> Json:
+    if not isinstance(value, dict):
         raise HeadwayError(f"{place}: must be a JSON object; {FORM}.")
-    return found
+    return value
 
 
 # --- values -----------------------------------------------------------------------------------------------------
 
 
-def _attributes(found: Any, place: str) -> Json:
+def _attributes(source: Any, place: str) -> Json:
     """Attributes by name, from an object or from OTLP's list."""
-    if found is None:
+    if source is None:
         return {}
-    if isinstance(found, dict):
-        return found
-    if not isinstance(found, list):
+    if isinstance(source, dict):
+        return source
+    if not isinstance(source, list):
         raise HeadwayError(f"{place}: attributes must be an object or a list of keys and values.")
     values: Json = {}
-    for at, item in enumerate(found):
+    for at, item in enumerate(source):
         if not isinstance(item, dict) or not isinstance(item.get("key"), str):
             raise HeadwayError(f"{place}: attributes[{at}] must have a key and a value.")
         values[item["key"]] = _value(item.get("value"))
     return values
 
 
-def _value(found: Any) -> Any:
+def _value(typed: Any) -> Any:
     """A value of OTLP, which says its type: {"intValue": "12"}."""
-    if not isinstance(found, dict):
-        return found
-    whole = found.get("intValue")
+    if not isinstance(typed, dict):
+        return typed
+    whole = typed.get("intValue")
     if isinstance(whole, str) and re.fullmatch(r"-?[0-9]{1,19}", whole):
         return int(whole)
     for name in ("stringValue", "intValue", "doubleValue", "boolValue"):
-        if name in found:
-            return found[name]
-    values = found.get("arrayValue")
+        if name in typed:
+            return typed[name]
+    values = typed.get("arrayValue")
     if isinstance(values, dict) and isinstance(values.get("values"), list):
-        return [_value(one) for one in values["values"]]
+        return [_value(value) for value in values["values"]]
     return None
 
 
-def _text(found: Json, names: tuple[str, ...], place: str) -> str | None:
-    for name in names:
-        value = found.get(name)
-        if value is not None and value != "":
-            if not isinstance(value, str):
-                raise HeadwayError(f"{place}: {name} must be text, got {str(value)[:40]}.")
-            return value
-    return None
+def _first(values: Json, names: tuple[str, ...]) -> tuple[str, Any]:
+    """The first of the names that has a value, and the value; None where none has."""
+    return next(((name, values[name]) for name in names if values.get(name) is not None), ("", None))
 
 
-def _count(found: Json, names: tuple[str, ...], least: int, place: str) -> int | None:
-    """A number of tokens by the first name that is there; OTLP writes whole numbers as text."""
-    for name in names:
-        value = found.get(name)
-        if value is None:
-            continue
-        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 18:
-            value = int(value)
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_LENGTH:
-            must = f"must be a whole number between {least} and {MAX_LENGTH}"
-            raise HeadwayError(f"{place}: {name} {must}, got {str(value)[:40]!r}.")
-        return value
-    return None
+def _text(values: Json, names: tuple[str, ...], place: str) -> str | None:
+    named = tuple(name for name in names if values.get(name) != "")
+    name, value = _first(values, named)
+    if value is not None and not isinstance(value, str):
+        raise HeadwayError(f"{place}: {name} must be text, got {str(value)[:40]}.")
+    return value
+
+
+def _count(values: Json, names: tuple[str, ...], least: int, place: str) -> int | None:
+    """A number of tokens; OTLP writes whole numbers as text."""
+    name, value = _first(values, names)
+    if value is None:
+        return None
+    if isinstance(value, str) and (number := whole_number(value)) is not None:
+        value = number
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_LENGTH:
+        must = f"must be a whole number between {least} and {MAX_LENGTH}"
+        raise HeadwayError(f"{place}: {name} {must}, got {str(value)[:40]!r}.")
+    return value
 
 
 def _stamp(span: Json, names: tuple[str, ...], place: str) -> int | None:
     """A time in ns since 1970: a number of ns, a date and time, or JavaScript's pair of seconds and ns."""
-    for name in names:
-        value = span.get(name)
-        if value is None:
-            continue
-        if isinstance(value, list) and len(value) == 2 and all(type(part) is int for part in value):
-            value = value[0] * 10**9 + value[1]
-        elif isinstance(value, str):
-            digits = value.isascii() and value.isdigit() and len(value) <= 19
-            value = int(value) if digits else iso_ns(value)
-        # A plain number is taken for ns only where it can be nothing else: seconds, ms and us of our time are smaller.
-        if type(value) is not int or not 10**17 <= value <= LAST_NS:
-            like = "1779163050197000000 (ns) or 2026-05-19T03:57:30.197Z"
-            raise HeadwayError(f"{place}: {name} {str(span[name])[:40]!r} is not a time like {like}.")
-        return value
-    return None
+    name, value = _first(span, names)
+    if value is None:
+        return None
+    if isinstance(value, list) and len(value) == 2 and all(type(part) is int for part in value):
+        value = value[0] * 10**9 + value[1]
+    elif isinstance(value, str):
+        digits = value.isascii() and value.isdigit() and len(value) <= 19
+        value = int(value) if digits else iso_ns(value)
+    # A plain number is taken for ns only where it can be nothing else: seconds, ms and us of our time are smaller.
+    if type(value) is not int or not 10**17 <= value <= LAST_NS:
+        like = "1779163050197000000 (ns) or 2026-05-19T03:57:30.197Z"
+        raise HeadwayError(f"{place}: {name} {str(span[name])[:40]!r} is not a time like {like}.")
+    return value
 
 
 FORMAT: Final = Format(

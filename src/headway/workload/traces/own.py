@@ -18,10 +18,12 @@ from msgspec.structs import astuple
 from headway.config.wording import one_line, shown
 from headway.errors import HeadwayError
 from headway.workload.traces import own_parquet
+from headway.workload.traces.blocks import block_count
 from headway.workload.traces.groups import origin
+from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, check_range, too_late
+from headway.workload.traces.objects import json_rows
 from headway.workload.traces.record import GLOBAL, LOCAL, Format, Info, Options, Reader, Record
 from headway.workload.traces.source import lines
-from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
 from headway.workload.traces.writing import open_text
 
 NAME: Final = "headway"
@@ -32,6 +34,8 @@ FORM: Final = "write the file with `headway trace convert --to headway`"
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True):
+    """What the first line says: which version it is, and the fields of `Info`."""
+
     headway_trace: int
     origin: str
     block_tokens: int | None = None
@@ -53,23 +57,23 @@ def tell(path: pathlib.Path, first: list[bytes]) -> bool:
 
 
 def read(path: pathlib.Path, options: Options) -> Reader:
-    parquet = own_parquet.is_parquet(path)
-    if parquet:
+    if own_parquet.is_parquet(path):
         header = _header(own_parquet.header(path, MARK), path.name)
-        found = own_parquet.records(path)
+        records = own_parquet.records(path)
     else:
         source = lines(path)
         number, line = next(source, (1, b""))
         header = _header(line, f"{path.name} line {number}")
-        found = _lines(path, source)
+        rows = json_rows(path, Line, "a line is one request as Headway writes it", source)
+        records = ((place, Record(*astuple(row))) for place, row in rows)
     if options.block_tokens not in (None, header.block_tokens):
-        said = f"says that its blocks have {header.block_tokens} tokens, not {options.block_tokens}"
-        raise HeadwayError(f"{path.name}: the trace {said}; leave block_tokens out.")
+        wrong = f"says that its blocks have {header.block_tokens} tokens, not {options.block_tokens}"
+        raise HeadwayError(f"{path.name}: the trace {wrong}; leave block_tokens out.")
     extra = {**header.extra, "origin": header.origin}
     info = Info(
         NAME, header.block_tokens, header.whole_blocks, header.scope, header.clock, header.sessions, extra=extra
     )
-    return Reader(info, _checked(info, found))
+    return Reader(info, _check_records(info, records))
 
 
 def _header(raw: bytes, place: str) -> Header:
@@ -83,24 +87,12 @@ def _header(raw: bytes, place: str) -> Header:
         raise HeadwayError(f"{place}: {MARK} names version {shown(header.headway_trace)} of the format, {known}.")
     if header.scope not in (GLOBAL, LOCAL):
         raise HeadwayError(f"{place}: scope must be {GLOBAL!r} or {LOCAL!r}, got {shown(header.scope)}.")
-    if header.block_tokens is not None and not 1 <= header.block_tokens <= MAX_LENGTH:
-        wanted = f"must lie between 1 and {MAX_LENGTH}"
-        raise HeadwayError(f"{place}: block_tokens {wanted}, got {shown(header.block_tokens)}.")
+    if header.block_tokens is not None:
+        check_range(header.block_tokens, 1, MAX_LENGTH, "block_tokens", place)
     return header
 
 
-def _lines(path: pathlib.Path, source: Iterator[tuple[int, bytes]]) -> Iterator[tuple[str, Record]]:
-    decode = msgspec.json.Decoder(Line).decode
-    for number, line in source:
-        place = f"{path.name} line {number}"
-        try:
-            yield place, Record(*astuple(decode(line)))
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            why = one_line(error, kind=False)
-            raise HeadwayError(f"{place}: {why}; a line is one request as Headway writes it.") from None
-
-
-def _checked(info: Info, records: Iterator[tuple[str, Record]]) -> Iterator[Record]:
+def _check_records(info: Info, records: Iterator[tuple[str, Record]]) -> Iterator[Record]:
     last_ps = 0
     for place, record in records:
         _check(info, record, place)
@@ -142,29 +134,29 @@ def _check_blocks(info: Info, record: Record, runs: Iterable[tuple[int, int]], p
             raise HeadwayError(f"{place}: blocks are runs (first id, count) in 64 bits, and this one is {wrong}.")
         total += count
     prompt = record.prompt_tokens
-    wanted = prompt // size if info.whole_blocks else -(-prompt // size)
-    if total != wanted:
-        raise HeadwayError(f"{place}: blocks are {total}, but {prompt} tokens are {wanted} blocks of {size}.")
+    expected = block_count(prompt, size, info.whole_blocks)
+    if total != expected:
+        raise HeadwayError(f"{place}: blocks are {total}, but {prompt} tokens are {expected} blocks of {size}.")
 
 
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
-    """Nothing is lost, so nothing is told."""
+    """Write all of it: nothing is lost."""
     extra = {name: value for name, value in info.extra.items() if name != "origin"}
     header = Header(
         VERSION, origin(info), info.block_tokens, info.whole_blocks, info.scope, info.clock, info.sessions, extra
     )
-    first = _encoded(header, path, 0)
+    first = _encode(header, path, 0)
     if path.suffix == ".parquet":
         own_parquet.write(path, MARK, first, records)
         return []
     with open_text(path) as file:
         file.write(first.decode() + "\n")
         for number, record in enumerate(records, 1):
-            file.write(_encoded(record, path, number).decode() + "\n")
+            file.write(_encode(record, path, number).decode() + "\n")
     return []
 
 
-def _encoded(value: Header | Record, path: pathlib.Path, number: int) -> bytes:
+def _encode(value: Header | Record, path: pathlib.Path, number: int) -> bytes:
     try:
         return msgspec.json.encode(value)
     except (TypeError, OverflowError, ValueError, RecursionError) as error:

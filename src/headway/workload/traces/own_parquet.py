@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
 from typing import Any, Final
@@ -14,6 +15,7 @@ from msgspec.structs import astuple
 
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
+from headway.workload.traces.blocks import IDS
 from headway.workload.traces.record import Record
 from headway.workload.traces.source import reason
 
@@ -22,9 +24,9 @@ ROWS: Final = 1 << 16  # of a row group
 TAIL: Final = 1 << 20  # bytes in which a footer is looked for
 COLUMNS: Final = Record.__struct_fields__
 MISSING: Final = "Parquet needs polars or pyarrow; install headway[data], or use .jsonl.gz, which needs nothing"
+UNREADABLE: Final = "this is not a Parquet file that can be read"
+UNWRITABLE: Final = "the Parquet file cannot be written"
 WHOLE: Final = ("prompt_tokens", "output_tokens", "at_ps", "turn", "delay_ps", "max_tokens", "shared_prefix_tokens")
-
-IDS: Final = 1 << 64  # ids are folded into that many, as they are wherever they are used
 
 Column = Sequence[Any]
 
@@ -50,10 +52,10 @@ def is_own(path: pathlib.Path, mark: str) -> bool:
 
 
 def header(path: pathlib.Path, mark: str) -> bytes:
-    found = _backend(path).metadata(path).get(mark)
-    if found is None:
+    text = _backend(path).metadata(path).get(mark)
+    if text is None:
         raise HeadwayError(f"{path.name}: this Parquet file has no {mark} in its metadata, so it is none of Headway's.")
-    return found.encode()
+    return text.encode()
 
 
 def records(path: pathlib.Path) -> Iterator[tuple[str, Record]]:
@@ -76,15 +78,13 @@ def _record(values: dict[str, Any], place: str) -> Record:
         raise HeadwayError(f"{place}: {one_line(error, kind=False)}; a row is one request.") from None
 
 
-def write(path: pathlib.Path, mark: str, head: bytes, found: Iterable[Record]) -> None:
-    backend = _backend(path)
-
+def write(path: pathlib.Path, mark: str, head: bytes, records: Iterable[Record]) -> None:
     def groups() -> Iterator[list[Column]]:
-        source = iter(found)
+        source = iter(records)
         while rows := list(islice(source, ROWS)):
             yield list(zip(*map(_values, rows), strict=True))
 
-    backend.write(path, {mark: head.decode()}, groups())
+    _backend(path).write(path, {mark: head.decode()}, groups())
 
 
 def _values(record: Record) -> tuple[Any, ...]:
@@ -107,14 +107,16 @@ def _backend(path: pathlib.Path) -> _Polars | _Arrow:
         raise HeadwayError(f"{path.name}: {MISSING}.") from None
 
 
-def _unreadable(path: pathlib.Path, error: BaseException) -> HeadwayError:
-    why = reason(error) if isinstance(error, OSError) else one_line(error)
-    return HeadwayError(f"{path.name}: this is not a Parquet file that can be read ({why}).")
-
-
-def _unwritable(path: pathlib.Path, error: BaseException) -> HeadwayError:
-    why = reason(error) if isinstance(error, OSError) else one_line(error)
-    return HeadwayError(f"{path.name}: the Parquet file cannot be written ({why}).")
+@contextmanager
+def _failing_as(wrong: str, path: pathlib.Path, errors: tuple[type[BaseException], ...]) -> Iterator[None]:
+    """What the library raises becomes an error that says what is wrong with the file."""
+    try:
+        yield
+    except (HeadwayError, GeneratorExit):
+        raise
+    except errors as error:
+        why = reason(error) if isinstance(error, OSError) else one_line(error)
+        raise HeadwayError(f"{path.name}: {wrong} ({why}).") from None
 
 
 class _Polars:
@@ -129,19 +131,15 @@ class _Polars:
         self._schema = {name: others.get(name, whole if name in WHOLE else text) for name in COLUMNS}
 
     def metadata(self, path: pathlib.Path) -> dict[str, str]:
-        try:
+        with _failing_as(UNREADABLE, path, self._errors):
             return dict(self._pl.read_parquet_metadata(path))
-        except self._errors as error:
-            raise _unreadable(path, error) from None
 
     def groups(self, path: pathlib.Path) -> Iterator[list[Column]]:
         at = 0
         while True:
-            try:
+            with _failing_as(UNREADABLE, path, self._errors):
                 frame = self._pl.scan_parquet(path).slice(at, ROWS).select(COLUMNS).cast(self._schema).collect()
                 columns = [frame[name].to_list() for name in COLUMNS]
-            except self._errors as error:
-                raise _unreadable(path, error) from None
             if not columns[0]:
                 return
             yield columns
@@ -150,21 +148,19 @@ class _Polars:
     def write(self, path: pathlib.Path, metadata: dict[str, str], groups: Iterator[list[Column]]) -> None:
         """A file a row group first: polars has no writer that is fed, but one that streams from files."""
         pl = self._pl
-        with tempfile.TemporaryDirectory(prefix="headway-") as folder:
-            parts = []
-            try:
-                for number, columns in enumerate(groups):
-                    parts.append(pathlib.Path(folder) / f"{number:08d}.parquet")
-                    frame = pl.DataFrame(dict(zip(COLUMNS, columns, strict=True)), schema=self._schema)
-                    frame.write_parquet(parts[-1])
-                if not parts:
-                    pl.DataFrame(schema=self._schema).write_parquet(path, metadata=metadata)
-                    return
+        parts = []
+        with (
+            tempfile.TemporaryDirectory(prefix="headway-") as folder,
+            _failing_as(UNWRITABLE, path, self._errors),
+        ):
+            for number, columns in enumerate(groups):
+                parts.append(pathlib.Path(folder) / f"{number:08d}.parquet")
+                frame = pl.DataFrame(dict(zip(COLUMNS, columns, strict=True)), schema=self._schema)
+                frame.write_parquet(parts[-1])
+            if parts:
                 pl.scan_parquet(parts).sink_parquet(path, metadata=metadata, row_group_size=ROWS)
-            except HeadwayError:
-                raise
-            except self._errors as error:
-                raise _unwritable(path, error) from None
+            else:
+                pl.DataFrame(schema=self._schema).write_parquet(path, metadata=metadata)
 
 
 class _Arrow:
@@ -179,30 +175,21 @@ class _Arrow:
         self._schema = library.schema([(name, others.get(name, whole if name in WHOLE else text)) for name in COLUMNS])
 
     def metadata(self, path: pathlib.Path) -> dict[str, str]:
-        try:
-            found = self._parquet.read_schema(path).metadata or {}
-            return {name.decode(): value.decode() for name, value in found.items()}
-        except Exception as error:
-            raise _unreadable(path, error) from None
+        with _failing_as(UNREADABLE, path, (Exception,)):
+            metadata = self._parquet.read_schema(path).metadata or {}
+            return {name.decode(): value.decode() for name, value in metadata.items()}
 
     def groups(self, path: pathlib.Path) -> Iterator[list[Column]]:
-        try:
-            with self._parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches(ROWS, columns=list(COLUMNS)):
-                    yield [batch.column(name).cast(self._schema.field(name).type).to_pylist() for name in COLUMNS]
-        except (HeadwayError, GeneratorExit):
-            raise
-        except Exception as error:
-            raise _unreadable(path, error) from None
+        with _failing_as(UNREADABLE, path, (Exception,)), self._parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(ROWS, columns=list(COLUMNS)):
+                yield [batch.column(name).cast(self._schema.field(name).type).to_pylist() for name in COLUMNS]
 
     def write(self, path: pathlib.Path, metadata: dict[str, str], groups: Iterator[list[Column]]) -> None:
         schema = self._schema.with_metadata(metadata)
-        try:
-            with self._parquet.ParquetWriter(path, schema) as file:
-                for columns in groups:
-                    arrays = [self._pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-                    file.write_table(self._pa.Table.from_arrays(arrays, schema=schema), row_group_size=ROWS)
-        except HeadwayError:
-            raise
-        except Exception as error:
-            raise _unwritable(path, error) from None
+        with (
+            _failing_as(UNWRITABLE, path, (Exception,)),
+            self._parquet.ParquetWriter(path, schema) as file,
+        ):
+            for columns in groups:
+                arrays = [self._pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+                file.write_table(self._pa.Table.from_arrays(arrays, schema=schema), row_group_size=ROWS)

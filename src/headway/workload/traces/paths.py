@@ -155,7 +155,7 @@ def derive(rows: int, runs: Callable[[int], IdRuns]) -> Threads:
             references[node.number] = references.get(node.number, 0) + 1
     root = max(ROOT_ROWS, rows / ROOT_SHARE)
     owner: dict[int, int] = {}  # the latest row so far that has a node
-    found = Threads(array("q"), array("q"), 0)
+    threads = Threads(array("q"), array("q"), 0)
     for row in range(rows):
         deepest = NONE
         for node in tree.nodes(runs(row)):
@@ -164,12 +164,12 @@ def derive(rows: int, runs: Callable[[int], IdRuns]) -> Threads:
             else:
                 break
         parent = owner[deepest] if deepest >= 0 and references[deepest] < root else NONE
-        found.parent.append(parent)
+        threads.parent.append(parent)
         if parent >= 0:
-            found.session.append(found.session[parent])
+            threads.session.append(threads.session[parent])
         else:
-            found.session.append(found.count)
-            found.count += 1
+            threads.session.append(threads.count)
+            threads.count += 1
         for node in tree.nodes(runs(row)):
             owner[node.number] = row
-    return found
+    return threads

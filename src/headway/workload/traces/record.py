@@ -40,8 +40,13 @@ class Record(Struct):
 
     @property
     def adapter(self) -> str | None:
-        found = self.extra.get("adapter")
-        return found if isinstance(found, str) and found else None
+        name = self.extra.get("adapter")
+        return name if isinstance(name, str) and name else None
+
+
+def present(values: dict[str, Any]) -> dict[str, Any]:
+    """The values that are known."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class Info(Struct):

@@ -15,12 +15,18 @@ from headway.errors import HeadwayError
 from headway.results import store
 from headway.results.records import Prompt
 from headway.types import PS_PER_SECOND
+from headway.workload.traces.blocks import Run, add_run
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 
 NAME: Final = "records"
 BLOCK_TOKENS: Final = 16  # of the trace; blocks of the gateway are cut into such
 COMPLETED: Final = "completed"
 PROMPTS: Final = store.LISTS["prompts"][0]
+KINDS: Final = ("completion", "chat")
+COLUMNS: Final = (
+    *("arrival_ps", "first_token_ps", "finished_ps", "outcome", "prompt_tokens", "output_tokens", "cached_tokens"),
+    *("session", "model", "tenant", "slo_class", "kind", "instance"),
+)
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
@@ -29,16 +35,14 @@ def tell(path: pathlib.Path, first: list[bytes]) -> bool:
 
 def folders(path: pathlib.Path) -> list[pathlib.Path]:
     """The run folders of a stretch of live traffic, in order of their first requests."""
-    if (path / store.MANIFEST).is_file():
-        return [path] if (path / PROMPTS).is_file() else []
-    found = [one.parent for one in path.glob(f"*/{store.MANIFEST}") if (one.parent / PROMPTS).is_file()]
-    return sorted(found)
+    inside = [path / store.MANIFEST] if (path / store.MANIFEST).is_file() else path.glob(f"*/{store.MANIFEST}")
+    return sorted(manifest.parent for manifest in inside if (manifest.parent / PROMPTS).is_file())
 
 
 def read(path: pathlib.Path, options: Options) -> Reader:
     parts = folders(path)
     if not parts:
-        inner = sorted(one.parent.parent for one in path.glob(f"*/*/{store.MANIFEST}"))
+        inner = sorted(manifest.parent.parent for manifest in path.glob(f"*/*/{store.MANIFEST}"))
         which = f"name one of them, as in {inner[0]}" if inner else "`records` in a gateway's file writes them"
         wrong = "holds folders of processes" if inner else "has no records of live traffic with prompts"
         raise HeadwayError(f"{path}: {wrong}; {which}.")
@@ -50,41 +54,42 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 def _notes(path: pathlib.Path, parts: list[pathlib.Path]) -> list[str]:
     """What is not in the trace."""
-    lost = (
-        [one.name for one in sorted(path.iterdir()) if one.is_dir() and one not in parts] if path not in parts else []
-    )
     unfinished = unknown = 0
     for folder in parts:
-        kept = store.read(folder)
-        known = {one.request for one in kept.lists["prompts"]}
-        for place, outcome in enumerate(kept.requests.column("outcome")):
+        run = store.read(folder)
+        known = {prompt.request for prompt in run.lists["prompts"]}
+        for place, outcome in enumerate(run.requests.column("outcome")):
             unfinished += outcome != COMPLETED
             unknown += outcome == COMPLETED and place not in known
-    found = [f"{unfinished:,} requests that were not completed are left out"] if unfinished else []
+    notes = [f"{unfinished:,} requests that were not completed are left out"] if unfinished else []
     if unknown:
-        found.append(f"{unknown:,} requests whose prompts were not written are left out")
+        notes.append(f"{unknown:,} requests whose prompts were not written are left out")
+    entries = [] if path in parts else sorted(path.iterdir())
+    lost = [entry.name for entry in entries if entry.is_dir() and entry not in parts]
     if lost:
         which = f"{', '.join(lost[:3])}{' and more' * (len(lost) > 3)}"
-        found.append(f"{len(lost):,} folders that are not whole are left out: {which}")
-    return found
+        notes.append(f"{len(lost):,} folders that are not whole are left out: {which}")
+    return notes
 
 
 def _records(parts: list[pathlib.Path], size: int) -> Iterator[Record]:
-    blocks, ended = Blocks(size), dict[str, int]()
+    blocks, ends = Blocks(size), dict[str, int]()
     begun: int | None = None
     number = 0
     for folder in parts:
-        kept = store.read(folder)
-        names = {one.get("index", place): one["id"] for place, one in enumerate(kept.summary["instances"])}
-        prompts = {one.request: one for one in kept.lists["prompts"]}
-        columns = {name: kept.requests.column(name) for name in COLUMNS}
-        for place in range(len(kept.requests)):
+        run = store.read(folder)
+        names = {
+            instance.get("index", place): instance["id"] for place, instance in enumerate(run.summary["instances"])
+        }
+        prompts = {prompt.request: prompt for prompt in run.lists["prompts"]}
+        columns = {name: run.requests.column(name) for name in COLUMNS}
+        for place in range(len(run.requests)):
             row = {name: column[place] for name, column in columns.items()}
             begun = row["arrival_ps"] if begun is None else begun
             if row["outcome"] != COMPLETED or place not in prompts:
                 continue
             at_ps = max(0, row["arrival_ps"] - begun)
-            session, delay_ps = _turn(ended, row, at_ps, begun)
+            session, delay_ps = _turn(ends, row, at_ps, begun)
             yield Record(
                 row["prompt_tokens"],
                 row["output_tokens"],
@@ -96,52 +101,27 @@ def _records(parts: list[pathlib.Path], size: int) -> Iterator[Record]:
                 model=row["model"] or None,
                 tenant=row["tenant"],
                 slo_class=row["slo_class"],
-                kind=KINDS.get(row["kind"]),
+                kind=row["kind"] if row["kind"] in KINDS else None,
                 max_tokens=prompts[place].max_tokens,
-                extra=_seen(row, names),
+                extra={
+                    "target": names.get(row["instance"], ""),
+                    "ttft_s": (row["first_token_ps"] - row["arrival_ps"]) / PS_PER_SECOND,
+                    "e2e_s": (row["finished_ps"] - row["arrival_ps"]) / PS_PER_SECOND,
+                    "cached_tokens": row["cached_tokens"],
+                },
             )
             number += 1
 
 
-COLUMNS: Final = (
-    "arrival_ps",
-    "first_token_ps",
-    "finished_ps",
-    "outcome",
-    "prompt_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "session",
-    "model",
-    "tenant",
-    "slo_class",
-    "kind",
-    "instance",
-)
-KINDS: Final = {"completion": "completion", "chat": "chat"}
-
-
-def _turn(ended: dict[str, int], row: dict[str, Any], at_ps: int, begun: int) -> tuple[str | None, int | None]:
+def _turn(ends: dict[str, int], row: dict[str, Any], at_ps: int, begun: int) -> tuple[str | None, int | None]:
     """A session, and how long after its last turn this one came. One that came before the last had ended did not wait
     for it, and is no turn."""
     session = row["session"]
-    if not session:  # it names none
+    last = ends.get(session)
+    if not session or (last is not None and last > at_ps):
         return None, None
-    last = ended.get(session)
-    if last is not None and last > at_ps:
-        return None, None
-    ended[session] = row["finished_ps"] - begun
+    ends[session] = row["finished_ps"] - begun
     return session, None if last is None else at_ps - last
-
-
-def _seen(row: dict[str, Any], names: dict[int, str]) -> dict[str, Any]:
-    """Where it went, and what came of it."""
-    return {
-        "target": names.get(row["instance"], ""),
-        "ttft_s": (row["first_token_ps"] - row["arrival_ps"]) / PS_PER_SECOND,
-        "e2e_s": (row["finished_ps"] - row["arrival_ps"]) / PS_PER_SECOND,
-        "cached_tokens": row["cached_tokens"],
-    }
 
 
 class Blocks:
@@ -152,37 +132,30 @@ class Blocks:
         self.first: dict[int, int] = {}  # by key
         self.count = 0
 
-    def runs(self, prompt: Prompt, tokens: int) -> list[tuple[int, int]]:
+    def runs(self, prompt: Prompt, tokens: int) -> list[Run]:
         """Of all the whole blocks of a prompt."""
         size, whole = self.size, tokens // self.size
-        found: list[tuple[int, int]] = []
+        runs: list[Run] = []
         at = 0
         for key, end in zip(prompt.keys, prompt.ends, strict=True):
-            wanted = end // size - at
-            if wanted <= 0:
+            length = end // size - at
+            if length <= 0:
                 continue
             if key not in self.first:
-                self.first[key] = self._new(wanted)
-            count = min(wanted, whole - at)
+                self.first[key] = self._new(length)
+            count = min(length, whole - at)
             if count <= 0:
-                return found
-            _add(found, self.first[key], count)
+                return runs
+            add_run(runs, self.first[key], count)
             at += count
         if whole > at:
-            _add(found, self._new(whole - at), whole - at)
-        return found
+            add_run(runs, self._new(whole - at), whole - at)
+        return runs
 
     def _new(self, count: int) -> int:
-        found = self.count
+        first = self.count
         self.count += count
-        return found
-
-
-def _add(runs: list[tuple[int, int]], first: int, count: int) -> None:
-    if runs and runs[-1][0] + runs[-1][1] == first:
-        runs[-1] = (runs[-1][0], runs[-1][1] + count)
-    else:
-        runs.append((first, count))
+        return first
 
 
 FORMAT: Final = Format(NAME, "Live traffic, as `headway serve` records it: its folder", tell, read)

@@ -6,20 +6,20 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterable, Iterator
-from fractions import Fraction
 from typing import Any, Final
 
 import msgspec
 
-from headway.config.wording import one_line, shown
+from headway.config.wording import shown
 from headway.errors import HeadwayError
+from headway.types import PS_PER_MS
 from headway.workload.traces.groups import BLOCK_TOKENS, GROUP, Contents, NamedLosses, group_of
-from headway.workload.traces.record import Format, Info, Options, Reader, Record
+from headway.workload.traces.limits import LAST_PS, check_length, check_order, check_range, too_late
+from headway.workload.traces.objects import exact, json_rows
+from headway.workload.traces.record import Format, Info, Options, Reader, Record, present
 from headway.workload.traces.source import lines
-from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
 from headway.workload.traces.writing import Losses, open_text
 
-PS_PER_MS: Final = 1_000_000_000
 KNOWN: Final = (GROUP, "prefix_len", "adapter", "priority", "session_context_growth")
 FORM: Final = "a line is one JSON object with ts, prompt_tokens and gen_tokens"
 
@@ -52,15 +52,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _rows(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
-    decode = msgspec.json.Decoder(Row).decode
-    for number, line in lines(path):
-        if line.startswith(b"#"):
-            continue
-        place = f"{path.name} line {number}"
-        try:
-            yield place, decode(line)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise HeadwayError(f"{place}: {one_line(error, kind=False)}; {FORM}.") from None
+    return json_rows(path, Row, FORM, (numbered for numbered in lines(path) if not numbered[1].startswith(b"#")))
 
 
 def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
@@ -68,8 +60,7 @@ def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
     last_ps = 0
     for place, row in _rows(path):
         at_ps = _check(row, place)
-        if at_ps < last_ps:
-            raise HeadwayError(f"{place}: ts {row.ts} is before an earlier line's; sort the file by time.")
+        check_order(at_ps, last_ps, "ts", row.ts, place)
         last_ps = at_ps
         shared = min(row.prefix_len or 0, row.prompt_tokens) if row.prefix_hash is not None else 0
         yield Record(
@@ -79,37 +70,27 @@ def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
             contents.runs(row.prompt_tokens, shared, row.prefix_hash, contents.fresh()),
             row.conversation_id or None,
             shared_prefix_tokens=shared,
-            extra=_extra(row, shared),
+            extra=present(
+                {
+                    GROUP: row.prefix_hash,
+                    "prefix_len": None if row.prefix_len == shared else row.prefix_len,
+                    "adapter": row.lora_adapter,
+                    "priority": row.priority,
+                }
+            ),
         )
-
-
-def _extra(row: Row, shared: int) -> dict[str, Any]:
-    extra: dict[str, Any] = {}
-    if row.prefix_hash is not None:
-        extra[GROUP] = row.prefix_hash
-    if row.prefix_len is not None and row.prefix_len != shared:
-        extra["prefix_len"] = row.prefix_len
-    if row.lora_adapter is not None:
-        extra["adapter"] = row.lora_adapter
-    if row.priority is not None:
-        extra["priority"] = row.priority
-    return extra
 
 
 def _check(row: Row, place: str) -> int:
     """The stamp in picoseconds, once everything about the row is found right."""
-    for name in ("prompt_tokens", "gen_tokens"):
-        length = getattr(row, name)
-        if not 1 <= length <= MAX_LENGTH:
-            raise HeadwayError(f"{place}: {name} must lie between 1 and {MAX_LENGTH}, got {shown(length)}.")
-    if row.prefix_len is not None and not 0 <= row.prefix_len <= MAX_LENGTH:
-        raise HeadwayError(f"{place}: prefix_len must lie between 0 and {MAX_LENGTH}, got {shown(row.prefix_len)}.")
-    if row.priority is not None and not 0 <= row.priority <= 255:
-        raise HeadwayError(f"{place}: priority must lie between 0 and 255, got {shown(row.priority)}.")
+    check_length(row.prompt_tokens, "prompt_tokens", place)
+    check_length(row.gen_tokens, "gen_tokens", place)
+    check_length(row.prefix_len or 0, "prefix_len", place, least=0)
+    check_range(row.priority or 0, 0, 255, "priority", place)
     if not 0 <= row.ts * PS_PER_MS <= LAST_PS:
         late = f", {too_late(int(row.ts) * PS_PER_MS)}" if 0 < row.ts < 1e300 else ""
         raise HeadwayError(f"{place}: ts counts ms from the start of the trace and cannot be {shown(row.ts)}{late}.")
-    return row.ts * PS_PER_MS if isinstance(row.ts, int) else round(Fraction(repr(row.ts)) * PS_PER_MS)
+    return exact(row.ts, PS_PER_MS)
 
 
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
@@ -117,28 +98,24 @@ def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str
     lost = NamedLosses(info, KNOWN, "session")
     if info.extra.get("session_context_growth"):
         lost.add("how the prompts of a session grow out of each other")
-    encode = msgspec.json.encode
     with open_text(path) as file:
         for record in records:
             lost.see(record)
-            row = _row(lost, info, record, path)
-            file.write(encode(row).decode() + "\n")
+            file.write(msgspec.json.encode(_row(lost, info, record, path)).decode() + "\n")
     return lost.phrases()
 
 
 def _row(lost: Losses, info: Info, record: Record, path: pathlib.Path) -> dict[str, Any]:
     at_ps = lost.stamp(info, record, path)
-    ms = (2 * at_ps + PS_PER_MS) // (2 * PS_PER_MS)
-    if ms * PS_PER_MS != at_ps:
-        lost.add("times finer than 1 ms")
+    ms = lost.round_time(at_ps, PS_PER_MS, "1 ms")
     extra = record.extra
     row: dict[str, Any] = {"ts": ms, "prompt_tokens": record.prompt_tokens, "gen_tokens": record.output_tokens}
     group = group_of(record, info) or extra.get(GROUP)
     if group:
         row["prefix_hash"] = group
-        asked = extra.get("prefix_len")
-        capped = isinstance(asked, int) and asked > record.shared_prefix_tokens == record.prompt_tokens
-        row["prefix_len"] = asked if capped else record.shared_prefix_tokens
+        declared = extra.get("prefix_len")
+        capped = isinstance(declared, int) and declared > record.shared_prefix_tokens == record.prompt_tokens
+        row["prefix_len"] = declared if capped else record.shared_prefix_tokens
     elif record.shared_prefix_tokens:
         lost.add("shared prefixes that have no name")
     if record.session is not None:

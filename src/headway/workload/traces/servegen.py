@@ -21,14 +21,13 @@ from headway import streams
 from headway.config.units import duration_ps
 from headway.config.wording import listed, shown
 from headway.errors import HeadwayError
-from headway.types import PS_PER_SECOND
+from headway.types import PS_PER_SECOND, PS_PER_US
 from headway.workload.traces import servegen_data
+from headway.workload.traces.limits import LAST_PS, MAX_LENGTH
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.servegen_data import WINDOW, Client, Datasets, Lengths, Window
-from headway.workload.traces.table import LAST_PS, MAX_LENGTH
 
 US: Final = 1_000_000  # in a second
-PS_PER_US: Final = PS_PER_SECOND // US
 # Gaps are kept in 2^-20 of their mean: their sum is an exact integer, and no machine's last bit shows.
 UNIT: Final = 1 << 20
 MEDIA: Final = (("image_tokens", "image_count"), ("audio_tokens", "audio_count"), ("video_tokens", "video_count"))
@@ -49,8 +48,8 @@ def read(path: pathlib.Path, options: Options) -> Reader:
         raise HeadwayError(f"{path.name}: the data ends after {end} s, so there is nothing to draw from this stretch.")
     drawn = [client for client in known if client.lengths is not None]
     if not drawn:
-        wanted = "the folder also needs the chunk-*-dataset.json of the same clients"
-        raise HeadwayError(f"{path.name}: there are rates, but no lengths to draw requests from; {wanted}.")
+        remedy = "the folder also needs the chunk-*-dataset.json of the same clients"
+        raise HeadwayError(f"{path.name}: there are rates, but no lengths to draw requests from; {remedy}.")
     extra: dict[str, Any] = {"clients": len(drawn), "start_s": start_us / US, "duration_s": (stop_us - start_us) / US}
     if notes := _left_out(known, start_us, stop_us):
         extra["notes"] = notes
@@ -77,7 +76,9 @@ def _left_out(known: list[Client], start_us: int, stop_us: int) -> list[str]:
         return []
 
     def requests(clients: list[Client]) -> int:
-        return sum(window.requests for one in clients for window in one.windows if _meets(window, start_us, stop_us))
+        return sum(
+            window.requests for client in clients for window in client.windows if _meets(window, start_us, stop_us)
+        )
 
     share = requests(without) / max(1, requests(known))
     names = listed([str(client.number) for client in without[:20]]) + (", ..." if len(without) > 20 else "")
@@ -99,8 +100,8 @@ def _arrivals(client: Client, index: int, seed: int, start_us: int, stop_us: int
             continue
         if datasets is None:
             datasets = Datasets(client)
-        if (wanted := datasets.at(window.start)) != in_force:
-            in_force, lengths = wanted, datasets.lengths(wanted)
+        if (start := datasets.at(window.start)) != in_force:
+            in_force, lengths = start, datasets.lengths(start)
         name = f"servegen.{client.name}.{window.start}"
         draw = _request(client, lengths, streams.stream(seed, f"{name}.lengths"))
         for at_us in times(window, streams.stream(seed, f"{name}.arrivals")):
@@ -150,13 +151,11 @@ def _request(client: Client, lengths: Lengths, rng: Random) -> Iterator[Record]:
                 if size:
                     extra[kind] = size
                     prompt += size
-        made = int(output.draw(rng))
+        generated = int(output.draw(rng))
         if ratio is not None:
             extra["reason_ratio"] = float(ratio.draw(rng))
-        request = Record(min(max(prompt, 1), MAX_LENGTH), max(made, 1), tenant=name, extra=extra)
-        if ratio is not None:
-            request.kind = "reasoning"
-        yield request
+        label = None if ratio is None else "reasoning"
+        yield Record(min(max(prompt, 1), MAX_LENGTH), max(generated, 1), tenant=name, extra=extra, kind=label)
 
 
 FORMAT: Final = Format(

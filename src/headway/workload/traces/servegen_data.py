@@ -20,8 +20,9 @@ from msgspec import Struct
 
 from headway.config.wording import listed, one_line, shown
 from headway.errors import HeadwayError
+from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, PS_PER_DAY
+from headway.workload.traces.objects import decode_object
 from headway.workload.traces.source import reason
-from headway.workload.traces.table import LAST_PS, MAX_LENGTH, PS_PER_DAY
 
 NAME: Final = re.compile(r"chunk-([0-9]{1,9})-(trace\.csv|dataset\.json)")
 ARCHIVES: Final = (".tar.gz", ".tgz", ".tar")
@@ -67,7 +68,7 @@ Files = dict[tuple[int, str], tuple[str, Callable[[], bytes]]]
 def looks_like(path: pathlib.Path) -> bool:
     try:
         if path.is_dir():
-            return any(NAME.fullmatch(one.name) for one in path.rglob("chunk-*-*"))
+            return any(NAME.fullmatch(file.name) for file in path.rglob("chunk-*-*"))
         return path.name.endswith(ARCHIVES) and path.is_file() and _first_in_archive(path)
     except (OSError, HeadwayError):
         return False
@@ -84,33 +85,33 @@ def clients(path: pathlib.Path) -> list[Client]:
             raise HeadwayError(f"{path}: holds the clients of both {folder} and {place}; name one of the folders.")
         folder = place
         files[int(match[1]), match[2]] = (name, load)
-    found = []
+    clients = []
     for number, kind in sorted(files):
         if kind == "trace.csv":
             name, load = files[number, kind]
             lengths = files.get((number, "dataset.json"))
-            found.append(Client(number, name, _windows(load(), name), lengths[1] if lengths else None))
-    if not found:
+            clients.append(Client(number, name, _windows(load(), name), lengths[1] if lengths else None))
+    if not clients:
         raise HeadwayError(f"{path}: holds no chunk-*-trace.csv, the rates of ServeGen's clients.")
-    return found
+    return clients
 
 
 def _in_folder(path: pathlib.Path) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
     """Folder, name and content of each of our files."""
-    for one in sorted(path.rglob("chunk-*-*")):
-        if NAME.fullmatch(one.name) and one.is_file():
-            yield str(one.parent), one.name, lambda one=one: _bytes(one)  # type: ignore[misc]
+    for file in sorted(path.rglob("chunk-*-*")):
+        if NAME.fullmatch(file.name) and file.is_file():
+            yield str(file.parent), file.name, lambda file=file: _bytes(file)  # type: ignore[misc]
 
 
 def _bytes(path: pathlib.Path) -> bytes:
     try:
         with path.open("rb") as file:
-            found = file.read(MAX_FILE + 1)
+            content = file.read(MAX_FILE + 1)
     except OSError as error:
         raise HeadwayError(f"{path}: the file cannot be read ({reason(error)}).") from None
-    if len(found) > MAX_FILE:
+    if len(content) > MAX_FILE:
         raise HeadwayError(f"{path.name}: has more than {MAX_FILE >> 20} MiB.")
-    return found
+    return content
 
 
 def _in_archive(path: pathlib.Path) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
@@ -154,18 +155,18 @@ def _first_in_archive(path: pathlib.Path) -> bool:
 
 
 def _windows(content: bytes, name: str) -> list[Window]:
-    found = []
+    windows = []
     last = -1
     for number, line in enumerate(content.splitlines(), 1):
         place = f"{name} line {number}"
         cells = line.decode(errors="replace").split(",")
         if len(cells) != 6:
-            wanted = "window start, rate, CV, law, shape and scale"
-            raise HeadwayError(f"{place}: {len(cells)} values where a line has {wanted}.")
+            columns = "window start, rate, CV, law, shape and scale"
+            raise HeadwayError(f"{place}: {len(cells)} values where a line has {columns}.")
         start = _number(cells[0], "the window start", 0, LAST_SECOND - WINDOW, place)
         if start != int(start) or start % WINDOW or start <= last:
-            wanted = f"a multiple of {WINDOW} s after the last"
-            raise HeadwayError(f"{place}: the window start must be {wanted}, got {shown(cells[0])}.")
+            wrong = f"must be a multiple of {WINDOW} s after the last, got {shown(cells[0])}"
+            raise HeadwayError(f"{place}: the window start {wrong}.")
         last = int(start)
         requests = round(_number(cells[1], "the rate", 0, MAX_RATE, place) * WINDOW)
         law = cells[3].strip()
@@ -173,18 +174,18 @@ def _windows(content: bytes, name: str) -> list[Window]:
             continue
         if law not in LAWS:
             raise HeadwayError(f"{place}: the law must be {' or '.join(LAWS)}, or empty, got {shown(law)}.")
-        found.append(Window(last, requests, law, _number(cells[4], "the shape", *SHAPES, place)))
-    return found
+        windows.append(Window(last, requests, law, _number(cells[4], "the shape", *SHAPES, place)))
+    return windows
 
 
 def _number(text: str, what: str, low: float, high: float, place: str) -> float:
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = float("nan")
-    if not low <= found <= high:
+        number = float("nan")
+    if not low <= number <= high:
         raise HeadwayError(f"{place}: {what} must be a number between {low:g} and {high:g}, got {shown(text)}.")
-    return found
+    return number
 
 
 # --- lengths ------------------------------------------------------------------------------------------------------
@@ -214,14 +215,12 @@ class Datasets:
     def __init__(self, client: Client) -> None:
         assert client.lengths is not None
         self._name = client.dataset
-        try:
-            found = msgspec.json.decode(client.lengths(), type=dict[str, dict[str, str]])
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            why = one_line(error, kind=False)
-            raise HeadwayError(f"{self._name}: {why}; it maps a window's start to fields to histograms.") from None
+        decode = msgspec.json.Decoder(dict[str, dict[str, str]]).decode
+        form = "it maps a window's start to fields to histograms"
+        windows = decode_object(decode, client.lengths(), self._name, form)
         self._windows = {
             int(_number(start, "a window's start", 0, LAST_SECOND, self._name)): fields
-            for start, fields in found.items()
+            for start, fields in windows.items()
         }
         self.starts = sorted(start for start, fields in self._windows.items() if _is_filled(fields))
         if not self.starts:
@@ -234,14 +233,14 @@ class Datasets:
     def lengths(self, start: int) -> Lengths:
         fields = self._windows[start]
         place = f"{self._name} window {start}"
-        found = {
+        lengths = {
             name: _histogram(text, MAX_COUNT if name.endswith("_count") else MAX_LENGTH, f"{place}: {name}")
             for name, text in fields.items()
         }
-        for wanted in ("output_tokens", "text_tokens" if "text_tokens" in found else "input_tokens"):
-            if wanted not in found:
-                raise HeadwayError(f"{place}: there are no {wanted}, only {listed(sorted(found))}.")
-        return found
+        for name in ("output_tokens", "text_tokens" if "text_tokens" in lengths else "input_tokens"):
+            if name not in lengths:
+                raise HeadwayError(f"{place}: there are no {name}, only {listed(sorted(lengths))}.")
+        return lengths
 
 
 def _is_filled(fields: dict[str, str]) -> bool:
@@ -253,17 +252,17 @@ def _histogram(text: str, largest: int, place: str) -> Histogram:
     if len(text) > MAX_HISTOGRAM:
         raise HeadwayError(f"{place} has more than {MAX_HISTOGRAM >> 20} MiB.")
     try:
-        found = ast.literal_eval(text)
+        weights = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not found:
+        weights = None
+    if not isinstance(weights, dict) or not weights:
         raise HeadwayError(f"{place} must be a dict of values and probabilities, got {shown(text)}.")
     total = 0.0
-    for value, weight in found.items():
+    for value, weight in weights.items():
         for number in (value, weight):
             if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= largest:
                 raise HeadwayError(f"{place} holds {shown(number)}, which is no number from 0 to {largest}.")
         total += weight
     if not (isfinite(total) and total > 0):
         raise HeadwayError(f"{place} has probabilities that are all 0.")
-    return Histogram(list(found), list(found.values()))
+    return Histogram(list(weights), list(weights.values()))

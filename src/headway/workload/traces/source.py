@@ -1,8 +1,7 @@
-"""A trace file as numbered lines, unpacked where it is gzip (told by its content), every mishap told at its line."""
+"""A trace file as numbered lines, unpacked where it is gzip (by its content); an error names its line."""
 
 from __future__ import annotations
 
-import csv
 import gzip
 import pathlib
 import stat
@@ -12,6 +11,7 @@ from typing import IO, Final, cast
 
 from headway.errors import HeadwayError
 
+Numbered = tuple[int, bytes]  # a line with its number
 GZIP: Final = b"\x1f\x8b"
 BOM: Final = b"\xef\xbb\xbf"
 HEAD: Final = 65536  # bytes, unpacked, by which a format is told
@@ -28,13 +28,13 @@ def check_ordinary(path: pathlib.Path) -> None:
         raise HeadwayError(f"{path}: is a pipe or a device; name a file, into which you may write what comes from it.")
 
 
-def lines(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
+def lines(path: pathlib.Path) -> Iterator[Numbered]:
     """The lines that are not blank, stripped, with their numbers from 1."""
     check_ordinary(path)
     number = 0
     try:
         with path.open("rb") as raw:
-            source = _unpacked(raw)
+            source = _unpack(raw)
             while line := source.readline(MAX_LINE):
                 number += 1
                 if number == 1:
@@ -59,7 +59,7 @@ def head(path: pathlib.Path) -> list[bytes]:
     check_ordinary(path)
     try:
         with path.open("rb") as raw:
-            start = _unpacked(raw).read(HEAD)
+            start = _unpack(raw).read(HEAD)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise HeadwayError(f"{path.name} line 1: the gzip data is damaged or cut short ({error}).") from None
     except (OSError, ValueError) as error:
@@ -68,7 +68,7 @@ def head(path: pathlib.Path) -> list[bytes]:
     return [line for line in stripped if line]
 
 
-def _unpacked(raw: IO[bytes]) -> IO[bytes]:
+def _unpack(raw: IO[bytes]) -> IO[bytes]:
     packed = raw.read(2) == GZIP
     raw.seek(0)
     return cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw
@@ -88,23 +88,3 @@ def check_text(line: bytes, path: pathlib.Path) -> None:
         text = b"\0" not in line
     if not text:
         raise HeadwayError(f"{path.name} line 1: this is not text; a trace is JSONL or CSV, plain or in gzip.")
-
-
-def cells(line: bytes, place: str) -> list[str]:
-    """The cells of a line of CSV; a quoted one may hold commas, but does not run on into the next line."""
-    try:
-        text = line.decode()
-        found = next(csv.reader((text,), strict=True, skipinitialspace=True)) if '"' in text else text.split(",")
-    except UnicodeDecodeError:
-        raise HeadwayError(f"{place}: this is not text in UTF-8.") from None
-    except csv.Error as error:
-        raise HeadwayError(f"{place}: the quotes of this line do not match ({error}).") from None
-    return [cell.strip() for cell in found]
-
-
-def columns(header: list[str], names: tuple[str, ...], place: str) -> list[int]:
-    """Where the header has these columns."""
-    for name in names:
-        if name not in header:
-            raise HeadwayError(f"{place}: the header has no column {name}; expected {','.join(names)}.")
-    return [header.index(name) for name in names]

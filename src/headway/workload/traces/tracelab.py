@@ -16,19 +16,20 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterator
-from itertools import chain, islice
-from typing import Any, Final
+from itertools import chain
+from typing import Final
 
-import msgspec
 from msgspec import Struct, field
 
 from headway.config import units
 from headway.errors import HeadwayError
+from headway.types import PS_PER_MS, PS_PER_NS
 from headway.workload.traces.blocks import beginning
-from headway.workload.traces.objects import PS_PER_MS, PS_PER_NS, decoded, exact, iso_ns
-from headway.workload.traces.record import LOCAL, Format, Info, Options, Reader, Record
-from headway.workload.traces.source import cells, lines
-from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
+from headway.workload.traces.csv_file import Row, cells, parse_length, rows_below
+from headway.workload.traces.limits import LAST_PS, check_length, too_late
+from headway.workload.traces.objects import exact, iso_ns, json_rows
+from headway.workload.traces.record import LOCAL, Format, Info, Options, Reader, Record, present
+from headway.workload.traces.source import Numbered, lines
 
 BLOCK_TOKENS: Final = 16
 MAX_WAIT_MS: Final = LAST_PS // PS_PER_MS
@@ -38,7 +39,6 @@ NAMES: Final = ("session_id", "id")
 FORM: Final = (
     "a line is one JSON object with session_id, round_index, prefix_tokens, newly_append_tokens, output_tokens"
 )
-Numbered = tuple[int, bytes]
 
 
 class Event(Struct, gc=False):
@@ -85,12 +85,12 @@ class Context(Struct):
         """The ids of a prompt whose first `prefix` tokens are the latest prompt's, as far as that one reached."""
         shared = min(prefix, self.tokens) // size
         fresh = -(-tokens // size) - shared
-        kept = beginning(self.blocks, shared)
+        blocks = beginning(self.blocks, shared)
         if fresh:
-            kept.append((self.ids, fresh))
+            blocks.append((self.ids, fresh))
             self.ids += fresh
-        self.blocks, self.tokens = kept, tokens
-        return list(kept)
+        self.blocks, self.tokens = blocks, tokens
+        return list(blocks)
 
 
 def read(path: pathlib.Path, options: Options) -> Reader:
@@ -107,7 +107,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
         if "arrival_time" in columns:
             info.clock = "trace"
         records = _rows(path, source, columns, size)
-    return Reader(info, islice(records, options.limit))
+    return Reader(info, records)
 
 
 def tell(path: pathlib.Path, head: list[bytes]) -> bool:
@@ -138,40 +138,29 @@ def _turn(round: Round, context: Context, size: int, place: str) -> Record:
         id=round.round_id,
         model=round.model,
         kind="agentic",
-        extra=_extra(round),
+        extra=present(
+            {
+                "cached_tokens": round.prefix_tokens,
+                "reasoning_tokens": round.reasoning_output_tokens,
+                "provider": round.provider,
+                "project": round.project,
+            }
+        ),
     )
-
-
-def _extra(round: Round) -> dict[str, Any]:
-    known = {
-        "cached_tokens": round.prefix_tokens,
-        "reasoning_tokens": round.reasoning_output_tokens,
-        "provider": round.provider,
-        "project": round.project,
-    }
-    return {name: value for name, value in known.items() if value is not None}
-
-
-def _length(value: int, least: int, name: str, place: str) -> None:
-    if not least <= value <= MAX_LENGTH:
-        raise HeadwayError(f"{place}: {name} must lie between {least} and {MAX_LENGTH}, got {value}.")
 
 
 # --- JSONL ------------------------------------------------------------------------------------------------------
 
 
 def _rounds(path: pathlib.Path, source: Iterator[Numbered], size: int) -> Iterator[Record]:
-    decode = msgspec.json.Decoder(Round).decode
     contexts: dict[str, Context] = {}
-    for at, line in source:
-        place = f"{path.name} line {at}"
-        round = decoded(decode, line, place, FORM)
-        _length(round.prefix_tokens, 0, "prefix_tokens", place)
-        _length(round.newly_append_tokens, 0, "newly_append_tokens", place)
-        _length(round.prefix_tokens + round.newly_append_tokens, 1, "prefix_tokens and newly_append_tokens", place)
-        _length(round.output_tokens, 0, "output_tokens", place)
-        total = round.input_tokens_total
-        if total is not None and total != round.prefix_tokens + round.newly_append_tokens:
+    for place, round in json_rows(path, Round, FORM, source):
+        check_length(round.prefix_tokens, "prefix_tokens", place, least=0)
+        check_length(round.newly_append_tokens, "newly_append_tokens", place, least=0)
+        prompt, total = round.prefix_tokens + round.newly_append_tokens, round.input_tokens_total
+        check_length(prompt, "prefix_tokens and newly_append_tokens", place)
+        check_length(round.output_tokens, "output_tokens", place, least=0)
+        if total is not None and total != prompt:
             has = f"{round.prefix_tokens} and {round.newly_append_tokens}"
             raise HeadwayError(f"{place}: input_tokens_total is {total}, but prefix and append tokens are {has}.")
         context = contexts.setdefault(round.session_id, Context())
@@ -232,30 +221,25 @@ def _columns(line: bytes, place: str) -> list[str]:
     if not any(name in columns for name in NAMES):
         missing.insert(0, "session_id")
     if missing:
-        wanted = f"expected session_id or id, {', '.join(COLUMNS)}"
-        raise HeadwayError(f"{place}: the header has no column {missing[0]}; {wanted}.")
+        known = f"expected session_id or id, {', '.join(COLUMNS)}"
+        raise HeadwayError(f"{place}: the header has no column {missing[0]}; {known}.")
     return columns
 
 
 def _rows(path: pathlib.Path, source: Iterator[Numbered], columns: list[str], size: int) -> Iterator[Record]:
     contexts: dict[str, Context] = {}
     latest_ps = 0
-    for at, line in source:
-        place = f"{path.name} line {at}"
-        values = cells(line, place)
-        if len(values) != len(columns):
-            raise HeadwayError(f"{place}: {len(values)} values where the header names {len(columns)} columns.")
-        row = dict(zip(columns, values, strict=True))
+    for place, row in rows_below(columns, path, source):
         round = Round(
             row.get("session_id") or row.get("id") or "",
-            _whole(row, "round_idx", 0, place),
-            _whole(row, "prefix_len", 0, place),
-            _whole(row, "input_len", 0, place),
-            _whole(row, "output_len", 0, place),
+            parse_length(row, "round_idx", place, least=0),
+            parse_length(row, "prefix_len", place, least=0),
+            parse_length(row, "input_len", place, least=0),
+            parse_length(row, "output_len", place, least=0),
         )
         if not round.session_id:
             raise HeadwayError(f"{place}: session_id is empty.")
-        _length(round.prefix_tokens + round.newly_append_tokens, 1, "prefix_len and input_len", place)
+        check_length(round.prefix_tokens + round.newly_append_tokens, "prefix_len and input_len", place)
         context = contexts.setdefault(round.session_id, Context())
         record = _turn(round, context, size, place)
         record.delay_ps = context.wait_ps
@@ -270,16 +254,7 @@ def _rows(path: pathlib.Path, source: Iterator[Numbered], columns: list[str], si
         yield record
 
 
-def _whole(row: dict[str, str], name: str, least: int, place: str) -> int:
-    text = row[name]
-    if not (text.isascii() and text.isdigit() and len(text) <= 18 and least <= int(text) <= MAX_LENGTH):
-        raise HeadwayError(
-            f"{place}: {name} must be a whole number between {least} and {MAX_LENGTH}, got {text[:40]!r}."
-        )
-    return int(text)
-
-
-def _ms(row: dict[str, str], name: str, place: str) -> int | None:
+def _ms(row: Row, name: str, place: str) -> int | None:
     """A time in ms as picoseconds; None where the file has no such column or the row no value."""
     text = row.get(name, "")
     if not text:

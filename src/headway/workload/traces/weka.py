@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
 
 from headway.errors import HeadwayError
-from headway.types import PS_PER_SECOND
+from headway.types import PS_PER_MS, PS_PER_SECOND
 from headway.workload.traces import source
-from headway.workload.traces.blocks import LARGEST, id_runs
-from headway.workload.traces.objects import PS_PER_MS, Lane, decoded, exact, objects
-from headway.workload.traces.record import GLOBAL, LOCAL, Format, Info, Options, Reader, Record
-from headway.workload.traces.table import LAST_PS, MAX_LENGTH
+from headway.workload.traces.blocks import id_runs
+from headway.workload.traces.limits import LAST_PS, MAX_BLOCK, MAX_LENGTH, check_length, check_range
+from headway.workload.traces.objects import Lane, decode_object, exact, objects
+from headway.workload.traces.record import GLOBAL, LOCAL, Format, Info, Options, Reader, Record, present
 
 SCOPES: Final = {"local": LOCAL, "global": GLOBAL}
 SUFFIXES: Final = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
@@ -84,8 +84,8 @@ def read(path: pathlib.Path, options: Options) -> Reader:
         clock="session",
         sessions=True,
     )
-    records = (record for where, one in chain([(place, first)], sessions) for record in _records(one, where))
-    return Reader(info, islice(records, options.limit))
+    every = chain([(place, first)], sessions)
+    return Reader(info, (record for where, session in every for record in _records(session, where)))
 
 
 def tell(path: pathlib.Path, head: list[bytes]) -> bool:
@@ -105,15 +105,15 @@ def tell(path: pathlib.Path, head: list[bytes]) -> bool:
 def _sessions(path: pathlib.Path) -> Iterator[tuple[str, Session]]:
     """The sessions of a file or folder with their places, each named once and all of one block size and scope."""
     decode = msgspec.json.Decoder(Session).decode
-    seen: dict[str, str] = {}
+    places: dict[str, str] = {}
     first: Session | None = None
     for file in _files(path):
         for place, text in objects(file):
-            session = decoded(decode, text, place, FORM)
+            session = decode_object(decode, text, place, FORM)
             _check(session, first or session, place)
-            if session.id in seen:
-                raise HeadwayError(f"{place}: id {session.id!r} was a session's already, at {seen[session.id]}.")
-            seen[session.id] = place
+            if session.id in places:
+                raise HeadwayError(f"{place}: id {session.id!r} was a session's already, at {places[session.id]}.")
+            places[session.id] = place
             first = first or session
             yield place, session
 
@@ -128,8 +128,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _check(session: Session, first: Session, place: str) -> None:
-    if not 1 <= session.block_size <= LARGEST:
-        raise HeadwayError(f"{place}: block_size must lie between 1 and {LARGEST}, got {session.block_size}.")
+    check_range(session.block_size, 1, MAX_BLOCK, "block_size", place)
     if session.hash_id_scope not in SCOPES:
         raise HeadwayError(f"{place}: hash_id_scope must be local or global, got {session.hash_id_scope[:40]!r}.")
     for name in ("block_size", "hash_id_scope"):
@@ -159,7 +158,7 @@ def _records(session: Session, place: str) -> Iterator[Record]:
     for turn, step in enumerate(steps):
         request, agent = step.request, step.agent
         name = f"{session.id}/{turn}"
-        wait = step.lane.show(name, step.start_ps, step.end_ps)
+        wait = step.lane.add(name, step.start_ps, step.end_ps)
         extra = _extra(request, session, agent)
         delay_ps = _think(step)
         if wait.until is not None and not wait.goes_on:
@@ -184,17 +183,17 @@ def _records(session: Session, place: str) -> Iterator[Record]:
 
 def _steps(session: Session, place: str) -> list[_Step]:
     """All requests of a session in order of their start."""
-    own = [(number, one) for number, one in enumerate(session.requests) if not isinstance(one, Subagent)]
+    own = [(number, entry) for number, entry in enumerate(session.requests) if not isinstance(entry, Subagent)]
     main = Lane(len(own))
     steps: list[_Step] = []
-    _add(steps, main, None, 0, [(f"{place} requests[{number}]", one) for number, one in own])
+    _add(steps, main, None, 0, [(f"{place} requests[{number}]", request) for number, request in own])
     for number, entry in enumerate(session.requests):
         if isinstance(entry, Subagent):
             where = f"{place} requests[{number}]"
             spawn_ps = _time(entry.t, "t", where)
             if entry.duration_ms is not None:
                 spawn_ps = max(0, spawn_ps - _time(entry.duration_ms, "duration_ms", where, PS_PER_MS))
-            inner = [(f"{where}.requests[{at}]", one) for at, one in enumerate(entry.requests)]
+            inner = [(f"{where}.requests[{at}]", request) for at, request in enumerate(entry.requests)]
             _add(steps, Lane(len(inner), main), entry, spawn_ps, inner)
     if len(steps) > len(own):
         steps.sort(key=lambda step: step.start_ps)  # stable: a parent comes before the branches of its instant
@@ -206,7 +205,8 @@ def _add(
 ) -> None:
     before: _Step | None = None
     for place, request in requests:
-        _lengths(request, place)
+        check_length(request.prompt, "in", place)
+        check_length(request.output, "out", place, least=0)
         start_ps = from_ps + _time(request.t, "t", place)
         if start_ps > LAST_PS:
             raise HeadwayError(f"{place}: t {request.t} is too late; a session may last for 100 days.")
@@ -235,13 +235,6 @@ def _time(value: float, name: str, place: str, unit_ps: int = PS_PER_SECOND) -> 
     return exact(value, unit_ps)
 
 
-def _lengths(request: Request, place: str) -> None:
-    if not 1 <= request.prompt <= MAX_LENGTH:
-        raise HeadwayError(f"{place}: in must lie between 1 and {MAX_LENGTH}, got {request.prompt}.")
-    if not 0 <= request.output <= MAX_LENGTH:
-        raise HeadwayError(f"{place}: out must lie between 0 and {MAX_LENGTH}, got {request.output}.")
-
-
 def _blocks(request: Request, size: int, place: str) -> Sequence[tuple[int, int]]:
     """The prompt's whole blocks as runs, found to be as many as its length says."""
     name, blocks = "hash_runs", request.hash_runs
@@ -254,9 +247,9 @@ def _blocks(request: Request, size: int, place: str) -> Sequence[tuple[int, int]
         if not (0 <= first <= MAX_ID and 1 <= length <= MAX_LENGTH):
             raise HeadwayError(f"{place}: {name} has the run [{first}, {length}]; ids and counts are positive numbers.")
         count += length
-    wanted = request.prompt // size
-    if count != wanted:
-        has = f"{name} has {count} blocks, but {request.prompt} tokens hold {wanted} whole blocks of {size}"
+    whole = request.prompt // size
+    if count != whole:
+        has = f"{name} has {count} blocks, but {request.prompt} tokens hold {whole} whole blocks of {size}"
         raise HeadwayError(f"{place}: {has}.")
     return blocks
 
@@ -264,15 +257,16 @@ def _blocks(request: Request, size: int, place: str) -> Sequence[tuple[int, int]
 def _extra(request: Request, session: Session, agent: Subagent | None) -> dict[str, Any]:
     """What the set measured of a request, and how long the tool and system prompt are that it begins with."""
     prefix = session if agent is None else agent
-    known = {
-        "api_time": request.api_time,
-        "ttft": request.ttft,
-        "stop": request.stop or None,
-        "tool_tokens": prefix.tool_tokens,
-        "system_tokens": prefix.system_tokens,
-        "agent": None if agent is None else agent.agent_id,
-    }
-    return {name: value for name, value in known.items() if value is not None}
+    return present(
+        {
+            "api_time": request.api_time,
+            "ttft": request.ttft,
+            "stop": request.stop or None,
+            "tool_tokens": prefix.tool_tokens,
+            "system_tokens": prefix.system_tokens,
+            "agent": None if agent is None else agent.agent_id,
+        }
+    )
 
 
 FORMAT: Final = Format("weka", "WEKA agentic coding sessions, published or compact", tell, read)

@@ -1,4 +1,4 @@
-"""What the writers of trace formats have in common: the file, and telling what a format could not express."""
+"""What the writers of trace formats have in common: the file, and a list of what a format could not express."""
 
 from __future__ import annotations
 
@@ -34,45 +34,47 @@ def open_text(path: pathlib.Path) -> Iterator[TextIO]:
     """A new text file, in gzip where its name ends so; the same content gives the same bytes."""
     try:
         with path.open("wb") as raw:
-            if path.suffix == ".gz":
-                with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-                    text = io.TextIOWrapper(cast(IO[bytes], packed), "utf-8", newline="\n")
-                    yield text
-                    text.flush()
-                    text.detach()
-            else:
-                text = io.TextIOWrapper(raw, "utf-8", newline="\n")
+            packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else raw
+            with io.TextIOWrapper(cast(IO[bytes], packed), "utf-8", newline="\n") as text:
                 yield text
-                text.flush()
-                text.detach()
     except OSError as error:
         raise HeadwayError(f"{path.name}: the file cannot be written ({reason(error)}).") from None
 
 
 class Losses:
-    """What of the records seen so far a format that keeps only some of their fields lost."""
+    """What of the records so far a format that keeps only some of their fields lost."""
 
     def __init__(self, *keeps: str) -> None:
         self._watched = {name: phrase for name, phrase in FIELDS.items() if name not in keeps}
-        self._found: dict[str, None] = {}
-        self._seen = 0
+        self._phrases: dict[str, None] = {}
+        self._records = 0
 
     def see(self, record: Record) -> None:
-        self._seen += 1
+        self._records += 1
         for name in [name for name in self._watched if getattr(record, name)]:
-            self._found[self._watched.pop(name)] = None
+            self._phrases[self._watched.pop(name)] = None
 
     def add(self, phrase: str) -> None:
-        self._found[phrase] = None
+        self._phrases[phrase] = None
 
-    def stamp(self, info: Info, record: Record, path: pathlib.Path) -> int:
-        """When the request just seen came; an error where the source does not say."""
+    def stamp(self, info: Info, record: Record, path: pathlib.Path, from_first: bool = False) -> int:
+        """When the latest record came; an error where the source does not say. `from_first` is for formats whose time
+        0 is their first request."""
         if record.at_ps is None or info.clock != "trace":
-            wrong = f"request {self._seen} of the source has no time of arrival of its own, only its session's"
+            wrong = f"request {self._records} of the source has no time of arrival of its own, only its session's"
             raise HeadwayError(
                 f"{path.name}: cannot be written in this format, since {wrong}; choose one that has sessions."
             )
+        if from_first and self._records == 1 and record.at_ps:
+            self.add("the time before the first request")
         return record.at_ps
 
+    def round_time(self, time_ps: int, unit_ps: int, unit: str) -> int:
+        """A time in whole units, halves rounded up."""
+        units = (2 * time_ps + unit_ps) // (2 * unit_ps)
+        if units * unit_ps != time_ps:
+            self.add(f"times finer than {unit}")
+        return units
+
     def phrases(self) -> list[str]:
-        return list(self._found)
+        return list(self._phrases)

@@ -6,28 +6,21 @@ a verb, `headway trace cap IN OUT --max-turns 8`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from headway.config.section import read
 from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms import anonymise, assign, cap, dequantise, filter, merge, scale, slice, starts
-from headway.workload.transforms.base import Transform, changed
+from headway.workload.transforms.base import Transform, with_records
 
 __all__ = ["TRANSFORMS", "Transform", "apply", "make", "parse"]
 
-TRANSFORMS: Final[dict[str, Callable[[object, str], Transform]]] = {
-    "cap": cap.transform,
-    "scale": scale.transform,
-    "slice": slice.transform,
-    "merge": merge.transform,
-    "filter": filter.transform,
-    "dequantise": dequantise.transform,
-    "anonymise": anonymise.transform,
-    "starts": starts.transform,
-    "assign": assign.transform,
-}
+# Each is a module with `Spec`, its keys, and `transform`, which makes a function from one trace to another of them.
+MODULES: Final = (cap, scale, slice, merge, filter, dequantise, anonymise, starts, assign)
+TRANSFORMS: Final = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 NESTED: Final = ".merge.transforms"
 DEEPEST: Final = 4  # each transform reads from the one before, so that too many would exhaust the stack
 MOST: Final = 30
@@ -39,10 +32,10 @@ def parse(data: object, where: str) -> list[Transform]:
         raise HeadwayError(f"{where}: expected a list such as [{{cap: {{max_turns: 8}}}}], got {shown(data)}.")
     if len(data) > MOST or (data and where.count(NESTED) > DEEPEST):
         raise HeadwayError(f"{cut(where)}: at most {MOST} in a row and {DEEPEST} merges in merges; convert in between.")
-    return [_one(item, f"{where}[{number}]") for number, item in enumerate(data)]
+    return [_parse_step(item, f"{where}[{number}]") for number, item in enumerate(data)]
 
 
-def _one(item: Any, where: str) -> Transform:
+def _parse_step(item: Any, where: str) -> Transform:
     if isinstance(item, str):
         item = {item: None}
     if not isinstance(item, dict) or len(item) != 1:
@@ -55,8 +48,9 @@ def _one(item: Any, where: str) -> Transform:
 
 def make(name: str, parameters: object, where: str) -> Transform:
     """One transform by its name; `where` is its place in what the user wrote."""
-    step = TRANSFORMS[name]({} if parameters is None else parameters, where)
-    return lambda reader: _some(step(reader), where)
+    module = TRANSFORMS[name]
+    step = module.transform(read(module.Spec, {} if parameters is None else parameters, where), where)
+    return lambda reader: _check_filled(step(reader), where)
 
 
 def apply(reader: Reader, transforms: Sequence[Transform]) -> Reader:
@@ -66,15 +60,14 @@ def apply(reader: Reader, transforms: Sequence[Transform]) -> Reader:
     return reader
 
 
-def _some(reader: Reader, where: str) -> Reader:
-    """The transformed trace; to find nothing in it is an error."""
+def _check_filled(reader: Reader, where: str) -> Reader:
+    """The transformed trace, which raises if it turns out to be empty."""
 
     def records() -> Iterator[Record]:
-        found = False
+        record = None
         for record in reader.records:
-            found = True
             yield record
-        if not found:
+        if record is None:
             raise HeadwayError(f"{where}: leaves no request of this trace; widen what it keeps.")
 
-    return changed(reader, records())
+    return with_records(reader, records())

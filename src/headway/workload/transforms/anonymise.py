@@ -9,9 +9,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway.config import section
 from headway.workload.traces.record import Reader, Record
-from headway.workload.transforms.base import Transform, changed
+from headway.workload.transforms.base import Transform, with_records
 from headway.workload.transforms.numbering import Numbers
 
 LENGTHS: Final = ("tool_tokens", "system_tokens")  # of what else is said, all that a replay needs
@@ -24,7 +23,7 @@ class Spec(Struct, frozen=True):
     keep_models: bool = False
 
 
-def transform(data: object, where: str) -> Transform:
+def transform(spec: Spec, where: str) -> Transform:
     """Sessions, requests, tenants, models and adapters called by numbers in order of appearance, or, with a `seed`, by
     pseudonyms that are the same in every file made with that seed; who knows the seed can test a guess, so it is to be
     kept like a password. Block ids are given anew in order of appearance. Whatever else the source said of requests
@@ -33,11 +32,10 @@ def transform(data: object, where: str) -> Transform:
 
     It holds a stretch for each run of block ids that it met, and without a seed all names.
     """
-    spec = section.read(Spec, data, where)
 
     def anonymise(reader: Reader) -> Reader:
-        name = _counted() if spec.seed is None else _keyed(spec.seed)
-        return changed(reader, _anonymise(reader, name, spec.keep_models), extra={})
+        name = _number_names() if spec.seed is None else _hash_names(spec.seed)
+        return with_records(reader, _anonymise(reader, name, spec.keep_models), extra={})
 
     return anonymise
 
@@ -46,20 +44,20 @@ def _anonymise(reader: Reader, name: Name, keep_models: bool) -> Iterator[Record
     numbers = Numbers(reader.info.scope)
     for record in reader.records:
         model, adapter = record.model, record.adapter
-        kept = {key: record.extra[key] for key in LENGTHS if isinstance(record.extra.get(key), int)}
+        lengths = {key: record.extra[key] for key in LENGTHS if isinstance(record.extra.get(key), int)}
         yield replace(
             record,
             blocks=None if record.blocks is None else numbers.of(record).runs(record.blocks),
             session=None if record.session is None else name("session", record.session),
             id=None if record.id is None else name("request", record.id),
-            after=tuple(name("request", one) for one in record.after),
+            after=tuple(name("request", id) for id in record.after),
             tenant=None if record.tenant is None else name("tenant", record.tenant),
             model=model if keep_models or model is None else name("model", model),
-            extra=kept | ({} if adapter is None else {"adapter": name("adapter", adapter)}),
+            extra=lengths | ({} if adapter is None else {"adapter": name("adapter", adapter)}),
         )
 
 
-def _counted() -> Name:
+def _number_names() -> Name:
     known: dict[str, dict[str, str]] = {}
 
     def name(kind: str, text: str) -> str:
@@ -69,7 +67,7 @@ def _counted() -> Name:
     return name
 
 
-def _keyed(seed: int | str) -> Name:
+def _hash_names(seed: int | str) -> Name:
     key = blake2b(str(seed).encode(), digest_size=32).digest()
 
     def name(kind: str, text: str) -> str:

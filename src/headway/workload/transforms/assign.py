@@ -1,4 +1,4 @@
-"""`assign`: tenants, and their SLO classes, for a trace that does not say whose its requests are."""
+"""`assign`: tenants, and their SLO classes, for a trace that does not say sender its requests are."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway.config import section
+from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.hashing import stable
 from headway.workload.traces.record import Reader, Record
-from headway.workload.transforms.base import Transform, changed, factor
+from headway.workload.transforms.base import Transform, factor, with_records
 
 RANGE: Final = 1 << 64  # of a stable hash
 
@@ -30,30 +30,29 @@ class Tenant(Struct, frozen=True):
     slo_class: str | None = None
 
 
-def transform(data: object, where: str) -> Transform:
+def transform(spec: Spec, where: str) -> Transform:
     """Each session, and each request without one, goes to one of these `tenants` by lot, by their weights: {search: 3,
     crawler: {weight: 1, slo_class: batch}}. Whose it was before is forgotten, and its class where the tenant has one.
     The lot hangs on the seed and on the session's name or the request's place in the trace alone. It holds nothing."""
-    spec = section.read(Spec, data, where)
-    tenants = {name: _tenant(given, f"{where}.tenants.{name}") for name, given in spec.tenants.items()}
+    tenants = {name: _tenant(entry, f"{where}.tenants.{name}") for name, entry in spec.tenants.items()}
     if not tenants:
         raise HeadwayError(f"{where}.tenants: there is none; name some, as in {{search: 3, crawler: 1}}.")
     weights = [factor(tenant.weight, f"{where}.tenants.{name}.weight") for name, tenant in tenants.items()]
     total = sum(weights, Fraction())
     ends = [int(sum(weights[: place + 1], Fraction()) * RANGE / total) for place in range(len(weights))]
-    return lambda reader: changed(reader, _assigned(reader, list(tenants.items()), ends, spec.seed))
+    return lambda reader: with_records(reader, _assign(reader, list(tenants.items()), ends, spec.seed))
 
 
-def _tenant(given: object, where: str) -> Tenant:
-    if isinstance(given, dict):
-        return section.read(Tenant, given, where)
-    if given is None or isinstance(given, list):
-        raise HeadwayError(f"{where}: expected a weight, or a mapping with weight and slo_class, got {shown(given)}.")
-    return Tenant(given)
+def _tenant(entry: object, where: str) -> Tenant:
+    if isinstance(entry, dict):
+        return read(Tenant, entry, where)
+    if entry is None or isinstance(entry, list):
+        raise HeadwayError(f"{where}: expected a weight, or a mapping with weight and slo_class, got {shown(entry)}.")
+    return Tenant(entry)
 
 
-def _assigned(reader: Reader, tenants: list[tuple[str, Tenant]], ends: list[int], seed: int) -> Iterator[Record]:
+def _assign(reader: Reader, tenants: list[tuple[str, Tenant]], ends: list[int], seed: int) -> Iterator[Record]:
     for position, record in enumerate(reader.records):
-        whose = position if record.session is None else f"session {record.session}"
-        name, tenant = tenants[bisect_right(ends, stable("assign", seed, whose))]
+        sender = position if record.session is None else f"session {record.session}"
+        name, tenant = tenants[bisect_right(ends, stable("assign", seed, sender))]
         yield replace(record, tenant=name, slo_class=tenant.slo_class or record.slo_class)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from typing import Final
@@ -15,26 +14,31 @@ from headway.config import units
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.workload.traces import paths
+from headway.workload.traces.blocks import RunTable
 from headway.workload.traces.record import Info, Reader, Record
 
 Transform = Callable[[Reader], Reader]
 
+# A record that has to be held takes a few hundred bytes as JSON.
+pack: Final = msgspec.json.Encoder().encode
+unpack: Final = msgspec.json.Decoder(Record).decode
 
-def changed(reader: Reader, records: Iterator[Record], **facts: object) -> Reader:
-    """A reader of other records, about which these facts differ."""
+
+def with_records(reader: Reader, records: Iterator[Record], **facts: object) -> Reader:
+    """A reader of other records, with these fields of its info changed."""
     return Reader(replace(reader.info, **facts), records)
 
 
 def factor(value: object, where: str) -> Fraction:
     """A number above zero, exactly as it is written."""
-    found = None if isinstance(value, bool) else units.exact(units.written(value))
-    if found is None or not Fraction(1, 10**6) <= found <= 10**6:
+    number = None if isinstance(value, bool) else units.exact(units.written(value))
+    if number is None or not Fraction(1, 10**6) <= number <= 10**6:
         raise HeadwayError(f"{where}: {shown(value)} is not a factor; write a number from 0.000001 to 1000000.")
-    return found
+    return number
 
 
-def scaled(value: int, by: Fraction) -> int:
-    """Rounded to the nearest, halves up."""
+def multiply(value: int, by: Fraction) -> int:
+    """The product, rounded to the nearest, halves up."""
     return (2 * value * by.numerator + by.denominator) // (2 * by.denominator)
 
 
@@ -44,22 +48,6 @@ def need_clock(info: Info, where: str) -> None:
             f"{where}: this trace has no clock across its sessions, each counts from its own start; "
             "put the transform `starts: {rate: 0.2/s}` before this one."
         )
-
-
-class Held:
-    """Records that have to be held, a few hundred bytes each, without their order."""
-
-    __slots__ = ("_decode", "_encode")
-
-    def __init__(self) -> None:
-        self._encode = msgspec.json.Encoder().encode
-        self._decode = msgspec.json.Decoder(Record).decode
-
-    def pack(self, record: Record) -> bytes:
-        return self._encode(record)
-
-    def unpack(self, packed: bytes) -> Record:
-        return self._decode(packed)
 
 
 class Place(Struct, gc=False):
@@ -74,11 +62,11 @@ class Waits:
     waited for, and the first that is left of a session whose beginning is gone has nothing to come after. Holds the
     names of the sessions and the ids of what is gone."""
 
-    __slots__ = ("_beheaded", "_gone", "_last")
+    __slots__ = ("_beheaded", "_dropped", "_last")
 
     def __init__(self) -> None:
         self._last: dict[str, str | None] = {}  # of each session: its latest request's id
-        self._gone: dict[str, tuple[str, ...]] = {}
+        self._dropped: dict[str, tuple[str, ...]] = {}
         self._beheaded: dict[str, None] = {}
 
     def see(self, record: Record) -> Place:
@@ -93,14 +81,14 @@ class Waits:
 
     def drop(self, record: Record, place: Place) -> None:
         if record.id is not None:
-            self._gone[record.id] = self._left(place.waits_for)
+            self._dropped[record.id] = self._follow(place.waits_for)
         if place.first and record.session is not None:
             self._beheaded[record.session] = None
 
     def mend(self, record: Record) -> Record:
         """A request that stays, as it is once the others are gone."""
         if record.after:
-            left = self._left(record.after)
+            left = self._follow(record.after)
             if left != record.after:
                 record = replace(record, after=left)
         if record.session in self._beheaded:
@@ -109,54 +97,36 @@ class Waits:
                 record = replace(record, delay_ps=None)
         return record
 
-    def _left(self, ids: Iterable[str]) -> tuple[str, ...]:
-        found: dict[str, None] = {}
-        seen: dict[str, None] = {}
+    def _follow(self, ids: Iterable[str]) -> tuple[str, ...]:
+        """The ids that are left, in place of each dropped one those that it waited for."""
+        visited: dict[str, bool] = {}  # whether it is left
         todo = list(ids)
         while todo:
-            one = todo.pop(0)
-            if one in seen:
-                continue
-            seen[one] = None
-            if one in self._gone:
-                todo = [*self._gone[one], *todo]
-            else:
-                found[one] = None
-        return tuple(found)
+            id = todo.pop(0)
+            if id not in visited:
+                visited[id] = id not in self._dropped
+                todo = [*self._dropped.get(id, ()), *todo]
+        return tuple(id for id, left in visited.items() if left)
 
 
-# Each record with its session: as the trace records it, else derived from its blocks.
-
-BITS: Final = (1 << 64) - 1  # whichever 64 bits are kept of a longer hash name it as well
-
-
-def threaded(reader: Reader, where: str) -> Iterator[tuple[str | None, Record]]:
-    """Where they have to be derived it holds the whole trace, a few hundred bytes a request. The records themselves are
-    not changed: sessions that were guessed are not to be taken for recorded ones."""
+def with_sessions(reader: Reader, where: str) -> Iterator[tuple[str | None, Record]]:
+    """Each record with its session, as the trace records it or else derived from its blocks; to derive them it holds
+    the whole trace. The records are not changed: derived sessions are not to be taken for recorded ones."""
     if reader.info.sessions:
         return ((record.session, record) for record in reader.records)
     if reader.info.block_tokens is None:
         raise HeadwayError(
             f"{where}: this trace ({reader.info.format}) neither records sessions nor has blocks to derive them from."
         )
-    return _derived(reader)
+    return _derive_sessions(reader)
 
 
-def _derived(reader: Reader) -> Iterator[tuple[str | None, Record]]:
-    held = Held()
-    packed: list[bytes] = []
-    firsts, counts, starts = array("Q"), array("Q"), array("Q", [0])
+def _derive_sessions(reader: Reader) -> Iterator[tuple[str | None, Record]]:
+    held: list[bytes] = []
+    blocks = RunTable()
     for record in reader.records:
-        packed.append(held.pack(record))
-        for first, count in record.blocks or ():
-            firsts.append(first & BITS)
-            counts.append(count)
-        starts.append(len(firsts))
-
-    def runs(row: int) -> list[tuple[int, int]]:
-        begin, end = starts[row], starts[row + 1]
-        return list(zip(firsts[begin:end], counts[begin:end], strict=True))
-
-    found = paths.derive(len(packed), runs)
-    for session, one in zip(found.session, packed, strict=True):
-        yield str(session), held.unpack(one)
+        held.append(pack(record))
+        blocks.append(record.blocks or ())
+    threads = paths.derive(len(held), blocks.row)
+    for session, packed in zip(threads.session, held, strict=True):
+        yield str(session), unpack(packed)

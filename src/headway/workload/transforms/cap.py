@@ -8,9 +8,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from headway.config import section
 from headway.workload.traces.record import Reader, Record
-from headway.workload.transforms.base import Held, Place, Transform, Waits, changed, threaded
+from headway.workload.transforms.base import Place, Transform, Waits, pack, unpack, with_records, with_sessions
 
 Entry = tuple[int, int, int, bytes, Place]  # turn, time and position, negated: the first of a heap is the next to go
 
@@ -19,28 +18,27 @@ class Spec(Struct, frozen=True):
     max_turns: Annotated[int, Meta(ge=1)]
 
 
-def transform(data: object, where: str) -> Transform:
+def transform(spec: Spec, where: str) -> Transform:
     """Of each session its first `max_turns` requests by turn, then time, in the order of the trace. A request without a
     turn counts by its place in the session. Where the trace does not record sessions they are derived from its blocks.
 
     It holds what it keeps; where sessions are derived, the whole trace.
     """
-    spec = section.read(Spec, data, where)
-    return lambda reader: changed(reader, _cap(reader, spec.max_turns, where))
+    return lambda reader: with_records(reader, _cap(reader, spec.max_turns, where))
 
 
 def _cap(reader: Reader, most: int, where: str) -> Iterator[Record]:
-    held, waits = Held(), Waits()
+    waits = Waits()
     heaps: dict[str, list[Entry]] = {}
-    kept: list[tuple[int, bytes]] = []
-    seen: dict[str, int] = {}
-    for position, (session, record) in enumerate(threaded(reader, where)):
+    left: list[tuple[int, bytes]] = []  # by position
+    turns: dict[str, int] = {}
+    for position, (session, record) in enumerate(with_sessions(reader, where)):
         place = waits.see(record)
         if session is None:
-            kept.append((position, held.pack(record)))
+            left.append((position, pack(record)))
             continue
-        turn = seen.get(session, 0)
-        seen[session] = turn + 1
+        turn = turns.get(session, 0)
+        turns[session] = turn + 1
         if record.turn is not None:
             turn = record.turn
         heap = heaps.setdefault(session, [])
@@ -48,14 +46,14 @@ def _cap(reader: Reader, most: int, where: str) -> Iterator[Record]:
         if len(heap) == most and key < heap[0][:3]:
             waits.drop(record, place)
             continue
-        entry = (*key, held.pack(record), place)
+        entry = (*key, pack(record), place)
         if len(heap) < most:
             heappush(heap, entry)
         else:
-            gone = heappushpop(heap, entry)
-            waits.drop(held.unpack(gone[3]), gone[4])
+            last = heappushpop(heap, entry)
+            waits.drop(unpack(last[3]), last[4])
     for heap in heaps.values():
-        kept.extend((-entry[2], entry[3]) for entry in heap)
-    kept.sort()
-    for _, packed in kept:
-        yield waits.mend(held.unpack(packed))
+        left.extend((-entry[2], entry[3]) for entry in heap)
+    left.sort()
+    for _, packed in left:
+        yield waits.mend(unpack(packed))

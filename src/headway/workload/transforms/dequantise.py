@@ -14,13 +14,13 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway.config import section, units
+from headway.config import units
 from headway.errors import HeadwayError
 from headway.streams import stream
+from headway.types import PS_PER_US
 from headway.workload.traces.record import Reader, Record
-from headway.workload.transforms.base import Transform, changed, need_clock
+from headway.workload.transforms.base import Transform, need_clock, with_records
 
-PS_PER_US: Final = 1_000_000
 SAMPLE: Final = 20_000  # requests from which the grid is told
 SHARED: Final = 0.1  # of the requests must have another's stamp: a finer grid bends no figure
 ASTRAY: Final = 0.05  # of a tick, on average, that stamps may lie off the grid
@@ -31,19 +31,18 @@ class Spec(Struct, frozen=True):
     seed: int = 0
 
 
-def transform(data: object, where: str) -> Transform:
+def transform(spec: Spec, where: str) -> Transform:
     """The requests of each tick spread over it uniformly, in the order of the file, to whole microseconds. `grid` is
     the length of a tick; auto tells it from the stamps (real grids are a little uneven), and is an error where they
     lie on none that matters. A tick ends with the next one where that comes in time, so order is kept throughout. It
     holds a tick, and the first 20,000 requests while it looks for the grid."""
-    spec = section.read(Spec, data, where)
-    given = None if spec.grid == "auto" else units.duration_ps(spec.grid, f"{where}.grid")
-    if given is not None and given < PS_PER_US:
+    grid_ps = None if spec.grid == "auto" else units.duration_ps(spec.grid, f"{where}.grid")
+    if grid_ps is not None and grid_ps < PS_PER_US:
         raise HeadwayError(f"{where}.grid: must be at least 1us, got {spec.grid}.")
 
     def spread(reader: Reader) -> Reader:
         need_clock(reader.info, where)
-        return changed(reader, _spread(reader, given, stream(spec.seed, "trace.dequantise"), where))
+        return with_records(reader, _spread(reader, grid_ps, stream(spec.seed, "trace.dequantise"), where))
 
     return spread
 

@@ -7,10 +7,9 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from headway.config import section
 from headway.errors import HeadwayError
 from headway.workload.traces.record import Record
-from headway.workload.transforms.base import Transform, Waits, changed
+from headway.workload.transforms.base import Transform, Waits, with_records
 
 Texts = str | list[str]
 Number = Annotated[int, Meta(ge=0)]
@@ -34,23 +33,22 @@ class Spec(Struct, frozen=True):
     max_turn: Number | None = None
 
 
-def transform(data: object, where: str) -> Transform:
+def transform(spec: Spec, where: str) -> Transform:
     """The requests for which everything given holds: a field has the value, or one of a list of values; a length or a
     turn lies within its bounds, both included. A request that does not say has no value. Times stay as they are. It
     holds the sessions' names and the ids of what is left out."""
-    spec = section.read(Spec, data, where)
     keeps = _keeps(spec)
     if keeps is None:
         raise HeadwayError(f"{where}: says nothing to filter by; give model, tenant, min_prompt_tokens or another key.")
-    return lambda reader: changed(reader, _filter(reader.records, keeps))
+    return lambda reader: with_records(reader, _filter(reader.records, keeps))
 
 
 def _keeps(spec: Spec) -> Callable[[Record], bool] | None:
     values = []
     for name in VALUES:
-        given = getattr(spec, name)
-        if given is not None:
-            values.append((name, tuple(given) if isinstance(given, list) else (given,)))
+        value = getattr(spec, name)
+        if value is not None:
+            values.append((name, tuple(value) if isinstance(value, list) else (value,)))
     bounds = []
     for name in RANGES:
         low, high = getattr(spec, f"min_{name}"), getattr(spec, f"max_{name}")
@@ -60,8 +58,8 @@ def _keeps(spec: Spec) -> Callable[[Record], bool] | None:
         return None
 
     def keeps(record: Record) -> bool:
-        for name, wanted in values:
-            if getattr(record, name) not in wanted:
+        for name, allowed in values:
+            if getattr(record, name) not in allowed:
                 return False
         for name, low, high in bounds:
             value = getattr(record, name)

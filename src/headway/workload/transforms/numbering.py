@@ -6,9 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final
 
+from headway.workload.traces.blocks import Run, add_run
 from headway.workload.traces.record import LOCAL, Record
-
-Run = tuple[int, int]  # first id, count
 
 BUCKET_BITS: Final = 12  # ids of one list of stretches, so that no list grows long
 
@@ -37,19 +36,16 @@ class Numbering:
         self._buckets: dict[int, tuple[list[int], list[int], list[int]]] = {}  # starts, ends, new firsts
 
     def runs(self, blocks: Iterable[Run]) -> list[Run]:
-        found: list[Run] = []
+        runs: list[Run] = []
         for first, count in blocks:
             end = first + count
             while first < end:
                 bucket = first >> BUCKET_BITS
                 stop = min(end, (bucket + 1) << BUCKET_BITS)
                 new, length = self._stretch(bucket, first, stop)
-                if found and sum(found[-1]) == new:
-                    found[-1] = (found[-1][0], found[-1][1] + length)
-                else:
-                    found.append((new, length))
+                add_run(runs, new, length)
                 first += length
-        return found
+        return runs
 
     def _stretch(self, bucket: int, first: int, stop: int) -> Run:
         """The new ids of as many from `first` on as are known, or unknown, together."""

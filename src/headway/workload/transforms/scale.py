@@ -9,13 +9,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway.config import section
 from headway.errors import HeadwayError
-from headway.workload.traces.blocks import beginning
+from headway.workload.traces.blocks import Run, beginning, block_count
+from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, too_late
 from headway.workload.traces.record import Info, Reader, Record
-from headway.workload.traces.table import LAST_PS, MAX_LENGTH, too_late
-from headway.workload.transforms.base import Transform, changed, factor, scaled
-from headway.workload.transforms.numbering import Numbering, Numbers, Run
+from headway.workload.transforms.base import Transform, factor, multiply, with_records
+from headway.workload.transforms.numbering import Numbering, Numbers
 
 
 class Spec(Struct, frozen=True):
@@ -24,7 +23,7 @@ class Spec(Struct, frozen=True):
     output_tokens: Any = None
 
 
-def transform(data: object, where: str) -> Transform:
+def transform(spec: Spec, where: str) -> Transform:
     """Every time (arrivals and delays alike) divided by `rate`, so that 2 is twice as fast, and rounded to the
     picosecond; lengths multiplied by their factors, a declared `max_tokens` with the outputs. A length of 1 or more
     never becomes 0.
@@ -32,7 +31,6 @@ def transform(data: object, where: str) -> Transform:
     A shorter prompt is cut to the blocks it still fills. A longer one goes on with content of its own from the last
     full block on, so that what prompts had in common they still have, and nothing more; all block ids are given anew.
     """
-    spec = section.read(Spec, data, where)
     rate, prompts, outputs = (
         Fraction(1) if value is None else factor(value, f"{where}.{name}")
         for name, value in (
@@ -41,7 +39,7 @@ def transform(data: object, where: str) -> Transform:
             ("output_tokens", spec.output_tokens),
         )
     )
-    if not data:
+    if spec == Spec():
         raise HeadwayError(f"{where}: says nothing to scale; give rate, prompt_tokens or output_tokens.")
 
     def scale(reader: Reader) -> Reader:
@@ -52,7 +50,7 @@ def transform(data: object, where: str) -> Transform:
             records = _prompts(records, reader.info, prompts, where)
         if outputs != 1:
             records = _outputs(records, outputs, where)
-        return changed(reader, records)
+        return with_records(reader, records)
 
     return scale
 
@@ -60,8 +58,8 @@ def transform(data: object, where: str) -> Transform:
 def _times(records: Iterator[Record], rate: Fraction, where: str) -> Iterator[Record]:
     by = 1 / rate
     for number, record in enumerate(records, 1):
-        at_ps = None if record.at_ps is None else scaled(record.at_ps, by)
-        delay_ps = None if record.delay_ps is None else scaled(record.delay_ps, by)
+        at_ps = None if record.at_ps is None else multiply(record.at_ps, by)
+        delay_ps = None if record.delay_ps is None else multiply(record.delay_ps, by)
         late = max(at_ps or 0, delay_ps or 0)
         if late > LAST_PS:
             raise HeadwayError(f"{where}.rate: request {number} would come {too_late(late)}; raise it.")
@@ -69,10 +67,10 @@ def _times(records: Iterator[Record], rate: Fraction, where: str) -> Iterator[Re
 
 
 def _length(tokens: int, by: Fraction, place: str) -> int:
-    found = max(min(1, tokens), scaled(tokens, by))
-    if found > MAX_LENGTH:
-        raise HeadwayError(f"{place}: makes {found} tokens of {tokens}, but lengths end at {MAX_LENGTH}; lower it.")
-    return found
+    length = max(min(1, tokens), multiply(tokens, by))
+    if length > MAX_LENGTH:
+        raise HeadwayError(f"{place}: makes {length} tokens of {tokens}, but lengths end at {MAX_LENGTH}; lower it.")
+    return length
 
 
 def _outputs(records: Iterator[Record], by: Fraction, where: str) -> Iterator[Record]:
@@ -99,11 +97,7 @@ def _prompts(records: Iterator[Record], info: Info, by: Fraction, where: str) ->
 def _longer(blocks: Any, before: int, tokens: int, info: Info, numbering: Numbering) -> list[Run]:
     size = info.block_tokens
     assert size is not None
-    wanted = block_count(tokens, size, info.whole_blocks)
-    kept = numbering.runs(beginning(blocks, before // size if tokens > before else wanted))
-    missing = wanted - sum(count for _, count in kept)
-    return [*kept, (numbering.counter.take(missing), missing)] if missing > 0 else kept
-
-
-def block_count(tokens: int, size: int, whole: bool) -> int:
-    return tokens // size if whole else -(-tokens // size)
+    needed = block_count(tokens, size, info.whole_blocks)
+    runs = numbering.runs(beginning(blocks, before // size if tokens > before else needed))
+    missing = needed - sum(count for _, count in runs)
+    return [*runs, (numbering.counter.take(missing), missing)] if missing > 0 else runs

@@ -8,11 +8,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway.config import section, units
+from headway.config import units
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.workload.traces.record import Reader, Record
-from headway.workload.transforms.base import Transform, Waits, changed, need_clock, threaded
+from headway.workload.transforms.base import Transform, Waits, need_clock, with_records, with_sessions
 
 Bounds = tuple[int, int | None]  # the first, and the one after the last
 
@@ -25,14 +25,13 @@ class Spec(Struct, frozen=True):
     whole_sessions: bool = False
 
 
-def transform(data: object, where: str) -> Transform:
+def transform(spec: Spec, where: str) -> Transform:
     """The requests from `start` to before `end`, or numbers [from, to) of `requests`, or those of the sessions
     [from, to), counted from 0. Times then count from `start`, or from the first request that is left.
 
     Sessions are cut at the border, unless `whole_sessions` keeps those that begin inside, with all their turns, and
     only those. With that, or with `sessions`, it holds the sessions' names (the whole trace where they are derived).
     """
-    spec = section.read(Spec, data, where)
     timed = spec.start is not None or spec.end is not None
     if [timed, spec.requests is not None, spec.sessions is not None].count(True) != 1:
         raise HeadwayError(f"{where}: give start and end, or requests: [from, to], or sessions: [from, to].")
@@ -53,7 +52,7 @@ def transform(data: object, where: str) -> Transform:
         else:
             records = _requests(reader.records, bounds, timed)
         rebased = reader.info.clock == "trace"
-        return changed(reader, _rebase(records, bounds[0] if timed else None) if rebased else records)
+        return with_records(reader, _rebase(records, bounds[0] if timed else None) if rebased else records)
 
     return cut
 
@@ -67,7 +66,7 @@ def _times(spec: Spec, where: str) -> Bounds:
 
 
 def _numbers(value: object, where: str) -> Bounds:
-    plain = isinstance(value, list | tuple) and len(value) == 2 and all(type(one) is int for one in value)
+    plain = isinstance(value, list | tuple) and len(value) == 2 and all(type(number) is int for number in value)
     if not plain or not 0 <= value[0] < value[1]:  # type: ignore[index]
         raise HeadwayError(f"{where}: expected two whole numbers [from, to] with 0 <= from < to, got {shown(value)}.")
     return value[0], value[1]  # type: ignore[index]
@@ -93,7 +92,7 @@ def _beginning(reader: Reader, bounds: Bounds, timed: bool, where: str) -> Itera
     start, end = bounds
     inside: dict[str, bool] = {}
     last_ps = 0
-    for number, (session, record) in enumerate(threaded(reader, where)):
+    for number, (session, record) in enumerate(with_sessions(reader, where)):
         last_ps = last_ps if record.at_ps is None else record.at_ps
         at = last_ps if timed else number
         now = at >= start and (end is None or at < end)
@@ -105,7 +104,7 @@ def _sessions(reader: Reader, bounds: Bounds, where: str) -> Iterator[Record]:
     start, end = bounds
     numbers: dict[str, int] = {}
     alone = 0  # requests without a session: each is one of its own
-    for session, record in threaded(reader, where):
+    for session, record in with_sessions(reader, where):
         if session is None:
             number = len(numbers) + alone
             alone += 1

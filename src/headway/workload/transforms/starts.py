@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway.config import section, units
+from headway.config import units
 from headway.errors import HeadwayError
 from headway.streams import stream
+from headway.types import PS_PER_US
+from headway.workload.traces.limits import LAST_PS, too_late
 from headway.workload.traces.record import Reader, Record
-from headway.workload.traces.table import LAST_PS, too_late
-from headway.workload.transforms.base import Held, Transform, changed
-
-PS_PER_US: Final = 1_000_000
+from headway.workload.transforms.base import Transform, pack, unpack, with_records
 
 
 class Spec(Struct, frozen=True):
@@ -24,22 +23,21 @@ class Spec(Struct, frozen=True):
     seed: int = 0
 
 
-def transform(data: object, where: str) -> Transform:
+def transform(spec: Spec, where: str) -> Transform:
     """Sessions that begin one after another as a Poisson process of this rate, in the order of the file, the first at
     0; their requests in order of time. It holds the whole trace."""
-    spec = section.read(Spec, data, where)
     rate = units.rate(spec.rate, f"{where}.rate")
 
     def start(reader: Reader) -> Reader:
         if reader.info.clock == "trace":
             raise HeadwayError(f"{where}: this trace has a clock across its sessions already; leave the transform out.")
-        return changed(reader, _started(reader.records, rate, spec.seed, where), clock="trace")
+        return with_records(reader, _start_sessions(reader.records, rate, spec.seed, where), clock="trace")
 
     return start
 
 
-def _started(records: Iterator[Record], rate: Fraction, seed: int, where: str) -> Iterator[Record]:
-    random, held = stream(seed, "trace.starts"), Held()
+def _start_sessions(records: Iterator[Record], rate: Fraction, seed: int, where: str) -> Iterator[Record]:
+    random = stream(seed, "trace.starts")
     mean_us = float(1_000_000 / rate)
     starts: dict[str, int] = {}
     placed: list[tuple[int, int, bytes]] = []
@@ -55,8 +53,8 @@ def _started(records: Iterator[Record], rate: Fraction, seed: int, where: str) -
             last_ps = start_ps + record.at_ps
         if last_ps > LAST_PS:
             raise HeadwayError(f"{where}.rate: request {position + 1} would come {too_late(last_ps)}; raise it.")
-        placed.append((last_ps, position, held.pack(record)))
+        placed.append((last_ps, position, pack(record)))
     placed.sort()
     for at_ps, _, packed in placed:
-        record = held.unpack(packed)
+        record = unpack(packed)
         yield record if record.at_ps is None else replace(record, at_ps=at_ps)
