@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 import headway.policies  # noqa: F401
-from headway.control.flight import Flight
+from headway.control.flights import Flight
 from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
 from headway.policies import registry

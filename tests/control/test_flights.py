@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.control.flight import Flight
-from headway.control.flights import Flights
+from headway.control.flights import Flight, Flights
 from headway.errors import HeadwayError
 from headway.types import Path, Request
 from headway.views.instance import InstanceView

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import headway
-from headway.control.flight import Flight
+from headway.control.flights import Flight
 from headway.control.plane import ControlPlane
 from headway.control.router_state import RouterState
 from headway.errors import HeadwayError, UndeclaredSignal

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
-from headway.control.flight import Flight
+from headway.control.flights import Flight
 from headway.gateway.live_policies import read_policies
 from headway.gateway.plane import Plane
 from headway.types import Path, Request

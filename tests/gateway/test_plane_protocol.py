@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
-from headway.control.flight import Decision, Flight
+from headway.control.flights import Decision, Flight
 from headway.control.plane import ControlPlane
 from headway.gateway.deciding.policy_versions import UNSERVED, StepTimes
 from headway.gateway.live_policies import build_policies, read_policies

@@ -9,7 +9,7 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from asking import ADMIN, KEY, admin, chat
 
-from headway.control.flight import Flight
+from headway.control.flights import Flight
 from headway.errors import HeadwayError
 from headway.gateway.live_policies import read_policies
 from headway.gateway.plane import Plane

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from states import ToldContext, bound, choice, choose, prompt, states, views
 
-from headway.control.flight import Flight
+from headway.control.flights import Flight
 from headway.control.plane import ControlPlane
 from headway.policies import registry
 from headway.policies.context import Context

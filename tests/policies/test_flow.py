@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import headway
 from drawing import draws
-from headway.control.flight import QUEUED, Flight, TimedOut
+from headway.control.flights import QUEUED, Flight, TimedOut
 from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
 from headway.hashing import GROUP, OUTPUT, PROMPT, key

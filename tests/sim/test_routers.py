@@ -15,8 +15,7 @@ from headway.policies import registry
 from headway.policies.prefix_index import PrefixIndex
 from headway.policies.registry import REPORTED, Entry
 from headway.results.recorder import COLUMNS, TIMED_OUT
-from headway.sim.polling import Polling
-from headway.sim.setup import ClusterSetup, EngineSetup, RouterSetup
+from headway.sim.setup import ClusterSetup, EngineSetup, Polling, RouterSetup
 from headway.sim.simulation import Simulation
 from headway.types import ADMIT, Delay, Path, Request, Route
 from headway.views.cluster import ClusterView

@@ -21,8 +21,7 @@ from headway.results.recorder import COLUMNS
 from headway.sim import reported_signals as signals_module
 from headway.sim import simulated_cluster as cluster_module
 from headway.sim.instance import Instance
-from headway.sim.polling import Polling
-from headway.sim.setup import ClusterSetup, EngineSetup
+from headway.sim.setup import ClusterSetup, EngineSetup, Polling
 from headway.sim.simulation import Simulation
 from headway.types import ADMIT, Delay, Path, Request, Route
 from headway.views.cluster import ClusterView

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headway.control.flight import Flight
+from headway.control.flights import Flight
 from headway.control.router_state import RouterState, kept_signals
 from headway.policies.context import Context
 from headway.policies.prefix_index import PrefixIndex

@@ -34,8 +34,7 @@ from typing import Any, Final
 from headway.config.units import duration_text
 from headway.config.wording import shown
 from headway.control.audience import Audience, Observe
-from headway.control.flight import QUEUED, Answer, Decision, Flight, TimedOut, Unserved
-from headway.control.flights import Flights
+from headway.control.flights import QUEUED, Answer, Decision, Flight, Flights, TimedOut, Unserved
 from headway.control.journal import UNFORCED, Forced, Journal
 from headway.control.model_groups import ModelGroups
 from headway.control.stages import Guard, Stages
@@ -143,7 +142,9 @@ class ControlPlane:
             if self.audience.state is not None:
                 self.audience.state.queued(request)
             return QUEUED
-        return self._route(now_ps, request, priority, stages)
+        if self.guard is None:
+            return self._choose(now_ps, request, priority, stages)
+        return self.guard.route(now_ps, request, stages, partial(self._choose, now_ps, request, priority))
 
     def _refuse(self, now_ps: int, request: Request, verdict: Reject | Delay, stages: Stages) -> Reject | None:
         stages.check_verdict(verdict, request)
@@ -157,10 +158,11 @@ class ControlPlane:
         self.waiting.delay(now_ps + verdict.duration_ps, request)
         return None
 
-    def _route(self, now_ps: int, request: Request, priority: Priority, stages: Stages) -> Flight | Reject:
+    def _route(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject:
+        """Route a request that was admitted before."""
         if self.guard is None:
-            return self._choose(now_ps, request, priority, stages)
-        return self.guard.route(now_ps, request, stages, partial(self._choose, now_ps, request, priority))
+            return self._choose(now_ps, request, priority, self.stages)
+        return self.guard.route(now_ps, request, self.stages, partial(self._choose, now_ps, request, priority))
 
     def _choose(self, now_ps: int, request: Request, priority: Priority, stages: Stages) -> Flight | Reject:
         decision = stages.routing.route(request, self.cluster)
@@ -177,7 +179,14 @@ class ControlPlane:
             for journal in self.journals:
                 journal.routed(now_ps, request, decision, priority)
             stages.check_route(decision, view, prefill, request)
-            return self._dispatch(now_ps, request, decision, view, prefill, priority)
+            cached, score = decision.cached_tokens, decision.priority
+            pending = request.prompt_tokens - cached if request.prompt_tokens > cached else 0
+            if score is None:
+                score = priority.score
+            flight = Flight(request, view, cached, pending, score, priority.hints, decision.reason, prefill)
+            self.flights.send(flight)
+            self.audience.routed(now_ps, flight)
+            return flight
         if isinstance(decision, Reject) and isinstance(decision.reason, str):
             return decision
         right = "route must return a Route, as in Route(view.id), or a Reject"
@@ -203,25 +212,6 @@ class ControlPlane:
         if view is None or view.state not in SERVING or (self.groups.by_name and request.model not in view.serves):
             raise stages.wrong_target(view, target, request)
         return view
-
-    def _dispatch(
-        self,
-        now_ps: int,
-        request: Request,
-        route: Route,
-        view: InstanceView,
-        prefill: InstanceView | None,
-        priority: Priority,
-    ) -> Flight:
-        cached = route.cached_tokens
-        score = priority.score if route.priority is None else route.priority
-        pending = request.prompt_tokens - cached
-        if pending < 0:
-            pending = 0
-        flight = Flight(request, view, cached, pending, score, priority.hints, route.reason, prefill)
-        self.flights.send(flight)
-        self.audience.routed(now_ps, flight)
-        return flight
 
     # --- requests that wait ------------------------------------------------------------------------------------
 
@@ -259,7 +249,7 @@ class ControlPlane:
                 answer = TimedOut(entry.reason)
             elif group.instances and (entry := flow.take(cluster)) is not None:
                 cluster.priority = entry.priority
-                answer = self._route(now_ps, entry.request, entry.priority, self.stages)
+                answer = self._route(now_ps, entry.request, entry.priority)
             elif group.empty_ps + self.waiting.patience_ps <= now_ps and (entry := flow.oldest()) is not None:
                 answer = Reject(self._too_late)
             elif (entry := flow.excess()) is not None:
@@ -316,7 +306,7 @@ class ControlPlane:
         cluster.now_ps, cluster.priority = now_ps, priority
         cluster.instances, cluster.group = group.instances, group.number
         if group.instances:
-            return self._route(now_ps, request, priority, self.stages)
+            return self._route(now_ps, request, priority)
         self.waiting.strand(now_ps, request, group, priority)
         return None
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from headway.config.wording import shown
 from headway.control.audience import Observe
-from headway.control.flight import Answer, Flight
+from headway.control.flights import Answer, Flight
 from headway.errors import HeadwayError
 from headway.policies.answers import VERDICT, is_number, refuses, wrong_answer, wrong_target
 from headway.types import SERVING, Reject, Request, Route

@@ -29,8 +29,7 @@ from headway.results.decision_log import DecisionLog
 from headway.results.recorder import PoolFacts, RunFacts
 from headway.results.result import Result
 from headway.scenario.scenario import DEFAULT, STAGES, Scenario, Source
-from headway.sim.polling import Polling
-from headway.sim.setup import ClusterSetup, RouterSetup
+from headway.sim.setup import ClusterSetup, Polling, RouterSetup
 from headway.sim.simulation import Simulation
 from headway.streams import derive, stream
 from headway.types import Json, Request

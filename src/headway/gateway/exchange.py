@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
 
-from headway.control.flight import Flight, Queued, TimedOut
+from headway.control.flights import Flight, Queued, TimedOut
 from headway.http.answer_tally import AnswerTally
 from headway.http.replies import error_body, error_event, head_of
 from headway.http.upstream import HOP, Upstream, connect, forwarded_head, take_free

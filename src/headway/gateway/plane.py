@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from headway.control.flight import Answer as Answer
-from headway.control.flight import Decision, Flight, TimedOut
+from headway.control.flights import Answer as Answer
+from headway.control.flights import Decision, Flight, TimedOut
 from headway.control.journal import Journal
 from headway.control.model_groups import reachable
 from headway.control.plane import ControlPlane

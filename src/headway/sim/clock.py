@@ -31,11 +31,10 @@ class Clock:
 
     def begin_steps(self, now: int) -> None:
         """Begin the next step of each instance that stands at a boundary, by instance."""
-        begins = self.begins
+        begins, instances = self.begins, self.instances
         if len(begins) > 1:
             begins.sort()
         for index in begins:
-            instance = self.instances[index]
-            if instance.run.end < 0 and instance.begin(now):
-                heappush(self.ends, instance.run.end << INDEX_BITS | index)
+            if (end := instances[index].begin(now)) >= 0:
+                heappush(self.ends, end << INDEX_BITS | index)
         begins.clear()

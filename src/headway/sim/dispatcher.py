@@ -6,7 +6,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from headway.control.flight import QUEUED, Answer, Decision, Flight, Queued, TimedOut, Unserved
+from headway.control.flights import QUEUED, Answer, Decision, Flight, Queued, TimedOut, Unserved
 from headway.control.plane import ControlPlane
 from headway.results.recorder import COMPLETED, FAILED, IN_FLIGHT, REJECTED, TIMED_OUT, Recorder
 from headway.sim.clock import Clock

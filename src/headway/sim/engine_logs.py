@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from array import array
 from struct import Struct
-from typing import TYPE_CHECKING
 
 from headway.results.records import Batch as BatchRecord
 from headway.results.records import KvMove
+from headway.sim.batch import Batch
 from headway.sim.job import Job
-
-if TYPE_CHECKING:
-    from headway.sim.instance import Instance
+from headway.sim.leap import Run
+from headway.views.instance import InstanceView
 
 GAP_FIELDS = 4  # of an entry
 ENTRY = Struct("4q").pack  # several times as fast as to extend an array by four numbers
@@ -55,16 +54,17 @@ def take_back(job: Job) -> None:
 class BatchLog:
     """How the batch of an instance changes over time, told only where it does: a cut of a run leaves no trace."""
 
-    __slots__ = ("entered", "events", "running")
+    __slots__ = ("batch", "entered", "events", "run", "running", "view")
 
-    def __init__(self, events: list[BatchRecord | KvMove]) -> None:
+    def __init__(self, view: InstanceView, batch: Batch, run: Run, events: list[BatchRecord | KvMove]) -> None:
+        self.view, self.batch, self.run = view, batch, run
         self.events = events
         self.entered = 0  # how many ever had when it was told last
         self.running = 0  # how many it had then
 
-    def note(self, now: int, instance: Instance) -> None:
+    def note(self, now: int) -> None:
         """A step begins."""
-        batch = instance.batch
+        batch, view = self.batch, self.view
         running = batch.running
         if batch.entered == self.entered and len(running) == self.running:
             return
@@ -74,9 +74,8 @@ class BatchLog:
                 break
             rows.append(job.row)
         tokens = 0
-        for _, want in instance.run.chunks:
+        for _, want in self.run.chunks:
             tokens += want
-        view = instance.view
         self.events.append(BatchRecord(now, view.index, rows[::-1], len(running), view.queued, tokens))
         self.entered = batch.entered
         self.running = len(running)

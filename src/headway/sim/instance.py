@@ -141,27 +141,30 @@ class Instance:
 
     # --- a run begins and ends ---------------------------------------------------------------------------------
 
-    def begin(self, now: int) -> bool:
-        """Form the next step and plan how often it repeats. False if there is nothing to do."""
+    def begin(self, now: int) -> int:
+        """Form the next step and plan how often it repeats. Returns when that run ends; -1 if there is nothing to do,
+        or if a run is under way."""
+        if self.run.end >= 0:
+            return -1
         if now >= self.tick:
             self.history.record(self, now)
         self.cache.now = now
-        if self.tiers is not None:
+        if self.tiers is None:
+            once = self.scheduler.form_step(now)
+        else:
             self.settle_stores(now)
-        once = self.scheduler.form_step(now)
-        if self.tiers is not None:
+            once = self.scheduler.form_step(now)
             self.settle_stores(now)
         if not self.batch.running:
             self.rest(now)
             if self.blocks.reports:
                 self.view.kv_used = self.cache.held
-            return False
+            return -1
         if self.busy_from < 0:
             self.busy_from = now
         if self.batches is not None:
-            self.batches.note(now, self)
-        self.planner.plan(now, once)
-        return True
+            self.batches.note(now)
+        return self.planner.plan(now, once)
 
     def finish_run(self, now: int) -> None:
         """The run's last step ends: count its tokens, emit first tokens, let go what is finished."""
@@ -353,7 +356,10 @@ class Instance:
             return False
         if self.queue.refused is not None and not self.loader.ready and self.queue.is_refused():
             return False
-        return self.cut(now)
+        if self.run.cut(now):
+            self.finish_run(now)
+            return True
+        return False
 
     def cut(self, now: int) -> bool:
         """End the run at the first step boundary at or after this instant. True if that is now."""

@@ -60,5 +60,5 @@ class Run:
         if steps >= self.length:
             return False
         self.length = steps
-        self.end = self.start + duration(self.first, self.increment, steps)
-        return self.end == now
+        end = self.end = self.start + steps * self.first + self.increment * (steps * (steps - 1) // 2)
+        return end == now

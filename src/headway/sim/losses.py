@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headway.control.flight import Flight
+from headway.control.flights import Flight
 from headway.errors import HeadwayError
 from headway.results.recorder import REJECTED
 from headway.sim.engine_logs import take_back

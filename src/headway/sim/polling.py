@@ -10,23 +10,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from headway.sim.leap import steps_begun
+from headway.sim.samples import Samples
+from headway.sim.setup import Polling
+from headway.types import NEVER
 
 if TYPE_CHECKING:
     from headway.sim.instance import Instance
-
-
-class Polling(Struct):
-    """How stale the reported signals are, in picoseconds."""
-
-    interval: int  # between ticks, which are its multiples from 0 on
-    delay: int = 0  # from a tick until the router has its values
-
-    def seen(self, now: int) -> int:
-        """The last tick that the router knows of; before the first report it knows them idle, as they were at 0."""
-        return max(0, (now - self.delay) // self.interval * self.interval)
 
 
 class Moment:
@@ -132,3 +122,25 @@ class History:
                 return moments[0]
             moments.popleft()
         return Moment(instance, tick, self.kv)
+
+
+class Gauge(History):
+    """How full the GPU of an instance is over time, without anything scheduled for it: samples are worked out from the
+    formula of the run that they fall into, before the instance changes. It takes the place of the instance's history,
+    which goes on behind it where the signals are polled."""
+
+    __slots__ = ("polled", "polled_tick", "samples")
+
+    def __init__(self, instance: Instance, origin: int) -> None:
+        self.polled = instance.history if instance.tick < NEVER else None
+        self.polled_tick = instance.tick
+        self.samples = Samples(origin)
+        instance.history = self
+        instance.tick = min(origin, self.polled_tick)
+
+    def record(self, instance: Instance, to: int) -> None:
+        if self.polled is not None and to >= self.polled_tick:
+            self.polled.record(instance, to)
+            self.polled_tick = instance.tick
+        at = self.samples.through(to, Moment(instance, to, True).kv_used)
+        instance.tick = at if at < self.polled_tick else self.polled_tick

@@ -17,9 +17,10 @@ from typing import Any
 from headway.policies.registry import declared
 from headway.sim.instance import Instance
 from headway.sim.kv_events import KvEvents
-from headway.sim.polling import History, Polling
+from headway.sim.polling import History
 from headway.sim.recent_values import BusyWindow, HitRate, MoveRate, PastWindow, Ticks
 from headway.sim.run_blocks import report_kv
+from headway.sim.setup import Polling
 from headway.sim.tiers import Tiers
 from headway.types import PS_PER_SECOND
 from headway.views.instance import REPORTED, SIGNALS, InstanceView

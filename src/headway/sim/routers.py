@@ -16,7 +16,7 @@ from math import isfinite
 from random import Random
 
 from headway.config.wording import shown
-from headway.control.flight import Answer, Decision, Flight
+from headway.control.flights import Answer, Decision, Flight
 from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
 from headway.hashing import stable

@@ -67,8 +67,9 @@ class RunPlanner:
         self.paced_until = NEVER  # how long the step times hold
         self.step_times = latency.run
 
-    def plan(self, now: int, once: bool) -> None:
-        """Plan the run that begins now with the step that has been formed; `once`: it does not repeat."""
+    def plan(self, now: int, once: bool) -> int:
+        """Plan the run that begins now with the step that has been formed; `once`: it does not repeat. Returns when the
+        run ends."""
         if now >= self.paced_until:
             model, self.paced_until = self.pace.at(now)
             self.step_times = model.run
@@ -104,13 +105,14 @@ class RunPlanner:
         run.first = first
         run.increment = increment
         run.length = steps
-        run.end = now + first if steps == 1 else now + steps * first + increment * (steps * (steps - 1) // 2)
+        end = run.end = now + first if steps == 1 else now + steps * first + increment * (steps * (steps - 1) // 2)
         blocks.taken = 1
         if blocks.reports:
             blocks.looked = batch.steps + 1
             blocks.reported_to = now + first
             blocks.next_step = first + increment
             blocks.view.kv_used = cache.held
+        return end
 
     def warm(self, now: int, pieces: Sequence[tuple[int, Fraction]]) -> None:
         """From now on the instance warms up."""

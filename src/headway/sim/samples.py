@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from headway.sim.polling import History, Moment
-from headway.types import NEVER, PS_PER_SECOND
-
-if TYPE_CHECKING:
-    from headway.sim.instance import Instance
+from headway.types import PS_PER_SECOND
 
 FINEST_PS = PS_PER_SECOND // 10  # from sample to sample at first: a few steps
 MOST = 200  # samples; then every other one goes, so that there are 100 at least
@@ -48,25 +43,3 @@ class Samples:
             values.append(value)
             if len(values) == MOST:
                 self.thin()
-
-
-class Gauge(History):
-    """How full the GPU of an instance is over time, without anything scheduled for it: samples are worked out from the
-    formula of the run that they fall into, before the instance changes. It takes the place of the instance's history,
-    which goes on behind it where the signals are polled."""
-
-    __slots__ = ("polled", "polled_tick", "samples")
-
-    def __init__(self, instance: Instance, origin: int) -> None:
-        self.polled = instance.history if instance.tick < NEVER else None
-        self.polled_tick = instance.tick
-        self.samples = Samples(origin)
-        instance.history = self
-        instance.tick = min(origin, self.polled_tick)
-
-    def record(self, instance: Instance, to: int) -> None:
-        if self.polled is not None and to >= self.polled_tick:
-            self.polled.record(instance, to)
-            self.polled_tick = instance.tick
-        at = self.samples.through(to, Moment(instance, to, True).kv_used)
-        instance.tick = at if at < self.polled_tick else self.polled_tick

@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from headway.control.autoscaler import Triggers
 from headway.latency.base import LatencyModel
-from headway.sim.polling import Polling
 from headway.types import PS_PER_SECOND
 from headway.views.instance import InstanceView
 
@@ -111,6 +110,17 @@ class LifeSetup(Struct):
     interval_ps: int | None = None  # from one check of the autoscaler to the next; None: it only hears triggers
     triggers: Triggers | None = None
     window_ps: int = 60 * PS_PER_SECOND  # of the latencies that it is shown
+
+
+class Polling(Struct):
+    """How stale the reported signals are, in picoseconds."""
+
+    interval: int  # between ticks, which are its multiples from 0 on
+    delay: int = 0  # from a tick until the router has its values
+
+    def seen(self, now: int) -> int:
+        """The last tick that the router knows of; before the first report it knows them idle, as they were at 0."""
+        return max(0, (now - self.delay) // self.interval * self.interval)
 
 
 class ClusterSetup(Struct):

@@ -13,7 +13,8 @@ from headway.sim.instance import Instance
 from headway.sim.instance_end import check_instance, stop_instance
 from headway.sim.job import Job
 from headway.sim.link import Links
-from headway.sim.samples import Gauge, Samples
+from headway.sim.polling import Gauge
+from headway.sim.samples import Samples
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.sim.tier import Tier
 from headway.streams import stream
@@ -84,7 +85,7 @@ class SimulatedCluster:
                 for tier in instance.tiers.tiers:
                     tier.samples = Samples(now)
             if self.recorder.events is not None:
-                instance.batches = BatchLog(self.recorder.events)
+                instance.batches = BatchLog(instance.view, instance.batch, instance.run, self.recorder.events)
 
     def cached_tokens(self, request: Request, now: int) -> list[int]:
         """Tokens of the prompt that each instance has cached now: the oracle's answer."""

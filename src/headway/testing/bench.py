@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from headway.control.flight import QUEUED, Flight
+from headway.control.flights import QUEUED, Flight
 from headway.control.plane import ControlPlane
 from headway.latency.base import Estimator
 from headway.latency.step_models.fixed import Fixed

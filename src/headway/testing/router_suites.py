@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.control.flight import Flight
+from headway.control.flights import Flight
 from headway.testing.bench import QUEUES, requests
 from headway.testing.suite import COUNT, RouterSuite, run_tests
 from headway.types import Reject

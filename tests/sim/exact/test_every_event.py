@@ -16,7 +16,7 @@ import pytest
 import watch
 from drawn_scenarios import scattered
 from exact_runs import run
-from headway.control.flight import Flight
+from headway.control.flights import Flight
 from headway.sim.handovers import Handovers
 from headway.sim.instance import Instance
 from headway.sim.kv_cache import KvCache

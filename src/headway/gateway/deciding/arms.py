@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from headway.config.wording import one_line
 from headway.control.audience import Observe
-from headway.control.flight import Answer, Flight
+from headway.control.flights import Answer, Flight
 from headway.control.plane import ControlPlane
 from headway.control.stages import Stages
 from headway.gateway.live_policies import DEFAULTS, build_policies

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from headway.control.flight import Flight
+    from headway.control.flights import Flight
     from headway.gateway.engines.engine_fleet import Backend
     from headway.http.answer_tally import AnswerTally
     from headway.http.wire import Incoming

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.control.flight import Flight
+from headway.control.flights import Flight
 from headway.sim.job import Job
 from headway.sim.lifecycle import Place
 from headway.sim.simulation import Simulation
