@@ -269,7 +269,7 @@ def test_p99_lies_between_the_two_values_next_to_it(latencies) -> None:
     pool = watch()
     scaler(pool)
     for latency in latencies:
-        pool.finished(5 * SECOND, "a", True, -1, latency)
+        pool.on_finished(5 * SECOND, "a", True, -1, latency)
     pool.now_ps = 5 * SECOND
     ordered = sorted(latencies)
     exact = (len(ordered) - 1) * 0.99

@@ -68,12 +68,12 @@ def test_a_request_is_counted_from_its_routing_to_its_end():
     assert control.arrive(0, request(0)).view is second
     assert control.arrive(5, request(1, 50)).view is second
     assert counters(second) == (2, 150, 118)
-    control.first_token(10, 0)
+    control.on_first_token(10, 0)
     assert counters(second) == (2, 150, 50)
-    control.finished(20, 0, "completed", 7)
+    control.on_finished(20, 0, "completed", 7)
     assert counters(second) == (1, 50, 50)
-    control.first_token(30, 1)
-    control.finished(40, 1, "completed", 7)
+    control.on_first_token(30, 1)
+    control.on_finished(40, 1, "completed", 7)
     assert counters(first) == counters(second) == (0, 0, 0)
     assert control.flights.by_id == {}
 
@@ -81,15 +81,15 @@ def test_a_request_is_counted_from_its_routing_to_its_end():
 def test_a_second_first_token_after_a_preemption_counts_nothing_twice():
     control, (first, _) = plane(Told(Route("i0")))
     control.arrive(0, request(0))
-    control.first_token(1, 0)
-    control.first_token(2, 0)
+    control.on_first_token(1, 0)
+    control.on_first_token(2, 0)
     assert counters(first) == (1, 100, 0)
 
 
 def test_a_request_that_ends_before_its_first_token_takes_its_pending_prefill_with_it():
     control, (first, _) = plane(Told(Route("i0")))
     control.arrive(0, request(0))
-    control.finished(1, 0, "timed_out", 0)
+    control.on_finished(1, 0, "timed_out", 0)
     assert counters(first) == (0, 0, 0)
 
 
@@ -124,8 +124,8 @@ def test_policies_see_the_time_and_hear_what_happens_in_order():
     control, (first, _) = plane(routing)
     asked = request(0)
     control.arrive(3, asked)
-    control.first_token(7, 0)
-    control.finished(9, 0, "timed_out", 4)
+    control.on_first_token(7, 0)
+    control.on_finished(9, 0, "timed_out", 4)
     assert routing.times == [3]
     assert routing.events == [
         Routed(3, asked, first),
@@ -160,8 +160,8 @@ def test_admission_comes_before_routing_and_both_hear_of_an_event_when_it_is_cou
 
     control, _ = plane(Router(), Door())
     control.arrive(3, request(0))
-    control.first_token(7, 0)
-    control.finished(9, 0, "completed", 4)
+    control.on_first_token(7, 0)
+    control.on_finished(9, 0, "completed", 4)
     assert log[:4] == [("Door", "bind"), ("Router", "bind"), ("Door", "admit", 3), ("Router", "route", 3)]
     counted = [("Routed", (1, 100, 68)), ("FirstToken", (1, 100, 0)), ("Finished", (0, 0, 0))]
     assert log[4:] == [(name, *what) for what in counted for name in ("Door", "Router")]
@@ -234,10 +234,10 @@ def test_counters_return_to_zero_under_every_policy(name):
         while open_ and rng.random() < 0.45:
             ended = open_.pop(rng.randrange(len(open_)))
             if rng.random() < 0.8:
-                control.first_token(number * 10**9, ended)
-            control.finished(number * 10**9, ended, "completed", 1)
+                control.on_first_token(number * 10**9, ended)
+            control.on_finished(number * 10**9, ended, "completed", 1)
     for ended in open_:
-        control.finished(10**13, ended, "completed", 1)
+        control.on_finished(10**13, ended, "completed", 1)
     assert all(counters(view) == (0, 0, 0) for view in instances)
 
 

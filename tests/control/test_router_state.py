@@ -51,8 +51,8 @@ def plane(admission: Any, routing: Any = None) -> ControlPlane:
 def test_a_request_leaves_the_rate_ten_seconds_after_it_came() -> None:
     cluster = ClusterView([])
     state = RouterState(cluster)
-    state.arrived(5, request(0))
-    state.arrived(7, request(1, "b"))
+    state.on_arrival(5, request(0))
+    state.on_arrival(7, request(1, "b"))
     for now, rates in ((7, (0.1, 0.2)), (10 * SECOND + 4, (0.1, 0.2)), (10 * SECOND + 5, (0.0, 0.1))):
         cluster.now_ps = now
         assert (cluster.tenants["a"].rate, cluster.totals.rate) == rates
@@ -62,10 +62,10 @@ def test_throughput_is_the_output_of_what_ended_in_the_window() -> None:
     cluster = ClusterView([])
     state = RouterState(cluster)
     for number in range(3):
-        state.routed(request(number))
+        state.on_routed(request(number))
     view = InstanceView(0, "i0")
-    state.finished(SECOND, request(0), view, 30, None)
-    state.finished(3 * SECOND, request(1), view, 70, None)
+    state.on_finished(SECOND, request(0), view, 30, None)
+    state.on_finished(3 * SECOND, request(1), view, 70, None)
     cluster.now_ps = 3 * SECOND
     assert (cluster.totals.throughput, cluster.totals.inflight) == (10.0, 1)
     cluster.now_ps = 11 * SECOND
@@ -82,7 +82,7 @@ def test_a_burst_is_a_second_with_twice_the_usual_and_five_requests_at_least() -
         for _ in range(count):
             number += 1
             cluster.now_ps = int(at * SECOND)
-            state.arrived(cluster.now_ps, request(number, tenant))
+            state.on_arrival(cluster.now_ps, request(number, tenant))
         return cluster.tenants[tenant].burst
 
     assert not any(come(at / 5) for at in range(100))  # 5/s, from its first request on
@@ -104,7 +104,7 @@ def test_a_request_counts_once_however_often_admission_is_asked() -> None:
     control.arrive(SECOND, request(0))
     assert control.wake(SECOND + 5) is not None
     control.arrive(SECOND + 9, request(1))
-    control.finished(SECOND + 11, 0, "completed", 3)
+    control.on_finished(SECOND + 11, 0, "completed", 3)
     control.arrive(SECOND + 12, request(2))
     assert door.seen == [(1, 0, 0.1, 0, 0.1), (1, 0, 0.1, 0, 0.1), (2, 1, 0.2, 1, 0.2), (3, 0, 0.3, 0, 0.3)]
 

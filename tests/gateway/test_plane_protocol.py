@@ -45,11 +45,11 @@ def record(policies: Any) -> tuple[list[Input], list[tuple[int, str]]]:
             prompt = Path((number % 6,), (64,))
             plane.arrive(now, Request(number, now, 64, prompt, session=f"s{number % 6}"))
         elif event < 0.5 and flights:
-            plane.finished(now, rng.choice(list(flights)), "completed", 4)
+            plane.on_finished(now, rng.choice(list(flights)), "completed", 4)
         elif event < 0.6:
             waiting = [flight.request.id for flight in flights.values() if flight.first_ps < 0]
             if waiting:
-                plane.first_token(now, waiting[0])
+                plane.on_first_token(now, waiting[0])
         elif event < 0.63 and tape:
             plane.give_up(now, rng.randrange(max(1, len(plane_requests(tape)))))
         elif event < 0.7:
@@ -94,7 +94,7 @@ class Loop:
 
     def resend(self, now_ps: int, number: int, prefill: bool) -> None:
         flight = self.control.flight(number)
-        self.control.finished(now_ps, number, RETRIED, 0)
+        self.control.on_finished(now_ps, number, RETRIED, 0)
         priority = Priority(flight.priority, flight.hints)
         self.carry_out(flight.request, self.control.resend(now_ps, flight.request, priority))
 
@@ -104,11 +104,11 @@ class Loop:
     def give_up(self, now_ps: int, number: int) -> None:
         self.control.give_up(number)
 
-    def first_token(self, now_ps: int, number: int) -> None:
-        self.control.first_token(now_ps, number)
+    def on_first_token(self, now_ps: int, number: int) -> None:
+        self.control.on_first_token(now_ps, number)
 
-    def finished(self, now_ps: int, number: int, outcome: str, output_tokens: int) -> None:
-        self.control.finished(now_ps, number, outcome, output_tokens)
+    def on_finished(self, now_ps: int, number: int, outcome: str, output_tokens: int) -> None:
+        self.control.on_finished(now_ps, number, outcome, output_tokens)
 
 
 @pytest.mark.parametrize("routing", ["round-robin", "power-of-two", "random"])

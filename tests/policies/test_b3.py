@@ -304,14 +304,14 @@ def test_least_prefill_work_follows_the_prefill_that_is_left():
     assert arrive(control, prompt(100, 1)) == 2  # 1 and 2 equal: the second turn of the rotation is the second of them
     assert arrive(control, prompt(100, 2)) == 1  # no tie
     assert [view.pending_prefill_tokens for view in instances] == [1000, 100, 100]
-    control.first_token(1, 0)
+    control.on_first_token(1, 0)
     assert instances[0].pending_prefill_tokens == 0
     assert arrive(control, prompt(700, 3)) == 0  # decoding is no prefill work
     hits[:] = [0, 1, 0]
     assert arrive(control, prompt(600, 4)) == 1  # 100 + 600 - 512 = 188
     assert instances[1].pending_prefill_tokens == 188
     for number in range(5):
-        control.finished(2, number, "completed", 5)
+        control.on_finished(2, number, "completed", 5)
     assert [view.pending_prefill_tokens for view in instances] == [0, 0, 0]
     assert [view.inflight for view in instances] == [0, 0, 0]
 

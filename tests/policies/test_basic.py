@@ -93,7 +93,7 @@ def test_prefix_affinity_equals_least_loaded_on_prompts_that_share_no_block(seed
             made.append(control.arrive(0, prompt(rng.randrange(1, 200), number)).view.index)
             flying.append(number)
             while flying and rng.random() < 0.48:
-                control.finished(0, flying.pop(rng.randrange(len(flying))), "completed", 1)
+                control.on_finished(0, flying.pop(rng.randrange(len(flying))), "completed", 1)
         return made
 
     assert decisions("prefix-affinity") == decisions("least-loaded")

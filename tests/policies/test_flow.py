@@ -280,7 +280,7 @@ def test_requests_wait_until_the_cluster_can_take_them_and_keep_their_score() ->
     assert pumped(control, 0) == [(3, "sent")]
     assert (totals.queued, totals.inflight, control.cluster.tenants["a"].active) == (3, 1, 4)
     assert pumped(control, 1) == []
-    control.finished(2, 3, "completed", 5)
+    control.on_finished(2, 3, "completed", 5)
     assert pumped(control, 2) == [(2, Reject("not here")), (1, "sent")]
     assert routing.priorities == [3.0, 2.0, 1.0]
     assert control.flight(1).priority == 1.0
@@ -294,7 +294,7 @@ def test_who_waits_too_long_times_out_and_the_plane_names_the_instant() -> None:
         pumped(control, at)
     assert control.next_ps == 60
     assert pumped(control, 59) == []
-    control.finished(60, 0, "completed", 1)
+    control.on_finished(60, 0, "completed", 1)
     assert pumped(control, 60) == [(10, TimedOut("waited 50ps in the router's queue")), (20, "sent")]
     assert control.next_ps == NEVER
     assert control.metrics() == {"flow_queued_peak": 2, "flow_timed_out": 1, "flow_turned_away": 0}
@@ -324,7 +324,7 @@ def test_a_client_that_gives_up_is_found_in_the_queue_and_among_those_put_off() 
     assert not control.give_up(3) and not control.give_up(0) and not control.give_up(99)
     assert control.give_up(1) and control.next_ps == 50
     assert control.wake(5) is None
-    control.finished(9, 0, "completed", 1)
+    control.on_finished(9, 0, "completed", 1)
     assert pumped(control, 9) == [(4, "sent")]
     assert control.next_ps == NEVER and control.cluster.totals.queued == 0
 

@@ -16,9 +16,9 @@ class Engine:
         self.lasts = lasts
         self.run = Run()
 
-    def begin(self, now: int) -> bool:
+    def begin(self, now: int) -> int:
         self.run.end = now + self.lasts if self.lasts else -1
-        return self.lasts > 0
+        return self.run.end
 
 
 def entries(clock: Clock) -> list[tuple[int, int]]:

@@ -27,7 +27,7 @@ def arrivals(
         start = waiting[0][1][0] if waiting else NEVER
         now = min(start, link.next_ps)
         if link.next_ps == now:
-            found.update({load.instance: now for load in link.arrived(now)})
+            found.update({load.instance: now for load in link.take_arrived(now)})
         while waiting and waiting[0][1][0] == now:
             number, (_, amount) = waiting.pop(0)
             link.start(now, amount, Load(number, JOB, 0, 0) if alone in (None, number) else None)
@@ -64,7 +64,7 @@ def test_who_waits_for_the_whole_waits_for_the_part_that_leaves_last() -> None:
     link.set_next()
     # They share the link until the second has left after 40 ps; the first has then had 30 of its hundred.
     assert link.sure and link.next_ps == 10 + 40 + 70 + 5
-    assert link.arrived(125) == [load]
+    assert link.take_arrived(125) == [load]
 
 
 def test_nothing_at_all_still_takes_a_picosecond() -> None:

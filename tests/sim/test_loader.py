@@ -29,7 +29,7 @@ def test_a_prompt_comes_from_another_instance_while_its_place_is_held() -> None:
     loader.load(job, 0, end, 1000)
     assert (loader.cache.held, job.blocks, [*loader.loading]) == (4, 4, [job])
     assert loader.links.next_ps == 1000 + 64 + 50
-    (load,) = loader.links.arrived(1114)
+    (load,) = loader.links.take_arrived(1114)
     loader.arrive(load.job, 1114)
     assert (loader.ready, loader.loading) == ([job], {})
     assert job.resumes and job.computed == 64
@@ -51,7 +51,7 @@ def test_who_gives_up_leaves_its_place_and_what_is_on_its_way_comes_for_nobody()
     loader.load(job, 0, 4, 0)
     loader.drop(job, 10)
     assert (loader.cache.held, loader.loading, loader.ready) == (0, {}, [])
-    assert loader.links.arrived(114) == []
+    assert loader.links.take_arrived(114) == []
 
 
 def test_without_stores_or_handover_there_is_nothing_to_load() -> None:

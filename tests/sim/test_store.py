@@ -44,7 +44,7 @@ def test_it_is_a_list_of_blocks_in_order_of_recency(blocks: int, actions) -> Non
                 end = at
                 while (k, end) in plain:
                     end += 1
-                assert store.covered(k, at) == end
+                assert store.covered_to(k, at) == end
                 here = [block for block in range(at, 16) if (k, block) in plain]
                 assert store.first_in(k, at, 16) == min(here, default=16)
 

@@ -202,7 +202,7 @@ def look_through(simulation: Simulation) -> None:
         assert instance.tiers is not None
         for tier in instance.tiers.tiers:
             tier.store.check()
-            assert tier.used() <= tier.store.blocks + tier.swapped - tier.lent
+            assert tier.count_used() <= tier.store.blocks + tier.swapped - tier.lent
 
 
 @draws(40)

@@ -63,15 +63,15 @@ def test_the_counts_move_with_routing_the_first_token_and_the_end() -> None:
     control.arrive(0, request(0, 100))
     control.arrive(0, request(2, 40))
     assert counts(view) == (2, 140, 105, 0, 2, 0, 0)
-    control.first_token(1, 0)
+    control.on_first_token(1, 0)
     assert counts(view) == (2, 140, 30, 100, 2, 0, 0)
-    control.first_token(2, 2)
-    control.finished(3, 0, "completed", 7)
+    control.on_first_token(2, 2)
+    control.on_finished(3, 0, "completed", 7)
     assert counts(view) == (1, 40, 0, 40, 2, 1, 7)
-    control.finished(4, 2, "timed_out", 5)  # its tokens were generated, but it did not complete
+    control.on_finished(4, 2, "timed_out", 5)  # its tokens were generated, but it did not complete
     assert counts(view) == (0, 0, 0, 0, 2, 1, 12)
     control.arrive(5, request(4, 60))
-    control.finished(6, 4, "timed_out", 0)  # without a first token
+    control.on_finished(6, 4, "timed_out", 0)  # without a first token
     assert counts(view) == (0, 0, 0, 0, 3, 1, 12)
     assert counts(other) == (0,) * 7
 
@@ -81,9 +81,9 @@ def test_a_prompt_without_anything_pending_counts_as_decoding_all_the_same() -> 
     view = control.cluster.instances[0]
     control._dispatch(0, request(0, 64), Route("i0", cached_tokens=64), control.views["i0"], None, NO_PRIORITY)
     assert (view.pending_prefill_tokens, view.decode_tokens) == (0, 0)
-    control.first_token(1, 0)
+    control.on_first_token(1, 0)
     assert view.decode_tokens == 64
-    control.finished(1, 0, "completed", 1)
+    control.on_finished(1, 0, "completed", 1)
     assert view.decode_tokens == 0
 
 
@@ -100,14 +100,14 @@ def test_means_are_over_what_happened_in_the_last_ten_seconds_there() -> None:
     assert recent(control, 0) == (None, None, 0.0)
     for number, arrival in ((0, 0), (2, SECOND), (4, SECOND), (1, 0)):
         control.arrive(arrival, request(number, arrival_ps=arrival))
-    control.first_token(2 * SECOND, 0)  # after 2 s
-    control.first_token(5 * SECOND, 2)  # after 4 s
+    control.on_first_token(2 * SECOND, 0)  # after 2 s
+    control.on_first_token(5 * SECOND, 2)  # after 4 s
     assert recent(control, 5 * SECOND) == (3.0, None, 0.0)
-    control.finished(5 * SECOND, 0, "completed", 11)  # 3 s for ten tokens after the first
-    control.finished(6 * SECOND, 2, "timed_out", 9)  # has no time per token
+    control.on_finished(5 * SECOND, 0, "completed", 11)  # 3 s for ten tokens after the first
+    control.on_finished(6 * SECOND, 2, "timed_out", 9)  # has no time per token
     assert recent(control, 6 * SECOND) == (3.0, 0.3, 2.0)
-    control.first_token(7 * SECOND, 4)
-    control.finished(7 * SECOND, 4, "completed", 1)  # nor has a single token
+    control.on_first_token(7 * SECOND, 4)
+    control.on_finished(7 * SECOND, 4, "completed", 1)  # nor has a single token
     assert recent(control, 7 * SECOND) == (4.0, 0.3, 2.1)
     assert recent(control, 7 * SECOND, 1) == (None, None, 0.0)
     assert recent(control, 12 * SECOND - 1) == (4.0, 0.3, 2.1)
@@ -119,7 +119,7 @@ def test_means_are_over_what_happened_in_the_last_ten_seconds_there() -> None:
 def test_an_answer_that_came_all_at_once_says_nothing_of_the_time_per_token() -> None:
     control = plane("recent")
     control.arrive(0, request(0, 100))
-    control.finished(3 * SECOND, 0, "completed", 20)
+    control.on_finished(3 * SECOND, 0, "completed", 20)
     assert recent(control, 3 * SECOND) == (None, None, 2.0)
 
 

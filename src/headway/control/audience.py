@@ -53,8 +53,8 @@ class Audience:
 
     def dismiss(self, policies: Sequence[Any]) -> None:
         """Policies that had joined hear of nothing more."""
-        gone = [policy.observe for policy in policies if hasattr(policy, "observe")]
-        self.observers = [observe for observe in self.observers if observe not in gone]
+        leaving = [policy.observe for policy in policies if hasattr(policy, "observe")]
+        self.observers = [observe for observe in self.observers if observe not in leaving]
 
     def show(self, now_ps: int, names: Sequence[str], flights: dict[int, Flight]) -> None:
         """Keep and show so much of this router's past. What is kept already goes on as it is."""
@@ -64,8 +64,8 @@ class Audience:
         elif self.shown:
             self.state = RouterState(self.cluster, self.shown, self.context.instances)
             for flight in flights.values():
-                self.state.arrived(now_ps, flight.request)
-                self.state.routed(flight.request)
+                self.state.on_arrival(now_ps, flight.request)
+                self.state.on_routed(flight.request)
 
     def update_indexes(self) -> None:
         """A policy may have asked for an index that was not there."""
@@ -85,15 +85,15 @@ class Audience:
 
     # --- what happens ------------------------------------------------------------------------------------------
 
-    def dequeued(self, request: Request) -> None:
+    def on_dequeued(self, request: Request) -> None:
         """It leaves the router's queue, wherever to."""
         if self.state is not None:
-            self.state.left(request)
+            self.state.on_dequeued(request)
 
-    def routed(self, now_ps: int, flight: Flight) -> None:
+    def on_routed(self, now_ps: int, flight: Flight) -> None:
         request, view, prefill = flight.request, flight.view, flight.prefill
         if self.state is not None:
-            self.state.routed(request)
+            self.state.on_routed(request)
         for index in self.indexes:
             if prefill is not None:
                 index.touch(prefill.index, request.path)
@@ -101,40 +101,40 @@ class Audience:
         if self.observers:
             self.tell(Routed(now_ps, request, view, prefill))
 
-    def taken_over(self, now_ps: int, flight: Flight) -> None:
+    def on_taken_over(self, now_ps: int, flight: Flight) -> None:
         """A request that another control plane has sent is in flight."""
         if self.state is not None:
-            self.state.arrived(now_ps, flight.request)
-            self.state.routed(flight.request)
+            self.state.on_arrival(now_ps, flight.request)
+            self.state.on_routed(flight.request)
         for index in self.indexes:
             index.touch(flight.view.index, flight.request.path)
         for event in _history(now_ps, flight) if self.observers else ():
             self.tell(event)
 
-    def first_token(self, now_ps: int, flight: Flight) -> None:
+    def on_first_token(self, now_ps: int, flight: Flight) -> None:
         if self.state is not None:
-            self.state.first_token(now_ps, flight.request, flight.view)
+            self.state.on_first_token(now_ps, flight.request, flight.view)
         if self.observers:
             self.tell(FirstToken(now_ps, flight.request, flight.view))
 
-    def handed(self, now_ps: int, flight: Flight, prefill: InstanceView) -> None:
+    def on_handed(self, now_ps: int, flight: Flight, prefill: InstanceView) -> None:
         if self.observers:
             self.tell(Handed(now_ps, flight.request, flight.view, prefill))
 
-    def finished(self, now_ps: int, flight: Flight, outcome: str, output_tokens: int) -> None:
+    def on_finished(self, now_ps: int, flight: Flight, outcome: str, output_tokens: int) -> None:
         if self.state is not None:
             streamed = outcome == "completed" and flight.first_ps >= 0  # an answer may also come all at once
             decode_ps = now_ps - flight.first_ps if streamed else None
-            self.state.finished(now_ps, flight.request, flight.view, output_tokens, decode_ps)
+            self.state.on_finished(now_ps, flight.request, flight.view, output_tokens, decode_ps)
         if self.observers:
             self.tell(Finished(now_ps, flight.request, flight.view, outcome, output_tokens))
 
-    def stopped(self, instance: int) -> None:
+    def on_stopped(self, instance: int) -> None:
         """Whatever an instance had cached is gone."""
         for index in self.indexes:
             index.clear(instance)
 
-    def changed(self, now_ps: int, view: InstanceView, was: str) -> None:
+    def on_changed(self, now_ps: int, view: InstanceView, was: str) -> None:
         if self.observers:
             self.tell(InstanceChanged(now_ps, view, was))
 

@@ -126,22 +126,22 @@ class Autoscaler:
 
     def observe(self, event: Event) -> None:
         if isinstance(event, Routed):
-            self.routed(event)
+            self.on_routed(event)
         elif isinstance(event, FirstToken):
             stay = self.stays.get(event.request.id)
             if stay is not None and stay.first_ps == NOTHING:
                 stay.first_ps = event.at_ps
         elif isinstance(event, Finished):
-            self.finished(event)
+            self.on_finished(event)
         elif isinstance(event, Handed):
             stay = self.stays.get(event.request.id)
             if stay is not None and stay.waits and stay.prefill is not None:
                 stay.waits = False
-                stay.prefill.left(event.at_ps, stay.tokens)
+                stay.prefill.on_left(event.at_ps, stay.tokens)
         else:
-            self.changed(event)
+            self.on_changed(event)
 
-    def routed(self, event: Routed) -> None:
+    def on_routed(self, event: Routed) -> None:
         now, request = event.at_ps, event.request
         before = self.stays.get(request.id)
         if before is not None:  # nobody has said that it left
@@ -150,20 +150,20 @@ class Autoscaler:
         pool = self.places[index]
         stay = self.stays[request.id] = Stay(tokens, index, pool)
         stay.first_ps = self.moving.pop(request.id, NOTHING)
-        pool.came(now, tokens)
+        pool.on_sent(now, tokens)
         if event.prefill is not None:
             stay.prefill_index = event.prefill.index
             prefill = self.places[stay.prefill_index]
             if prefill is not pool:
                 stay.prefill, stay.waits = prefill, True
-                prefill.came(now, tokens)
+                prefill.on_sent(now, tokens)
 
     def leave(self, now_ps: int, stay: Stay) -> None:
-        stay.pool.left(now_ps, stay.tokens)
+        stay.pool.on_left(now_ps, stay.tokens)
         if stay.waits and stay.prefill is not None:
-            stay.prefill.left(now_ps, stay.tokens)
+            stay.prefill.on_left(now_ps, stay.tokens)
 
-    def finished(self, event: Finished) -> None:
+    def on_finished(self, event: Finished) -> None:
         now, request = event.at_ps, event.request
         stay = self.stays.pop(request.id, None)
         if stay is None:  # its instance has gone
@@ -183,18 +183,18 @@ class Autoscaler:
         met = self.met(request, stay.first_ps, now, event.outcome, event.output_tokens)
         first = NOTHING if stay.first_ps == NOTHING else stay.first_ps - request.arrival_ps
         latency = now - request.arrival_ps if event.outcome == "completed" else NOTHING
-        stay.pool.finished(now, request.slo_class, met, first, latency)
+        stay.pool.on_finished(now, request.slo_class, met, first, latency)
         if stay.prefill is not None:
-            stay.prefill.finished(now, request.slo_class, met, first, latency)
+            stay.prefill.on_finished(now, request.slo_class, met, first, latency)
 
     def in_vain(self, now_ps: int, request: Request, pools: Sequence[int]) -> None:
         """A request has waited at the router as long as one may, and could have gone to these pools: it counts as one
         that none of them served in time."""
         met = self.met(request, NOTHING, now_ps, "timed_out", 0)
         for pool in pools:
-            self.pools[pool].finished(now_ps, request.slo_class, met, NOTHING, NOTHING)
+            self.pools[pool].on_finished(now_ps, request.slo_class, met, NOTHING, NOTHING)
 
-    def changed(self, event: InstanceChanged) -> None:
+    def on_changed(self, event: InstanceChanged) -> None:
         """An instance has another state; where that is one in which it holds no requests, those it held are lost."""
         index, now = event.instance.index, event.at_ps
         if event.instance.state in EMPTY and event.was not in EMPTY:
@@ -204,7 +204,7 @@ class Autoscaler:
                     del self.stays[number]
         self.places[index].recount(now)
 
-    def scaled(self, now_ps: int, pool: int) -> None:
+    def on_scaled(self, now_ps: int, pool: int) -> None:
         """A change was carried out."""
         self.pools[pool].scaled_ps = now_ps
 
@@ -219,9 +219,9 @@ class Autoscaler:
         for number in self.asked:
             pool = self.pools[number]
             pool.now_ps = now_ps
-            found = holds(triggers, pool)
-            if found is not None:
-                return found
+            cause = holds(triggers, pool)
+            if cause is not None:
+                return cause
         return None
 
     def decide(self, now_ps: int, cause: str) -> list[Decision]:
@@ -237,12 +237,12 @@ class Autoscaler:
             if self.triggers is not None and self.triggers.rate_change is not None:
                 pool.last_rate = pool.rate(self.window_ps / PS_PER_SECOND)
             answer = policy.scale(pool)
-            before = wanted = pool.replicas
+            before = target = pool.replicas
             reason = ""
             if answer is not None:
                 check_scale(policy, answer, pool)
-                wanted, reason = answer.replicas, answer.reason
-            after = min(max(wanted, pool.minimum), pool.maximum)
+                target, reason = answer.replicas, answer.reason
+            after = min(max(target, pool.minimum), pool.maximum)
             if after != before:
                 decisions.append(Decision(number, before, after, reason or f"bounds: {after} replicas", cause))
         return decisions
@@ -251,7 +251,7 @@ class Autoscaler:
 def longest(policy: Any) -> int:
     """The longest window that a policy looks at, in ps."""
     windows = getattr(policy, "windows_s", None)
-    return KEPT_PS if windows is None else max((round(one * PS_PER_SECOND) for one in windows), default=0)
+    return KEPT_PS if windows is None else max((round(seconds * PS_PER_SECOND) for seconds in windows), default=0)
 
 
 def holds(triggers: Triggers, pool: PoolWatch) -> str | None:

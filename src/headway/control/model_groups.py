@@ -108,11 +108,11 @@ class ModelGroups:
 
 
 def _group(views: Sequence[InstanceView]) -> list[Group]:
-    taken = [view for view in views if view.id]
-    if not any(view.serves for view in taken):
-        return [Group(0, (), tuple(taken))]
+    present = [view for view in views if view.id]
+    if not any(view.serves for view in present):
+        return [Group(0, (), tuple(present))]
     members: dict[str, list[InstanceView]] = {}
-    for view in taken:
+    for view in present:
         for name in view.serves:
             members.setdefault(name, []).append(view)
     names: dict[tuple[int, ...], list[str]] = {}

@@ -1,28 +1,27 @@
 """The control plane: admission, then priority, then flow control, then routing, over the router's own counts.
 
-It does no I/O and has no clock. The event loop of the simulator, or the asyncio loop of a gateway, tells it the time
-and what happened, and carries out what it answers:
+It does no I/O and has no clock. Its driver (the simulator's event loop, or the gateway's asyncio loop) passes the time
+and the event, and carries out the answer:
 
-    told                                        when                                        answers
-    ------------------------------------------  ------------------------------------------  ---------------------------
-    arrive(now, request)                        a request comes                             Flight, Reject, QUEUED; None
-                                                                                            if `wake` answers later
-    wake(now), until it returns None            `next_ps` is reached, an instance came up   (request, answer)
-    pump(now), until it returns None            anything has happened                       (request, answer)
-    first_token(now, id)                        its first token reaches the router
-    handed(now, id)                             its prompt is computed, it goes on          its Flight
-    finished(now, id, outcome, output_tokens)   it has ended, or has left its instance
-    resend(now, request, priority)              its instance lost it, after `finished`      Flight, Reject, None
-    give_up(id)                                 its client has gone                         whether it waited here
-    instance_changed(now, index, state)         an instance gets into another state
-    regroup(now)                                a place was taken or left                   requests to arrive again
+    call                                  when                                          answer
+    ------------------------------------  --------------------------------------------  ----------------------------
+    arrive(now, request)                  a request arrives                             Flight, Reject or QUEUED;
+                                                                                        None if `wake` answers later
+    wake(now), until it returns None      `next_ps` is reached, or an instance came up  (request, answer)
+    pump(now), until it returns None      after any event                               (request, answer)
+    on_first_token(now, id)               its first token reaches the router
+    on_handed(now, id)                    its prompt is computed; decoding is elsewhere its Flight
+    on_finished(now, id, outcome, tokens) it has ended, or has left its instance
+    resend(now, request, priority)        its instance lost it, after `on_finished`     Flight, Reject or None
+    give_up(id)                           its client disconnected                       whether it waited here
+    instance_changed(now, index, state)   an instance changes its state
+    regroup(now)                          an instance joined or left                    requests to arrive again
 
-`wake` and `pump` give one decision at a time: the caller carries it out, so that the signals tell of it, before it asks
-for the next. `wake` decides on requests that admission delayed, then on those that waited for an instance. `pump`
-decides on the queue of flow control; without one there is nothing to pump. They are two, since more may happen between
-them at one instant: the simulator tells what has ended after `wake` and before `pump`.
+`wake` and `pump` return one decision at a time. The driver carries it out before it asks for the next, so that the
+signals include it. `wake` decides on requests that admission delayed, then on those that waited for an instance. `pump`
+decides on the queue of flow control. They are separate because the simulator reports what has ended between the two.
 
-`next_ps` is when the control plane wants to be called again if nothing happens before: `wake`, then `pump`.
+`next_ps` is when the driver must call `wake` and then `pump`, if no event comes earlier.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class ControlPlane:
         self.groups = ModelGroups(context.instances)
         on_error = None if guard is None else guard.observer_failed
         self.audience = Audience(context, self.cluster, on_indexes, on_error)
-        self.waiting = WaitingRoom(context, self.groups, self.flow, patience_ps, self.audience.dequeued)
+        self.waiting = WaitingRoom(context, self.groups, self.flow, patience_ps, self.audience.on_dequeued)
         self.unserved = Unserved(unserved or self._too_late)
         self.audience.join(0, [admission, priority, self.stages.routing, *self.waiting.queues()], {})
         if observe is not None:
@@ -114,7 +113,7 @@ class ControlPlane:
     def arrive(self, now_ps: int, request: Request, again: bool = False) -> Answer:
         """Decide on a request that comes, or comes `again` after it has waited here."""
         if not again and self.audience.state is not None:
-            self.audience.state.arrived(now_ps, request)
+            self.audience.state.on_arrival(now_ps, request)
         if self.guard is None:
             return self._admit(now_ps, request, self.stages)
         return self.guard.arrive(now_ps, request, partial(self._admit, now_ps, request))
@@ -140,7 +139,7 @@ class ControlPlane:
         if group.flow is not None:
             group.flow.put(now_ps, request, priority)
             if self.audience.state is not None:
-                self.audience.state.queued(request)
+                self.audience.state.on_queued(request)
             return QUEUED
         if self.guard is None:
             return self._choose(now_ps, request, priority, stages)
@@ -149,7 +148,7 @@ class ControlPlane:
     def _refuse(self, now_ps: int, request: Request, verdict: Reject | Delay, stages: Stages) -> Reject | None:
         stages.check_verdict(verdict, request)
         for journal in self.journals:
-            journal.refused(now_ps, request, verdict)
+            journal.on_refused(now_ps, request, verdict)
         if not isinstance(verdict, Delay):
             return verdict
         if self.waiting.delays(request.id) >= MOST_DELAYS:
@@ -177,7 +176,7 @@ class ControlPlane:
                     stages.check_refusal(refusal, request)
                     return refusal
             for journal in self.journals:
-                journal.routed(now_ps, request, decision, priority)
+                journal.on_routed(now_ps, request, decision, priority)
             stages.check_route(decision, view, prefill, request)
             cached, score = decision.cached_tokens, decision.priority
             pending = request.prompt_tokens - cached if request.prompt_tokens > cached else 0
@@ -185,7 +184,7 @@ class ControlPlane:
                 score = priority.score
             flight = Flight(request, view, cached, pending, score, priority.hints, decision.reason, prefill)
             self.flights.send(flight)
-            self.audience.routed(now_ps, flight)
+            self.audience.on_routed(now_ps, flight)
             return flight
         if isinstance(decision, Reject) and isinstance(decision.reason, str):
             return decision
@@ -256,7 +255,7 @@ class ControlPlane:
                 answer = Reject(entry.reason)
             else:
                 continue
-            self.audience.dequeued(entry.request)
+            self.audience.on_dequeued(entry.request)
             return entry.request, answer
         self.waiting.set_next()
         return None
@@ -283,18 +282,18 @@ class ControlPlane:
     def flight(self, request_id: int) -> Flight:
         return self.flights.by_id[request_id]
 
-    def first_token(self, now_ps: int, request_id: int) -> None:
-        self.audience.first_token(now_ps, self.flights.first_token(now_ps, request_id))
+    def on_first_token(self, now_ps: int, request_id: int) -> None:
+        self.audience.on_first_token(now_ps, self.flights.first_token(now_ps, request_id))
 
-    def handed(self, now_ps: int, request_id: int) -> Flight:
+    def on_handed(self, now_ps: int, request_id: int) -> Flight:
         """A request's prompt has been computed on one instance, and it goes on to the other."""
         flight, prefill = self.flights.hand_over(request_id)
-        self.audience.handed(now_ps, flight, prefill)
+        self.audience.on_handed(now_ps, flight, prefill)
         return flight
 
-    def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
+    def on_finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         flight = self.flights.finish(request_id, outcome == "completed", output_tokens)
-        self.audience.finished(now_ps, flight, outcome, output_tokens)
+        self.audience.on_finished(now_ps, flight, outcome, output_tokens)
 
     def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
         """A request that its instance has lost, or that has to leave it, is routed again; None where it has to wait for
@@ -315,7 +314,7 @@ class ControlPlane:
         already; the policies hear of it as if it were sent now."""
         self.flights.by_id.update(flights)
         for flight in flights.values():
-            self.audience.taken_over(now_ps, flight)
+            self.audience.on_taken_over(now_ps, flight)
 
     # --- instances and policies that come and go -----------------------------------------------------------------
 
@@ -324,13 +323,13 @@ class ControlPlane:
         view = self.ordered[index]
         was, view.state = view.state, state
         if state == "stopped":
-            self.audience.stopped(index)
+            self.audience.on_stopped(index)
             for journal in self.journals:
-                journal.stopped(index)
+                journal.on_stopped(index)
         for group in self.groups:
             if view in group.members:
                 group.refresh(now_ps)
-        self.audience.changed(now_ps, view, was)
+        self.audience.on_changed(now_ps, view, was)
 
     def regroup(self, now_ps: int) -> list[Request]:
         """Other instances have taken places, or serve other models. Returns the requests that waited for models whose
@@ -355,12 +354,12 @@ class ControlPlane:
 
     def metrics(self) -> dict[str, float]:
         """What the policies report of themselves; where models have queues of their own, each of these by its model."""
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for name, policy in self.policies.items():
             if name == "flow" and len(self.groups) > 1:
                 for group in self.groups:
                     own = figures(group.flow, "policies.flow") if hasattr(group.flow, "metrics") else {}
-                    found.update({f"{figure}:{group.name}": value for figure, value in own.items()})
+                    values.update({f"{figure}:{group.name}": value for figure, value in own.items()})
             elif hasattr(policy, "metrics"):
-                found.update(figures(policy, f"policies.{name}"))
-        return found
+                values.update(figures(policy, f"policies.{name}"))
+        return values

@@ -142,25 +142,25 @@ class PoolWatch:
 
     # --- what happens ------------------------------------------------------------------------------------------
 
-    def came(self, now_ps: int, tokens: int) -> None:
+    def on_sent(self, now_ps: int, tokens: int) -> None:
         """A request was sent to one of its instances."""
         self.arrivals.add(now_ps)
         self.inflight += 1
         self.inflight_tokens += tokens
-        self.moved(now_ps)
+        self.update_load(now_ps)
 
-    def left(self, now_ps: int, tokens: int) -> None:
+    def on_left(self, now_ps: int, tokens: int) -> None:
         """A request is no longer there."""
         self.inflight -= 1
         self.inflight_tokens -= tokens
-        self.moved(now_ps)
+        self.update_load(now_ps)
 
     def set_pending(self, now_ps: int, count: int) -> None:
         if count != self.pending:
             self.pending = count
-            self.moved(now_ps)
+            self.update_load(now_ps)
 
-    def moved(self, now_ps: int) -> None:
+    def update_load(self, now_ps: int) -> None:
         self.load.set(now_ps, self.inflight + self.pending)
         if self.high is not None or self.low is not None:
             self.judge(now_ps)
@@ -174,17 +174,17 @@ class PoolWatch:
 
     def judge(self, now_ps: int) -> None:
         """Since when more, or less, of the slots are taken than the triggers want to hear of."""
-        taken, slots = self.inflight, self.serving_slots
-        if self.high is None or taken <= self.high * slots:
+        inflight, slots = self.inflight, self.serving_slots
+        if self.high is None or inflight <= self.high * slots:
             self.high_since = NOTHING
         elif self.high_since == NOTHING:
             self.high_since = now_ps
-        if self.low is None or taken >= self.low * slots:
+        if self.low is None or inflight >= self.low * slots:
             self.low_since = NOTHING
         elif self.low_since == NOTHING:
             self.low_since = now_ps
 
-    def finished(self, now_ps: int, slo_class: str, met: bool | None, first_ps: int, latency_ps: int) -> None:
+    def on_finished(self, now_ps: int, slo_class: str, met: bool | None, first_ps: int, latency_ps: int) -> None:
         """A request that came here has ended: the time to its first token and its latency, or NOTHING."""
         if met is not None:
             if slo_class not in self.classes:
@@ -315,10 +315,10 @@ class PoolWatch:
 
     @property
     def busy(self) -> float:
-        found, total = [view.busy for view in self.views if view.state in SERVING], 0.0
-        for value in found:
+        values, total = [view.busy for view in self.views if view.state in SERVING], 0.0
+        for value in values:
             total += value
-        return total / len(found) if found else 0.0
+        return total / len(values) if values else 0.0
 
     def share(self, values: list[int]) -> float:
         return sum(values) / len(values) if values else 0.0

@@ -31,7 +31,7 @@ class Tenant:
         self.active = 0
         self.slo_class = slo_class
 
-    def arrived(self, now_ps: int, slo_class: str) -> None:
+    def on_arrival(self, now_ps: int, slo_class: str) -> None:
         self.requests += 1
         self.slo_class = slo_class
         self._long.add(now_ps)
@@ -64,8 +64,8 @@ class Tenants(Mapping[str, Tenant]):
         self._seen: dict[str, Tenant] = {}
 
     def __getitem__(self, name: str) -> Tenant:
-        found = self._seen.get(name)
-        return Tenant(self._cluster) if found is None else found
+        tenant = self._seen.get(name)
+        return Tenant(self._cluster) if tenant is None else tenant
 
     def __contains__(self, name: object) -> bool:
         return name in self._seen
@@ -76,11 +76,11 @@ class Tenants(Mapping[str, Tenant]):
     def __len__(self) -> int:
         return len(self._seen)
 
-    def arrived(self, now_ps: int, request: Request) -> None:
+    def on_arrival(self, now_ps: int, request: Request) -> None:
         tenant = self._seen.get(request.tenant)
         if tenant is None:
             tenant = self._seen[request.tenant] = Tenant(self._cluster, now_ps)
-        tenant.arrived(now_ps, request.slo_class)
+        tenant.on_arrival(now_ps, request.slo_class)
 
 
 class Counted:
@@ -95,10 +95,10 @@ class Counted:
         self.inflight = 0
         self.queued = 0
 
-    def arrived(self, now_ps: int) -> None:
+    def on_arrival(self, now_ps: int) -> None:
         self._arrivals.add(now_ps)
 
-    def ended(self, now_ps: int, output_tokens: int) -> None:
+    def on_finished(self, now_ps: int, output_tokens: int) -> None:
         self.inflight -= 1
         self._tokens.add(now_ps, output_tokens)
 
@@ -125,10 +125,10 @@ class Served:
         self._tpots = Window(WINDOW_PS)
         self._output = Window(WINDOW_PS)
 
-    def first_token(self, now_ps: int, request: Request) -> None:
+    def on_first_token(self, now_ps: int, request: Request) -> None:
         self._ttfts.add(now_ps, now_ps - request.arrival_ps)
 
-    def ended(self, now_ps: int, output_tokens: int, decode_ps: int | None) -> None:
+    def on_finished(self, now_ps: int, output_tokens: int, decode_ps: int | None) -> None:
         self._output.add(now_ps, output_tokens)
         if decode_ps is not None and output_tokens > 1:
             self._tpots.add(now_ps, decode_ps // (output_tokens - 1))  # whole, so that the window's sum is exact
@@ -161,14 +161,14 @@ class RouterState:
     __slots__ = ("cluster", "instances", "served", "tenants", "totals")
 
     def __init__(
-        self, cluster: ClusterView, shown: Collection[str] = KEPT, instances: Sequence[InstanceView] | None = None
+        self, cluster: ClusterView, signals: Collection[str] = KEPT, instances: Sequence[InstanceView] | None = None
     ) -> None:
         self.cluster = cluster
         self.instances = cluster.instances if instances is None else instances
         self.tenants = Tenants(cluster)
         self.totals = Counted(cluster)
         self.served: dict[int, Served] = {}  # by the instance's index, where it is shown
-        self.show(shown)
+        self.show(signals)
 
     def show(self, names: Collection[str]) -> None:
         """Show so much of the past. What is kept already goes on as it is."""
@@ -177,33 +177,33 @@ class RouterState:
             for view in self.instances:
                 view._recent = self.served[view.index] = Served(self.cluster)
 
-    def arrived(self, now_ps: int, request: Request) -> None:
-        self.tenants.arrived(now_ps, request)
-        self.totals.arrived(now_ps)
+    def on_arrival(self, now_ps: int, request: Request) -> None:
+        self.tenants.on_arrival(now_ps, request)
+        self.totals.on_arrival(now_ps)
 
-    def queued(self, request: Request) -> None:
+    def on_queued(self, request: Request) -> None:
         """It was let in and waits in the router's own queue."""
         self.tenants[request.tenant].active += 1
         self.totals.queued += 1
 
-    def left(self, request: Request) -> None:
+    def on_dequeued(self, request: Request) -> None:
         """It leaves the queue, wherever to."""
         self.tenants[request.tenant].active -= 1
         self.totals.queued -= 1
 
-    def routed(self, request: Request) -> None:
+    def on_routed(self, request: Request) -> None:
         self.tenants[request.tenant].active += 1
         self.totals.inflight += 1
 
-    def first_token(self, now_ps: int, request: Request, view: InstanceView) -> None:
+    def on_first_token(self, now_ps: int, request: Request, view: InstanceView) -> None:
         if self.served:
-            self.served[view.index].first_token(now_ps, request)
+            self.served[view.index].on_first_token(now_ps, request)
 
-    def finished(
+    def on_finished(
         self, now_ps: int, request: Request, view: InstanceView, output_tokens: int, decode_ps: int | None
     ) -> None:
         """It has ended; `decode_ps` is the time from its first token to its last, where that has come."""
         self.tenants[request.tenant].active -= 1
-        self.totals.ended(now_ps, output_tokens)
+        self.totals.on_finished(now_ps, output_tokens)
         if self.served:
-            self.served[view.index].ended(now_ps, output_tokens, decode_ps)
+            self.served[view.index].on_finished(now_ps, output_tokens, decode_ps)

@@ -146,10 +146,10 @@ class WaitingRoom:
     def regroup(self, now_ps: int) -> list[Request]:
         """Group anew, since other instances have taken places or serve other models. A request goes on waiting where
         the names of its group are the same; the others are returned, to arrive again."""
-        gone = self.groups.regroup(self.context.instances, now_ps)
+        dissolved = self.groups.regroup(self.context.instances, now_ps)
         for queue in self._add_queues():
             queue.bind(self.context)
-        homeless = [request for group in gone for request in self._empty(group)]
+        homeless = [request for group in dissolved for request in self._empty(group)]
         self.set_next()
         return sorted(homeless, key=lambda request: request.id)
 

@@ -220,11 +220,11 @@ class Room:
                     hear(index, at)
         self.cluster.first_tokens.clear()
         if links.next_ps == at:
-            for load in links.arrived(at):
+            for load in links.take_arrived(at):
                 owner = instances[load.instance]
                 if load.job in owner.loader.loading:
                     before = owner.run.end
-                    self.clock.note_change(load.instance, before, owner.loaded(load.job, at))
+                    self.clock.note_change(load.instance, before, owner.on_loaded(load.job, at))
         self._settle(at)
 
     def _hand_out(self, instance: Instance, at: int) -> None:

@@ -33,13 +33,13 @@ class Told:
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
         pass
 
-    def refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
+    def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
         pass
 
-    def routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
+    def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         self.explain(request, route)
 
-    def stopped(self, instance: int) -> None:
+    def on_stopped(self, instance: int) -> None:
         pass
 
 

@@ -137,7 +137,7 @@ class Plane:
         request, other = flight.request, flight.prefill
         view = other if prefill and other is not None else flight.view
         state = view.state
-        control.finished(now_ps, request_id, "retried", 0)
+        control.on_finished(now_ps, request_id, "retried", 0)
         self.places.count(flight.view)
         if other is not None:
             self.places.count(other)
@@ -161,23 +161,23 @@ class Plane:
                 found.append(self._decided(now_ps, *decision))
         return found
 
-    def handed(self, now_ps: int, request_id: int) -> None:
+    def on_handed(self, now_ps: int, request_id: int) -> None:
         """A prompt has been computed on one engine, and its request goes on to the other."""
         self._write(now_ps, "handed", request_id)
         prefill = self.control.flight(request_id).prefill
-        self.control.handed(now_ps, request_id)
+        self.control.on_handed(now_ps, request_id)
         if prefill is not None:
             self.places.count(prefill)
 
-    def first_token(self, now_ps: int, request_id: int) -> None:
+    def on_first_token(self, now_ps: int, request_id: int) -> None:
         self._write(now_ps, "first_token", request_id)
-        self.control.first_token(now_ps, request_id)
+        self.control.on_first_token(now_ps, request_id)
 
-    def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
+    def on_finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         self._write(now_ps, "finished", request_id, outcome, output_tokens)
         flight = self.control.flight(request_id)
         prefill = flight.prefill
-        self.control.finished(now_ps, request_id, outcome, output_tokens)
+        self.control.on_finished(now_ps, request_id, outcome, output_tokens)
         self.places.count(flight.view)
         if prefill is not None:
             self.places.count(prefill)

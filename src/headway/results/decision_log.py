@@ -223,18 +223,18 @@ class RouterJournal:
         self.log.watch(names)
         self.getters = [attrgetter(name) for name in names]
 
-    def refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
+    def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
         if isinstance(verdict, Reject):
             found = Verdict(now_ps, request.id, "rejected", verdict.reason)
         else:
             found = Verdict(now_ps, request.id, "delayed", "", verdict.duration_ps)
         self.log.verdicts.append(found)
 
-    def stopped(self, instance: int) -> None:
+    def on_stopped(self, instance: int) -> None:
         if self.own:
             self.index.clear(instance)
 
-    def routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
+    def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         log, instances = self.log, self.cluster.instances
         target = self.places[route.target]
         prefill = -1 if route.prefill is None else self.places[route.prefill]

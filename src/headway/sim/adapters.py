@@ -61,8 +61,8 @@ class Adapters:
 
     def take_loading(self) -> int:
         """How much longer the step lasts that is about to begin."""
-        found, self.loading_ps = self.loading_ps, 0
-        return found
+        loading_ps, self.loading_ps = self.loading_ps, 0
+        return loading_ps
 
     def check(self, running: list[str]) -> None:
         """Conservation: every running request's adapter is there, and counts those that use it."""

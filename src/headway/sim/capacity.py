@@ -46,20 +46,20 @@ class Capacity:
         self.set_next()
         dispatcher.set_timer()
 
-    def wanted(self, now: int) -> bool:
+    def is_due(self, now: int) -> bool:
         """Whether anything may be due at this instant."""
         if self.next_ps == now or self.watchful or any(map(self.losses.idle, self.lifecycle.draining)):
             return True
         return self.autoscaler is not None and (self.waiting or bool(self.dispatcher.held))
 
-    def deserted(self) -> bool:
+    def is_deserted(self) -> bool:
         """Nobody is there to be served."""
         return not self.dispatcher.held and all(map(self.losses.idle, range(len(self.losses.bound))))
 
     def close(self, now: int) -> None:
         for place in self.lifecycle.places:
             stats = self.dispatcher.instances[place.index].stats
-            stats.held_ps = self.lifecycle.held(place, now)
+            stats.held_ps = self.lifecycle.held_time(place, now)
             stats.scaled_with = place.pool.id
 
     def set_next(self) -> None:
@@ -74,8 +74,8 @@ class Capacity:
             self.strike(now, fault)
         if self.autoscaler is not None:
             self.look(now, self.autoscaler)
-        while (found := self.lifecycle.due(now)) is not None:
-            self.get_into(now, *found)
+        while (change := self.lifecycle.due(now)) is not None:
+            self.get_into(now, *change)
         for index in self.lifecycle.draining[:]:
             if self.losses.idle(index):
                 self.stop(now, self.lifecycle.places[index])
@@ -113,19 +113,19 @@ class Capacity:
             before = lifecycle.count(pool)
             after = self.resize(now, pool, decision.after)
             if after != before:
-                autoscaler.scaled(now, decision.pool)
+                autoscaler.on_scaled(now, decision.pool)
                 record = ScaleRecord(now, pool.id, before, after, decision.reason, cause)
                 dispatcher.recorder.scaled.append(record)
 
-    def resize(self, now: int, pool: PoolSetup, wanted: int) -> int:
+    def resize(self, now: int, pool: PoolSetup, target: int) -> int:
         """Bring instances, or drain some, until a pool has so many; how many it then has. Those that drain still have
         their GPUs, so that there may be no place for others yet."""
         lifecycle = self.lifecycle
         count = lifecycle.count(pool)
-        while count < wanted and (place := lifecycle.free(pool)) is not None:
+        while count < target and (place := lifecycle.free(pool)) is not None:
             self.provision(now, place)
             count += 1
-        while count > wanted:
+        while count > target:
             self.drain(now, self.least_needed(pool))
             count -= 1
         return count

@@ -123,7 +123,7 @@ class Dispatcher:
         planned = self.held.pop(row)
         if not isinstance(answer, Flight):
             if losses is not None:
-                losses.dropped(row)
+                losses.drop(row)
             if self.capacity is not None and isinstance(answer, Unserved):
                 self.capacity.in_vain(now, request)
             self.turn_away(now, request, TIMED_OUT if isinstance(answer, TimedOut) else REJECTED, answer.reason)
@@ -154,7 +154,7 @@ class Dispatcher:
         instance = target = self.instances[index]
         tokens = request.prompt_tokens + job.output_tokens - 1
         if self.losses is not None:
-            self.losses.sent(now, job, flight)
+            self.losses.on_sent(now, job, flight)
         if flight.prefill is not None:
             job, instance = self.handovers.split(job, flight.prefill.index, index)
             recorder.prefill_instance[row] = flight.prefill.index
@@ -173,9 +173,9 @@ class Dispatcher:
         if first:
             recorder.enqueued_ps[row] = now
         if self.signals.polled:
-            self.signals.routed(now, flight.view)
+            self.signals.on_routed(now, flight.view)
             if flight.prefill is not None:
-                self.signals.routed(now, flight.prefill)
+                self.signals.on_routed(now, flight.prefill)
         before = instance.run.end
         self.clock.note_change(index, before, instance.enqueue(job, now, flight.priority, flight.hints))
 
@@ -195,10 +195,10 @@ class Dispatcher:
             handover, row = source.handover, source.row
             assert handover is not None
             if handover.done:
-                self.control.handed(now, row)
+                self.control.on_handed(now, row)
                 if row in self.deadlines.jobs:
                     self.deadlines.jobs[row] = (handover.decode, handover.target)
-                self.handovers.computed(now, handover)
+                self.handovers.on_prompt_computed(now, handover)
             if handover.load is not None:
                 handover.send(now, self.cluster.links)
             elif not handover.begun:
@@ -208,8 +208,8 @@ class Dispatcher:
 
     def deliver(self, now: int) -> None:
         """Blocks arrive that requests wait for."""
-        for load in self.cluster.links.arrived(now):
-            self.handovers.loaded(now, load)
+        for load in self.cluster.links.take_arrived(now):
+            self.handovers.on_loaded(now, load)
 
     def ring(self, now: int) -> None:
         """What was held back comes up again, and clients whose deadline this is give up, each by request."""
@@ -224,20 +224,20 @@ class Dispatcher:
 
     def give_up(self, now: int, row: int) -> None:
         """A client does not wait any longer; a last token that comes at this instant is in time."""
-        found = self.deadlines.jobs.get(row)
-        if found is None:
+        whereabouts = self.deadlines.jobs.get(row)
+        if whereabouts is None:
             self.control.give_up(row)
             if self.losses is not None:
-                self.losses.dropped(row)
+                self.losses.drop(row)
             self.turn_away(now, self.held.pop(row).request, TIMED_OUT)
             return
-        index, job = found
+        index, job = whereabouts
         if job.generated == job.output_tokens:
             return
         instance = self.instances[index]
         before = instance.run.end
         self.clock.note_change(index, before, instance.expire(job, now))
-        self.handovers.given_up(now, job)
+        self.handovers.on_given_up(now, job)
 
     def set_timer(self) -> None:
         self.timer = min(self.control.next_ps, self.deadlines.next_ps())
@@ -261,14 +261,14 @@ class Dispatcher:
     def complete(self, now: int) -> None:
         """The router hears of the requests that ended at this instant, in order of arrival, and the traffic does."""
         recorder, control, deadlined, listener = self.recorder, self.control, self.deadlines.jobs, self.listener
-        done = self.cluster.done
-        if len(done) > 1:
-            done.sort(key=by_row)
-        for job in done:
+        ended = self.cluster.done
+        if len(ended) > 1:
+            ended.sort(key=by_row)
+        for job in ended:
             row = job.row
             if (handover := job.handover or job.awaits) is not None:  # it ended before it had come through
                 handover.end()
-            if self.losses is not None and not self.losses.ended(job):
+            if self.losses is not None and not self.losses.on_ended(job):
                 continue
             if recorder.outcome[row] != REJECTED:
                 recorder.outcome[row] = FAILED if job.lost else TIMED_OUT if job.expired else COMPLETED
@@ -276,10 +276,10 @@ class Dispatcher:
                 recorder.output_tokens[row] = job.generated
             if deadlined:
                 deadlined.pop(row, None)
-            control.finished(now, row, OUTCOMES[recorder.outcome[row]], job.generated)
+            control.on_finished(now, row, OUTCOMES[recorder.outcome[row]], job.generated)
             if listener is not None:
                 listener.on_ended(job.request, now, recorder.outcome[row] == COMPLETED)
-        done.clear()
+        ended.clear()
         if self.deadlines.heap:
             self.set_timer()
 

@@ -37,7 +37,7 @@ class Handovers:
         cluster.instances[decode].stats.requests += 1
         return source, instance
 
-    def computed(self, now: int, handover: Handover) -> None:
+    def on_prompt_computed(self, now: int, handover: Handover) -> None:
         """A prompt has been computed."""
         target = handover.target
         self.cluster.recorder.handed_ps[target.row] = now
@@ -52,19 +52,19 @@ class Handovers:
         before = instance.run.end
         self.clock.note_change(handover.decode, before, instance.enqueue(handover.target, now, priority, hints))
 
-    def loaded(self, now: int, load: Load) -> None:
+    def on_loaded(self, now: int, load: Load) -> None:
         """The blocks that a request waited for have come, unless it has given up."""
         cluster, handover = self.cluster, load.job.awaits
         instance = cluster.instances[load.instance]
         if load.job not in instance.loader.loading:
             return
         before = instance.run.end
-        self.clock.note_change(load.instance, before, instance.loaded(load.job, now))
+        self.clock.note_change(load.instance, before, instance.on_loaded(load.job, now))
         if handover is not None:
             cluster.recorder.transfer_ps[load.job.row] = handover.begun_ps
             cluster.recorder.transferred_ps[load.job.row] = now
             self.let_go(now, handover)
-            self.received(now, handover.incoming)
+            self.on_received(now, handover.incoming)
             handover.end()
 
     def let_go(self, now: int, handover: Handover) -> None:
@@ -75,7 +75,7 @@ class Handovers:
         if self.bound is not None:
             self.bound[handover.prefill].pop(handover.source.row, None)
 
-    def received(self, now: int, incoming: Incoming) -> None:
+    def on_received(self, now: int, incoming: Incoming) -> None:
         """An instance has got a request from another, or will not; those that wait for that may go on."""
         incoming.count -= 1
         if incoming.blocked and not incoming.full():
@@ -87,15 +87,15 @@ class Handovers:
                 before = instance.run.end
                 self.clock.note_change(index, before, instance.nudge(now))
 
-    def given_up(self, now: int, job: Job) -> None:
+    def on_given_up(self, now: int, job: Job) -> None:
         """The client of a request has gone; `job` is what it was at the instance where it was last."""
         if job.awaits is not None:
             self.let_go(now, job.awaits)
-            self.received(now, job.awaits.incoming)
+            self.on_received(now, job.awaits.incoming)
         elif job.handover is not None and job.handover.begun:  # it was going on in chunks
             handover = job.handover
             instance = self.cluster.instances[handover.decode]
             before = instance.run.end
             instance.withdraw(handover.target, now)
             self.clock.note_change(handover.decode, before, instance.nudge(now))
-            self.received(now, handover.incoming)
+            self.on_received(now, handover.incoming)

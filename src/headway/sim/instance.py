@@ -255,10 +255,10 @@ class Instance:
     def count_prefill(self, job: Job, computed: int) -> None:
         """Prompt tokens are counted the first time they are computed."""
         prompt = job.request.prompt_tokens
-        done = computed if computed < prompt else prompt
-        if done > job.prefilled and not job.withdrawn:
-            self.stats.prefill_tokens += done - job.prefilled
-            job.prefilled = done
+        total = computed if computed < prompt else prompt
+        if total > job.prefilled and not job.withdrawn:
+            self.stats.prefill_tokens += total - job.prefilled
+            job.prefilled = total
 
     def count_ended(self, job: Job, now: int) -> None:
         """Count the prompt tokens of the steps that have ended by now, where the run goes on."""
@@ -414,7 +414,7 @@ class Instance:
             self.view.kv_used -= held - self.cache.held
         self.settle_stores(now)
 
-    def loaded(self, job: Job, now: int) -> bool:
+    def on_loaded(self, job: Job, now: int) -> bool:
         """The blocks that a request waits for have come. True if a step can begin at this instant."""
         if now >= self.tick:
             self.history.record(self, now)
@@ -432,13 +432,13 @@ class Instance:
         self.blocks.settle(now)
         self.blocks.note_peak()
         held = self.cache.held
-        gone = self.part_with(job, now)
+        removed = self.part_with(job, now)
         if self.blocks.reports:
             self.view.kv_used -= held - self.cache.held
         self.scheduler.stir()
         if self.tiers is not None:
             self.settle_stores(now)
-            self.tiers.tell_places(now, gone)
+            self.tiers.tell_places(now, removed)
         return self.nudge(now)
 
     def part_with(self, job: Job, now: int) -> list[Stretch]:

@@ -18,7 +18,7 @@ def vacate(instance: Instance, now: int) -> list[Job]:
     last_token_ps = halt(instance, now)
     batch, loader, scheduler = instance.batch, instance.loader, instance.scheduler
     waiting = [*instance.queue.waiting.values()]
-    gone = [*batch.running, *loader.loading, *loader.ready, *waiting, *instance.handing]
+    jobs = [*batch.running, *loader.loading, *loader.ready, *waiting, *instance.handing]
     for job in [*batch.running]:
         if job.ends_at_step >= 0:
             scheduler.stop_decoding(job)
@@ -45,8 +45,8 @@ def vacate(instance: Instance, now: int) -> list[Job]:
         instance.view.kv_used = instance.cache.held
         instance.blocks.reported_to = NEVER
     instance.rest(now)
-    gone.sort(key=by_arrival)
-    return gone
+    jobs.sort(key=by_arrival)
+    return jobs
 
 
 def halt(instance: Instance, now: int) -> int:

@@ -218,7 +218,7 @@ class KvCache:
         assert self.stored is not None
         self.stored.extend((key, start, end, 0.0) for key, start, end in reversed(holds))
 
-    def release(self, holds: list[Hold], blocks: int, gone: list[Stretch] | None = None) -> None:
+    def release(self, holds: list[Hold], blocks: int, removed: list[Stretch] | None = None) -> None:
         """A request gives up its `blocks`, tail first: what it alone held of cached content becomes idle, its private
         blocks become empty. Where a list is given, what would become idle goes there and becomes empty too."""
         pieces = self.pieces
@@ -233,20 +233,20 @@ class KvCache:
             if piece.end == end and piece.start == start and piece.next is None:
                 if piece.holders > 1:
                     piece.holders -= 1
-                elif gone is None:
+                elif removed is None:
                     piece.holders = 0
                     self.lru[piece] = self.releases = self.releases + 1
                     idle += size
                 else:
                     del pieces[key]
                     private += size
-                    gone.append((key, start, end, piece.level))
+                    removed.append((key, start, end, piece.level))
             else:
-                self._release_part(key, start, end, gone)
+                self._release_part(key, start, end, removed)
         self.idle += idle
         self.held -= private + idle
 
-    def _release_part(self, key: int, start: int, end: int, gone: list[Stretch] | None) -> None:
+    def _release_part(self, key: int, start: int, end: int, removed: list[Stretch] | None) -> None:
         parts: list[Piece] = []
         idle: Piece | None = None
         for piece in reversed(self._chain(key)):
@@ -266,8 +266,8 @@ class KvCache:
                 parts.append(piece)
             else:
                 self.held -= piece.end - piece.start
-                if gone is not None:
-                    gone.append((key, piece.start, piece.end, piece.level))
+                if removed is not None:
+                    removed.append((key, piece.start, piece.end, piece.level))
                 else:
                     self.idle += piece.end - piece.start
                     # Neighbours in the LRU too: one piece.
@@ -283,12 +283,12 @@ class KvCache:
 
     def remove(self, holds: list[Hold], blocks: int) -> list[Stretch]:
         """A request gives up its `blocks`, and what it alone held of cached content is cached no longer; this is it."""
-        gone: list[Stretch] = []
-        self.release(holds, blocks, gone)
-        gone.reverse()
+        removed: list[Stretch] = []
+        self.release(holds, blocks, removed)
+        removed.reverse()
         if self.log is not None:
-            self.log.extend((self.now, key, start) for key, start, _, _ in gone)
-        return gone
+            self.log.extend((self.now, key, start) for key, start, _, _ in removed)
+        return removed
 
     def _chain(self, key: int) -> list[Piece]:
         chain = []

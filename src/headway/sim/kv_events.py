@@ -38,9 +38,9 @@ class KvEvents:
                         users.setdefault(tier, []).append(instance.view.index)
             self.logs.append(log)
         self.shared: list[tuple[list[Change], list[SharedStore]]] = []  # what each tells, and who hears it
-        for tier, whose in users.items():
+        for tier, owners in users.items():
             tier.log = []
-            self.shared.append((tier.log, [index.share(whose, tier.name) for index in indexes]))
+            self.shared.append((tier.log, [index.share(owners, tier.name) for index in indexes]))
 
     def tell(self, now: int) -> None:
         """The indexes hear of every eviction at least `delay` ago; of none at this instant, where steps begin last."""
@@ -60,40 +60,40 @@ class KvEvents:
     def forget(self, index: int) -> None:
         """An instance is gone, and nobody believes that it has anything; what it has not told yet concerns nobody."""
         self.logs[index].clear()
-        for whose, moves in self.moves:
-            if whose == index:
+        for owner, moves in self.moves:
+            if owner == index:
                 moves.clear()
 
     def apply(self, index: int, log: list[Eviction], before: int) -> None:
-        told = 0
+        count = 0
         ends: dict[int, int] = {}  # of what is left of each run
         for at, key, end in log:
             if at >= before:
                 break
-            told += 1
+            count += 1
             if end < ends.get(key, end + 1):
                 ends[key] = end
-        del log[:told]
+        del log[:count]
         for belief in self.indexes:
             for key, end in ends.items():
                 belief.remove(index, key, end * self.block_tokens // belief.block_tokens)
 
     def apply_moves(self, index: int, moves: list[Move], before: int) -> None:
-        told = 0
+        count = 0
         for at, key, block, source, target in moves:
             if at >= before:
                 break
-            told += 1
+            count += 1
             for belief in self.indexes:
                 belief.move(index, key, block * self.block_tokens // belief.block_tokens, source, target)
-        del moves[:told]
+        del moves[:count]
 
     def apply_changes(self, changes: list[Change], beliefs: list[SharedStore], before: int) -> None:
-        told = 0
+        count = 0
         for at, key, start, end, came in changes:
             if at >= before:
                 break
-            told += 1
+            count += 1
             for belief, index in zip(beliefs, self.indexes, strict=True):
                 size = index.block_tokens
                 first = start * self.block_tokens // size
@@ -101,4 +101,4 @@ class KvEvents:
                     belief.put(key, first, end * self.block_tokens // size)
                 else:
                     belief.lose(key, first, -(-end * self.block_tokens // size))
-        del changes[:told]
+        del changes[:count]

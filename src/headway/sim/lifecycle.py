@@ -126,7 +126,7 @@ class Lifecycle:
         """A place for one instance more: the first."""
         return next((place for place in self.of(pool) if place.state == "stopped"), None)
 
-    def held(self, place: Place, now: int) -> int:
+    def held_time(self, place: Place, now: int) -> int:
         """How long the place has been paid for."""
         return place.held_ps + (now - place.held_from if place.held_from >= 0 else 0)
 

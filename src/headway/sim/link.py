@@ -90,14 +90,14 @@ class Link:
         self.moved_bytes += amount
         return goal
 
-    def arrived(self, now: int) -> list[Load]:
+    def take_arrived(self, now: int) -> list[Load]:
         """What arrives at this instant, in the order in which the last bytes left; called at `next_ps`."""
         self.settle(now)
-        found = []
+        loads = []
         while self.under_way and self.under_way[0][0] == now:
-            found.append(self.under_way.popleft()[1])
+            loads.append(self.under_way.popleft()[1])
         self.set_next()
-        return found
+        return loads
 
     def settle(self, now: int) -> None:
         """Let everything leave whose last byte has left by now."""
@@ -190,24 +190,24 @@ class Links:
             self._push(number, self.links[number])
         self._drop_stale()
 
-    def arrived(self, now: int) -> list[Load]:
+    def take_arrived(self, now: int) -> list[Load]:
         """The loads whose last transfer arrives at this instant, by link; called at `next_ps`."""
-        found: list[Load] = []
+        loads: list[Load] = []
         while self.heap and self.heap[0][0] == now:
             _, number = heappop(self.heap)
             link = self.links[number]
             if link.next_ps != now:
                 continue
             if link.sure:
-                for load in link.arrived(now):
+                for load in link.take_arrived(now):
                     load.left -= 1
                     if not load.left:
-                        found.append(load)
+                        loads.append(load)
             else:
                 link.set_next()
             self._push(number, link)
         self._drop_stale()
-        return found
+        return loads
 
     def _push(self, number: int, link: Link) -> None:
         if link.next_ps != NEVER:

@@ -91,7 +91,7 @@ class Loader:
             return
         job.computed = end * self.size
         self.blocks.offer(job, end)
-        self.tiers.loaded(now, job, start, end)
+        self.tiers.on_loaded(now, job, start, end)
 
     def drop(self, job: Job, now: int) -> None:
         """A request that waits for blocks, or is ready, gives up its own; what is on its way comes for nobody."""

@@ -43,10 +43,10 @@ class Losses:
 
     # --- who is where ------------------------------------------------------------------------------------------
 
-    def sent(self, now: int, job: Job, flight: Flight) -> None:
+    def on_sent(self, now: int, job: Job, flight: Flight) -> None:
         """A request goes to an instance. What goes on there has its prompt computed there, too."""
         if flight.prefill is not None and job.generated:
-            self.dispatcher.control.handed(now, job.row)
+            self.dispatcher.control.on_handed(now, job.row)
         self.bound[flight.view.index][job.row] = job
 
     def split(self, source: Job) -> None:
@@ -56,7 +56,7 @@ class Losses:
             self.bound[recorder.instance[row]].pop(row)
         self.bound[recorder.prefill_instance[row]][row] = source
 
-    def ended(self, job: Job) -> bool:
+    def on_ended(self, job: Job) -> bool:
         """A request has ended. False if that is only what was left of it on one instance, and it goes on elsewhere."""
         if job.withdrawn:
             return False
@@ -108,7 +108,7 @@ class Losses:
         """What is left of a request on the other of its two instances."""
         dispatcher = self.dispatcher
         if index == handover.prefill or handover.done:
-            dispatcher.handovers.given_up(now, job)
+            dispatcher.handovers.on_given_up(now, job)
         else:  # the prompt is still being computed
             source = handover.source
             instance = dispatcher.instances[handover.prefill]
@@ -117,7 +117,7 @@ class Losses:
             before = instance.run.end
             dispatcher.clock.note_change(handover.prefill, before, instance.expire(source, now))
             if handover.begun:
-                dispatcher.handovers.received(now, handover.incoming)
+                dispatcher.handovers.on_received(now, handover.incoming)
         self.bound[handover.prefill].pop(job.row, None)
         self.bound[handover.decode].pop(job.row, None)
 
@@ -125,7 +125,7 @@ class Losses:
         """It goes on elsewhere."""
         dispatcher, row = self.dispatcher, job.row
         flight = dispatcher.control.flight(row)
-        dispatcher.control.finished(now, row, REDIRECTED, 0)
+        dispatcher.control.on_finished(now, row, REDIRECTED, 0)
         dispatcher.recorder.redirects[row] += 1
         if dispatcher.recorder.redirects[row] > MOST_REDIRECTS:
             wrong = f"request {row} had to leave {MOST_REDIRECTS:,} instances, and none of them got it done"
@@ -152,7 +152,7 @@ class Losses:
             dispatcher.cluster.done.append(job)
             return
         flight = dispatcher.control.flight(row)
-        dispatcher.control.finished(now, row, RETRIED, job.generated)
+        dispatcher.control.on_finished(now, row, RETRIED, job.generated)
         recorder.retries[row] += 1
         recorder.lost_tokens += job.generated
         for column in AFRESH:
@@ -173,7 +173,7 @@ class Losses:
             dispatcher.held[job.row] = Planned(request, job.output_tokens, job.output_key)
         elif isinstance(answer, Reject):
             self.moving[job.row] = job
-            self.dropped(job.row)
+            self.drop(job.row)
             dispatcher.turn_away(now, request, REJECTED, answer.reason)
         else:
             self.go_on(now, job, answer)
@@ -183,7 +183,7 @@ class Losses:
             self.dispatcher.instances[flight.view.index].stats.output_tokens -= job.generated
         self.dispatcher.put(now, job, flight)
 
-    def dropped(self, row: int) -> None:
+    def drop(self, row: int) -> None:
         """The client of a request that waits for another instance gives up, or it is turned away."""
         job = self.moving.pop(row, None)
         if job is not None:

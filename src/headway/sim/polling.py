@@ -79,16 +79,16 @@ class Moment:
         """Blocks held at the tick, before any step that begins then."""
         if not self.length:
             return self.held
-        begun, taken = steps_begun(self.first, self.increment, tick - self.start), self.taken
+        begun, counted = steps_begun(self.first, self.increment, tick - self.start), self.taken
         if begun > self.length:
             begun = self.length
-        if begun == taken:
+        if begun == counted:
             return self.held
-        low, high = (begun, taken) if begun < taken else (taken, begun)
+        low, high = (begun, counted) if begun < counted else (counted, begun)
         size, steps = self.size, high - low
         phase = (self.steps + low) % size
         count = self.decodes * (steps // size) + sum(self.phases[phase : phase + steps % size])
-        used = self.held + count if begun > taken else self.held - count
+        used = self.held + count if begun > counted else self.held - count
         if self.chunk:
             used += -(-(self.computed + self.chunk * begun) // size) - self.own
         return used

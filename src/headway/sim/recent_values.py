@@ -52,7 +52,7 @@ class PastWindow(BusyWindow):
         super().__init__(length_ps)
         self.gone = 0  # busy times that have left the window, summed
 
-    def share_at(self, origin: int, at: int, done: int, busy_from: int) -> float:
+    def share_at(self, origin: int, at: int, ended_ps: int, busy_from: int) -> float:
         """As `share`, for instants that do not go back; `done` is the sum of all busy times that had ended by then."""
         since = max(origin, at - self.length)
         if at <= since:
@@ -66,7 +66,7 @@ class PastWindow(BusyWindow):
             before += max(0, since - periods[0][0])
         elif 0 <= busy_from < since:
             before += since - busy_from
-        busy = done if busy_from < 0 else done + at - busy_from
+        busy = ended_ps if busy_from < 0 else ended_ps + at - busy_from
         return (busy - before) / (at - since)
 
 

@@ -36,18 +36,18 @@ class Signals:
     def __init__(self, instances: list[Instance], policies: list[Any], scalers: Sequence[Any] = ()) -> None:
         """`scalers` are autoscalers: of what they alone read, KV use is worked out only when they look."""
         decides = [name for policy in policies for name in declared(policy).reported]
-        wanted = decides + [name for policy in scalers for name in declared(policy).reported]
+        reads = decides + [name for policy in scalers for name in declared(policy).reported]
         self.instances = instances
         self.blocks = [instance.blocks for instance in instances]
         self.views = [instance.view for instance in instances]  # where the values are written
-        self.kv = "kv_used" in wanted
-        self.power = "busy" in wanted or "watts" in wanted
-        self.hits = "hit_rate" in wanted
-        maintained = {*wanted, *(("busy", "watts") if self.power else ())}
+        self.kv = "kv_used" in reads
+        self.power = "busy" in reads or "watts" in reads
+        self.hits = "hit_rate" in reads
+        maintained = {*reads, *(("busy", "watts") if self.power else ())}
         self.unwanted = [name for name in REPORTED if name not in maintained and not SIGNALS[name].always]
         self.tiers: list[tuple[Tiers, int]] = []  # those of which somebody wants to know, and whose they are
-        if any(name in wanted for name in TIER_SIGNALS):
-            self.tiers = [(one.tiers, index) for index, one in enumerate(instances) if one.tiers is not None]
+        if any(name in reads for name in TIER_SIGNALS):
+            self.tiers = [(each.tiers, index) for index, each in enumerate(instances) if each.tiers is not None]
         for tiers, _ in self.tiers:
             tiers.down, tiers.up = MoveRate(), MoveRate()
         self.vary = "kv_used" in decides or self.power or bool(self.tiers)
@@ -85,7 +85,9 @@ class Signals:
         unwanted = self.unwanted
         if "tier_used" not in unwanted:
             view.tier_used = {
-                tier.name: tier.used() if tick is None or tier.polled is None else tier.polled.at(tick, tier.used())
+                tier.name: tier.count_used()
+                if tick is None or tier.polled is None
+                else tier.polled.at(tick, tier.count_used())
                 for tier in tiers.tiers
             }
         assert tiers.down is not None and tiers.up is not None
@@ -105,7 +107,7 @@ class Signals:
             view.busy = short.share(origin, now, busy_from)
             view.watts = instance.idle_watts + instance.span_watts * long.share(origin, now, busy_from)
 
-    def routed(self, now: int, view: InstanceView) -> None:
+    def on_routed(self, now: int, view: InstanceView) -> None:
         """A router sent a request to an instance, whose queue says so."""
 
 
@@ -152,13 +154,13 @@ class PolledSignals(Signals):
         if self.origin < 0:
             self.origin = now
         polling = self.polling
-        tick = polling.seen(now)
+        tick = polling.last_seen(now)
         self.due = tick + polling.interval + polling.delay
         recent = self.recent
         while recent and recent[0][0] < tick:
             recent.popleft()[1].routed_since_report -= 1
-        for tiers, whose in self.tiers:
-            self.show_tiers(self.views[whose], tiers, tick, tick, tick)
+        for tiers, owner in self.tiers:
+            self.show_tiers(self.views[owner], tiers, tick, tick, tick)
         for index, instance in enumerate(self.instances):
             view, was = self.views[index], self.histories[index].at(instance, tick)
             view.observed_at = tick
@@ -171,12 +173,12 @@ class PolledSignals(Signals):
                 view.hit_rate = was.hit_rate
             if self.power:
                 short, long = self.windows[index]
-                done, busy_from = was.busy_ps, was.busy_from
-                view.busy = short.share_at(self.origin, tick, done, busy_from)
-                share = long.share_at(self.origin, tick, done, busy_from)
+                ended_ps, busy_from = was.busy_ps, was.busy_from
+                view.busy = short.share_at(self.origin, tick, ended_ps, busy_from)
+                share = long.share_at(self.origin, tick, ended_ps, busy_from)
                 view.watts = instance.idle_watts + instance.span_watts * share
 
-    def routed(self, now: int, view: InstanceView) -> None:
+    def on_routed(self, now: int, view: InstanceView) -> None:
         """A router, whose view this is, sent a request to an instance; no tick up to this instant has seen it."""
         view.routed_since_report += 1
         self.recent.append((now, view))

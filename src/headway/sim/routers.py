@@ -29,10 +29,10 @@ from headway.views.instance import REPORTED, SHARED, InstanceView
 
 def streams(rng: Callable[[str], Random], router: int) -> Callable[[str], Random]:
     """The random streams of a router; the first has those that it would have alone."""
-    return partial(named, rng, router) if router else rng
+    return partial(draw_stream, rng, router) if router else rng
 
 
-def named(rng: Callable[[str], Random], router: int, name: str) -> Random:
+def draw_stream(rng: Callable[[str], Random], router: int, name: str) -> Random:
     return rng(f"router-{router}.{name}")
 
 
@@ -72,10 +72,10 @@ class Routers:
 
     def counts(self) -> list[int]:
         """How many requests came to each router."""
-        found = [0] * len(self.planes)
+        requests = [0] * len(self.planes)
         for router in self.home:
-            found[router] += 1
-        return found
+            requests[router] += 1
+        return requests
 
     def looking(self, router: int) -> ControlPlane:
         """A router that is about to look, with what is reported on its views."""
@@ -95,7 +95,7 @@ class Routers:
         router = self.choose(request)
         self.home.append(router)
         answer = self.looking(router).arrive(now_ps, request)
-        self.sent(router, answer)
+        self.note_sent(router, answer)
         return answer
 
     def wake(self, now_ps: int) -> Decision | None:
@@ -110,7 +110,7 @@ class Routers:
         router = min(turns)[1]
         decision = self.looking(router).wake(now_ps)
         assert decision is not None
-        self.sent(router, decision[1])
+        self.note_sent(router, decision[1])
         return decision
 
     def pump(self, now_ps: int) -> Decision | None:
@@ -123,13 +123,13 @@ class Routers:
                 if decision is not None:
                     if not plane.waiting.queued:  # it will not be asked again
                         plane.waiting.set_next()
-                    self.sent(router, decision[1])
+                    self.note_sent(router, decision[1])
                     return decision
             self.asked += 1
         self.asked = 0
         return None
 
-    def sent(self, router: int, flight: Answer) -> None:
+    def note_sent(self, router: int, flight: Answer) -> None:
         if not isinstance(flight, Flight):
             return
         self.changed[flight.view.index] = None
@@ -143,30 +143,30 @@ class Routers:
     @property
     def next_ps(self) -> int:
         queued = self.flow is not None and self.changed and any(plane.waiting.queued for plane in self.planes)
-        found = self.sync_at if queued else NEVER
+        earliest = self.sync_at if queued else NEVER
         for plane in self.planes:
-            if plane.next_ps < found:
-                found = plane.next_ps
-        return found
+            if plane.next_ps < earliest:
+                earliest = plane.next_ps
+        return earliest
 
     # --- what happened -----------------------------------------------------------------------------------------
 
-    def first_token(self, now_ps: int, request_id: int) -> None:
-        self.hearing(request_id).first_token(now_ps, request_id)
+    def on_first_token(self, now_ps: int, request_id: int) -> None:
+        self.hearing(request_id).on_first_token(now_ps, request_id)
 
     def flight(self, request_id: int) -> Flight:
         return self.planes[self.home[request_id]].flight(request_id)
 
-    def handed(self, now_ps: int, request_id: int) -> Flight:
+    def on_handed(self, now_ps: int, request_id: int) -> Flight:
         router = self.home[request_id]
         flight = self.planes[router].flight(request_id)
         if flight.prefill is not None:
             self.changed[flight.prefill.index] = None
         plane = self.looking(router) if self.observers else self.planes[router]
-        return plane.handed(now_ps, request_id)
+        return plane.on_handed(now_ps, request_id)
 
-    def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
-        self.hearing(request_id).finished(now_ps, request_id, outcome, output_tokens)
+    def on_finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
+        self.hearing(request_id).on_finished(now_ps, request_id, outcome, output_tokens)
 
     def hearing(self, request_id: int) -> ControlPlane:
         """The router of a request, whose policies may look when they hear of it, and which counts it."""
@@ -194,7 +194,7 @@ class Routers:
     def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
         router = self.home[request.id]
         answer = self.looking(router).resend(now_ps, request, priority)
-        self.sent(router, answer)
+        self.note_sent(router, answer)
         return answer
 
     def pools_of(self, request: Request) -> tuple[str, ...]:
@@ -209,13 +209,13 @@ class Routers:
 
     def metrics(self) -> dict[str, float]:
         """What the policies report of themselves, added up in order of the routers."""
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for plane in self.planes:
             for name, value in plane.metrics().items():
-                found[name] = found.get(name, 0.0) + value
-                if not isfinite(found[name]):
+                totals[name] = totals.get(name, 0.0) + value
+                if not isfinite(totals[name]):
                     raise HeadwayError(f"policies: {shown(name)}, added up over the routers, is too large a number.")
-        return found
+        return totals
 
     # --- what they tell each other -----------------------------------------------------------------------------
 
@@ -244,8 +244,8 @@ class Routers:
         if self.signals.kv_events is not None:
             self.signals.kv_events.tell(tick)
         for router, plane in enumerate(self.planes):
-            for whose, instance, path in self.touches:
-                if whose != router:
+            for sender, instance, path in self.touches:
+                if sender != router:
                     for index in plane.indexes:
                         index.touch(instance, path)
         self.touches.clear()

@@ -60,10 +60,10 @@ class RunBlocks:
 
     def take_to(self, steps: int) -> None:
         """Take the blocks of the run's first `steps` steps."""
-        taken, batch = self.taken, self.batch
-        if steps > taken:
+        before, batch = self.taken, self.batch
+        if steps > before:
             self.taken = steps
-            count = batch.decode_blocks(batch.steps + taken, steps - taken)
+            count = batch.decode_blocks(batch.steps + before, steps - before)
             own = 0
             partial = batch.partial
             if partial is not None:
@@ -74,16 +74,16 @@ class RunBlocks:
             if count:
                 cache = self.cache
                 if cache.log is not None and cache.held + cache.idle + count > cache.total:
-                    self.take_dated(taken, steps, own)
+                    self.take_dated(before, steps, own)
                 else:
                     cache.take(count)
 
-    def take_dated(self, taken: int, steps: int, own: int) -> None:
+    def take_dated(self, first_step: int, steps: int, own: int) -> None:
         """Step by step, so that each eviction has its time; `own` are the blocks of the unfinished prefill so far."""
         cache, run, size, ended = self.cache, self.run, self.size, self.batch.steps
-        cache.now = run.boundary(taken)
-        length = run.first + run.increment * taken
-        for step in range(taken, steps):
+        cache.now = run.boundary(first_step)
+        length = run.first + run.increment * first_step
+        for step in range(first_step, steps):
             count = self.phases[(ended + step) % size]
             if self.batch.partial is not None:
                 blocks = self.chunk_blocks(step + 1)

@@ -118,7 +118,7 @@ class Polling(Struct):
     interval: int  # between ticks, which are its multiples from 0 on
     delay: int = 0  # from a tick until the router has its values
 
-    def seen(self, now: int) -> int:
+    def last_seen(self, now: int) -> int:
         """The last tick that the router knows of; before the first report it knows them idle, as they were at 0."""
         return max(0, (now - self.delay) // self.interval * self.interval)
 

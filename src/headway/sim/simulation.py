@@ -138,7 +138,7 @@ class Simulation:
 
     def run_instants(self, traffic: Traffic) -> None:
         cluster, clock, dispatcher = self.cluster, self.clock, self.dispatcher
-        links, first_tokens, handed, done = cluster.links, cluster.first_tokens, cluster.handed, cluster.done
+        links, first_tokens, handed, ended = cluster.links, cluster.first_tokens, cluster.handed, cluster.done
         moves_blocks = bool(links.links)
         preparations, reactions = self.choose_preparations(), self.choose_reactions()
         horizon, instances, ends, begins = self.horizon, cluster.instances, clock.ends, clock.begins
@@ -176,7 +176,7 @@ class Simulation:
                     dispatcher.deliver(now)
                 if dispatcher.timer == now:
                     dispatcher.ring(now)
-                if done:
+                if ended:
                     dispatcher.complete(now)
                 if not reactions:
                     break
@@ -209,7 +209,7 @@ class Simulation:
 
     def is_deserted(self) -> bool:
         """Whether nobody is there to be served, so that what instances do is of no interest."""
-        return self.capacity is not None and self.capacity.deserted()
+        return self.capacity is not None and self.capacity.is_deserted()
 
     def choose_preparations(self) -> list[Phase]:
         """What precedes what the router is told at an instant; nothing in a plain run."""
@@ -250,8 +250,8 @@ class Simulation:
     def note_stirred(self, now: int) -> None:
         """Find out whether anything has happened after which the router's queue or the autoscaler looks."""
         cluster = self.cluster
-        told = bool(cluster.first_tokens or cluster.done)
-        self.stirred = told or now in (self.traffic.next_ps, self.dispatcher.timer, cluster.links.next_ps)
+        news = bool(cluster.first_tokens or cluster.done)
+        self.stirred = news or now in (self.traffic.next_ps, self.dispatcher.timer, cluster.links.next_ps)
 
     def refresh_for_observers(self, now: int) -> None:
         """A policy may look when it hears of something."""
@@ -265,7 +265,7 @@ class Simulation:
         if len(first_tokens) > 1:
             first_tokens.sort(key=by_row)
         for job in first_tokens:
-            control.first_token(now, job.row)
+            control.on_first_token(now, job.row)
         first_tokens.clear()
 
     def take_arrivals(self, now: int) -> None:
@@ -280,7 +280,7 @@ class Simulation:
     def manage_capacity(self, now: int) -> None:
         """Instances come and go."""
         assert self.capacity is not None
-        if self.stirred and self.capacity.wanted(now):
+        if self.stirred and self.capacity.is_due(now):
             self.capacity.manage(now)
 
     def pump_queue(self, now: int) -> None:

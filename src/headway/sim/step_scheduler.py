@@ -138,9 +138,9 @@ class StepScheduler:
         """Blocks request by request in the scheduler's order; the last in it is preempted while they do not suffice."""
         cache, batch, size = self.cache, self.batch, self.size
         order = self.queue.sort(batch.running)
-        done = 0
-        while done < len(order):
-            job = order[done]
+        served = 0
+        while served < len(order):
+            job = order[served]
             if job is batch.partial:
                 need = partial_blocks - job.blocks
             else:
@@ -153,7 +153,7 @@ class StepScheduler:
             cache.take(need)
             if job is batch.partial:
                 job.blocks = partial_blocks
-            done += 1
+            served += 1
 
     def preempt(self, job: Job) -> None:
         """The request loses its blocks, goes back into the queue and will be computed again, or loaded."""
@@ -227,16 +227,16 @@ class StepScheduler:
                     continue
                 queue.refused = job.ticket
                 return False
-            done = hits * size
-            want = known - done
+            cached = hits * size
+            want = known - cached
             if want > budget:
                 want = budget
             if want > job.chunk:
                 want = job.chunk
-            blocks = -(-(known if blocks_of.reserves else done + want) // size)
-            asked = -(-known // size) if self.whole_prompts else blocks
+            blocks = -(-(known if blocks_of.reserves else cached + want) // size)
+            need = -(-known // size) if self.whole_prompts else blocks
             room = cache.total - cache.held
-            if asked > room and asked - hits > room - cache.idle_in(job.runs, hits):
+            if need > room and need - hits > room - cache.idle_in(job.runs, hits):
                 # As its hits are evicted it needs fewer blocks at once, but each eviction also takes a free one: it
                 # stays shut out for the run, unless one eviction can cost it several hits.
                 queue.refused = job.ticket
@@ -247,15 +247,15 @@ class StepScheduler:
             if hits:
                 job.holds = cache.hold(job.runs, hits, job.ticket.priority)
             cache.take(blocks - hits)
-            job.computed = done
+            job.computed = cached
             job.blocks = blocks
             job.cached_to = hits
-            self.take_turn(job, done, now)
+            self.take_turn(job, cached, now)
             batch.enter(job)
             self.run.chunks.append((job, want))
             self.stirred = True
             budget -= want
-            if done + want < known:
+            if cached + want < known:
                 batch.partial = job
                 break
         return False
@@ -279,9 +279,9 @@ class StepScheduler:
         cache = self.cache
         if job.swapped:
             hits = 0
-        asked = max(end, -(-job.known // self.size)) if self.whole_prompts else end
+        need = max(end, -(-job.known // self.size)) if self.whole_prompts else end
         room = cache.total - cache.held
-        if asked > room and asked - hits > room - cache.idle_in(job.runs, hits):
+        if need > room and need - hits > room - cache.idle_in(job.runs, hits):
             return False
         self.queue.take(job)
         if not job.started:

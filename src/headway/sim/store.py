@@ -40,7 +40,7 @@ class Store:
 
     # --- what is here ----------------------------------------------------------------------------------------
 
-    def covered(self, key: int, at: int) -> int:
+    def covered_to(self, key: int, at: int) -> int:
         """Where the blocks of a key end that are here without a gap from `at` on."""
         spans = self.spans.get(key)
         if spans is None:
@@ -59,18 +59,18 @@ class Store:
             return []
         if start <= spans[0][0] and spans[-1][1] <= end:
             return spans
-        found = spans[_place(spans, start) : _end(spans, end)]
-        if found:
-            if found[0][0] < start:
-                found[0] = (start, *found[0][1:])
-            if found[-1][1] > end:
-                found[-1] = (found[-1][0], end, *found[-1][2:])
-        return found
+        inside = spans[_place(spans, start) : _end(spans, end)]
+        if inside:
+            if inside[0][0] < start:
+                inside[0] = (start, *inside[0][1:])
+            if inside[-1][1] > end:
+                inside[-1] = (inside[-1][0], end, *inside[-1][2:])
+        return inside
 
     def first_in(self, key: int, start: int, end: int) -> int:
         """The first of the blocks of a key from `start` to `end` that is here, or `end`."""
-        found = self.within(key, start, end)
-        return found[0][0] if found else end
+        inside = self.within(key, start, end)
+        return inside[0][0] if inside else end
 
     def younger(self, content: list[Stretch], at: int) -> int:
         """How many of the blocks came after `at`."""
@@ -169,9 +169,9 @@ class Store:
         if len(self.order) + len(self.levels) <= self.most:
             return
         here = {span[2] for spans in self.spans.values() for span in spans}
-        kept = [span for span in self.order if span[2] in here]
+        current = [span for span in self.order if span[2] in here]
         self.order.clear()
-        self.order.extend(kept)
+        self.order.extend(current)
         self.levels = [entry for entry in self.levels if entry[1] in here]
         heapify(self.levels)
         self.most = 4 * len(here) + SPARE
@@ -199,10 +199,10 @@ class Store:
 
     def overflow(self) -> list[Stretch]:
         """Take out what goes beyond the capacity, in the order in which it goes."""
-        gone: list[Stretch] = []
+        evicted: list[Stretch] = []
         over = self.used - self.blocks
         if over <= 0:
-            return gone
+            return evicted
         self.used = self.blocks
         known, order = self.spans, self.order
         before = -1  # the key of what went last
@@ -232,14 +232,14 @@ class Store:
                 del known[key]
             else:
                 del spans[place]
-            if key == before and (last := gone[-1])[1] == end and last[3] == level:
-                gone[-1] = (key, start, last[2], level)
+            if key == before and (last := evicted[-1])[1] == end and last[3] == level:
+                evicted[-1] = (key, start, last[2], level)
             else:
-                gone.append((key, start, end, level))
+                evicted.append((key, start, end, level))
                 before = key
         if self.ranked:
             self._rank()
-        return gone
+        return evicted
 
     def check(self) -> None:
         """What the spans say is what is used, no block twice, each will go some time, and no more than there is room
@@ -284,17 +284,17 @@ def _last(spans: list[Span], came: Span) -> int:
 def _replace(spans: list[Span], start: int, end: int, new: list[Span]) -> int:
     """Put what is new in the place of the blocks from `start` to `end`. How many of those were here."""
     low, high = _place(spans, start), _end(spans, end)
-    gone = _size(spans[low:high])
+    replaced = _size(spans[low:high])
     if low < high:
         head, tail = spans[low], spans[high - 1]
         if head[0] < start:
-            gone -= start - head[0]
+            replaced -= start - head[0]
             new = [(head[0], start, *head[2:]), *new]
         if tail[1] > end:
-            gone -= tail[1] - end
+            replaced -= tail[1] - end
             new = [*new, (end, *tail[1:])]
     spans[low:high] = new
-    return gone
+    return replaced
 
 
 def _size(spans: list[Span]) -> int:

@@ -66,7 +66,7 @@ class Tier:
         self.users: list[Tiers] = []
         self.log: list[Change] | None = None  # of what it has, where somebody wants to know and it is shared
 
-    def used(self) -> int:
+    def count_used(self) -> int:
         return max(0, self.store.used - self.lent) + self.swapped
 
     def note(self, now: int) -> None:

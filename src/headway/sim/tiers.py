@@ -88,13 +88,13 @@ class Tiers:
 
     def match(self, runs: Runs, start: int, limit: int) -> int:
         """Where the blocks end that lie in some store without a gap from `start` on, at most `limit`."""
-        found = self.places(runs, start, limit)
-        return found[-1][2] if found else start
+        places = self.places(runs, start, limit)
+        return places[-1][2] if places else start
 
     def places(self, runs: Runs, start: int, limit: int) -> list[Place]:
         """Where the blocks from `start` on lie without a gap, at most up to `limit`: in the fastest store that has
         them."""
-        found: list[Place] = []
+        lying: list[Place] = []
         last: Tier | None = None
         at = since = start
         for key, end in runs:
@@ -111,25 +111,25 @@ class Tiers:
                     first = spans[0]
                     if first[0] <= at and to <= first[1]:  # as a rule
                         break
-                    covered = tier.store.covered(key, at)
+                    covered = tier.store.covered_to(key, at)
                     if covered > at:
                         to = min(covered, to)
                         break
                     to = tier.store.first_in(key, at, to)  # from there on it is this one that has them
                 else:
                     if last is not None:
-                        found.append((last, since, at))
-                    return found
+                        lying.append((last, since, at))
+                    return lying
                 if tier is not last:
                     if last is not None:
-                        found.append((last, since, at))
+                        lying.append((last, since, at))
                     last, since = tier, at
                 at = to
             if at >= limit:
                 break
         if last is not None:
-            found.append((last, since, at))
-        return found
+            lying.append((last, since, at))
+        return lying
 
     def load(self, now: int, load: Load, places: list[Place]) -> None:
         """The blocks of a request begin to move up."""
@@ -159,7 +159,7 @@ class Tiers:
             load.left += 1
             self.links.start(now, tier.link, (last - first) * self.block_bytes, load)
 
-    def loaded(self, now: int, job: Job, start: int, end: int) -> None:
+    def on_loaded(self, now: int, job: Job, start: int, end: int) -> None:
         """They have arrived: where stores add to each other, each block lies in one of them."""
         self.waits.append(now - self.began.pop(job))
         if self.log is not None or self.counts:
@@ -327,28 +327,28 @@ class Tiers:
         if self.log is None:
             return
         for key, start, end, _ in content:
-            told: list[Move] = []
+            moves: list[Move] = []
             at = start
             while at < end:
                 for tier, first, last in self.places(((key, end),), at, end):
-                    told.append((now, key, first, GPU, tier.level))
+                    moves.append((now, key, first, GPU, tier.level))
                     at = last
                 if at < end:
-                    told.append((now, key, at, GPU, GONE))
+                    moves.append((now, key, at, GPU, GONE))
                     at = min(tier.store.first_in(key, at, end) for tier in self.tiers)
-            self.log.extend(reversed(told))
+            self.log.extend(reversed(moves))
 
     def tell_lost(self, now: int, tier: Tier, content: list[Stretch]) -> None:
         """A store loses content to the next one, or for good; that concerns all who use it."""
         if tier.log is not None:
             tier.tell(now, content, False)
-        for one in tier.users if content else ():
-            if one.log is None:
+        for user in tier.users if content else ():
+            if user.log is None:
                 continue
             place = self.tiers.index(tier) + 1
             below = self.tiers[place] if place < len(self.tiers) else None
-            target = below.level if below is not None and (one is self or below.shared) else GONE
-            one.log.extend((now, key, start, tier.level, target) for key, start, _, _ in content)
+            target = below.level if below is not None and (user is self or below.shared) else GONE
+            user.log.extend((now, key, start, tier.level, target) for key, start, _, _ in content)
 
     def check(self) -> None:
         """Conservation: what each store says it has is what lies there."""
@@ -362,13 +362,13 @@ class Tiers:
 
 def stretches(runs: Runs, start: int, end: int, level: float = 0.0) -> list[Stretch]:
     """The blocks from `start` to `end` by key, the last first, so that the head is the most recent."""
-    found: list[Stretch] = []
+    content: list[Stretch] = []
     first = 0
     for key, last in runs:
         if last > start:
-            found.append((key, first if first > start else start, last if last < end else end, level))
+            content.append((key, first if first > start else start, last if last < end else end, level))
             if last >= end:
                 break
         first = last
-    found.reverse()
-    return found
+    content.reverse()
+    return content

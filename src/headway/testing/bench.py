@@ -198,7 +198,7 @@ class Bench:
             if len(under_way) > 6:
                 ended = under_way.pop(0)
                 self._first_token(control, now_ps + 2 * MS, ended)
-                control.finished(now_ps + 3 * MS, ended.request.id, "completed", 32)
+                control.on_finished(now_ps + 3 * MS, ended.request.id, "completed", 32)
             self.report()
         return self.transcript
 
@@ -207,8 +207,8 @@ class Bench:
         if flight.first_ps >= 0:
             return
         if flight.prefill is not None:
-            control.handed(now_ps, flight.request.id)
-        control.first_token(now_ps, flight.request.id)
+            control.on_handed(now_ps, flight.request.id)
+        control.on_first_token(now_ps, flight.request.id)
 
 
 def plain_answer(answer: Any) -> Any:

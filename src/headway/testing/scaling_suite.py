@@ -48,11 +48,11 @@ class ScalingSuite(PolicySuite):
         for number in range(1, CHECKS + 1):
             now_ps = number * INTERVAL_PS
             for _ in range(8 if number < CHECKS / 2 else 0):
-                pool.came(now_ps - 1, 1000)
+                pool.on_sent(now_ps - 1, 1000)
                 bench.views[number % len(bench.views)].inflight += 1
             for _ in range(min(pool.inflight, 5)):
-                pool.left(now_ps - 1, 1000)
-                pool.finished(now_ps - 1, "standard", number % 3 == 0, PS_PER_SECOND, 2 * PS_PER_SECOND)
+                pool.on_left(now_ps - 1, 1000)
+                pool.on_finished(now_ps - 1, "standard", number % 3 == 0, PS_PER_SECOND, 2 * PS_PER_SECOND)
             for view in bench.views:
                 view.inflight = pool.inflight // len(bench.views)
             bench.report()
@@ -73,7 +73,7 @@ class ScalingSuite(PolicySuite):
         bench.saturate()
         policy, pool = self.start(bench)
         for _ in range(CROWD * len(bench.views)):
-            pool.came(0, 1000)
+            pool.on_sent(0, 1000)
         pool.set_pending(0, 50)
         for number in range(1, CHECKS + 1):
             pool.now_ps = number * INTERVAL_PS

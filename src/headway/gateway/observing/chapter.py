@@ -150,17 +150,17 @@ class LiveJournal:
         self.block_tokens, self.signals = self.index.block_tokens, recorded(reported)
         self.getters = [attrgetter(name) for name in self.signals]
 
-    def refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
+    def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
         if isinstance(verdict, Reject):
             self.verdicts.append(Verdict(now_ps, request.id, "rejected", verdict.reason))
         else:
             self.verdicts.append(Verdict(now_ps, request.id, "delayed", "", verdict.duration_ps))
 
-    def stopped(self, instance: int) -> None:
+    def on_stopped(self, instance: int) -> None:
         if self.own:
             self.index.clear(instance)
 
-    def routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
+    def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         instances = self.cluster.instances
         target = self._place(route.target)
         prefill = UNTOLD if route.prefill is None else self._place(route.prefill)

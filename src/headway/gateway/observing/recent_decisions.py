@@ -75,13 +75,13 @@ class Decisions:
         self.cluster = cluster
         cluster.explain = self._asking
 
-    def refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
+    def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
         kind: Kind = "rejected" if isinstance(verdict, Reject) else "delayed"
         entry = Entry(now_ps, kind, request, verdict, 0.0, None)
         self.every.append(entry)
         self.explained.append(entry)  # there is nothing more to tell
 
-    def routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
+    def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         cluster = self.cluster
         if not cluster.explain:
             self.every.append(Entry(now_ps, "routed", request, route, priority.score, None))
@@ -98,7 +98,7 @@ class Decisions:
         if not self.left:
             self._asking = cluster.explain = False
 
-    def stopped(self, instance: int) -> None:
+    def on_stopped(self, instance: int) -> None:
         pass
 
     def _ask(self) -> None:

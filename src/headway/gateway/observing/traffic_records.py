@@ -172,15 +172,15 @@ class Records:
         elif self.current.journal is not None:
             self.current.journal.bind(*self.bound)
 
-    def refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
+    def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
         chapter = self._seen(request)
         if chapter is not None and chapter.journal is not None:
-            chapter.journal.refused(now_ps, request, verdict)
+            chapter.journal.on_refused(now_ps, request, verdict)
 
-    def routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
+    def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         chapter = self._seen(request)
         if chapter is not None and chapter.journal is not None:
-            chapter.journal.routed(now_ps, request, route, priority)
+            chapter.journal.on_routed(now_ps, request, route, priority)
 
     def _seen(self, request: Request) -> Chapter | None:
         chapter = self._of(request.id)
@@ -188,10 +188,10 @@ class Records:
             chapter.open[request.id] = request
         return chapter
 
-    def stopped(self, instance: int) -> None:
+    def on_stopped(self, instance: int) -> None:
         for chapter in (self.current, *self.pending):
             if chapter.journal is not None:
-                chapter.journal.stopped(instance)
+                chapter.journal.on_stopped(instance)
 
 
 def _own_folder(settings: RecordSettings) -> Any:

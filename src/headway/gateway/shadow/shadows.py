@@ -100,13 +100,13 @@ class Shadows:
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
         pass
 
-    def refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
+    def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
         pass
 
-    def stopped(self, instance: int) -> None:
+    def on_stopped(self, instance: int) -> None:
         pass
 
-    def routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
+    def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         asked = [one for one in self.candidates.values() if one.wants()]
         if not asked:
             return

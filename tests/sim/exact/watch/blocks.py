@@ -206,7 +206,7 @@ class Stores(Part):
                 used += end - start
                 whole[-1:] = [(whole[-1][0], end)] if whole and whole[-1][1] == start else [*whole[-1:], (start, end)]
             for start, end in whole:
-                found = store.covered(key, start)
+                found = store.covered_to(key, start)
                 demand(
                     found == end, "{} finds blocks {}-{} of {}, it has them to {}.", tier.name, start, found, key, end
                 )
