@@ -45,11 +45,11 @@ def record(policies: Any) -> tuple[list[Input], list[tuple[int, str]]]:
             prompt = Path((number % 6,), (64,))
             plane.arrive(now, Request(number, now, 64, prompt, session=f"s{number % 6}"))
         elif event < 0.5 and flights:
-            plane.on_finished(now, rng.choice(list(flights)), "completed", 4)
+            plane.finished(now, rng.choice(list(flights)), "completed", 4)
         elif event < 0.6:
             waiting = [flight.request.id for flight in flights.values() if flight.first_ps < 0]
             if waiting:
-                plane.on_first_token(now, waiting[0])
+                plane.first_token(now, waiting[0])
         elif event < 0.63 and tape:
             plane.give_up(now, rng.randrange(max(1, len(plane_requests(tape)))))
         elif event < 0.7:
@@ -104,10 +104,10 @@ class Loop:
     def give_up(self, now_ps: int, number: int) -> None:
         self.control.give_up(number)
 
-    def on_first_token(self, now_ps: int, number: int) -> None:
+    def first_token(self, now_ps: int, number: int) -> None:
         self.control.on_first_token(now_ps, number)
 
-    def on_finished(self, now_ps: int, number: int, outcome: str, output_tokens: int) -> None:
+    def finished(self, now_ps: int, number: int, outcome: str, output_tokens: int) -> None:
         self.control.on_finished(now_ps, number, outcome, output_tokens)
 
 

@@ -173,8 +173,8 @@ def test_counts_are_right_after_a_failure_amid_a_decision(wrong):
     assert plane.next_ps == 0
     assert plane.wake(11) == [] and plane.version == 1 and plane.next_ps > 0
     for number in range(4):
-        plane.on_first_token(20, number)
-        plane.on_finished(30, number, "completed", 3)
+        plane.first_token(20, number)
+        plane.finished(30, number, "completed", 3)
     counts = {(view.inflight, view.inflight_tokens, view.pending_prefill_tokens) for view in plane.views}
     assert counts == {(0, 0, 0)}
 

@@ -105,7 +105,7 @@ def test_when_reports_cease_the_gateways_own_counts_stand_for_them(bench):
     assert view.kv_used == 4 * 160 // 16
     assert one.send() is view  # it serves on, and counts on
     assert (view.running, view.effective_load) == (5, 5)
-    one.app.plane.on_finished(one.now, 1, "completed", 7)
+    one.app.plane.finished(one.now, 1, "completed", 7)
     assert view.running == 4
     one.signals.take_page(one.backends[0], page(running=9, queued=0))
     assert (view.queued, view.running, view.effective_load) == (0, 9, 9)

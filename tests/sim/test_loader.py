@@ -18,7 +18,7 @@ def waiting_for_its_prompt() -> tuple[Loader, Job]:
     loader = Loader(0, blocks, links, None, active=True)
     job = new_job(prompt=64)
     job.awaits = Handover(new_job(prompt=64), job, 1, 0, links.add(10**12, 50), TRANSFER, Incoming(None))
-    job.awaits.done = True
+    job.awaits.computed = True
     return loader, job
 
 

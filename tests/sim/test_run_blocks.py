@@ -15,7 +15,7 @@ def decoding(blocks: RunBlocks, prompt: int = 16) -> None:
     blocks.batch.start_decoding(job)
     blocks.cache.take(job.blocks + 1)
     begin_run(blocks.run, 0, 10, 0, 40)
-    blocks.taken = 1
+    blocks.taken_steps = 1
 
 
 def test_a_look_takes_the_blocks_of_the_steps_that_have_begun() -> None:

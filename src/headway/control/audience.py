@@ -34,7 +34,7 @@ class Audience:
         self.observers: list[Observe] = []
         self.indexes: list[PrefixIndex] = []
         self.state: RouterState | None = None
-        self.shown: dict[str, None] = {}
+        self.signals: dict[str, None] = {}
 
     def join(self, now_ps: int, policies: Sequence[Any], flights: dict[int, Flight]) -> None:
         """Bind policies. They hear of all that happens from now on, and of what is in flight as if it were sent now."""
@@ -58,11 +58,11 @@ class Audience:
 
     def show(self, now_ps: int, names: Sequence[str], flights: dict[int, Flight]) -> None:
         """Keep and show so much of this router's past. What is kept already goes on as it is."""
-        self.shown.update(dict.fromkeys(names))
+        self.signals.update(dict.fromkeys(names))
         if self.state is not None:
-            self.state.show(self.shown)
-        elif self.shown:
-            self.state = RouterState(self.cluster, self.shown, self.context.instances)
+            self.state.show(self.signals)
+        elif self.signals:
+            self.state = RouterState(self.cluster, self.signals, self.context.instances)
             for flight in flights.values():
                 self.state.on_arrival(now_ps, flight.request)
                 self.state.on_routed(flight.request)

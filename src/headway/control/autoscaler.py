@@ -97,7 +97,7 @@ class Autoscaler:
         self.pools = tuple(pools)
         self.policies = tuple(policies)
         # Pools that keep their size are not asked: not even what has crashed there comes back.
-        self.asked = [number for number, policy in enumerate(self.policies) if not isinstance(policy, Static)]
+        self.scalable = [number for number, policy in enumerate(self.policies) if not isinstance(policy, Static)]
         self.interval_ps = interval_ps
         self.triggers = triggers
         self.window_ps = window_ps
@@ -216,7 +216,7 @@ class Autoscaler:
         triggers = self.triggers
         if triggers is None or now_ps - self.checked_ps < triggers.gap_ps:
             return None
-        for number in self.asked:
+        for number in self.scalable:
             pool = self.pools[number]
             pool.now_ps = now_ps
             cause = holds(triggers, pool)
@@ -229,7 +229,7 @@ class Autoscaler:
         self.checked_ps = now_ps
         self.set_next(now_ps)
         decisions = []
-        for number in self.asked:
+        for number in self.scalable:
             pool, policy = self.pools[number], self.policies[number]
             pool.now_ps = now_ps
             pool.recount(now_ps)

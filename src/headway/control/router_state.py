@@ -57,29 +57,29 @@ class Tenant:
 class Tenants(Mapping[str, Tenant]):
     """Those that have come, in order of their first request; any other is one of whom nothing has been seen."""
 
-    __slots__ = ("_cluster", "_seen")
+    __slots__ = ("_cluster", "_tenants")
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
-        self._seen: dict[str, Tenant] = {}
+        self._tenants: dict[str, Tenant] = {}
 
     def __getitem__(self, name: str) -> Tenant:
-        tenant = self._seen.get(name)
+        tenant = self._tenants.get(name)
         return Tenant(self._cluster) if tenant is None else tenant
 
     def __contains__(self, name: object) -> bool:
-        return name in self._seen
+        return name in self._tenants
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._seen)
+        return iter(self._tenants)
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._tenants)
 
     def on_arrival(self, now_ps: int, request: Request) -> None:
-        tenant = self._seen.get(request.tenant)
+        tenant = self._tenants.get(request.tenant)
         if tenant is None:
-            tenant = self._seen[request.tenant] = Tenant(self._cluster, now_ps)
+            tenant = self._tenants[request.tenant] = Tenant(self._cluster, now_ps)
         tenant.on_arrival(now_ps, request.slo_class)
 
 

@@ -108,7 +108,7 @@ class Room:
         )
         done = Job(job.request, 1, job.output_key, self.cluster.block_tokens, False)
         job.awaits = Handover(done, job, max(source, 0), index, link, unlike, Incoming(None))
-        job.awaits.done = True
+        job.awaits.computed = True
         job.started, job.prefilled = True, job.request.prompt_tokens  # it was elsewhere
 
     def _wire(self, index: int) -> int:
@@ -148,8 +148,8 @@ class Room:
         """All requests of an instance are lost, and what it had cached."""
         now = self.catch_up()
         instance = self.instances[index]
-        lost = [*vacate(instance, now), *self.cluster.done]
-        self.cluster.done.clear()
+        lost = [*vacate(instance, now), *self.cluster.ended]
+        self.cluster.ended.clear()
         self.cluster.first_tokens.clear()
         cool(instance, now)
         self._arm()
@@ -236,7 +236,7 @@ class Room:
 
     def _settle(self, at: int) -> None:
         """What ended at this instant leaves, and the next steps begin."""
-        done = self.cluster.done
+        done = self.cluster.ended
         ended = [*done]
         done.clear()
         self.clock.begin_steps(at)

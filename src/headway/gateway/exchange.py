@@ -61,7 +61,7 @@ class Services(Struct):
     def serve_alone(self, exchange: Exchange) -> None:
         """Let one engine serve both halves, if nothing hands prompts over."""
         assert exchange.backend is not None
-        self.plane.on_handed(self.clock.now_ps(), exchange.request.id)
+        self.plane.handed(self.clock.now_ps(), exchange.request.id)
         exchange.send_to(exchange.backend)
 
     def ended(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
@@ -253,7 +253,7 @@ class Exchange:
         """Note the first content of a stream."""
         services = self.services
         self.first_ps = services.clock.now_ps()
-        services.plane.on_first_token(self.first_ps, self.request.id)
+        services.plane.first_token(self.first_ps, self.request.id)
         services.waiting.nudge()
 
     def answered(self) -> None:
@@ -384,7 +384,7 @@ class Exchange:
         services = self.services
         now_ps = services.clock.now_ps()
         if self.flight is not None:
-            services.plane.on_finished(now_ps, self.request.id, outcome, self.tally.tokens)
+            services.plane.finished(now_ps, self.request.id, outcome, self.tally.tokens)
         elif services.waiting.exchanges.get(self.request.id) is self:
             services.plane.give_up(now_ps, self.request.id)
         services.ended(self, now_ps, outcome, why)

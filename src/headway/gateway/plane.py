@@ -161,7 +161,7 @@ class Plane:
                 found.append(self._decided(now_ps, *decision))
         return found
 
-    def on_handed(self, now_ps: int, request_id: int) -> None:
+    def handed(self, now_ps: int, request_id: int) -> None:
         """A prompt has been computed on one engine, and its request goes on to the other."""
         self._write(now_ps, "handed", request_id)
         prefill = self.control.flight(request_id).prefill
@@ -169,11 +169,11 @@ class Plane:
         if prefill is not None:
             self.places.count(prefill)
 
-    def on_first_token(self, now_ps: int, request_id: int) -> None:
+    def first_token(self, now_ps: int, request_id: int) -> None:
         self._write(now_ps, "first_token", request_id)
         self.control.on_first_token(now_ps, request_id)
 
-    def on_finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
+    def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         self._write(now_ps, "finished", request_id, outcome, output_tokens)
         flight = self.control.flight(request_id)
         prefill = flight.prefill

@@ -80,7 +80,7 @@ class Pick(Exchange):
         self.status, self.sent = status, True
         self.services.health.answered(self.backend, status)
         if self.flight.prefill is not None:  # its prompt has been computed, or there would be no answer
-            self.services.plane.on_handed(self.services.clock.now_ps(), self.request.id)
+            self.services.plane.handed(self.services.clock.now_ps(), self.request.id)
 
     def passed(self, data: bytes) -> None:
         """A piece of the answer's body has."""

@@ -183,7 +183,7 @@ class Dispatcher:
         """A request would have to hold so many tokens at a time: it is turned away."""
         needed = -(-tokens // self.block_tokens)
         self.end(now, job.row, REJECTED, f"needs {needed} KV blocks, {instance.view.id} has {instance.cache.total}")
-        self.cluster.done.append(job)
+        self.cluster.ended.append(job)
 
     def pass_on(self, now: int) -> None:
         """Requests whose prompts have been computed, or a first chunk of them, go on to the instances that generate, by
@@ -194,7 +194,7 @@ class Dispatcher:
         for source in handed:
             handover, row = source.handover, source.row
             assert handover is not None
-            if handover.done:
+            if handover.computed:
                 self.control.on_handed(now, row)
                 if row in self.deadlines.jobs:
                     self.deadlines.jobs[row] = (handover.decode, handover.target)
@@ -261,7 +261,7 @@ class Dispatcher:
     def complete(self, now: int) -> None:
         """The router hears of the requests that ended at this instant, in order of arrival, and the traffic does."""
         recorder, control, deadlined, listener = self.recorder, self.control, self.deadlines.jobs, self.listener
-        ended = self.cluster.done
+        ended = self.cluster.ended
         if len(ended) > 1:
             ended.sort(key=by_row)
         for job in ended:

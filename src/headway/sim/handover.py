@@ -30,8 +30,8 @@ class Handover:
     __slots__ = (
         "begun",
         "begun_ps",
+        "computed",
         "decode",
-        "done",
         "goal",
         "incoming",
         "link",
@@ -62,7 +62,7 @@ class Handover:
         self.incoming = incoming
         self.begun = False  # the other instance has heard of it
         self.begun_ps = -1  # when it had room for it, and the transfer began
-        self.done = False  # the prompt is computed
+        self.computed = False  # the prompt is computed
         self.load: Load | None = None  # once the other instance has room for it
         self.goal = 0  # the link's progress at which the last of its chunks leaves, of those that have started
         self.sent = 0  # tokens of the prompt that the other instance has, or that are on their way
@@ -78,7 +78,7 @@ class Handover:
         nothing goes twice; once all is computed the other instance waits for the last byte."""
         transfer = self.transfer
         grain = transfer.grain_tokens
-        if self.done:
+        if self.computed:
             tokens = max(0, self.target.known - self.sent)
             amount = -(-tokens // grain) * grain * transfer.token_bytes
             assert self.load is not None

@@ -172,7 +172,7 @@ class Instance:
             self.history.record(self, now - 1)
         run, batch, blocks = self.run, self.batch, self.blocks
         length, held = run.length, self.cache.held
-        if length > blocks.taken:
+        if length > blocks.taken_steps:
             blocks.take_to(length)
             held = self.cache.held
         if held > blocks.peak:
@@ -287,7 +287,7 @@ class Instance:
         if self.queue.ended is not None:
             self.queue.ended(job.ticket, 0, True)
         self.handing[job] = None
-        job.handover.done = True
+        job.handover.computed = True
         self.handed.append(job)
 
     def drop_decodes(self) -> None:

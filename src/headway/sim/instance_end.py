@@ -101,7 +101,7 @@ def stop_instance(instance: Instance, now: int) -> None:
         begun = run.count_begun(now + 1)  # a step that begins at the horizon has begun; none of them has ended but
         instance.blocks.take_to(begun)  # those before the last
         instance.blocks.note_peak()
-        instance.blocks.taken = 1
+        instance.blocks.taken_steps = 1
         batch.steps += begun - 1
         for job, want in run.chunks:
             instance.count_prefill(job, job.computed + want * (begun - 1))
@@ -119,7 +119,9 @@ def check_instance(instance: Instance) -> None:
     """Conservation: what the requests say they hold is what the cache says is held."""
     private = 0
     batch, loader = instance.batch, instance.loader
-    begun = instance.blocks.taken if instance.run.end >= 0 else 0  # steps with blocks taken and tokens not counted
+    begun = (
+        instance.blocks.taken_steps if instance.run.end >= 0 else 0
+    )  # steps whose tokens are not counted
     for job in batch.running:
         blocks = job.blocks
         if job.ends_at_step >= 0:

@@ -21,7 +21,7 @@ LOST = 1 << 20  # more than progress has lost by rounding down, which must not c
 class Load:
     """Blocks of one request on their way to the instance that waits for them."""
 
-    __slots__ = ("end", "instance", "job", "left", "links", "start", "wanted")
+    __slots__ = ("awaited", "end", "instance", "job", "left", "links", "start")
 
     def __init__(self, instance: int, job: Job, start: int, end: int) -> None:
         self.instance = instance
@@ -30,7 +30,7 @@ class Load:
         self.end = end  # and the one after its last
         self.left = 0  # transfers that have not arrived
         self.links: list[int] = []  # that they go over
-        self.wanted = True  # until the request gives up
+        self.awaited = True  # until the request gives up
 
 
 class Link:
@@ -125,9 +125,9 @@ class Link:
     def set_next(self) -> None:
         self.sure = True
         under_way, awaited = self.under_way, self.awaited
-        while under_way and not under_way[0][1].wanted:
+        while under_way and not under_way[0][1].awaited:
             under_way.popleft()
-        while awaited and not awaited[0][2].wanted:
+        while awaited and not awaited[0][2].awaited:
             heappop(awaited)
         if under_way:
             self.next_ps = under_way[0][0]
@@ -184,7 +184,7 @@ class Links:
 
     def forget(self, load: Load) -> None:
         """Nobody waits for it any more; what is on its way goes on, but its arrival is no event."""
-        load.wanted = False
+        load.awaited = False
         for number in load.links:
             self.links[number].set_next()
             self._push(number, self.links[number])

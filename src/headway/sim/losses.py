@@ -107,7 +107,7 @@ class Losses:
     def leave_other(self, now: int, index: int, job: Job, handover: Handover) -> None:
         """What is left of a request on the other of its two instances."""
         dispatcher = self.dispatcher
-        if index == handover.prefill or handover.done:
+        if index == handover.prefill or handover.computed:
             dispatcher.handovers.on_given_up(now, job)
         else:  # the prompt is still being computed
             source = handover.source
@@ -149,7 +149,7 @@ class Losses:
             job.lost = True
             recorder.reasons[row] = why
             recorder.lost += 1
-            dispatcher.cluster.done.append(job)
+            dispatcher.cluster.ended.append(job)
             return
         flight = dispatcher.control.flight(row)
         dispatcher.control.on_finished(now, row, RETRIED, job.generated)

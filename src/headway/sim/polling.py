@@ -42,7 +42,7 @@ class Moment:
         "size",
         "start",
         "steps",
-        "taken",
+        "taken_steps",
     )
 
     def __init__(self, instance: Instance, last: int, kv: bool) -> None:
@@ -65,7 +65,7 @@ class Moment:
         self.first = run.first
         self.increment = run.increment
         self.steps = batch.steps
-        self.taken = blocks.taken  # steps whose blocks are in `held`
+        self.taken_steps = blocks.taken_steps  # steps whose blocks are in `held`
         self.decodes = batch.decodes
         self.size = batch.block_tokens
         self.phases = batch.phases[:]
@@ -79,7 +79,7 @@ class Moment:
         """Blocks held at the tick, before any step that begins then."""
         if not self.length:
             return self.held
-        begun, counted = steps_begun(self.first, self.increment, tick - self.start), self.taken
+        begun, counted = steps_begun(self.first, self.increment, tick - self.start), self.taken_steps
         if begun > self.length:
             begun = self.length
         if begun == counted:

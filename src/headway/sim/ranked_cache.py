@@ -16,13 +16,13 @@ SPARE = 64  # entries of no use that the heap may have, beside as many as there 
 
 
 class RankedCache(KvCache):
-    __slots__ = ("counts", "levels", "seen")
+    __slots__ = ("counts", "levels", "ranked_to")
 
     def __init__(self, total: int, counts: bool) -> None:
         super().__init__(total)
         self.counts = counts  # uses; else priorities count
         self.levels: list[tuple[float, int, Piece]] = []  # heap of what is in the LRU, and of what no longer is
-        self.seen = 0  # releases that it knows of
+        self.ranked_to = 0  # releases that it knows of
 
     def hold(self, runs: Runs, hits: int, priority: float = 0.0) -> list[Hold]:
         holds = super().hold(runs, hits, priority)
@@ -65,10 +65,10 @@ class RankedCache(KvCache):
     def next_out(self) -> Piece:
         lru, levels = self.lru, self.levels
         for piece in reversed(lru):  # those released since the last look are the last in the LRU
-            if lru[piece] <= self.seen:
+            if lru[piece] <= self.ranked_to:
                 break
             heappush(levels, (piece.level, lru[piece], piece))
-        self.seen = self.releases
+        self.ranked_to = self.releases
         if len(levels) > 2 * len(lru) + SPARE:
             self.levels = levels = [(piece.level, number, piece) for piece, number in lru.items()]
             heapify(levels)

@@ -46,11 +46,11 @@ class PastWindow(BusyWindow):
     """One that ends at an instant of the past. Later busy times may have ended since, so what had been done by then is
     told by whoever remembers it."""
 
-    __slots__ = ("gone",)
+    __slots__ = ("left_ps",)
 
     def __init__(self, length_ps: int) -> None:
         super().__init__(length_ps)
-        self.gone = 0  # busy times that have left the window, summed
+        self.left_ps = 0  # busy times that have left the window, summed
 
     def share_at(self, origin: int, at: int, ended_ps: int, busy_from: int) -> float:
         """As `share`, for instants that do not go back; `done` is the sum of all busy times that had ended by then."""
@@ -60,8 +60,8 @@ class PastWindow(BusyWindow):
         periods = self.periods
         while periods and periods[0][1] <= since:
             start, end = periods.popleft()
-            self.gone += end - start
-        before = self.gone
+            self.left_ps += end - start
+        before = self.left_ps
         if periods:
             before += max(0, since - periods[0][0])
         elif 0 <= busy_from < since:
@@ -121,23 +121,23 @@ class MoveRate:
 class Ticks:
     """A number that several instances change, at ticks that have passed, each before all that happened at it."""
 
-    __slots__ = ("interval", "seen", "tick")
+    __slots__ = ("interval", "tick", "values")
 
     def __init__(self, interval: int) -> None:
         self.interval = interval
         self.tick = 0  # the first that has not been written down
-        self.seen: deque[tuple[int, int]] = deque()  # the last tick, and the value at it and since the entry before
+        self.values: deque[tuple[int, int]] = deque()  # the last tick, and the value at it and since the entry before
 
     def until(self, now: int, value: int) -> None:
         """It was so much from the last call on, and may change now."""
         if now >= self.tick:
             last = now // self.interval * self.interval
-            self.seen.append((last, value))
+            self.values.append((last, value))
             self.tick = last + self.interval
 
     def at(self, tick: int, value: int) -> int:
         """What it was at a tick, and is now. Ticks are asked for in order."""
-        seen = self.seen
-        while seen and seen[0][0] < tick:
-            seen.popleft()
-        return seen[0][1] if seen else value
+        values = self.values
+        while values and values[0][0] < tick:
+            values.popleft()
+        return values[0][1] if values else value

@@ -48,12 +48,12 @@ class Routers:
         self.indexes: list[PrefixIndex] = [index for plane in planes for index in plane.indexes]
         self.views: list[list[InstanceView]] = [list(plane.views.values()) for plane in planes]
         self.home: list[int] = []  # the router of each request
-        self.asked = 0  # the router whose queue is being looked through
+        self.pumped = 0  # the router whose queue is being looked through
         # What is reported stands on a board; a router copies it to its views before it looks.
         self.signals = signals
         self.board = signals.views
         self.reported = ("observed_at", *[name for name in REPORTED if hasattr(self.board[0], name)])
-        self.told: list[int | None] = [-1] * len(planes)  # the report that each has copied
+        self.copied: list[int | None] = [-1] * len(planes)  # the report that each has copied
         # What the others had counted by the last exchange: by name, router and instance.
         self.foreign: dict[str, list[list[int]]] = {name: [[0] * len(views) for views in self.views] for name in SHARED}
         self.changed: dict[int, None] = {}  # instances of which any of them has counted anything since
@@ -82,8 +82,8 @@ class Routers:
         plane = self.planes[router]
         self.cluster = plane.cluster
         at = self.board[0].observed_at
-        if at is None or at != self.told[router]:  # without a date they are as of now
-            self.told[router] = at
+        if at is None or at != self.copied[router]:  # without a date they are as of now
+            self.copied[router] = at
             for source, view in zip(self.board, self.views[router], strict=True):
                 for name in self.reported:
                     setattr(view, name, getattr(source, name))
@@ -115,8 +115,8 @@ class Routers:
 
     def pump(self, now_ps: int) -> Decision | None:
         """By router, then in the order of its queue."""
-        while self.asked < len(self.planes):
-            router = self.asked
+        while self.pumped < len(self.planes):
+            router = self.pumped
             if self.planes[router].waiting.queued:
                 plane = self.looking(router)
                 decision = plane.pump(now_ps)
@@ -125,8 +125,8 @@ class Routers:
                         plane.waiting.set_next()
                     self.note_sent(router, decision[1])
                     return decision
-            self.asked += 1
-        self.asked = 0
+            self.pumped += 1
+        self.pumped = 0
         return None
 
     def note_sent(self, router: int, flight: Answer) -> None:

@@ -30,7 +30,7 @@ class RunBlocks:
         "reserves",
         "run",
         "size",
-        "taken",
+        "taken_steps",
         "view",
     )
 
@@ -45,7 +45,7 @@ class RunBlocks:
         # Where prompts are computed for others, blocks for the whole of one are taken as it enters: what is ready for
         # another instance keeps its blocks until that has room, so nobody may need more to get done.
         self.reserves = view.role == "prefill"
-        self.taken = 0  # steps of the run whose blocks are taken
+        self.taken_steps = 0  # steps of the run whose blocks are taken
         self.peak = 0  # most blocks held
         # the last look at KV use, where somebody looks
         self.reports = True
@@ -60,9 +60,9 @@ class RunBlocks:
 
     def take_to(self, steps: int) -> None:
         """Take the blocks of the run's first `steps` steps."""
-        before, batch = self.taken, self.batch
+        before, batch = self.taken_steps, self.batch
         if steps > before:
-            self.taken = steps
+            self.taken_steps = steps
             count = batch.decode_blocks(batch.steps + before, steps - before)
             own = 0
             partial = batch.partial
@@ -106,7 +106,7 @@ class RunBlocks:
     def settle_evictions(self, before: int) -> None:
         """Take the blocks of the steps begun before an instant, if that may evict anything. A run is under way."""
         run, batch, cache = self.run, self.batch, self.cache
-        if before > run.start and (left := run.length - self.taken):
+        if before > run.start and (left := run.length - self.taken_steps):
             most = batch.decodes * (left // self.size + 1)
             if batch.partial is not None:
                 most += self.view.max_batch_tokens * left  # a token takes a block at most

@@ -106,7 +106,7 @@ class RunPlanner:
         run.increment = increment
         run.length = steps
         end = run.end = now + first if steps == 1 else now + steps * first + increment * (steps * (steps - 1) // 2)
-        blocks.taken = 1
+        blocks.taken_steps = 1
         if blocks.reports:
             blocks.looked = batch.steps + 1
             blocks.reported_to = now + first

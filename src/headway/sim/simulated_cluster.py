@@ -29,7 +29,7 @@ class SimulatedCluster:
         self.block_tokens = setup.block_tokens
         self.recorder = Recorder(ROWS_AHEAD)
         self.first_tokens: list[Job] = []  # requests that got it at this instant
-        self.done: list[Job] = []  # requests that ended at this instant
+        self.ended: list[Job] = []  # requests that ended at this instant
         self.handed: list[Job] = []  # requests whose prompts, or first chunks of them, go on elsewhere now
         self.links = Links()
         self.outgoing: dict[int, int] = {}  # the link of each instance that computes prompts for others
@@ -52,7 +52,7 @@ class SimulatedCluster:
             walks=setup.leap is False,
             cuts=stream(setup.jitter_seed, f"cuts.{engine.view.index}") if setup.leap == "random-cuts" else None,
             first_tokens=self.first_tokens,
-            finished=self.done,
+            finished=self.ended,
             handed=self.handed,
             links=self.links,
             tiers=self.build_tiers(engine),

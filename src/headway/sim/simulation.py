@@ -138,7 +138,7 @@ class Simulation:
 
     def run_instants(self, traffic: Traffic) -> None:
         cluster, clock, dispatcher = self.cluster, self.clock, self.dispatcher
-        links, first_tokens, handed, ended = cluster.links, cluster.first_tokens, cluster.handed, cluster.done
+        links, first_tokens, handed, ended = cluster.links, cluster.first_tokens, cluster.handed, cluster.ended
         moves_blocks = bool(links.links)
         preparations, reactions = self.choose_preparations(), self.choose_reactions()
         horizon, instances, ends, begins = self.horizon, cluster.instances, clock.ends, clock.begins
@@ -237,7 +237,7 @@ class Simulation:
         """Whether nothing more happens at this instant before steps begin."""
         if self.traffic.next_ps == now or self.dispatcher.timer == now:
             return False
-        return not (self.stirred and self.cluster.done)
+        return not (self.stirred and self.cluster.ended)
 
     # --- phases of an instant ----------------------------------------------------------------------------------
 
@@ -250,13 +250,13 @@ class Simulation:
     def note_stirred(self, now: int) -> None:
         """Find out whether anything has happened after which the router's queue or the autoscaler looks."""
         cluster = self.cluster
-        news = bool(cluster.first_tokens or cluster.done)
+        news = bool(cluster.first_tokens or cluster.ended)
         self.stirred = news or now in (self.traffic.next_ps, self.dispatcher.timer, cluster.links.next_ps)
 
     def refresh_for_observers(self, now: int) -> None:
         """A policy may look when it hears of something."""
         cluster = self.cluster
-        if cluster.first_tokens or cluster.done or cluster.handed:
+        if cluster.first_tokens or cluster.ended or cluster.handed:
             self.signals.refresh(now)
 
     def tell_first_tokens(self, now: int) -> None:

@@ -139,7 +139,7 @@ class Handing:
     def leave_prefill(self) -> None:
         services, flight = self.services, self.exchange.flight
         if flight is not None and flight.prefill is not None:
-            services.plane.on_handed(services.clock.now_ps(), self.exchange.request.id)
+            services.plane.handed(services.clock.now_ps(), self.exchange.request.id)
             services.waiting.nudge()
 
     def go_on(self, body: bytes) -> None:

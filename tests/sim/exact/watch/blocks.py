@@ -85,7 +85,7 @@ class Gpus(Part):
 
     def blocks(self, job: Job, seat: Seat) -> int | None:
         instance, place = self.cluster.instances[seat.index], seat.place
-        taken = instance.blocks.taken if instance.run.end >= 0 else 0
+        taken = instance.blocks.taken_steps if instance.run.end >= 0 else 0
         if place == "running":
             if job.ends_at_step >= 0:
                 tokens = job.request.prompt_tokens + self.tokens[job.row] - 1 + taken

@@ -67,7 +67,7 @@ class Lives(Part):
 
     def check_bookings(self) -> None:
         """A request booked at an instance is there, or is about to come from where its prompt is computed."""
-        ended = {job.row for job in self.cluster.done}
+        ended = {job.row for job in self.cluster.ended}
         for instance, booked in zip(self.cluster.instances, self.losses.bound, strict=True):
             there = {job.row for _, jobs in seated(instance) for job in jobs if not job.withdrawn}
             name = instance.view.id

@@ -109,7 +109,7 @@ class Tokens(Part):
             if (
                 seat.place in ("waiting", "loading")
                 and job.handover is None
-                and not (job.awaits and not job.awaits.done)
+                and not (job.awaits and not job.awaits.computed)
             ):
                 said = self.generated[job.row]
                 demand(
@@ -125,7 +125,7 @@ class Tokens(Part):
             demand(said == counted, "{} says {} prompt tokens computed, it was {}.", stats.id, said, counted)
             said, counted = stats.cached_tokens, self.found_at[index]
             demand(said == counted, "{} says {} tokens found cached, it was {}.", stats.id, said, counted)
-        for job in self.cluster.done:
+        for job in self.cluster.ended:
             self.check_end(job)
         for row in {job.row for job in event.after}:
             self.check_record(row)
@@ -180,7 +180,7 @@ class Tokens(Part):
             )
 
     def check_totals(self) -> None:
-        recorder, done = self.simulation.recorder, self.cluster.done
+        recorder, done = self.simulation.recorder, self.cluster.ended
         ending = [job.row for job in done]
         ended = [row for row in range(recorder.rows) if recorder.finished_ps[row] >= 0 or row in ending]
         counted = sum(self.generated[row] for row in ended)

@@ -27,7 +27,7 @@ class Ownership(Part):
         jobs: dict[int, list[Job]] = {}
         for job in event.after:
             jobs.setdefault(job.row, []).append(job)
-        ending = Counter(job.row for job in simulation.cluster.done)
+        ending = Counter(job.row for job in simulation.cluster.ended)
         recorder = simulation.recorder
         self.open.update(dict.fromkeys(range(self.came, recorder.rows)))
         self.came = recorder.rows
@@ -48,7 +48,7 @@ class Ownership(Part):
         simulation, recorder = self.simulation, self.simulation.recorder
         routed = Counter(self.routed)
         in_flight: Counter[int] = Counter()
-        ending = [job.row for job in simulation.cluster.done]
+        ending = [job.row for job in simulation.cluster.ended]
         for row in self.open:
             there, before = recorder.instance[row], recorder.prefill_instance[row]
             live = recorder.finished_ps[row] < 0 or row in ending
@@ -95,11 +95,11 @@ class Ownership(Part):
         demand((here.index, there.index) == (handover.prefill, handover.decode), "Request {} is astray.", row)
         demand(there.place in ("waiting", "loading"), "Request {} is {} before its blocks have come.", row, there.place)
         demand(
-            (here.place == "handing") == handover.done,
+            (here.place == "handing") == handover.computed,
             "Request {} is {} with its prompt{} computed.",
             row,
             here.place,
-            "" if handover.done else " not",
+            "" if handover.computed else " not",
         )
         if there.load is not None:
             own = sum(end - start for _, start, end in target.holds)
@@ -109,7 +109,7 @@ class Ownership(Part):
                 row,
                 there.index,
             )
-            most = source.request.prompt_tokens if handover.done else source.computed
+            most = source.request.prompt_tokens if handover.computed else source.computed
             demand(
                 handover.sent <= max(most, there.load.start * self.size), "Request {} sends what is not computed.", row
             )
@@ -118,7 +118,7 @@ class Ownership(Part):
         """The last byte has come in this event."""
         row, prompt = target.row, target.request.prompt_tokens
         demand(
-            handover.done and handover.sent == prompt,
+            handover.computed and handover.sent == prompt,
             "Request {} goes on with {} of {} tokens sent.",
             row,
             handover.sent,
@@ -185,7 +185,7 @@ class Links(Part):
         )
         for job, seat in event.after.items():
             if (load := seat.load) is not None:
-                due = job.awaits is not None and (not job.awaits.done or job.awaits.source in self.cluster.handed)
+                due = job.awaits is not None and (not job.awaits.computed or job.awaits.source in self.cluster.handed)
                 left = waited[load] + due
                 over = event.name == "loaded"  # at one instant several may arrive, and are told one by one
                 demand(
