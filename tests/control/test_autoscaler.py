@@ -402,7 +402,7 @@ def test_since_scaled_counts_from_when_a_change_was_carried_out() -> None:
     pool = watch()
     made = scaler(pool)
     assert pool.since_scaled is None
-    made.scaled(30 * SECOND, 0)
+    made.on_scaled(30 * SECOND, 0)
     made.decide(45 * SECOND, "interval")
     assert pool.since_scaled == 15.0
 
@@ -469,7 +469,7 @@ def test_decisions_lie_within_the_bounds_whatever_the_load(name, loads, minimum,
             change = [view for view in pool.views if (view.state in SERVING) == (decision.after < decision.before)]
             for view in change[: abs(decision.after - decision.before)]:
                 traffic.change(now, view.index, "stopped" if view.state in SERVING else "ready")
-            made.scaled(now * SECOND, 0)
+            made.on_scaled(now * SECOND, 0)
             assert pool.replicas == decision.after
         under_way = [one for one in under_way if one.id in made.stays]
 

@@ -78,7 +78,7 @@ def drive(policy: Any, requests: list[Request], instances: int = 4) -> list[int]
     went = []
     for tick, request in enumerate(requests):
         for number in ending.pop(tick, ()):
-            plane.finished(tick, number, "completed", 10)
+            plane.on_finished(tick, number, "completed", 10)
         for view in views:
             view.running = min(view.inflight, 4)
             view.queued = view.inflight - view.running
@@ -87,7 +87,7 @@ def drive(policy: Any, requests: list[Request], instances: int = 4) -> list[int]
         assert isinstance(target, InstanceView)
         ending.setdefault(tick + 4 + request.id * 37 % 63, []).append(request.id)
         if tick % 2:
-            plane.first_token(tick, request.id)
+            plane.on_first_token(tick, request.id)
         went.append(target.index)
     return went
 
