@@ -119,9 +119,7 @@ def check_instance(instance: Instance) -> None:
     """Conservation: what the requests say they hold is what the cache says is held."""
     private = 0
     batch, loader = instance.batch, instance.loader
-    begun = (
-        instance.blocks.taken_steps if instance.run.end >= 0 else 0
-    )  # steps whose tokens are not counted
+    begun = instance.blocks.taken_steps if instance.run.end >= 0 else 0  # steps whose tokens are not counted
     for job in batch.running:
         blocks = job.blocks
         if job.ends_at_step >= 0:
