@@ -36,7 +36,7 @@ def test_every_key_says_what_it_means(name: str) -> None:
 class Inner(Struct, frozen=True):
     wait_ps: Annotated[Duration, "how long"] = 0
 
-    def settled(self, where: str) -> Inner:
+    def validate(self, where: str) -> Inner:
         if self.wait_ps == 7:
             raise HeadwayError(f"{where}: seven is none.")
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from states import ToldContext
 
 from headway.policies import registry
-from headway.policies.adapters import AdapterAffinity
+from headway.policies.scorers import AdapterAffinity
 from headway.types import Path, Request
 from headway.views.cluster import ClusterView
 from headway.views.events import Finished, FirstToken, Routed

@@ -255,7 +255,7 @@ def test_a_permit_goes_back_as_what_it_was_taken_for_though_its_instance_is_anot
     instances[0].role, instances[0].serves, instances[0].model = "decode", ("b",), "b"
     bench.tell(Finished, request, 0)
     instances[0].role, instances[0].serves, instances[0].model = "both", (), ""
-    assert bench.policy.taken == {} == bench.policy.held
+    assert bench.policy.in_use == {} == bench.policy.held
     assert bench.ask(bench.request(model="a")) is ADMIT
 
 

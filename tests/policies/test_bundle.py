@@ -12,8 +12,8 @@ import headway
 from headway.errors import HeadwayError
 from headway.policies.bundle import STAGES, Bundle, complexity
 from headway.policies.code import Program
-from headway.policies.defaults import DEFAULT_POLICIES
-from headway.policies.tree import to_source
+from headway.policies.registry import DEFAULT_POLICIES
+from headway.policies.tree import tree_source
 
 SOURCE = "weight = parameter(2, 0, 9)\n\n\ndef key(ticket):\n    return weight * ticket.enqueued\n"
 TREE = {"if": "request.prompt_tokens > 500", "then": "reject", "else": "admit"}
@@ -84,7 +84,7 @@ def test_the_id_stands_for_the_policies_alone() -> None:
 def test_complexity_counts_nodes_and_parameters() -> None:
     nodes = Program(SOURCE, "scheduler").nodes
     assert complexity("scheduler", ALL.policies["scheduler"]) == nodes > 5
-    tree = Program(to_source(TREE, "admission"), "admission").nodes
+    tree = Program(tree_source(TREE, "admission").text, "admission").nodes
     assert complexity("routing", "weighted-affinity-routing") == 4
     assert ALL.complexity == nodes + tree + 4
     assert complexity("scheduler", {"name": "code", "source": "import os\nx y"}) == 4

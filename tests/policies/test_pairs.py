@@ -10,7 +10,7 @@ from states import ToldContext, prompt
 import headway
 from headway.errors import HeadwayError
 from headway.policies import registry
-from headway.policies.disaggregation import Pairing, paired
+from headway.policies.disaggregation import Pairing, make_pairing
 from headway.types import Reject, Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
@@ -86,7 +86,7 @@ def test_the_decider_says_whether_a_prompt_is_computed_apart(decider: Any, token
 
 def test_an_ordinary_policy_is_used_for_both_halves_as_two() -> None:
     instances = cluster(("prefill", "prefill", "decode", "decode", "decode"))
-    policy = paired(registry.build("routing", "round-robin", ""), instances)
+    policy = make_pairing(registry.build("routing", "round-robin", ""), instances)
     policy.bind(ToldContext(instances))
     routes = [policy.route(prompt(100), ClusterView(instances)) for _ in range(4)]
     assert [(route.prefill, route.target) for route in routes] == [
@@ -96,7 +96,7 @@ def test_an_ordinary_policy_is_used_for_both_halves_as_two() -> None:
         ("i1", "i2"),
     ]
     whole = registry.build("routing", "round-robin", "")
-    assert paired(whole, cluster(("both", "both"))) is whole
+    assert make_pairing(whole, cluster(("both", "both"))) is whole
 
 
 def test_a_pair_reads_what_its_parts_read() -> None:

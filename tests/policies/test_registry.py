@@ -270,8 +270,8 @@ def test_who_does_not_say_which_reported_signals_it_reads_gets_them_all():
     class SaysNone:
         pass
 
-    assert registry.declared(SaysNothing).reported == registry.declared(SaysNothing()).reported == registry.REPORTED
-    assert registry.declared(SaysNone()).reported == ()
+    assert registry.entry_of(SaysNothing).reported == registry.entry_of(SaysNothing()).reported == registry.REPORTED
+    assert registry.entry_of(SaysNone()).reported == ()
 
 
 def test_an_object_without_an_entry_reads_everything_and_is_no_oracle():
@@ -280,7 +280,7 @@ def test_an_object_without_an_entry_reads_everything_and_is_no_oracle():
         oracle = True
 
     assert registry.own_entry(Plain()) is None
-    entry = registry.declared(Plain())
+    entry = registry.entry_of(Plain())
     assert entry.reported == registry.REPORTED and not entry.oracle and entry.make is Plain
 
 
@@ -291,8 +291,8 @@ def test_what_a_base_class_declares_is_not_its_subclass_s():
     class Oracle(registry.find("scorer", "oracle-prefix", WHERE).make):
         pass
 
-    assert registry.declared(Derived()).reported == registry.REPORTED
-    assert registry.declared(Oracle()).oracle
+    assert registry.entry_of(Derived()).reported == registry.REPORTED
+    assert registry.entry_of(Oracle()).oracle
 
 
 @pytest.mark.parametrize("stage", ["flow", "rooting"])

@@ -250,11 +250,11 @@ def test_a_pool_shrinks_to_the_most_that_was_wanted_for_a_while():
 
 def test_it_declares_the_signal_it_reads():
     for signal, reported in (("kv", "kv_used"), ("batch", "running"), ("busy", "busy")):
-        assert registry.declared(make("target-utilization", signal=signal)).reported == (reported,)
-        assert registry.declared(make("hpa", metric=signal)).reported == (reported,)
+        assert registry.entry_of(make("target-utilization", signal=signal)).reported == (reported,)
+        assert registry.entry_of(make("hpa", metric=signal)).reported == (reported,)
     assert after(make("target-utilization", signal="batch"), pool(running=84.0)) == 5
     assert after(make("target-utilization", signal="busy"), pool(busy=0.84)) == 5
-    assert registry.declared(make("hpa", metric="concurrency")).exact == ("concurrency",)
+    assert registry.entry_of(make("hpa", metric="concurrency")).exact == ("concurrency",)
 
 
 # --- kv-token ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import headway
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.code import check
-from headway.policies.tree import LONGEST, to_source, tree_source
+from headway.policies.tree import LONGEST, tree_source
 
 LOAD: dict[str, Any] = {
     "workload": {"requests": 60, "rate": "40/s", "prompt_tokens": 200, "output_tokens": 40},
@@ -50,7 +50,7 @@ def score(request, instance, cluster):
 
 
 def test_a_tree_becomes_the_source_that_one_would_write() -> None:
-    assert to_source(TREE, "routing") == SOURCE
+    assert tree_source(TREE, "routing").text == SOURCE
     assert check(SOURCE, "routing") == []
 
 
@@ -76,7 +76,7 @@ def test_a_tree_decides_as_its_source_does() -> None:
     ],
 )
 def test_every_stage_has_trees(stage: str, tree: Any, wanted: str) -> None:
-    source = to_source(tree, stage)
+    source = tree_source(tree, stage).text
     assert wanted in source
     assert check(source, stage) == []
     assert registry.build(stage, {"name": "tree", "tree": tree}, "x").entry.name == "tree"
@@ -143,7 +143,7 @@ def test_a_tree_that_is_too_deep_is_refused() -> None:
     for _ in range(60):
         tree = {"if": "True", "then": tree, "else": 0}
     with pytest.raises(HeadwayError, match="a tree branches 30 times on a way at most"):
-        to_source(tree, "routing")
+        tree_source(tree, "routing")
 
 
 def test_every_line_has_its_place() -> None:

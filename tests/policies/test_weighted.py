@@ -403,10 +403,13 @@ def test_a_users_scorer_is_named_in_the_text_form_too(tmp_path: FilePath) -> Non
 
 
 def test_built_in_scorers_are_trusted_and_those_of_users_are_not(tmp_path: FilePath) -> None:
-    assert all(getattr(entry.make, "trusted", False) for entry in registry.entries("scorer"))
+    assert not any(registry.outside(entry.make) for entry in registry.entries("scorer"))
     policy = weighted({user_scorer(tmp_path, "Mine", "return []"): 1, "load-balance": 1})
     assert isinstance(policy, Weighted)
-    assert [getattr(scorer, "trusted", False) for scorer in policy._scorers] == [True, False]
+    assert [score == scorer.score for score, scorer in zip(policy._score, policy._scorers, strict=True)] == [
+        True,
+        False,
+    ]
 
 
 if __name__ == "__main__":

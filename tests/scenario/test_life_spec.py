@@ -11,7 +11,7 @@ import pytest
 from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.experiment.run import prepare
-from headway.policies.scaling import Static
+from headway.policies.scaling.thresholds import Static
 from headway.scenario.life_spec import Drain, Fault, Scaling, Warmup
 from headway.scenario.scenario import Scenario
 
@@ -240,7 +240,7 @@ def test_what_is_resolved_reads_the_same() -> None:
     assert again.resolved() == resolved
     assert again.key() == scenario.key()
     assert (again.scaling, again.faults, again.retries) == (scenario.scaling, scenario.faults, scenario.retries)
-    assert again.cluster.scaled()["default"].bounds() == (1, 5)
+    assert again.cluster.scaling_pools()["default"].bounds() == (1, 5)
     assert resolved["scaling"]["warmup"] == {"duration": "30s", "curve": "exponential", "penalty": 2.5, "pieces": 10}
     assert resolved["policies"]["scaling"]["above"] == 3
 
@@ -288,7 +288,7 @@ def test_overrides_reach_the_keys() -> None:
     found = Scenario.load(given, changes)
     assert found.scaling is not None
     assert (found.scaling.interval_ps, found.scaling.drain.mode) == (5 * S, "redirect")
-    assert found.cluster.scaled()["default"].bounds() == (2, 4)
+    assert found.cluster.scaling_pools()["default"].bounds() == (2, 4)
 
 
 def test_penalties_are_whole_thousandths() -> None:

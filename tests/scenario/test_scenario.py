@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from conftest import ROOT
+from headway.config.documents import parse_yaml
 from headway.config.keys import keys_of, write
 from headway.config.tables import default_text, find_section
 from headway.errors import HeadwayError
@@ -538,19 +539,19 @@ def test_the_page_names_every_kind() -> None:
 )
 def test_yaml_that_no_person_writes_is_told(text: str, sentence: str) -> None:
     with pytest.raises(HeadwayError) as caught:
-        overrides.parse_yaml(text, "f")
+        parse_yaml(text, "f")
     assert str(caught.value).startswith(sentence)
 
 
 def test_a_few_aliases_that_stand_for_billions_are_told() -> None:
     lines = ["- &a0 [x, x]", *(f"- &a{at + 1} [{', '.join([f'*a{at}'] * 10)}]" for at in range(9))]
     with pytest.raises(HeadwayError, match="this holds more than 1,000,000 values"):
-        overrides.parse_yaml("\n".join(lines), "f")
+        parse_yaml("\n".join(lines), "f")
 
 
 def test_merge_keys_are_no_duplicates() -> None:
     text = "a: &a {x: 1, y: 2}\nb: &b {z: 3}\nc:\n  <<: *a\n  x: 5\nd:\n  <<: [*a, *b]\n"
-    found = overrides.parse_yaml(text, "f")
+    found = parse_yaml(text, "f")
     assert found["c"] == {"x": 5, "y": 2}
     assert found["d"] == {"x": 1, "y": 2, "z": 3}
 

@@ -17,7 +17,7 @@ from headway import ADMIT, Admit, ClusterView, FirstToken, HeadwayError, Instanc
 from headway.control.router_state import Counted, Served
 from headway.policies import registry
 from headway.policies.code import language as lang
-from headway.policies.code.joining import of_value
+from headway.policies.code.kinds import of_value
 from headway.policies.flow import Bands
 from headway.policies.queues import Fifo
 
@@ -267,14 +267,18 @@ def test_nothing_that_flow_control_is_handed_leads_to_the_true_length(monkeypatc
 
         return called
 
-    for name in ("bind", "put", "take", "expired", "excess", "remove"):
+    for name in ("bind", "put", "take", "pop_expired", "excess", "remove"):
         monkeypatch.setattr(Bands, name, watched(name, getattr(Bands, name)))
     flow = {"name": "bands", "saturation": "concurrency", "max_inflight": 1, "order": "priority"}
     for limits in ({"ttl": "30s"}, {"capacity": 1}, {}):
         given = scenario(policies={"priority": "shortest-prompt", "flow": {**flow, **limits}})
         given["workload"] |= {"rate": "0.2/s", "timeout": "80s"}
         headway.simulate(given)
-    assert set(probe.calls) >= {"bind", "put", *(f"{name} some" for name in ("take", "expired", "excess", "remove"))}
+    assert set(probe.calls) >= {
+        "bind",
+        "put",
+        *(f"{name} some" for name in ("take", "pop_expired", "excess", "remove")),
+    }
     assert probe.visited > 50
     assert not probe.found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ DEEPEST: Final = 100  # levels of a document
 MOST_VALUES: Final = 1_000_000  # in a document; aliases can stand for billions
 MOST_BYTES: Final = 64_000_000  # in a file; a device such as /dev/zero has no end
 MERGE: Final = "tag:yaml.org,2002:merge"
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -21,7 +23,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for key_node, _ in node.value:
         if key_node.tag == MERGE:  # what it brings in is meant to be overridden
             continue
@@ -29,10 +31,10 @@ def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
         if not isinstance(key, str | int | float | None):
             continue
         name, line = str(key), key_node.start_mark.line + 1  # 1 and "1" would be one name later
-        if name in seen:
-            first = seen[name]
+        if name in lines:
+            first = lines[name]
             raise HeadwayError(f"line {line}: {name!r} is written twice (first on line {first}); keep one of them.")
-        seen[name] = line
+        lines[name] = line
     loader.flatten_mapping(node)
     return loader.construct_mapping(node)
 
@@ -43,9 +45,9 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 def parse_yaml(text: str, where: str) -> Any:
     """YAML text as plain values, with mistakes told by line."""
     try:
-        found = yaml.load(text, _StrictLoader)
-        check_size(found)
-        return found
+        document = yaml.load(text, _StrictLoader)
+        check_size(document)
+        return document
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise HeadwayError(f"{where}: {line}this is not YAML ({error.problem}).") from None
@@ -75,38 +77,30 @@ def check_size(document: Any) -> None:
             waiting.extend((item, depth + 1) for pair in value.items() for item in pair)
         elif isinstance(value, list | tuple | set):
             waiting.extend((item, depth + 1) for item in value)
-        elif isinstance(value, str) and not _is_unicode(value):
+        elif isinstance(value, str) and SURROGATE.search(value):
             raise HeadwayError(f"{shown(value)} holds half a surrogate pair, which is no character.")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def read_yaml(path: str | Path) -> Any:
     return parse_yaml(read_text(path, "a YAML file in UTF-8"), str(path))
 
 
-def read_text(file: str | Path, wanted: str = "text in UTF-8") -> str:
+def read_text(file: str | Path, expected: str = "text in UTF-8") -> str:
     try:
         return read_bytes(str(file)).decode()
     except UnicodeDecodeError:
-        raise HeadwayError(f"{file}: is not a text file; {wanted} is wanted.") from None
+        raise HeadwayError(f"{file}: is not a text file; {expected} is wanted.") from None
 
 
 def read_bytes(file: str) -> bytes:
     try:
         with Path(file).expanduser().open("rb") as opened:
-            found = opened.read(MOST_BYTES + 1)
+            data = opened.read(MOST_BYTES + 1)
     except (OSError, RuntimeError, ValueError) as error:
         raise HeadwayError(f"{cut(file)}: cannot be read ({getattr(error, 'strerror', None) or error}).") from None
-    if len(found) > MOST_BYTES:
+    if len(data) > MOST_BYTES:
         raise HeadwayError(f"{cut(file)}: cannot be read (it has more than {MOST_BYTES:,} bytes).")
-    return found
+    return data
 
 
 def file_name(file: str) -> str:
@@ -117,8 +111,8 @@ def file_name(file: str) -> str:
 def beside(file: str, document: str | Path) -> str:
     """A file that a document names, by its whole path where it lies in the document's folder, else as it is named."""
     try:
-        found = Path(document).parent / Path(file).expanduser()
-        return str(found.absolute()) if found.is_file() else file
+        path = Path(document).parent / Path(file).expanduser()
+        return str(path.absolute()) if path.is_file() else file
     except (OSError, RuntimeError):  # a name too long, or the home of nobody: whoever reads the file tells
         return file
 

@@ -45,6 +45,10 @@ class Internal(Struct, frozen=True):
     """Marks a field that is no key: it is worked out from others, or set by the program."""
 
 
+class Quiet(Struct, frozen=True):
+    """Marks a key that a resolved copy leaves out while it has its default."""
+
+
 class Key(Struct, frozen=True):
     """A setting as it is declared."""
 
@@ -57,6 +61,7 @@ class Key(Struct, frozen=True):
     required: bool
     default: Any
     doc: Doc
+    quiet: bool
 
 
 @cache
@@ -70,7 +75,7 @@ def _key(field: msgspec.structs.FieldInfo) -> Key:
     marks = _marks(field.type)
     unit = next((mark for mark in marks if isinstance(mark, Unit)), None)
     kinds = plain_types(field.type)
-    section = next((one for one in kinds if isinstance(one, type) and issubclass(one, Struct)), None)
+    section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Struct)), None)
     return Key(
         field.name,
         field.encode_name.removesuffix(unit.suffix) if unit is not None else field.encode_name,
@@ -81,18 +86,19 @@ def _key(field: msgspec.structs.FieldInfo) -> Key:
         field.required,
         field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory(),
         _doc(marks),
+        QUIET in marks,
     )
 
 
 def _doc(marks: list[Any]) -> Doc:
     """What the annotations say together; a later one before an earlier one."""
-    found = Doc()
+    doc = Doc()
     for mark in marks:
         if isinstance(mark, str):
-            found = Doc(mark, found.default, found.type)
+            doc = Doc(mark, doc.default, doc.type)
         elif isinstance(mark, Doc):
-            found = Doc(mark.meaning or found.meaning, mark.default or found.default, mark.type or found.type)
-    return found
+            doc = Doc(mark.meaning or doc.meaning, mark.default or doc.default, mark.type or doc.type)
+    return doc
 
 
 def _marks(kind: Any) -> list[Any]:
@@ -108,13 +114,17 @@ def plain_types(kind: Any) -> list[Any]:
     origin = get_origin(kind)
     if origin is Annotated:
         return plain_types(get_args(kind)[0])
-    return [one for part in get_args(kind) for one in plain_types(part)] if origin in (Union, UnionType) else [kind]
+    return [type_ for part in get_args(kind) for type_ in plain_types(part)] if origin in (Union, UnionType) else [kind]
 
 
 def write(section: Struct, without: Collection[str] = ()) -> Json:
-    """A section as it would be written, every key but those `without` with its value."""
-    keys = keys_of(type(section)).values()
-    return {key.name: write_value(key, getattr(section, key.field)) for key in keys if key.name not in without}
+    """A section as it would be written, every key but those `without` and quiet ones with its value."""
+    written = {}
+    for key in keys_of(type(section)).values():
+        value = getattr(section, key.field)
+        if key.name not in without and not (key.quiet and value == key.default):
+            written[key.name] = write_value(key, value)
+    return written
 
 
 def write_value(key: Key, value: Any) -> Any:
@@ -154,6 +164,7 @@ POSITIVE_PICOSECONDS: Final = Unit("duration above 0", positive_duration_ps, dur
 SECONDS: Final = Unit("duration", _seconds, _seconds_text, "_s")
 POSITIVE_SECONDS: Final = Unit("duration above 0", positive_seconds, _seconds_text, "_s")
 INTERNAL: Final = Internal()
+QUIET: Final = Quiet()
 
 Duration = Annotated[int, PICOSECONDS]
 PositiveDuration = Annotated[int, POSITIVE_PICOSECONDS]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from headway.config.keys import Key, keys_of
-from headway.config.wording import cut, expected, listed, shown, suggest
+from headway.config.wording import cut, describe_type, join_words, shown, suggest
 from headway.errors import HeadwayError
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -18,7 +18,7 @@ def read(kind: type[S], data: object, where: str, only: Collection[str] | None =
     """A struct from a mapping, by the declarations of its fields (`headway.config.keys`).
 
     Fields typed `Any` are taken as they are, for the owner of the section to read. A struct may have two methods that
-    are called here: `expand(data, where)` makes a mapping of what may stand for one, `settled(where)` checks keys
+    are called here: `expand(data, where)` makes a mapping of what may stand for one, `validate(where)` checks keys
     against each other and returns the section, or another in its place. `only` are the keys that may stand here, where
     not all may.
     """
@@ -37,29 +37,31 @@ def read(kind: type[S], data: object, where: str, only: Collection[str] | None =
             short = cut(str(name))
             raise HeadwayError(f"{place_of(short, where)}: there is no such key.{suggest(short, keys)}")
         if key.unit is None and key.section is None:
-            value = _converted(key, value, where)
+            value = _convert(key, value, where)
         values[key.field] = value
     missing = [repr(key.name) for key in keys.values() if key.required and key.field not in values]
     if missing:
-        raise HeadwayError(f"{where or 'scenario'}: {listed(missing)} {'is' if len(missing) == 1 else 'are'} missing.")
+        raise HeadwayError(
+            f"{where or 'scenario'}: {join_words(missing)} {'is' if len(missing) == 1 else 'are'} missing."
+        )
     for key in keys.values():
         if (key.unit is not None or key.section is not None) and key.field in values:
             values[key.field] = _read_value(key, values[key.field], place_of(key.name, where))
-    found = kind(**values)
-    settled = getattr(found, "settled", None)
-    return found if settled is None else settled(where)
+    section = kind(**values)
+    validate = getattr(section, "validate", None)
+    return section if validate is None else validate(where)
 
 
 def place_of(name: str, where: str) -> str:
     return f"{where}.{name}" if where else name
 
 
-def _converted(key: Key, value: Any, where: str) -> Any:
+def _convert(key: Key, value: Any, where: str) -> Any:
     try:
         return msgspec.convert(value, key.type)
     except (msgspec.ValidationError, OverflowError, RecursionError):
         place = place_of(key.name, where)
-        raise HeadwayError(f"{place}: expected {expected(key.type)}, got {shown(value)}.") from None
+        raise HeadwayError(f"{place}: expected {describe_type(key.type)}, got {shown(value)}.") from None
 
 
 def _read_value(key: Key, value: Any, place: str) -> Any:

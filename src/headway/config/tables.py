@@ -1,7 +1,7 @@
 """The tables of keys in the documentation, and JSON Schemas, from the declarations of the keys.
 
 A page has a table between two comments, of which the first names the struct that declares a section:
-`<!-- keys: scenario.router_spec.RouterSpec -->` and `<!-- /keys -->`. `python -m headway.config.tables docs/*.md`
+`<!-- keys: scenario.scenario.RouterSpec -->` and `<!-- /keys -->`. `python -m headway.config.tables docs/*.md`
 writes them anew.
 """
 
@@ -35,8 +35,8 @@ def fill_tables(page: str) -> str:
 def find_section(name: str) -> type[Struct]:
     """A struct by its module within the package and its own name."""
     module, _, struct = name.rpartition(".")
-    found: type[Struct] = getattr(import_module(f"headway.{module}"), struct)
-    return found
+    section: type[Struct] = getattr(import_module(f"headway.{module}"), struct)
+    return section
 
 
 def key_table(section: type[Struct]) -> str:
@@ -102,15 +102,15 @@ def json_schema(section: type[Struct]) -> Json:
 
 
 def _key_schema(key: Key) -> Json:
-    found: Json = {"description": key.doc.meaning}
+    schema: Json = {"description": key.doc.meaning}
     if not key.required and key.doc.default is None:
-        found["default"] = write_value(key, key.default)
+        schema["default"] = write_value(key, key.default)
     if key.unit is not None or key.doc.type is not None:
-        return found | {"title": type_text(key)}
+        return schema | {"title": type_text(key)}
     if key.section is not None:
         inner = json_schema(key.section)
-        return found | ({"anyOf": [inner, {"type": "null"}]} if key.optional else inner)
-    return found | msgspec.json.schema(key.type)
+        return schema | ({"anyOf": [inner, {"type": "null"}]} if key.optional else inner)
+    return schema | msgspec.json.schema(key.type)
 
 
 if __name__ == "__main__":

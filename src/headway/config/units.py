@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -10,21 +11,12 @@ from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
 
-TIME: Final = {
-    "ps": Fraction(1),
-    "ns": Fraction(10**3),
-    "us": Fraction(10**6),
-    "µs": Fraction(10**6),
-    "ms": Fraction(10**9),
-    "s": Fraction(PS_PER_SECOND),
-    "m": Fraction(60 * PS_PER_SECOND),
-    "min": Fraction(60 * PS_PER_SECOND),
-    "h": Fraction(3600 * PS_PER_SECOND),
-    "d": Fraction(86400 * PS_PER_SECOND),
-}
+SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+SHORT: Final = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9}  # picoseconds
+TIME: Final = SHORT | {unit: seconds * PS_PER_SECOND for unit, seconds in SECONDS.items()}
 DECIMAL: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 SIZE: Final = {**DECIMAL, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-PER: Final = {"s": Fraction(1), "min": Fraction(60), "m": Fraction(60), "h": Fraction(3600)}
+PER: Final = {unit: Fraction(1, seconds) for unit, seconds in SECONDS.items() if unit != "d"}
 
 LONGEST: Final = 40  # characters of a number
 STEEPEST: Final = 30  # powers of ten: beyond them a figure is a slip, and exact arithmetic would never end
@@ -33,25 +25,26 @@ SLOWEST: Final = Fraction(1, 3_600_000)
 FASTEST: Final = Fraction(10**12)
 LARGEST: Final = 10**18  # bytes
 
-_NUMBER = r"([0-9][0-9_]*\.?[0-9_]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
+_NUMBER: Final = r"([0-9][0-9_]*\.?[0-9_]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
 
 
-def _parse(text: object, pattern: str) -> tuple[Fraction, str] | None:
-    match = re.fullmatch(_NUMBER + r"\s*" + pattern, written(text))
+def _parse(value: object, units: Mapping[str, int | Fraction], before: str = "") -> Fraction | None:
+    """A number and one of the units, with a pattern between them, as a multiple of what the units are given in."""
+    match = re.fullmatch(rf"{_NUMBER}\s*{before}({'|'.join(units)})", to_text(value))
     number = exact(match[1].replace("_", "")) if match else None
-    return (number, match[2]) if match and number is not None else None
+    return number * units[match[2]] if match and number is not None else None
 
 
-def written(value: object) -> str:
-    """A quantity as text; nothing of one that no person would write."""
+def to_text(value: object) -> str:
+    """A quantity as text; empty for a number that no person would write."""
     try:
         return str(value).strip()
     except ValueError:  # an integer of more digits than Python writes
         return ""
 
 
-def _quoted(value: object) -> str:
-    text = repr(value) if not isinstance(value, int) or written(value) else "a number of thousands of digits"
+def _quote(value: object) -> str:
+    text = repr(value) if not isinstance(value, int) or to_text(value) else "a number of thousands of digits"
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
@@ -73,10 +66,10 @@ def duration_ps(value: object, where: str) -> int:
 
 def positive_duration_ps(value: object, where: str) -> int:
     """A duration with its unit that is longer than nothing, in whole picoseconds."""
-    found = duration_ps(value, where)
-    if found <= 0:
+    duration = duration_ps(value, where)
+    if duration <= 0:
         raise HeadwayError(f"{where}: must be longer than nothing, got {shown(value)}.")
-    return found
+    return duration
 
 
 def positive_seconds(value: object, where: str) -> float:
@@ -86,17 +79,16 @@ def positive_seconds(value: object, where: str) -> float:
 
 def fine_duration(value: object, where: str) -> Fraction:
     """A duration with its unit, in picoseconds and parts of one."""
-    parsed = _parse(value, r"(ps|ns|us|µs|ms|s|min|m|h|d)")
-    if parsed is None:
+    duration = _parse(value, TIME)
+    if duration is None:
         raise HeadwayError(
-            f"{where}: {_quoted(value)} is not a duration; write it with its unit, as in 250ms, 1.5s or 5m."
+            f"{where}: {_quote(value)} is not a duration; write it with its unit, as in 250ms, 1.5s or 5m."
         )
-    found = parsed[0] * TIME[parsed[1]]
-    if found > LONGEST_PS:
+    if duration > LONGEST_PS:
         raise HeadwayError(
-            f"{where}: must be at most 100d, since the simulated clock ends soon after, got {_quoted(value)}."
+            f"{where}: must be at most 100d, since the simulated clock ends soon after, got {_quote(value)}."
         )
-    return found
+    return duration
 
 
 def duration_text(ps: int | None) -> str | None:
@@ -111,32 +103,31 @@ def duration_text(ps: int | None) -> str | None:
 
 def rate(value: object, where: str) -> Fraction:
     """Events a second, from "40/s", "90/min" or "1200/h"."""
-    parsed = _parse(value, r"/\s*(s|min|m|h)")
-    if parsed is None or parsed[0] <= 0:
+    per_second = _parse(value, PER, r"/\s*")
+    if per_second is None or per_second <= 0:
         raise HeadwayError(
-            f"{where}: {_quoted(value)} is not a rate; write it above zero with its unit, as in 40/s or 90/min."
+            f"{where}: {_quote(value)} is not a rate; write it above zero with its unit, as in 40/s or 90/min."
         )
-    found = parsed[0] / PER[parsed[1]]
-    if not SLOWEST <= found <= FASTEST:
-        raise HeadwayError(f"{where}: must lie between 0.001/h and 1e12/s, got {_quoted(value)}.")
-    return found
+    if not SLOWEST <= per_second <= FASTEST:
+        raise HeadwayError(f"{where}: must lie between 0.001/h and 1e12/s, got {_quote(value)}.")
+    return per_second
 
 
 def size_bytes(value: object, where: str, least: int = 0) -> int:
-    parsed = _parse(value, r"([kKMGT]?i?B)")
-    if parsed is None or parsed[1] not in SIZE:
-        raise HeadwayError(f"{where}: {_quoted(value)} is not a size; write it with its unit, as in 80GB or 16GiB.")
-    found = round(parsed[0] * SIZE[parsed[1]])
-    if found > LARGEST:
-        raise HeadwayError(f"{where}: must be at most 1000000TB, got {_quoted(value)}.")
-    if found < least:
+    parsed = _parse(value, SIZE)
+    if parsed is None:
+        raise HeadwayError(f"{where}: {_quote(value)} is not a size; write it with its unit, as in 80GB or 16GiB.")
+    size = round(parsed)
+    if size > LARGEST:
+        raise HeadwayError(f"{where}: must be at most 1000000TB, got {_quote(value)}.")
+    if size < least:
         raise HeadwayError(f"{where}: must be at least {least:,} bytes, got {shown(value)}.")
-    return found
+    return size
 
 
 def bandwidth(value: object, where: str) -> int:
     """Bytes a second, from "50GB/s"."""
-    text = written(value)
+    text = to_text(value)
     if not text.endswith("/s"):
-        raise HeadwayError(f"{where}: {_quoted(value)} is not a bandwidth; write it with its unit, as in 50GB/s.")
+        raise HeadwayError(f"{where}: {_quote(value)} is not a bandwidth; write it with its unit, as in 50GB/s.")
     return size_bytes(text[:-2], where)

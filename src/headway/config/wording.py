@@ -62,7 +62,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f" Known: {', '.join(sorted(options))}." if options else ""
 
 
-def expected(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """A type in words: "a whole number of at least 1 or 'auto'"."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
@@ -72,11 +72,11 @@ def expected(kind: Any) -> str:
             for mark in inner[1:]
             if isinstance(mark, Meta) and (limit := getattr(mark, name)) is not None
         ]
-        return " ".join(filter(None, (expected(inner[0]), " and ".join(limits))))
+        return " ".join(filter(None, (describe_type(inner[0]), " and ".join(limits))))
     if origin is Literal:
         return " or ".join(repr(value) for value in inner)
     if origin in (Union, UnionType):
-        return " or ".join(expected(part) for part in inner if part is not NoneType)
+        return " or ".join(describe_type(part) for part in inner if part is not NoneType)
     if origin in (list, tuple):
         return f"a list of {PLURALS.get(inner[0], 'values')}"
     if origin is dict:
@@ -84,6 +84,6 @@ def expected(kind: Any) -> str:
     return WORDS.get(kind, "a value")
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Words as in a sentence: a, b and c."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -16,7 +16,7 @@ from headway.control.pool_watch import NOTHING
 from headway.control.pool_watch import PoolWatch as PoolWatch
 from headway.errors import HeadwayError
 from headway.policies.answers import check_scale
-from headway.policies.scaling import Static
+from headway.policies.scaling.thresholds import Static
 from headway.types import NEVER, PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Request
 from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
 
@@ -50,7 +50,7 @@ class Triggers(Struct, frozen=True):
         15 * PS_PER_SECOND
     )
 
-    def settled(self, where: str) -> Triggers:
+    def validate(self, where: str) -> Triggers:
         if self.low is not None and self.high is not None and self.low >= self.high:
             raise HeadwayError(f"{where}.low: must be below 'high', {self.high:g}, got {self.low:g}.")
         return self

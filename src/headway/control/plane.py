@@ -40,10 +40,10 @@ from headway.control.stages import Guard, Stages
 from headway.control.waiting_room import DELAYED, RESCUED, WaitingRoom
 from headway.policies.answers import check_priority, wrong_answer
 from headway.policies.context import Context
-from headway.policies.disaggregation import paired
+from headway.policies.disaggregation import make_pairing
 from headway.policies.flow import NoFlow, Waiting
 from headway.policies.prefix_index import PrefixIndex
-from headway.policies.registry import declared, figures
+from headway.policies.registry import entry_of, figures
 from headway.types import ADMIT, NEVER, NO_PRIORITY, SERVING, Admit, Delay, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
@@ -78,7 +78,7 @@ class ControlPlane:
         self.context, self.ordered = context, context.instances
         self.views = {view.id: view for view in context.instances if view.id}
         self.journals, self.guard, self.forced = journals, guard, dict(forced)
-        self.stages = Stages(admission, priority, paired(routing, context.instances))
+        self.stages = Stages(admission, priority, make_pairing(routing, context.instances))
         self.flow = None if isinstance(flow, NoFlow) else flow
         self.policies = {"admission": admission, "priority": priority, "routing": self.stages.routing}
         if self.flow is not None:
@@ -92,7 +92,7 @@ class ControlPlane:
         self.audience.join(0, [admission, priority, self.stages.routing, *self.waiting.queues()], {})
         if observe is not None:
             self.audience.observers.append(observe)
-        reported = [signal for policy in self.policies.values() for signal in declared(policy).reported]
+        reported = [signal for policy in self.policies.values() for signal in entry_of(policy).reported]
         for journal in journals:
             journal.bind(context, self.cluster, reported)
 
@@ -242,7 +242,7 @@ class ControlPlane:
         for group in self.groups:
             flow = group.flow
             cluster.instances, cluster.group = group.instances, group.number
-            entry: Waiting | None = flow.expired(now_ps)
+            entry: Waiting | None = flow.pop_expired(now_ps)
             answer: Flight | Reject | TimedOut
             if entry is not None:
                 answer = TimedOut(entry.reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from headway.policies.registry import EVERYTHING, declared
+from headway.policies.registry import EVERYTHING, entry_of
 from headway.types import PS_PER_SECOND, Request
 from headway.views.cluster import KEPT, ClusterView
 from headway.views.instance import InstanceView
@@ -151,7 +151,7 @@ class Served:
 
 def kept_signals(policies: Iterable[Any]) -> list[str]:
     """What policies read of the router's own past."""
-    read = [signal for policy in policies for signal in declared(policy).exact]
+    read = [signal for policy in policies for signal in entry_of(policy).exact]
     return list(KEPT) if EVERYTHING[0] in read else [name for name in KEPT if name in read]
 
 

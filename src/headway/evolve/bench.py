@@ -109,7 +109,7 @@ class Bench:
 def policies_key(bundle: Bundle) -> str:
     """What stands for a bundle's policies in a cache: its id, unless they lie in files, whose bytes count then."""
     policies: Json = bundle.policies
-    digested = references.digested(policies)
+    digested = references.replace_by_digests(policies)
     if digested == policies:
         return bundle.id
     return blake2b(msgspec.json.encode(digested, order="sorted"), digest_size=8).hexdigest()

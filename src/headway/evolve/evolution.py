@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
-from headway.config.documents import read_text, read_yaml
+from headway.config.documents import parse_yaml, read_text, read_yaml
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.evolve.final import Conclusion, check_rivals, conclude
@@ -18,7 +18,6 @@ from headway.evolve.search import Search, Searcher
 from headway.evolve.suite import DEFAULT, Suite
 from headway.experiment.runner import runner_of
 from headway.policies.bundle import STAGES, Bundle, is_bundle
-from headway.scenario.overrides import parse_yaml
 from headway.types import Json
 
 TEMPLATE: Final = "prefill-cost-routing"

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from headway.config.documents import parse_yaml, read_yaml
 from headway.config.keys import PositiveSeconds
 from headway.config.section import read
 from headway.config.wording import cut, shown, suggest
@@ -27,7 +28,7 @@ from headway.errors import HeadwayError
 from headway.evolve.evaluation import Case
 from headway.evolve.objectives import Objective, read_objectives
 from headway.policies.bundle import Bundle
-from headway.scenario import overrides, references
+from headway.scenario import references
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
@@ -65,10 +66,10 @@ class Suite(Struct, frozen=True):
             return _suite(dict(source), "suite", None)
         path = Path(source).expanduser()
         if path.is_file():
-            return _suite(overrides.read_yaml(path), str(path), path.parent)
+            return _suite(read_yaml(path), str(path), path.parent)
         if str(source) in presets():
             file = _PRESETS / f"{source}.yaml"
-            return _suite(overrides.parse_yaml(file.read_text(encoding="utf-8"), str(source)), str(source), None)
+            return _suite(parse_yaml(file.read_text(encoding="utf-8"), str(source)), str(source), None)
         name = cut(str(source))
         raise HeadwayError(f"{name}: there is no such suite file, nor a preset of that name.{suggest(name, presets())}")
 

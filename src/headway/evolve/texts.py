@@ -11,10 +11,10 @@ from headway.config.documents import yaml_text
 from headway.config.wording import suggest
 from headway.errors import HeadwayError
 from headway.policies import registry
-from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS
 from headway.policies.bundle import STAGES, WRITTEN, Bundle, source_of
 from headway.policies.code import check
-from headway.policies.defaults import DEFAULT_POLICIES
+from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS
+from headway.policies.registry import DEFAULT_POLICIES
 from headway.policies.templates import sources as presets
 
 # A bundle's policy for people: its source where it has one, with the chosen numbers in it, else its YAML.

@@ -21,9 +21,9 @@ from headway.experiment.runner import Runner, runner_of
 from headway.experiment.tracing import check_trace
 from headway.experiment.verdict import saving, verdict
 from headway.policies import registry
+from headway.policies.registry import DEFAULT_POLICIES
 from headway.results import study
 from headway.results.ranking import figure, rank
-from headway.scenario.overrides import DEFAULT_POLICIES
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
 

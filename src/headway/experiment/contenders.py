@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
+from headway.config.documents import parse_yaml
 from headway.config.wording import one_line, shown, suggest
 from headway.errors import HeadwayError
 from headway.experiment.run import own_policy
@@ -19,7 +20,6 @@ from headway.policies import registry
 from headway.policies.bundle import Bundle
 from headway.policies.profile import scorer_list
 from headway.scenario import references
-from headway.scenario.overrides import parse_yaml
 from headway.scenario.pd_spec import ROLES
 from headway.scenario.scenario import STAGES, Scenario
 from headway.types import Json
@@ -90,7 +90,7 @@ def _bundled(stage: str, bundle: Bundle) -> Contender:
         raise HeadwayError(f"{WHERE}: the bundle {shown(bundle.name)} has no policy of stage {stage}.")
     made = [registry.build(one, spec, f"{bundle.name}: policies.{one}") for one, spec in bundle.policies.items()]
     beside = {one: spec for one, spec in bundle.policies.items() if one != stage}
-    oracle = any(registry.declared(one).oracle for one in made)
+    oracle = any(registry.entry_of(one).oracle for one in made)
     return Contender(bundle.name, bundle.policies[stage], oracle, stage, beside)
 
 
@@ -133,7 +133,7 @@ def _named(stage: str, spec: str | Mapping[str, Any], own: Any) -> Contender:
         chosen = own
         parameters = _changed(registry.find(stage, name, WHERE), own_parameters)
     made = registry.build(stage, chosen, WHERE)  # first, since it tells best what is wrong
-    return Contender(label(name, parameters), chosen, registry.declared(made).oracle)
+    return Contender(label(name, parameters), chosen, registry.entry_of(made).oracle)
 
 
 def _own(stage: str, given: Any) -> Contender:
@@ -141,8 +141,8 @@ def _own(stage: str, given: Any) -> Contender:
     entry = registry.own_entry(made)
     if entry is not None:
         parameters = {parameter.name: getattr(made, parameter.name) for parameter in entry.parameters}
-        return Contender(label(entry.name, _changed(entry, parameters)), given, registry.declared(made).oracle)
-    return Contender(type(made).__name__, given, registry.declared(made).oracle)
+        return Contender(label(entry.name, _changed(entry, parameters)), given, registry.entry_of(made).oracle)
+    return Contender(type(made).__name__, given, registry.entry_of(made).oracle)
 
 
 def _changed(entry: registry.Entry, parameters: Json) -> Json:

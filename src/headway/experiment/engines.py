@@ -85,11 +85,11 @@ def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]
     """The pools that are scaled, each with its policy, over the places that `engines` gives their instances."""
     found: list[PoolSetup] = []
     first = 0
-    for name, one in cluster.named().items():
+    for name, one in cluster.by_name().items():
         where = "cluster" if cluster.deployments is None else f"cluster.deployments.{name}"
         for role, half in (one.halves() or {"": one}).items():
             low, high = half.bounds()
-            id = list(cluster.scaled())[len(found)]
+            id = list(cluster.scaling_pools())[len(found)]
             policy = build(half.scaling, f"{where}.{role}.scaling" if role else f"{where}.scaling")
             found.append(PoolSetup(id, name, first, half.instances, low, high, policy))
             first += high

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway.config.wording import cut, listed, shown
+from headway.config.documents import parse_yaml
+from headway.config.wording import cut, join_words, shown
 from headway.errors import HeadwayError
 from headway.experiment.contenders import label as policy_label
 from headway.experiment.contenders import stage_label
 from headway.policies import registry
 from headway.scenario import overrides
-from headway.scenario.overrides import parse_yaml
 from headway.scenario.references import absolute
 from headway.scenario.scenario import STAGES, Scenario, validate
 from headway.types import Json
@@ -143,7 +143,7 @@ def _expanded(item: Any, unit: str, where: str) -> list[Any]:
     parts = [part for part in (*ends, step) if part is not None]
     units = list(dict.fromkeys(part[1] for part in parts if part[1]))
     if len(units) > 1:
-        raise HeadwayError(f"{where}: the range {shown(item)} mixes {listed(units)}; write all in one unit.")
+        raise HeadwayError(f"{where}: the range {shown(item)} mixes {join_words(units)}; write all in one unit.")
     low, high, stride = (part[0] for part in parts)
     if stride <= 0 or high < low:
         raise HeadwayError(f"{where}: the range {shown(item)} must go up by a step above 0, as in 20..80:10.")

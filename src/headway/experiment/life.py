@@ -10,7 +10,7 @@ from typing import Any
 from headway.control.autoscaler import Autoscaler
 from headway.control.pool_watch import PoolWatch
 from headway.experiment.engines import pools
-from headway.policies.scaling import Static
+from headway.policies.scaling.thresholds import Static
 from headway.results.recorder import Targets
 from headway.scenario.life_spec import Scaling
 from headway.scenario.scenario import Scenario
@@ -27,7 +27,7 @@ def life_setup(scenario: Scenario, setup: ClusterSetup, build: Callable[[Any, st
     """None where the instances are all there from beginning to end."""
     found = pools(scenario.cluster, build)
     said = scenario.scaling is not None or bool(scenario.faults)
-    if not said and static(found) and not any(pool.scales() for pool in scenario.cluster.scaled().values()):
+    if not said and static(found) and not any(pool.scales() for pool in scenario.cluster.scaling_pools().values()):
         return None
     scaling = Scaling() if scenario.scaling is None else scenario.scaling
     places = {engine.view.id: engine.view.index for engine in setup.engines}

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headway.policies import registry
+from headway.policies.registry import DEFAULT_POLICIES
 from headway.scenario.cluster_spec import Cluster
-from headway.scenario.overrides import DEFAULT_POLICIES
 from headway.scenario.scenario import Scenario
 
 COPIES = "keep_prefill_copy"
@@ -31,7 +31,7 @@ def note(summary: Mapping[str, Any], warmup: int) -> str | None:
 
 def unscaled(scenario: Scenario, compared: bool = False) -> str | None:
     """Why an autoscaler, or those `compared`, can do nothing; None where they can, or where there is none."""
-    pools = scenario.cluster.scaled().values()
+    pools = scenario.cluster.scaling_pools().values()
     specs = [scenario.policies.scaling if pool.scaling is None else pool.scaling for pool in pools]
     if not compared and all(_is_static(spec) for spec in specs):
         return None
@@ -54,7 +54,7 @@ def unscaled(scenario: Scenario, compared: bool = False) -> str | None:
 def unmeasured(scenario: Scenario) -> str | None:
     """What to say of step times that were never measured; None where all were, or where they are the user's own."""
     notes: dict[str, None] = {}
-    for pool in scenario.cluster.scaled().values():
+    for pool in scenario.cluster.scaling_pools().values():
         doubts = getattr(pool.latency_model(), "doubts", None)
         sentence = None if doubts is None else doubts(pool.max_batch_tokens, pool.max_batch_size)
         if sentence is not None:

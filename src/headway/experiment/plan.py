@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from headway.config.wording import listed, shown, suggest
+from headway.config.wording import join_words, shown, suggest
 from headway.errors import HeadwayError
 from headway.experiment.bracket import Mixes, highest
 from headway.experiment.load_levels import Load, load_of
@@ -128,7 +128,7 @@ def _verdict(plan: Plan) -> str:
     many = sum(plan.counts) != 1
     gpus = space.gpus(plan.counts)
     size = f"{gpus:,} GPU{'s' * (gpus != 1)}, {space.usd_per_hour(plan.counts):,.2f} USD/h"
-    figures = listed([_estimated(plan, plan.answer, target) for target in plan.targets])
+    figures = join_words([_estimated(plan, plan.answer, target) for target in plan.targets])
     seeds = "its one seed" if plan.seeds == 1 else f"all {plan.seeds} seeds"
     keep = f"keep{'s' * (not many)} the SLO at {load.written(plan.answer.load)} under {seeds}"
     said = [f"{space.written(plan.counts)} ({size}) {keep}: {figures}."]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final
 
-from headway.config.wording import listed
+from headway.config.wording import join_words
 from headway.errors import HeadwayError
 from headway.experiment.bracket import FURTHEST
 from headway.experiment.notes import unmeasured
@@ -61,7 +61,7 @@ def _missed(trials: Trials, run: Json) -> str:
         f"{target.figure} is {target.describe_value(target.value(run))}, not {target.describe_limit()}"
         for target in missed
     ]
-    return listed(told)
+    return join_words(told)
 
 
 def notes(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway.config.wording import listed, shown, suggest
+from headway.config.wording import join_words, shown, suggest
 from headway.errors import HeadwayError
 from headway.scenario.cluster_spec import MOST_INSTANCES, SCALED, Cluster
 from headway.scenario.pd_spec import ROLES
@@ -70,7 +70,7 @@ class Space(Struct, frozen=True):
         """In words: 5 replicas, or 2 fast and 1 slow."""
         if len(self.pools) == 1:
             return f"{counts[0]:,} replica{'s' * (counts[0] != 1)}"
-        return listed([f"{count:,} {pool.name}" for pool, count in zip(self.pools, counts, strict=True) if count])
+        return join_words([f"{count:,} {pool.name}" for pool, count in zip(self.pools, counts, strict=True) if count])
 
     def scenario(self, counts: Counts) -> Json:
         """The scenario with so many replicas; deployments that have none are left out."""
@@ -103,9 +103,9 @@ def _pools(scenario: Scenario, most: int) -> list[Pool]:
     struck = _struck(scenario)
     several = cluster.deployments is not None and len(cluster.deployments) > 1
     found: list[Pool] = []
-    for name, one in cluster.named().items():
+    for name, one in cluster.by_name().items():
         for role, half in (one.halves() or {"": one}).items():
-            id = list(cluster.scaled())[len(found)]
+            id = list(cluster.scaling_pools())[len(found)]
             # A deployment of two halves stays: without it there would be nobody for its pairs.
             low = max(0 if several and not role else 1, struck.get(id, 0))
             if low > most:
@@ -151,4 +151,4 @@ def _static(scenario: Scenario) -> Json:
 
 def scales(cluster: Cluster, policies: Mapping[str, Any]) -> bool:
     """Whether a scenario has an autoscaler, which a plan leaves aside."""
-    return "scaling" in policies or any(pool.scales() for pool in cluster.scaled().values())
+    return "scaling" in policies or any(pool.scales() for pool in cluster.scaling_pools().values())

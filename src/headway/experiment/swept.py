@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headway.config.units import duration_ps, exact, rate
-from headway.config.wording import listed
+from headway.config.wording import join_words
 from headway.errors import HeadwayError
 from headway.experiment.grid import Axis, names
 from headway.experiment.paired import HEADLINE, SHARE, Noise, mean_summary
@@ -73,7 +73,9 @@ def verdict(points: Sequence[Swept], axes: Sequence[Axis], base: Json) -> str:
     phrases: dict[str, list[str]] = {}
     for who in order[:SHOWN]:
         phrases.setdefault(_phrase(held[who], size if grows else size[::-1], name, grows), []).append(who)
-    said = listed([phrase + (f" with {listed(whose)}" if any(whose) else "") for phrase, whose in phrases.items()])
+    said = join_words(
+        [phrase + (f" with {join_words(whose)}" if any(whose) else "") for phrase, whose in phrases.items()]
+    )
     more = f", and so on for {len(order) - SHOWN} others" if len(order) > SHOWN else ""
     seeds = len(points[0].summaries)
     under = f", under each of {seeds} seeds" if seeds > 1 else ""

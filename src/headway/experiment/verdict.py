@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import floor, log10
 from typing import Any
 
-from headway.config.wording import listed
+from headway.config.wording import join_words
 from headway.experiment.notes import note
 from headway.experiment.paired import SHARE, Noise
 from headway.results.groups import promises
@@ -97,7 +97,7 @@ def has_slo(scenario: Mapping[str, Any]) -> bool:
 
 def _names(names: list[str]) -> str:
     if len(names) <= SHOWN + 1:
-        return listed(names)
+        return join_words(names)
     return f"{', '.join(names[:SHOWN])} and {len(names) - SHOWN} others"
 
 

@@ -176,7 +176,7 @@ class Config(Struct, frozen=True, kw_only=True):
         """Of any engine."""
         return self.events.bind is not None or any(one.events is not None for one in self.backends.values())
 
-    def settled(self, where: str) -> Config:
+    def validate(self, where: str) -> Config:
         if not self.backends and self.etcd is None and self.admin is None:
             raise HeadwayError(NO_ENGINE)
         if len(self.backends) > self.max_backends:

@@ -10,7 +10,7 @@ from headway.errors import HeadwayError
 from headway.gateway.shadow.canary import CANARY, read_canary
 from headway.policies import registry
 from headway.policies.bundle import Bundle
-from headway.policies.defaults import DEFAULT_POLICIES
+from headway.policies.registry import DEFAULT_POLICIES
 from headway.types import Json
 
 STAGES: Final = ("admission", "priority", "flow", "routing")  # what a gateway decides
@@ -65,7 +65,7 @@ def _check_stages(given: Mapping[str, Any], where: str) -> None:
 def _check_live(specs: Json, where: str) -> None:
     for stage, made in build_policies(specs, where).items():
         parts = [made, *getattr(made, "_parts", ())]
-        if any(registry.declared(part, stage).oracle for part in parts):
+        if any(registry.entry_of(part, stage).oracle for part in parts):
             raise HeadwayError(f"{where}.{stage}: {shown(specs[stage])} asks for the truth, which no live router has.")
 
 

@@ -53,7 +53,7 @@ class PeerSettings(Struct, frozen=True):
     key: Annotated[bytes, INTERNAL] = b""
     orders: Annotated[bool, INTERNAL] = False  # what one is told by its operator goes for all: processes of one gateway
 
-    def settled(self, where: str) -> PeerSettings:
+    def validate(self, where: str) -> PeerSettings:
         key = os.environ.get(self.key_env, "").encode()
         if len(key) < 16:
             raise HeadwayError(

@@ -80,7 +80,7 @@ class TokenSettings(Struct, frozen=True):
         """Models that are left empty are as good as left out."""
         return {k: v for k, v in data.items() if k != "models" or v is not None} if isinstance(data, dict) else data
 
-    def settled(self, where: str) -> TokenSettings:
+    def validate(self, where: str) -> TokenSettings:
         if self.chat_template is not None and self.path is None:
             raise HeadwayError(f"{where}.chat_template: needs the tokenizer's `path` beside it.")
         return self

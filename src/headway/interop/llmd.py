@@ -16,8 +16,8 @@ from headway.errors import HeadwayError
 from headway.interop import llmd_plugins as plugins
 from headway.interop.llmd_plugins import FILTERS, HANDLER, PICKERS, PRODUCER, PRODUCER_NAME, SCORERS, ours, theirs
 from headway.interop.noted import Notes, Reading
-from headway.policies.defaults import DEFAULT_POLICIES
 from headway.policies.profile import DEFAULT
+from headway.policies.registry import DEFAULT_POLICIES
 from headway.scenario.scenario import Policies
 from headway.types import Json
 

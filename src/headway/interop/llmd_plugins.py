@@ -10,7 +10,7 @@ from msgspec import Struct
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.interop.noted import Notes, Reading
-from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS
+from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS
 from headway.types import Json
 
 PRODUCER: Final = "approx-prefix-cache-producer"

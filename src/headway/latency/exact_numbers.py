@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Annotated, Final, Literal
 
 from headway.config.keys import Unit
-from headway.config.units import LONGEST_PS, duration_ps, duration_text, exact, fine_duration, written
+from headway.config.units import LONGEST_PS, duration_ps, duration_text, exact, fine_duration, to_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
@@ -23,7 +23,7 @@ def _fraction(value: object, where: str) -> Fraction | None:
         return None
     if isinstance(value, Fraction):
         return value
-    text = written(value)
+    text = to_text(value)
     number = exact(text)
     if number is None and _NUMBER.fullmatch(text):
         raise HeadwayError(f"{where}: {shown(value)} is too large, too small or too long a number to reckon with.")

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from headway.config.wording import listed, shown
+from headway.config.wording import join_words, shown
 from headway.errors import HeadwayError
 from headway.latency.gpus import Gpu
 from headway.latency.shapes import ModelShape
@@ -115,7 +115,7 @@ def find_source(system: object, backend: object, version: object, gpu: Gpu, wher
             raise HeadwayError(_absent(data.get_supported_databases(), system_name, str(backend), where))
     chosen = slots["current"] if version == "auto" else slots.get(version, version)
     if chosen not in slots.values():
-        known = listed(list(dict.fromkeys(slots.values())))
+        known = join_words(list(dict.fromkeys(slots.values())))
         raise HeadwayError(f"{where}.version: {PACKAGE} has {backend} {known} on {system_name}, got {shown(version)}.")
     return Source(system_name, str(backend), chosen)
 
@@ -181,11 +181,11 @@ def _config(model: ModelShape, tp: int) -> tuple[dict[str, Any], dict[str, str]]
 
 def _absent(known: dict[str, dict[str, list[str]]], system: str, backend: str, where: str) -> str:
     if system in known:
-        there = listed(sorted(known[system]))
+        there = join_words(sorted(known[system]))
         return f"{where}.backend: {PACKAGE} has no kernel times of {shown(backend)} on {system}; it has {there}."
     return (
-        f"{where}.system: {PACKAGE} has no kernel times of {shown(system)}; it has those of {listed(sorted(known))}, "
-        "which 'system' may name."
+        f"{where}.system: {PACKAGE} has no kernel times of {shown(system)}; it has those of "
+        f"{join_words(sorted(known))}, which 'system' may name."
     )
 
 

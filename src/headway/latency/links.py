@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from msgspec import Struct
 
 from headway.config import section
-from headway.config.keys import Duration, Unit, bytes_text
+from headway.config.keys import QUIET, Duration, Unit, bytes_text
 from headway.config.units import bandwidth, duration_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
@@ -55,7 +55,7 @@ Speed = Annotated[
     int, Unit("bandwidth", read_speed, write_speed, show=lambda speed: f"{bytes_text(speed)}/s")
 ]  # bytes a second
 ProfileName = Annotated[
-    str | None, "a measured link, below, that gives `latency` and `bandwidth`; neither may stand beside it"
+    str | None, "a measured link, below, that gives `latency` and `bandwidth`; neither may stand beside it", QUIET
 ]
 
 

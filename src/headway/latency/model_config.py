@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from headway.config.wording import listed, shown
+from headway.config.wording import join_words, shown
 from headway.errors import HeadwayError
 
 NEEDED: Final = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
@@ -28,7 +28,7 @@ def read_config(path: str, where: str) -> dict[str, Any]:
     missing = [repr(key) for key in NEEDED if not isinstance(config.get(key), int)]
     if missing:
         raise HeadwayError(
-            f"{where}: {shown(path)} lacks {listed(missing)}; a config.json as published with the weights has them."
+            f"{where}: {shown(path)} lacks {join_words(missing)}; a config.json as published with the weights has them."
         )
     if "kv_lora_rank" in config:
         raise HeadwayError(f"{where}: {shown(path)} has latent attention (kv_lora_rank), which no model here computes.")

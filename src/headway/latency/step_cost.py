@@ -58,7 +58,7 @@ class Constants(Struct, frozen=True):
     reduce_us: Annotated[float, Doc("an all-reduce", type="µs")] = 0.0
     reduce_tb_s: Annotated[float, Doc("its bytes", type="TB/s")] = 1.0
 
-    def settled(self, where: str) -> Constants:
+    def validate(self, where: str) -> Constants:
         """Refuse what would make a step of more work cheaper, or take no time."""
         for name in self.__struct_fields__:
             value = getattr(self, name)

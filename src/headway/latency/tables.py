@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import yaml
 
-from headway.config.wording import listed, shown, suggest
+from headway.config.wording import join_words, shown, suggest
 from headway.errors import HeadwayError
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ def read_rows(path: str | Path, needed: Sequence[str]) -> list[Row]:
     missing = [repr(name) for name in needed if name not in columns]
     if missing:
         raise HeadwayError(
-            f"{path}: the column{'s' if len(missing) > 1 else ''} {listed(missing)} "
+            f"{path}: the column{'s' if len(missing) > 1 else ''} {join_words(missing)} "
             f"{'are' if len(missing) > 1 else 'is'} missing; a file of steps has {', '.join(needed)}."
         )
     return [(place, row) for place, row in rows if row.get("mode") in (None, "", "graph")]

@@ -1,7 +1,6 @@
 """The policies. Importing the package files every built-in one in the registry."""
 
-from headway.policies import (
-    adapters,
+from headway.policies import (  # noqa: F401
     admission,
     b3,
     basic,
@@ -18,26 +17,4 @@ from headway.policies import (
     trees,
     weighted,
 )
-from headway.policies.code import stages as code
-from headway.policies.code import wasm
-
-__all__ = [
-    "adapters",
-    "admission",
-    "b3",
-    "basic",
-    "code",
-    "disaggregation",
-    "filters",
-    "flow",
-    "kv_aware",
-    "priority",
-    "routesim",
-    "scaling",
-    "scheduling",
-    "scorers",
-    "templates",
-    "trees",
-    "wasm",
-    "weighted",
-]
+from headway.policies.code import stages, wasm  # noqa: F401

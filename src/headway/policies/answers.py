@@ -37,9 +37,9 @@ def check_scale(policy: Any, answer: object, pool: PoolView) -> None:
     scale = answer if isinstance(answer, Scale) else Scale(-1)
     if type(scale.replicas) is int and scale.replicas >= 0 and isinstance(scale.reason, str):
         return
-    who = f"policies.scaling: {type(policy).__name__}.scale"
+    method = f"policies.scaling: {type(policy).__name__}.scale"
     right = "must return None, or a Scale with a whole number of replicas that is not negative"
-    raise HeadwayError(f"{who} {right}, got {shown(answer)}, for pool {shown(pool.id)} at {pool.now:g} s.")
+    raise HeadwayError(f"{method} {right}, got {shown(answer)}, for pool {shown(pool.id)} at {pool.now:g} s.")
 
 
 def is_number(value: object) -> bool:
@@ -51,5 +51,5 @@ def wrong_answer(where: str, policy: Any, right: str, answer: object, request: R
 
 
 def wrong_target(policy: Any, target: object, wrong: str, request: Request) -> HeadwayError:
-    who = f"policies.routing: {type(policy).__name__}"
-    return HeadwayError(f"{who} routed to {shown(target)}, which {wrong}, at request {request.id}.")
+    place = f"policies.routing: {type(policy).__name__}"
+    return HeadwayError(f"{place} routed to {shown(target)}, which {wrong}, at request {request.id}.")

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Annotated
 
+from msgspec import Struct
+
 from headway.policies.basic import LeastLoaded, least_loaded
-from headway.policies.belief import Believer, BlockTokens, LruBlocks
-from headway.policies.context import Context
+from headway.policies.context import Believer, BlockTokens, Context, LruBlocks
 from headway.policies.registry import Bounds, policy
-from headway.policies.scorecards import scored
+from headway.policies.scorecards import single_score_card
 from headway.policies.sessions import Binds, MaxSessions, SessionBound, Sessions
 from headway.types import Request, Route
 from headway.views.cluster import ClusterView
@@ -24,16 +25,14 @@ from headway.views.instance import InstanceView
 
 # As many tokens as 31,250 blocks of 16: 500,000 // 512.
 LRU_BLOCKS = 976
+COUNTERS = ("inflight", "pending_prefill_tokens", "prefix_index")
 
 
-class Rotation:
+class Rotation(Struct, eq=False):
     """Finds the lowest key; equals take turns, by a counter that advances on ties only. Each group of instances has
     its own."""
 
-    __slots__ = ("turns",)
-
-    def __init__(self) -> None:
-        self.turns: dict[int, int] = {}
+    turns: dict[int, int] = {}  # by group
 
     @property
     def ties(self) -> int:
@@ -51,7 +50,7 @@ class Rotation:
         return place
 
 
-@policy("routing", "lmetric", exact=["inflight", "pending_prefill_tokens", "prefix_index"], reported=())
+@policy("routing", "lmetric", exact=COUNTERS, reported=())
 class LMetric(Believer):
     """Minimises the prefill tokens waiting at an instance, this request's uncached part included, times its requests.
 
@@ -75,7 +74,7 @@ class LMetric(Believer):
             for view in instances
         ]
         view = instances[scores.index(min(scores))]
-        card = scored(instances, scores, view, lowest_wins=True) if cluster.explain else None
+        card = single_score_card(instances, scores, view, lowest_wins=True) if cluster.explain else None
         return Route(view.id, "", hits[view.index] * size, None, card)
 
 
@@ -101,7 +100,7 @@ class Sticky(SessionBound):
     least = staticmethod(least_loaded)
 
 
-@policy("routing", "unified", exact=["inflight", "pending_prefill_tokens", "prefix_index"], reported=())
+@policy("routing", "unified", exact=COUNTERS, reported=())
 class Unified(Believer, Binds):
     """Stays with a session's instance while its cache is warm and it is not overloaded, and else decides by LMetric.
 
@@ -165,13 +164,7 @@ class Unified(Believer, Binds):
         return {"unified_stayed": self.stayed, "unified_fell_back": self.fell_back, "unified_ties": self.rotation.ties}
 
 
-@policy(
-    "routing",
-    "lmetric-plus-one",
-    exact=["inflight", "pending_prefill_tokens", "prefix_index"],
-    reported=(),
-    kind="extra",
-)
+@policy("routing", "lmetric-plus-one", exact=COUNTERS, reported=(), kind="extra")
 class LMetricPlusOne(LMetric):
     """Minimises prefill tokens times the batch this request would make: LMetric as it was published.
 
@@ -183,7 +176,7 @@ class LMetricPlusOne(LMetric):
     joining = 1
 
 
-@policy("routing", "least-prefill-work", exact=["inflight", "pending_prefill_tokens", "prefix_index"], reported=())
+@policy("routing", "least-prefill-work", exact=COUNTERS, reported=())
 class LeastPrefillWork(Believer):
     """Minimises the prefill tokens left to compute at an instance, this request's uncached part included.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
-from headway.policies.context import Context
+from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, Context, LruBlocks
 from headway.policies.registry import policy
 from headway.types import Request, Route
 from headway.views.cluster import ClusterView
@@ -143,5 +142,5 @@ class PowerOfTwo:
             high += 1
         else:
             low, high = high, low
-        one, other = instances[low], instances[high]
-        return Route(other.id if other.inflight < one.inflight else one.id)
+        first, other = instances[low], instances[high]
+        return Route(other.id if other.inflight < first.inflight else first.id)

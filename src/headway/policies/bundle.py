@@ -29,8 +29,8 @@ from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.code import CodeError, Program, plain_program
-from headway.policies.defaults import DEFAULT_POLICIES
-from headway.policies.tree import to_source
+from headway.policies.registry import DEFAULT_POLICIES
+from headway.policies.tree import tree_source
 from headway.types import Json
 
 FORMAT: Final = 1
@@ -71,7 +71,7 @@ class Bundle(Struct, frozen=True):
                 raise HeadwayError(
                     f"policies.{cut(str(stage))}: a bundle has no such stage.{suggest(str(stage), STAGES)}"
                 )
-        every = {stage: _named(self.policies.get(stage), stage) for stage in STAGES}
+        every = {stage: _normalise(self.policies.get(stage), stage) for stage in STAGES}
         msgspec.structs.force_setattr(self, "policies", every)
 
     @classmethod
@@ -100,7 +100,7 @@ class Bundle(Struct, frozen=True):
             "generation": self.generation,
             "parent": self.parent,
             "mutations": list(self.mutations),
-            "policies": {stage: _typed(spec) for stage, spec in self.policies.items()},
+            "policies": {stage: _write_policy(spec) for stage, spec in self.policies.items()},
         }
 
     def check(self, where: str = "policies") -> None:
@@ -127,14 +127,14 @@ def is_bundle(document: object) -> bool:
 
 def complexity(stage: str, spec: Any) -> int:
     """How much there is to a policy: syntax nodes, or parameters. Code that is refused counts by its words."""
-    name, given = registry.split(spec, f"policies.{stage}")
+    name, parameters = registry.split(spec, f"policies.{stage}")
     if registry.is_file(name):  # which need not be run to be judged
-        return len(given)
+        return len(parameters)
     if name not in WRITTEN:
         return len(registry.find(stage, name, f"policies.{stage}").parameters)
     source = source_of(stage, spec)
     try:
-        values = given.get("parameters")
+        values = parameters.get("parameters")
         return (Program(source, stage, values=values) if values else plain_program(source, stage)).nodes
     except CodeError:
         return len(source.split())
@@ -142,10 +142,10 @@ def complexity(stage: str, spec: Any) -> int:
 
 def source_of(stage: str, spec: Any) -> str:
     """The source of a policy that is code or a tree."""
-    name, given = registry.split(spec, f"policies.{stage}")
+    name, parameters = registry.split(spec, f"policies.{stage}")
     if name == "tree":
-        return to_source(given.get("tree"), stage)
-    return read_text(given["path"]) if given.get("path") else str(given.get("source", ""))
+        return tree_source(parameters.get("tree"), stage).text
+    return read_text(parameters["path"]) if parameters.get("path") else str(parameters.get("source", ""))
 
 
 def _read(data: Any, where: str, file: str | None) -> Bundle:
@@ -173,14 +173,14 @@ def _plain(stage: str, spec: Any, file: str | None) -> Any:
     place = f"policies.{cut(str(stage))}"
     if not isinstance(spec, Mapping) or "type" not in spec:
         code = isinstance(spec, Mapping) and spec.get("name") == "code" and spec.get("path")
-        return (
-            {**{key: one for key, one in spec.items() if key != "path"}, **_code(spec, place, file)} if code else spec
-        )
+        return {**{key: spec[key] for key in spec if key != "path"}, **_code(spec, place, file)} if code else spec
     kind = spec["type"]
     if kind not in TYPES:
         raise HeadwayError(f"{place}.type: there is no type {shown(kind)}.{suggest(str(kind), TYPES)}")
     must = TYPES[kind]
-    known = (*must, "parameters", *(() if kind == "parameters" else _fields(stage, kind)))
+    known = [*must, "parameters"]
+    if kind != "parameters" and stage in STAGES:  # what goes beside the text, such as the belief that it asks
+        known += [parameter.name for parameter in registry.find(stage, kind, place).parameters]
     for key in spec:
         if key not in (*known, "type"):
             raise HeadwayError(f"{place}.{cut(str(key))}: there is no such key.{suggest(str(key), known)}")
@@ -191,13 +191,8 @@ def _plain(stage: str, spec: Any, file: str | None) -> Any:
         raise HeadwayError(f"{place}.parameters: expected a mapping of names to values, got {shown(parameters)}.")
     if kind == "parameters":
         return {"name": spec["template"], **parameters}
-    given = {key: value for key, value in spec.items() if key not in ("type", "path") and value not in (None, {})}
-    return {"name": kind, **given, **(_code(spec, place, file) if kind == "code" else {})}
-
-
-def _fields(stage: Any, kind: str) -> list[str]:
-    """What can be said of a policy that is written out beside its text: of which belief it asks, for one."""
-    return [one.name for one in registry.find(stage, kind, f"policies.{stage}").parameters] if stage in STAGES else []
+    values = {key: value for key, value in spec.items() if key not in ("type", "path") and value not in (None, {})}
+    return {"name": kind, **values, **(_code(spec, place, file) if kind == "code" else {})}
 
 
 def _code(spec: Mapping[str, Any], place: str, file: str | None) -> Json:
@@ -213,19 +208,16 @@ def _code(spec: Mapping[str, Any], place: str, file: str | None) -> Json:
         raise HeadwayError(f"{place}.path: {error}") from None
 
 
-def _named(spec: Any, stage: str) -> Any:
+def _normalise(spec: Any, stage: str) -> Any:
     """One form for what can be said in several: a name alone where there are no parameters."""
-    name, given = registry.split(DEFAULT_POLICIES[stage] if spec is None else _mapping(spec), f"policies.{stage}")
+    spec = DEFAULT_POLICIES[stage] if spec is None else dict(spec) if isinstance(spec, Mapping) else spec
+    name, parameters = registry.split(spec, f"policies.{stage}")
     name = name if registry.is_file(name) else registry.canonical(name)
-    return {"name": name, **given} if given else name
+    return {"name": name, **parameters} if parameters else name
 
 
-def _mapping(spec: Any) -> Any:
-    return dict(spec) if isinstance(spec, Mapping) else spec
-
-
-def _typed(spec: Any) -> Json:
-    name, given = registry.split(spec, "policies")
+def _write_policy(spec: Any) -> Json:
+    name, parameters = registry.split(spec, "policies")
     if name in WRITTEN:
-        return {"type": name, **given}
-    return {"type": "parameters", "template": name, "parameters": given}
+        return {"type": name, **parameters}
+    return {"type": "parameters", "template": name, "parameters": parameters}

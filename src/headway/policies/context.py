@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
+from functools import partial
 from random import Random
+from typing import Annotated
 
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.policies.prefix_index import PrefixIndex
+from headway.policies.registry import Bounds
 from headway.types import Request
 from headway.views.instance import Estimator as Estimator
 from headway.views.instance import InstanceView
 
 Candidates = Sequence[InstanceView]  # what scorers, filters and pickers are handed; not theirs to change
+BlockTokens = Annotated[int, Bounds(1, 4096, log=True)]
+LruBlocks = Annotated[int, Bounds(1, 10_000_000, log=True)]
+
+BLOCK_TOKENS = 16
+LRU_BLOCKS = 31_250  # blocks an instance
 
 
 class Context:
@@ -52,6 +61,12 @@ class Context:
             self._indexes[(block_tokens, capacity)] = index
         return index
 
+    def with_streams(self, form: str) -> Context:
+        """The same with streams of its own, by names of that form, as in `prefill.{}`."""
+        own = copy(self)
+        own.rng = partial(_stream, self.rng, form)
+        return own
+
     @property
     def indexes(self) -> list[PrefixIndex]:
         return list(self._indexes.values())
@@ -61,3 +76,19 @@ class Context:
         if self._truth is None:
             raise HeadwayError("The true cache state is known to the simulator alone; this policy cannot run live.")
         return self._truth(request)
+
+
+def _stream(rng: Callable[[str], Random], form: str, name: str) -> Random:
+    return rng(form.format(name))
+
+
+class Believer:
+    """A policy that asks the router's prefix index. Those with equal figures share one; a policy gives both figures as
+    parameters."""
+
+    block_tokens: BlockTokens
+    lru_blocks: LruBlocks
+
+    def bind(self, context: Context) -> None:
+        self.index = context.prefix_index(self.block_tokens, self.lru_blocks)
+        self.matches = self.index.matches

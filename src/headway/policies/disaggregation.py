@@ -8,10 +8,8 @@ that compute prompts; decided against, the instance that was chosen computes the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import copy, deepcopy
-from functools import partial
-from random import Random
+from collections.abc import Sequence
+from copy import deepcopy
 from typing import Annotated, Any
 
 from msgspec.structs import replace
@@ -19,9 +17,10 @@ from msgspec.structs import replace
 from headway.config.wording import one_line, shown
 from headway.errors import HeadwayError
 from headway.policies import registry
-from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
-from headway.policies.context import Context
-from headway.policies.registry import REPORTED, Bounds, Entry, policy
+from headway.policies.answers import wrong_answer
+from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, Context, LruBlocks
+from headway.policies.parts import collect_metrics, combine_entries
+from headway.policies.registry import Bounds, policy
 from headway.policies.scorecards import ids
 from headway.types import Reject, Request, Route, Scorecard
 from headway.views.cluster import ClusterView
@@ -91,7 +90,7 @@ class Half(ClusterView):
         self._totals = cluster._totals
         return self
 
-    def chosen(self, answer: Any) -> InstanceView | None:
+    def find(self, answer: Any) -> InstanceView | None:
         """The instance that an answer names, if it is one that a half may give."""
         if not isinstance(answer, Route) or answer.prefill is not None:
             return None
@@ -111,56 +110,57 @@ class Halves:
         self.prompting: dict[str, Half] = {}
         prompts = [view for view in cluster.instances if view.role == "prefill"]
         for pool in dict.fromkeys(view.pool for view in prompts):
-            found = self.prompting[pool] = Half([view for view in prompts if view.pool == pool])
-            found.group = numbers.setdefault((cluster.group, pool), len(numbers))
+            half = self.prompting[pool] = Half([view for view in prompts if view.pool == pool])
+            half.group = numbers.setdefault((cluster.group, pool), len(numbers))
 
 
 class Pairing:
     """Two routing policies and a decider, as one policy. Each of the two sees the instances of its half alone."""
 
-    pairs = True
+    pairs = True  # it chooses for both halves itself
 
     def __init__(self, prefill: Any, decode: Any, decider: Any) -> None:
-        self.prefill = prefill
-        self.decode = decode
-        self.decider = decider
+        self.assemble(decode, prefill, decode, decider)
+
+    def assemble(self, whole: Any, prefill: Any, decode: Any, decider: Any) -> None:
+        """Take these as the parts; the entry is that of `whole`, with what the parts read."""
         self.parts = (prefill, decode, decider)
-        self.entry = joined(registry.declared(decode), self.parts)
+        self.entry = combine_entries(whole, self.parts)
         self.split = 0  # requests
         self.whole = 0
         self.halves: dict[int, Halves] = {}  # by group of instances
         self.numbers: dict[tuple[int, str], int] = {}  # of the groups that the prefill half sees, by group and pool
         self.sent: dict[int, InstanceView] = {}  # where prompts are computed, while somebody wants to hear of it
         if any(hasattr(part, "observe") for part in self.parts):
-            self.observe = self.tell
+            self.observe = self._observe
 
     def bind(self, context: Context) -> None:
-        own = copy(context)  # with the same indexes
-        own.rng = partial(of_prefill, context.rng)
-        for part, given in zip(self.parts, (own, context, context), strict=True):
+        own = context.with_streams("prefill.{}")  # the decode half has those that it would have alone
+        for part, own_context in zip(self.parts, (own, context, context), strict=True):
             if hasattr(part, "bind"):
-                part.bind(given)
+                part.bind(own_context)
 
     def route(self, request: Request, cluster: ClusterView) -> Route | Reject:
+        prefill, decode, _ = self.parts
         halves = self.halves.get(cluster.group)
         if halves is None or halves.instances is not cluster.instances:
             halves = self.halves[cluster.group] = Halves(cluster, self.numbers)
         generating = halves.generating.at(cluster)
-        chosen: Route | Reject = self.decode.route(request, generating)
+        chosen: Route | Reject = decode.route(request, generating)
         if isinstance(chosen, Reject):
             return chosen
-        view = generating.chosen(chosen)
+        view = generating.find(chosen)
         if view is None:
-            raise wrong_half(self.decode, "decode", chosen, request, generating)
+            raise wrong_half(decode, "decode", chosen, request, generating)
         prompting = halves.prompting.get(view.pool)
         if view.role == "both" or prompting is None or not self.apart(request, view, generating):
             self.whole += 1
             return chosen
-        other: Route | Reject = self.prefill.route(request, prompting.at(cluster))
+        other: Route | Reject = prefill.route(request, prompting.at(cluster))
         if isinstance(other, Reject):
             return other
-        if prompting.chosen(other) is None:
-            raise wrong_half(self.prefill, "prefill", other, request, prompting)
+        if prompting.find(other) is None:
+            raise wrong_half(prefill, "prefill", other, request, prompting)
         self.split += 1
         return Route(
             chosen.target,
@@ -172,23 +172,23 @@ class Pairing:
         )
 
     def apart(self, request: Request, view: InstanceView, cluster: ClusterView) -> bool:
-        answer = self.decider.apart(request, view, cluster)
+        decider = self.parts[2]
+        answer = decider.apart(request, view, cluster)
         if not isinstance(answer, bool):
-            where = f"{PLACE}.decider: {type(self.decider).__name__}"
-            raise HeadwayError(
-                f"{where}.apart must return True or False, got {shown(answer)}, at request {request.id}."
-            )
+            right = "apart must return True or False"
+            raise wrong_answer(f"{PLACE}.decider", decider, right, answer, request)
         return answer
 
-    def tell(self, event: Event) -> None:
-        """Who chose the instance for the prompt hears of that one, if there is one; the others of the target."""
-        for part in self.parts[1:]:
+    def _observe(self, event: Event) -> None:
+        """The prefill half hears of the instance that computes the prompt, if any; the other parts of the target."""
+        prefill, *others = self.parts
+        for part in others:
             if hasattr(part, "observe"):
                 part.observe(event)
-        if not hasattr(self.prefill, "observe"):
+        if not hasattr(prefill, "observe"):
             return
         if isinstance(event, InstanceChanged):
-            self.prefill.observe(event)
+            prefill.observe(event)
             return
         row = event.request.id
         if isinstance(event, Routed):
@@ -197,21 +197,20 @@ class Pairing:
             self.sent[row] = event.prefill
         view = self.sent.get(row)
         if view is not None:
-            self.prefill.observe(replace(event, instance=view))
+            prefill.observe(replace(event, instance=view))
             if not isinstance(event, Routed) and hasattr(event, "outcome"):
                 del self.sent[row]
 
     def metrics(self) -> dict[str, float]:
-        found: dict[str, float] = {"pair_split": self.split, "pair_whole": self.whole}
-        for name, part in zip(("prefill", "decode", "decider"), self.parts, strict=True):
-            if hasattr(part, "metrics"):
-                own = registry.figures(part, f"{PLACE}.{name}")
-                found.update({f"{name}.{figure}": value for figure, value in own.items()})
-        return found
+        metrics: dict[str, float] = {"pair_split": self.split, "pair_whole": self.whole}
+        for role, part in zip(("prefill", "decode", "decider"), self.parts, strict=True):
+            own = collect_metrics([(f"{PLACE}.{role}", part)])
+            metrics |= {f"{role}.{name}": value for name, value in own.items()}
+        return metrics
 
 
 @policy("routing", "pair", exact=("inflight",), reported=("kv_used",))
-class Pair:
+class Pair(Pairing):
     """Chooses an instance that computes the prompt and one that generates, each by a routing policy of its own.
 
     `prefill` and `decode` are any routing policies, by name or with parameters; each sees only the instances of its
@@ -224,27 +223,19 @@ class Pair:
     decode: Spec = "least-kv"
     decider: Spec = "always"
 
-    pairs = True  # it chooses for both halves itself
-
     def __post_init__(self) -> None:
         halves = [registry.build("routing", getattr(self, role), f"{PLACE}.{role}") for role in ("prefill", "decode")]
         for role, half in zip(("prefill", "decode"), halves, strict=True):
             if getattr(half, "pairs", False):
                 raise HeadwayError(f"{PLACE}.{role}: a policy that chooses pairs is none for a half of one.")
         decider = registry.build("decider", self.decider, f"{PLACE}.decider")
-        self.pairing = Pairing(halves[0], halves[1], decider)
-        self._parts = [part for one in self.pairing.parts for part in (one, *getattr(one, "_parts", ()))]
-        self.entry = joined(registry.declared(type(self)), self.pairing.parts)
-        self.route = self.pairing.route
-        self.bind = self.pairing.bind
-        self.metrics = self.pairing.metrics
-        if hasattr(self.pairing, "observe"):
-            self.observe = self.pairing.observe
+        self.assemble(type(self), halves[0], halves[1], decider)
+        self._parts = [inner for part in self.parts for inner in (part, *getattr(part, "_parts", ()))]
 
     @property
     def seeks_prefixes(self) -> bool:
         """Whether it sends prompts where it believes them cached."""
-        return "prefix_index" in registry.declared(self.pairing.prefill).exact
+        return "prefix_index" in registry.entry_of(self.parts[0]).exact
 
 
 @policy("routing", "least-loaded-pair", exact=("inflight",), reported=())
@@ -276,18 +267,7 @@ class PrefixPair(Pair):
     decider: Spec = "always"
 
 
-def joined(own: Entry, parts: Sequence[Any]) -> Entry:
-    """What a pair reads: what its parts declare."""
-    read = [registry.declared(part) for part in parts]
-    return replace(
-        own,
-        exact=tuple(dict.fromkeys(signal for entry in read for signal in entry.exact)),
-        reported=tuple(signal for signal in REPORTED if any(signal in entry.reported for entry in read)),
-        oracle=any(entry.oracle for entry in read),
-    )
-
-
-def paired(routing: Any, instances: Sequence[InstanceView]) -> Any:
+def make_pairing(routing: Any, instances: Sequence[InstanceView]) -> Any:
     """A routing policy as this cluster needs it: where prompts are computed apart, one that knows nothing of pairs is
     used for both halves, as two policies that share nothing."""
     if getattr(routing, "pairs", False) or not any(view.role == "prefill" for view in instances):
@@ -300,17 +280,12 @@ def paired(routing: Any, instances: Sequence[InstanceView]) -> Any:
     return Pairing(other, routing, Always())
 
 
-def of_prefill(rng: Callable[[str], Random], name: str) -> Random:
-    """The decode half has the streams that it would have alone."""
-    return rng(f"prefill.{name}")
-
-
 def wrong_half(half: Any, role: str, answer: Any, request: Request, cluster: ClusterView) -> HeadwayError:
     """What is wrong with the answer of a half."""
-    where = f"{PLACE}.{role}: {type(half).__name__}"
     if not isinstance(answer, Route):
         right = "route must return a Route, as in Route(view.id), or a Reject"
-        return HeadwayError(f"{where}.{right}, got {shown(answer)}, at request {request.id}.")
+        return wrong_answer(f"{PLACE}.{role}", half, right, answer, request)
+    where = f"{PLACE}.{role}: {type(half).__name__}"
     if answer.prefill is not None:
         wrong = "chooses one instance of those it is shown, and named one for 'prefill' too"
         right = "a policy that chooses both says so with `pairs = True` in its class"

@@ -24,8 +24,6 @@ class KvBelow:
 
     threshold: Annotated[float, Bounds(0.0, 1.0)] = 0.9
 
-    trusted = True
-
     def keep(self, request: Request, candidates: Candidates, cluster: ClusterView) -> Candidates:
         threshold = self.threshold
         return [view for view in candidates if view.kv_used / view.kv_blocks <= threshold]
@@ -37,8 +35,6 @@ class LoadBelow:
     since that report."""
 
     max_load: Annotated[int, Bounds(0, 100_000)] = 128
-
-    trusted = True
 
     def keep(self, request: Request, candidates: Candidates, cluster: ClusterView) -> Candidates:
         limit = self.max_load
@@ -52,8 +48,6 @@ class LoadSpread:
 
     absolute: Annotated[int, Bounds(0, 100_000)] = 64
     relative: Annotated[float, Bounds(1.0, 1000.0)] = 1.5
-
-    trusted = True
 
     def keep(self, request: Request, candidates: Candidates, cluster: ClusterView) -> Candidates:
         loads = [view.inflight for view in candidates]
@@ -80,8 +74,6 @@ def highest(totals: list[float]) -> int:
 class MaxScore:
     """The candidate with the highest total, the lowest index among equals."""
 
-    trusted = True
-
     def pick(self, candidates: Candidates, totals: list[float], cluster: ClusterView) -> int:
         return highest(totals)
 
@@ -92,8 +84,6 @@ class WeightedRandom:
     it a stream of its own that does not follow the run's seed."""
 
     seed: int | None = None
-
-    trusted = True
 
     def bind(self, context: Context) -> None:
         self._rng = context.rng("picker") if self.seed is None else stream(self.seed, "picker")

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from math import isfinite, lcm
 from typing import Annotated, Final, Literal
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from headway.config.units import duration_ps
+from headway.config.units import positive_duration_ps
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.policies.classes import CLASSES
+from headway.policies.classes import CLASSES, exact_weights
 from headway.policies.context import Context
-from headway.policies.registry import Bounds, declared, policy
-from headway.policies.weights import exact_weights
+from headway.policies.registry import Bounds, entry_of, policy
 from headway.types import NEVER, Priority, Request
 from headway.views.cluster import ClusterView
 
@@ -34,7 +33,6 @@ READS: Final = {  # by saturation signal: what is exact, what is reported
     "concurrency": (("inflight", "inflight_tokens"), ()),
 }
 Capacity = Annotated[int | None, Bounds(1, 1e9, log=True)]
-Rank = Callable[["Waiting", "Lane"], int]
 
 
 @policy("flow", "none", exact=(), reported=())
@@ -42,35 +40,28 @@ class NoFlow:
     """Has no queue: an admitted request is routed at once."""
 
 
-class Waiting:
+class Waiting(Struct, eq=False):
     """A request in the queue."""
 
-    __slots__ = ("band", "gone", "key", "lane", "number", "priority", "reason", "request", "since_ps")
-
+    request: Request
+    priority: Priority
+    number: int  # in order of coming into the queue
+    since_ps: int
+    key: float  # the lowest goes first, the first that came among equals
     band: Band
     lane: Lane
-
-    def __init__(self, request: Request, priority: Priority, number: int, since_ps: int, key: float) -> None:
-        self.request = request
-        self.priority = priority
-        self.number = number  # in order of coming into the queue
-        self.since_ps = since_ps
-        self.key = key  # the lowest goes first, the first that came among equals
-        self.gone = False
-        self.reason = ""  # why it goes nowhere
+    left: bool = False  # it is in the queue no more
+    reason: str = ""  # why it goes nowhere
 
 
-class Lane:
-    """Requests in their order; those that have gone are passed over when they come up."""
+class Lane(Struct, eq=False):
+    """Requests in their order; those that have left are passed over when they come up."""
 
-    __slots__ = ("heap", "live", "rank", "tenant", "waits")
-
-    def __init__(self, tenant: str) -> None:
-        self.tenant = tenant
-        self.heap: list[tuple[float, int, Waiting]] = []
-        self.live = 0
-        self.rank = 0  # of its next turn
-        self.waits = False  # for a turn
+    tenant: str
+    heap: list[tuple[float, int, Waiting]] = []
+    live: int = 0
+    rank: int = 0  # of its next turn
+    waits: bool = False  # for a turn
 
     def push(self, entry: Waiting) -> None:
         heappush(self.heap, (entry.key, entry.number, entry))
@@ -80,34 +71,31 @@ class Lane:
         """The first; there is one."""
         while True:
             _, _, entry = heappop(self.heap)
-            if not entry.gone:
+            if not entry.left:
                 return entry
 
     def forget(self) -> None:
         """One of it has gone."""
         self.live -= 1
         if len(self.heap) > 2 * self.live + SLACK:
-            self.heap = [item for item in self.heap if not item[2].gone]
+            self.heap = [item for item in self.heap if not item[2].left]
             heapify(self.heap)
 
 
-class Band:
+class Band(Struct, eq=False):
     """The lanes of one priority, in turn: the lane with the lowest rank is next, the first that came among equals."""
 
-    __slots__ = ("clock", "lanes", "members", "name", "turns")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.lanes: dict[str, Lane] = {}
-        self.members: OrderedDict[int, Waiting] = OrderedDict()  # by request, the newest last
-        self.turns: list[tuple[int, int, Lane]] = []  # heap of the lanes that wait for a turn
-        self.clock = 0  # rank of the last turn; of round-robin, of the last that was given
+    name: str
+    lanes: dict[str, Lane] = {}
+    members: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)  # by request, the newest last
+    turns: list[tuple[int, int, Lane]] = []  # heap of the lanes that wait for a turn
+    clock: int = 0  # rank of the last turn; of round-robin, of the last that was given
 
     def lane(self, tenant: str) -> Lane:
-        found = self.lanes.get(tenant)
-        if found is None:
-            found = self.lanes[tenant] = Lane(tenant)
-        return found
+        known = self.lanes.get(tenant)
+        if known is None:
+            known = self.lanes[tenant] = Lane(tenant)
+        return known
 
 
 @policy("flow", "bands", exact=READS["utilization"][0], reported=READS["utilization"][1])
@@ -151,10 +139,8 @@ class Bands:
 
     def __post_init__(self) -> None:
         exact, reported = READS[self.saturation]
-        self.entry = replace(declared(type(self)), exact=exact, reported=reported)
-        self.ttl_ps = None if self.ttl is None else duration_ps(self.ttl, "policies.flow.ttl")
-        if self.ttl_ps == 0:
-            raise HeadwayError(f"policies.flow.ttl: must be longer than nothing, got {shown(self.ttl)}.")
+        self.entry = replace(entry_of(type(self)), exact=exact, reported=reported)
+        self.ttl_ps = None if self.ttl is None else positive_duration_ps(self.ttl, "policies.flow.ttl")
         if not self.classes or len(set(self.classes)) != len(self.classes):
             raise HeadwayError(f"policies.flow.classes: expected names, each once, got {shown(self.classes)}.")
         falling = all(high > low for high, low in zip(self.thresholds, self.thresholds[1:], strict=False))
@@ -184,9 +170,9 @@ class Bands:
 
     def put(self, now_ps: int, request: Request, priority: Priority) -> None:
         self.came += 1
-        entry = Waiting(request, priority, self.came, now_ps, self.key(request, priority))
-        band = entry.band = self.bands[self.place(request, priority)]
-        lane = entry.lane = band.lane("" if self.fairness == "strict" else request.tenant)
+        band = self.bands[self.place(request, priority)]
+        lane = band.lane("" if self.fairness == "strict" else request.tenant)
+        entry = Waiting(request, priority, self.came, now_ps, self.key(request, priority), band, lane)
         self.waiting[request.id] = band.members[request.id] = entry
         lane.push(entry)
         if not lane.waits:
@@ -213,7 +199,7 @@ class Bands:
         elif lane.rank < band.clock:
             lane.rank = band.clock
         lane.waits = True
-        while lane.heap[0][2].gone:  # who has gone decides no tie
+        while lane.heap[0][2].left:  # who has gone decides no tie
             heappop(lane.heap)
         heappush(band.turns, (lane.rank, lane.heap[0][1], lane))
 
@@ -241,7 +227,7 @@ class Bands:
         return cost * self.prices.get(request.tenant, self.unit)
 
     def forget(self, entry: Waiting) -> None:
-        entry.gone = True
+        entry.left = True
         del self.waiting[entry.request.id], entry.band.members[entry.request.id]
         entry.lane.forget()
 
@@ -275,7 +261,7 @@ class Bands:
             return NEVER
         return next(iter(self.waiting.values())).since_ps + self.ttl_ps
 
-    def expired(self, now_ps: int) -> Waiting | None:
+    def pop_expired(self, now_ps: int) -> Waiting | None:
         """The next that has waited too long by now, taken out."""
         if self.next_ps > now_ps:
             return None
@@ -315,8 +301,4 @@ class Bands:
         return None
 
     def metrics(self) -> dict[str, float]:
-        return {
-            "flow_queued_peak": self.peak,
-            "flow_timed_out": self.timed_out,
-            "flow_turned_away": self.turned_away,
-        }
+        return {"flow_queued_peak": self.peak, "flow_timed_out": self.timed_out, "flow_turned_away": self.turned_away}

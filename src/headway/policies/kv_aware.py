@@ -9,10 +9,9 @@ from typing import Annotated, Any, Final
 
 from headway.errors import HeadwayError
 from headway.hashing import ROOT
-from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
-from headway.policies.context import Context
+from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, Context, LruBlocks
 from headway.policies.registry import Bounds, policy
-from headway.policies.scorecards import scored
+from headway.policies.scorecards import single_score_card
 from headway.types import Path, Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
@@ -75,28 +74,28 @@ class KvAware(Believer):
         instances, path = cluster.instances, request.path
         size = self.block_tokens
         runs = path.blocks(size)
-        wanted = runs[-1][1] if runs else 0
-        if self.prefix_tokens is not None and wanted > self.prefix_tokens // size:
-            wanted = self.prefix_tokens // size
+        blocks = runs[-1][1] if runs else 0
+        if self.prefix_tokens is not None and blocks > self.prefix_tokens // size:
+            blocks = self.prefix_tokens // size
         hits = self.matches(path)
         peak = max(map(_watts, instances)) or 1.0
         among = instances if cluster.explain else holders(instances, hits)
-        scores = self.scores(among, hits, wanted, peak)
+        scores = self.scores(among, hits, blocks, peak)
         floor = max(scores) - self.epsilon - ROUNDING
         if among is not instances and floor <= self.without:
             among = instances
-            scores = self.scores(among, hits, wanted, peak)
+            scores = self.scores(among, hits, blocks, peak)
             floor = max(scores) - self.epsilon - ROUNDING
         *others, best = sorted(scores)
         if not others or others[-1] < floor:
             view = among[scores.index(best)]
         else:
             band = [view for view, score in zip(among, scores, strict=True) if score >= floor]
-            view = self.pick(band, prefix_key(path, runs, wanted))
-        card = scored(instances, scores, view) if cluster.explain else None
+            view = self.pick(band, prefix_key(path, runs, blocks))
+        card = single_score_card(instances, scores, view) if cluster.explain else None
         return Route(view.id, "", hits[view.index] * size, None, card)
 
-    def scores(self, instances: Sequence[InstanceView], hits: list[int], wanted: int, peak: float) -> list[float]:
+    def scores(self, instances: Sequence[InstanceView], hits: list[int], blocks: int, peak: float) -> list[float]:
         kv, load, power, capacity = self.kv, self.load, self.power, self.capacity
         limit = self.max_concurrent
         scores = []
@@ -107,7 +106,7 @@ class KvAware(Believer):
             if util > 1.0:
                 util = 1.0
             hit = hits[view.index]
-            overlap = (hit / wanted if hit < wanted else 1.0) if wanted else 0.0
+            overlap = (hit / blocks if hit < blocks else 1.0) if blocks else 0.0
             scores.append(
                 kv * overlap + load * (1.0 - util) + power * (1.0 - view.watts / peak) + capacity * view.capacity
             )
@@ -143,9 +142,9 @@ def holders(instances: Sequence[InstanceView], hits: list[int]) -> Sequence[Inst
     return [view for view in instances if hits[view.index]] or instances
 
 
-def prefix_key(path: Path, runs: tuple[tuple[int, int], ...], wanted: int) -> int:
+def prefix_key(path: Path, runs: tuple[tuple[int, int], ...], block: int) -> int:
     """The key of the run that holds block number `wanted`, or of the prompt's beginning."""
     for key, end in runs:
-        if end >= wanted:
+        if end >= block:
             return key
     return path.keys[0] if path.keys else ROOT

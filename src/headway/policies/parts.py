@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from headway.policies.registry import REPORTED, Entry
+from headway.policies.registry import REPORTED, Entry, entry_of, figures
 from headway.views.events import Event
 
 Observe = Callable[[Event], None]
 
 
-def joined(own: Entry, read: Sequence[Entry]) -> Entry:
-    """The entry of the whole, which reads what these do."""
+def combine_entries(whole: Any, parts: Iterable[Any]) -> Entry:
+    """The entry of a policy that reads what its parts read."""
+    entries = [entry_of(part) for part in parts]
     return replace(
-        own,
-        exact=tuple(dict.fromkeys(signal for entry in read for signal in entry.exact)),
-        reported=tuple(signal for signal in REPORTED if any(signal in entry.reported for entry in read)),
-        oracle=any(entry.oracle for entry in read),
+        entry_of(whole),
+        exact=tuple(dict.fromkeys(signal for entry in entries for signal in entry.exact)),
+        reported=tuple(signal for signal in REPORTED if any(signal in entry.reported for entry in entries)),
+        oracle=any(entry.oracle for entry in entries),
     )
+
+
+def collect_metrics(parts: Iterable[tuple[str, Any]]) -> dict[str, float]:
+    """What those that report metrics report; each part comes with its place for errors."""
+    reports = [figures(part, place) for place, part in parts if hasattr(part, "metrics")]
+    return {name: value for report in reports for name, value in report.items()}
 
 
 def observer(parts: Iterable[Any]) -> Observe | None:

@@ -51,7 +51,9 @@ def execute(file: str, where: str) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        told = one_line(error)
-        raise HeadwayError(f"{where}: {file} could not be loaded: {told}{'' if told.endswith('?') else '.'}") from error
+        problem = one_line(error)
+        raise HeadwayError(
+            f"{where}: {file} could not be loaded: {problem}{'' if problem.endswith('?') else '.'}"
+        ) from error
     _FILES[path] = (text, module)
     return module

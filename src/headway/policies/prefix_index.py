@@ -96,11 +96,11 @@ class PrefixIndex:
     def matches(self, path: Path) -> list[int]:
         """Leading blocks of the prompt that each instance is believed to hold, by instance index, in one walk."""
         if self._holes:
-            return self._joined(path)
+            return self._matches_with_holes(path)
         runs = path.blocks(self.block_tokens)
         if len(runs) > MANY:
             return self._deepest(runs)
-        found = self._none[:]
+        matched = self._none[:]
         holders_of = self._holders.get
         for key, end in runs:
             holders = holders_of(key)
@@ -108,16 +108,16 @@ class PrefixIndex:
                 break
             # Who holds a block of this run holds all before it, so the deepest run that names an instance is right.
             for instance, held in holders.items():
-                found[instance] = held if held < end else end
-        return found
+                matched[instance] = held if held < end else end
+        return matched
 
     def _deepest(self, runs: tuple[tuple[int, int], ...]) -> list[int]:
         """As `matches`, of a prompt of many runs, from behind: only a run that more instances hold than those behind it
         has news."""
         table, low = self._holders, self._held_by_any(runs)
-        found = self._none[:]
+        matched = self._none[:]
         if not low:
-            return found
+            return matched
         known, most = 0, len(table[runs[0][0]])  # who holds any of them holds the first
         while known < most:
             low -= 1
@@ -126,9 +126,9 @@ class PrefixIndex:
             if len(holders) > known:
                 known = len(holders)
                 for instance, held in holders.items():
-                    if not found[instance]:
-                        found[instance] = held if held < end else end
-        return found
+                    if not matched[instance]:
+                        matched[instance] = held if held < end else end
+        return matched
 
     def _held_by_any(self, runs: tuple[tuple[int, int], ...]) -> int:
         """How many of the first runs anybody holds. If anybody holds one, somebody holds all before it, so the last is
@@ -143,21 +143,21 @@ class PrefixIndex:
                 high = middle
         return low
 
-    def _joined(self, path: Path) -> list[int]:
+    def _matches_with_holes(self, path: Path) -> list[int]:
         """As `matches`, where a run may be held without those before it."""
         if self._shared:
             return self._reach(path, len(TIERS) - 1)
-        found = self._none[:]
+        matched = self._none[:]
         at = 0
         for key, end in path.blocks(self.block_tokens):
             holders = self._holders.get(key)
             if holders is None:
                 break
             for instance, held in holders.items():
-                if found[instance] == at:
-                    found[instance] = held if held < end else end
+                if matched[instance] == at:
+                    matched[instance] = held if held < end else end
             at = end
-        return found
+        return matched
 
     def matches_within(self, path: Path, tier: str) -> list[int]:
         """As `matches`, but only as far as the blocks are believed to lie in this tier or in a faster one: gpu, cpu,
@@ -167,19 +167,19 @@ class PrefixIndex:
         level = TIERS.index(tier)
         if self._shared:
             return self._reach(path, level)
-        found = self.matches(path)
+        matched = self.matches(path)
         for instance, moved in enumerate(self._moved):
             if not moved or level > 1:
                 continue
             start = 0
             for key, end in path.blocks(self.block_tokens):
-                if found[instance] <= start:
+                if matched[instance] <= start:
                     break
-                if key in moved and moved[key][level] < min(end, found[instance]):
-                    found[instance] = max(start, moved[key][level])
+                if key in moved and moved[key][level] < min(end, matched[instance]):
+                    matched[instance] = max(start, moved[key][level])
                     break
                 start = end
-        return found
+        return matched
 
     def share(self, instances: Iterable[int], tier: str) -> SharedStore:
         """A store of that tier, from which these instances can load, and which tells what comes and goes."""
@@ -192,7 +192,7 @@ class PrefixIndex:
 
     def _reach(self, path: Path, level: int) -> list[int]:
         """As `matches_within`, where stores are shared."""
-        found = self._none[:]
+        matched = self._none[:]
         going, start = list(range(self.instances)), 0  # those that have all the runs so far
         for key, end in path.blocks(self.block_tokens):
             holders = self._holders.get(key, {})
@@ -205,12 +205,12 @@ class PrefixIndex:
                 for store in self._shared[instance]:
                     if store.level <= level:
                         at = store.reach(key, at)
-                found[instance] = min(at, end)
-            going = [instance for instance in going if found[instance] == end]
+                matched[instance] = min(at, end)
+            going = [instance for instance in going if matched[instance] == end]
             if not going:
                 break
             start = end
-        return found
+        return matched
 
     def move(self, instance: int, key: int, block: int, source: int, target: int) -> None:
         """An instance has moved those blocks of a run from `block` on that lay in the tier `source` to a slower one, or

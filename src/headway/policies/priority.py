@@ -14,10 +14,9 @@ from typing import Annotated, Any, Final
 
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
-from headway.policies.classes import TTFT, class_targets
+from headway.policies.classes import TTFT, class_targets, exact_weights
 from headway.policies.context import Context
 from headway.policies.registry import Bounds, policy
-from headway.policies.weights import exact_weights
 from headway.types import NO_PRIORITY, PS_PER_SECOND, Priority, Request
 from headway.views.cluster import ClusterView
 from headway.views.events import Event, Finished, InstanceChanged, Routed
@@ -28,8 +27,8 @@ HIGHEST: Final = 1e6
 Score = Annotated[float, Bounds(-HIGHEST, HIGHEST)]
 
 
-def check_scores(given: dict[str, float], where: str) -> None:
-    for name, score in given.items():
+def check_scores(scores: dict[str, float], where: str) -> None:
+    for name, score in scores.items():
         if not (isfinite(score) and abs(score) <= HIGHEST):
             raise HeadwayError(f"{where}.{cut(name)}: must lie between -1e6 and 1e6, got {shown(score)}.")
 
@@ -54,11 +53,11 @@ class ByClass:
 
     def __post_init__(self) -> None:
         check_scores(self.scores, "scores")
-        self.found = {name: Priority(score) for name, score in self.scores.items()}
+        self.by_class = {name: Priority(score) for name, score in self.scores.items()}
         self.rest = Priority(self.other)
 
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
-        return self.found.get(request.slo_class, self.rest)
+        return self.by_class.get(request.slo_class, self.rest)
 
 
 @policy("priority", "slo-deadline", reported=())

@@ -19,22 +19,22 @@ PLACE = "policies.routing.scorers"
 DEFAULT = "prefix-affinity:3,queue-depth:2,kv-utilization:2"
 
 
-def scorer_list(given: object, where: str = PLACE) -> list[Json]:
+def scorer_list(scorers: object, where: str = PLACE) -> list[Json]:
     """The profile as a list of {name, weight, parameters}."""
-    if isinstance(given, str):
-        return [split_text(piece.strip(), where) for piece in given.split(",") if given.strip()]
-    if isinstance(given, dict):
+    if isinstance(scorers, str):
+        return [split_text(piece.strip(), where) for piece in scorers.split(",") if scorers.strip()]
+    if isinstance(scorers, dict):
         return [
             {"name": str(name), **rest} if isinstance(rest, dict) else {"name": str(name), "weight": rest}
-            for name, rest in given.items()
+            for name, rest in scorers.items()
         ]
-    if not isinstance(given, list | tuple):
-        raise HeadwayError(f"{where}: expected a mapping, a list or text of scorers and weights, got {given!r}.")
-    found = []
-    for at, item in enumerate(given):
+    if not isinstance(scorers, list | tuple):
+        raise HeadwayError(f"{where}: expected a mapping, a list or text of scorers and weights, got {scorers!r}.")
+    items = []
+    for at, item in enumerate(scorers):
         name, rest = registry.split(item, f"{where}[{at}]")
-        found.append({"name": name, **rest})
-    return found
+        items.append({"name": name, **rest})
+    return items
 
 
 def split_text(piece: str, where: str) -> Json:
@@ -50,24 +50,26 @@ def split_text(piece: str, where: str) -> Json:
     return {"name": name.strip(), "weight": int(number) if whole else float(number)}
 
 
-def read_scorers(given: object) -> list[tuple[Any, int]]:
+def read_scorers(scorers: object) -> list[tuple[Any, int]]:
     """Scorers with their weights as coprime integers, in an order that does not depend on how they were listed."""
-    found: dict[str, tuple[Any, Fraction]] = {}
-    for item in scorer_list(given):
+    weighted: dict[str, tuple[Any, Fraction]] = {}
+    for item in scorer_list(scorers):
         name, missing = item.pop("name"), "weight" not in item
         weight = item.pop("weight", None)
         key = name if registry.is_file(name) else registry.canonical(name)
         place = f"{PLACE}.{key}"
-        if key in found:
+        if key in weighted:
             raise HeadwayError(f"{place}: the scorer is given twice; give it once, with one weight.")
         if missing:
             raise HeadwayError(f"{place}: the weight is missing, as in {{name: {key}, weight: 1}}.")
         entry = registry.find("scorer", name, place)
         ratio = read_weight(weight, place)
-        found[key] = registry.make(entry, item, place), ratio
-    if not found:
+        weighted[key] = registry.make(entry, item, place), ratio
+    if not weighted:
         raise HeadwayError(f"{PLACE}: at least one scorer is needed, as in {DEFAULT!r}.")
-    pairs = [found[key] for key in sorted(found, key=lambda key: (key.rpartition("/")[2], key))]  # wherever a file lies
+    pairs = [
+        weighted[key] for key in sorted(weighted, key=lambda key: (key.rpartition("/")[2], key))
+    ]  # wherever a file lies
     scale = lcm(*(ratio.denominator for _, ratio in pairs))
     whole = [int(ratio * scale) for _, ratio in pairs]
     common = gcd(*whole)

@@ -80,9 +80,9 @@ def queue_of(scheduler: Any) -> Queue:
             )
     if outside(type(queue)):
         for method, count in (METHODS | OPTIONAL).items():
-            found = getattr(queue, method, None)
-            if found is not None:
-                check_call(found, count, f"policies.scheduler: {type(queue).__name__}.{method}")
+            function = getattr(queue, method, None)
+            if function is not None:
+                check_call(function, count, f"policies.scheduler: {type(queue).__name__}.{method}")
     return queue
 
 
@@ -106,7 +106,7 @@ class Fifo(deque[Ticket]):
     def remove(self, ticket: Ticket) -> None:
         self.removed.add(ticket)
         if 2 * len(self.removed) > len(self) + SLACK:
-            left = [one for one in self if one not in self.removed]
+            left = [waiting for waiting in self if waiting not in self.removed]
             self.clear()
             self.extend(left)
             self.removed.clear()
@@ -160,25 +160,27 @@ class RankedByLength(Ranked):
     of that kind that this instance has completed by then."""
 
     def __init__(self, unknown_tokens: int, aging: float, chunk_tokens: int | None) -> None:
-        super().__init__(self.expected, chunk_tokens)
+        super().__init__(self.expected_tokens, chunk_tokens)
         self.unknown_tokens = unknown_tokens
         self.aging = aging
-        self.seen: dict[tuple[str, str], tuple[int, int]] = {}  # requests and their output tokens, by tenant and kind
+        self.history: dict[
+            tuple[str, str], tuple[int, int]
+        ] = {}  # requests and their output tokens, by tenant and kind
 
-    def expected(self, ticket: Ticket) -> float:
+    def expected_tokens(self, ticket: Ticket) -> float:
         request = ticket.request
         tokens: float = self.unknown_tokens
         if request.max_tokens is not None:
             tokens = request.max_tokens
-        elif seen := self.seen.get((request.tenant, request.kind)):
-            tokens = seen[1] / seen[0]
+        elif history := self.history.get((request.tenant, request.kind)):
+            tokens = history[1] / history[0]
         return tokens + self.aging * ticket.enqueued
 
     def ended(self, ticket: Ticket, output_tokens: int, completed: bool) -> None:
         if completed:
             name = (ticket.request.tenant, ticket.request.kind)
-            count, tokens = self.seen.get(name, (0, 0))
-            self.seen[name] = (count + 1, tokens + output_tokens)
+            count, tokens = self.history.get(name, (0, 0))
+            self.history[name] = (count + 1, tokens + output_tokens)
 
 
 class DeficitRoundRobin:
@@ -257,9 +259,9 @@ class DeficitRoundRobin:
             visited += 1
             if visited == len(self.ring):  # rounds in which nobody could pay either, all at once
                 visited = 0
-                rounds = min(-(-self.lacks(one) // self.quantum) for one in self.ring) - 1
-                for one in self.ring:
-                    self.deficits[one] += rounds * self.quantum
+                rounds = min(-(-self.lacks(waiting) // self.quantum) for waiting in self.ring) - 1
+                for waiting in self.ring:
+                    self.deficits[waiting] += rounds * self.quantum
 
     def lacks(self, tenant: str) -> int:
         return self.queues[tenant][0].request.prompt_tokens - self.deficits[tenant]

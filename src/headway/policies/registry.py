@@ -13,43 +13,41 @@ import threading
 import typing
 from collections.abc import Callable, Iterable
 from math import isfinite
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
-from headway.config.wording import cut, expected, one_line, shown, suggest
+from headway.config.wording import cut, describe_type, one_line, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies.policy_files import FROM_FILE, load_class
 from headway.views.instance import REPORTED as REPORTED
 
 T = TypeVar("T", bound=type)
 
-# What a policy of one's own has to have, by stage.
-METHODS = {
-    "admission": "admit",
-    "priority": "prioritise",
-    "routing": "route",
-    "scorer": "score",
-    "filter": "keep",
-    "picker": "pick",
-    "decider": "apart",
-    "scheduler": "queue",
-    "scaling": "scale",
+# The method that a policy of one's own must have, by stage, and with how many arguments it is called.
+CALLS = {
+    "admission": ("admit", 2),
+    "priority": ("prioritise", 2),
+    "routing": ("route", 2),
+    "scorer": ("score", 3),
+    "filter": ("keep", 3),
+    "picker": ("pick", 3),
+    "decider": ("apart", 3),
+    "scheduler": ("queue", 0),
+    "scaling": ("scale", 1),
 }
+METHODS = {stage: method for stage, (method, _) in CALLS.items()}
+OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}  # methods that it may have as well
 
-# With how many arguments each method is called, and those that a policy may have beside its stage's own.
-ARGUMENTS = {
-    "admit": 2,
-    "prioritise": 2,
-    "route": 2,
-    "score": 3,
-    "keep": 3,
-    "pick": 3,
-    "apart": 3,
-    "queue": 0,
-    "scale": 1,
+# The policy of a scenario that names none, by stage in the order of a request's way.
+DEFAULT_POLICIES: Final = {
+    "admission": "always",
+    "priority": "none",
+    "flow": "none",
+    "routing": "weighted",
+    "scheduler": "fcfs",
+    "scaling": "static",
 }
-OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}
 
 EVERYTHING = ("all",)  # of the exact signals
 
@@ -125,14 +123,14 @@ def policy(
 
     def register(cls: T) -> T:
         entry = describe(stage, name, cls, exact=exact, reported=reported, oracle=oracle, kind=kind)
-        made = entry.make
-        filed = not made.__module__.startswith(FROM_FILE)
+        policy_class = entry.make
+        filed = not policy_class.__module__.startswith(FROM_FILE)
         known = _look_up((stage, entry.name)) or entry
-        if known.make.__module__ != made.__module__ and (filed or not outside(known.make)):
+        if known.make.__module__ != policy_class.__module__ and (filed or not outside(known.make)):
             raise HeadwayError(f"There is a {stage} policy called {entry.name!r} already; choose another name.")
         if filed:
             _ENTRIES[(stage, entry.name)] = entry
-        return cast(T, made)
+        return cast(T, policy_class)
 
     return register
 
@@ -148,8 +146,8 @@ def describe(
     kind: Kind = "policy",
 ) -> Entry:
     """Make a class a policy, and return its entry without filing it."""
-    made: type = dataclasses.dataclass(eq=False, repr=False)(cls)
-    if stage not in METHODS and outside(made):
+    policy_class: type = dataclasses.dataclass(eq=False, repr=False)(cls)
+    if stage not in METHODS and outside(policy_class):
         raise HeadwayError(f"{cls.__name__}: {stage!r} is no stage for a policy of one's own.{suggest(stage, METHODS)}")
     if kind not in get_args(Kind):
         nearest = suggest(str(kind), get_args(Kind))
@@ -160,8 +158,8 @@ def describe(
             nearest = suggest(str(signal), REPORTED)
             raise HeadwayError(f"{cls.__name__}: instances report no signal {shown(signal)}.{nearest}")
     counts = tuple(exact) if exact is not None else EVERYTHING if reported is None else ()
-    entry = Entry(stage, canonical(name), made, counts, reads, oracle, kind)
-    setattr(made, "entry", entry)  # noqa: B010  (a class attribute that mypy cannot know)
+    entry = Entry(stage, canonical(name), policy_class, counts, reads, oracle, kind)
+    setattr(policy_class, "entry", entry)  # noqa: B010  (a class attribute that mypy cannot know)
     return entry
 
 
@@ -187,15 +185,15 @@ def own_entry(policy: Any) -> Entry | None:
     return None
 
 
-def undeclared(stage: str, cls: type) -> Entry:
+def default_entry(stage: str, cls: type) -> Entry:
     """The entry of a class that says nothing: it reads every signal, and is an oracle only where its base is one."""
     base = getattr(cls, "entry", None)
     return Entry(stage, canonical(cls.__name__), cls, EVERYTHING, REPORTED, isinstance(base, Entry) and base.oracle)
 
 
-def declared(policy: Any, stage: str = "routing") -> Entry:
+def entry_of(policy: Any, stage: str = "routing") -> Entry:
     """What a policy says of itself, or what holds for one that says nothing."""
-    return own_entry(policy) or undeclared(stage, policy if isinstance(policy, type) else type(policy))
+    return own_entry(policy) or default_entry(stage, policy if isinstance(policy, type) else type(policy))
 
 
 def entries(stage: str | None = None, name: str | None = None) -> list[Entry]:
@@ -217,7 +215,7 @@ def parameters(cls: type) -> list[Parameter]:
         hints = typing.get_type_hints(cls, include_extras=True)
     except Exception as error:
         raise HeadwayError(f"{cls.__name__}: an annotation cannot be read: {one_line(error)}.") from error
-    found = []
+    known = []
     for field in dataclasses.fields(cls):
         hint, bounds = hints[field.name], None
         if get_origin(hint) is Annotated:
@@ -226,8 +224,8 @@ def parameters(cls: type) -> list[Parameter]:
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise HeadwayError(f"{cls.__name__}: the parameter {field.name!r} has no default; give it one.")
         default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
-        found.append(Parameter(field.name, hint, default, bounds))
-    return found
+        known.append(Parameter(field.name, hint, default, bounds))
+    return known
 
 
 def is_file(name: str) -> bool:
@@ -241,7 +239,7 @@ def find(stage: str, name: str, where: str) -> Entry:
         return load(stage, name, where)
     entry = _look_up((stage, canonical(name)))
     if entry is None:
-        known = [one.name for one in entries(stage)]
+        known = [candidate.name for candidate in entries(stage)]
         noun = f"{stage} policy" if stage in ("routing", "admission", "scaling") else stage
         raise HeadwayError(f"{where}: no {noun} is called {shown(name)}.{suggest(cut(canonical(name)), known)}")
     return entry
@@ -267,7 +265,7 @@ def load(stage: str, reference: str, where: str) -> Entry:
             cls = dataclasses.dataclass(eq=False, repr=False)(cls)
         except (TypeError, ValueError, AttributeError) as error:
             raise HeadwayError(f"{where}: the fields of {name!r} are not right: {one_line(error)}.") from error
-    return undeclared(stage, cls)
+    return default_entry(stage, cls)
 
 
 def _a(stage: str) -> str:
@@ -282,8 +280,8 @@ def load_all(reference: str, where: str) -> list[Entry]:
         return [entry]
     stages = [stage for stage, method in METHODS.items() if callable(getattr(cls, method, None))]
     if not stages:
-        wanted = ", ".join(METHODS.values())
-        raise HeadwayError(f"{where}: class {cls.__name__!r} has none of the methods of a policy: {wanted}.")
+        methods = ", ".join(METHODS.values())
+        raise HeadwayError(f"{where}: class {cls.__name__!r} has none of the methods of a policy: {methods}.")
     return [load(stage, reference, where) for stage in stages]
 
 
@@ -300,29 +298,34 @@ def split(spec: object, where: str) -> tuple[str, dict[str, Any]]:
     raise HeadwayError(f"{where}: expected a name or a mapping with 'name', got {shown(spec)}.")
 
 
-def explicit(stage: str, spec: Any, where: str) -> dict[str, Any]:
-    """A policy's name and its parameters, defaults included; the file it comes from keeps its place."""
+def values_of(policy: Any) -> dict[str, Any]:
+    """The parameters of a policy with their values."""
+    return {parameter.name: getattr(policy, parameter.name) for parameter in parameters(type(policy))}
+
+
+def explicit(stage: str, spec: Any, where: str, policy: Any = None) -> dict[str, Any]:
+    """A policy's name and its parameters, defaults included; the file it comes from keeps its place. `policy` is what
+    was built from `spec`, if the caller has it."""
     name, _ = split(spec, where)
-    made = build(stage, spec, where)
-    found = {parameter.name: getattr(made, parameter.name) for parameter in made.entry.parameters}
-    return {"name": name if is_file(name) else made.entry.name, **msgspec.to_builtins(found)}
+    policy = build(stage, spec, where) if policy is None else policy
+    return {"name": name if is_file(name) else policy.entry.name, **msgspec.to_builtins(values_of(policy))}
 
 
 def build(stage: str, spec: object, where: str) -> Any:
     """Make a policy from its name or its mapping, with every mistake told at its place."""
-    name, given = split(spec, where)
+    name, parameters = split(spec, where)
     entry = find(stage, name, where)
-    return make(entry, given, where)
+    return make(entry, parameters, where)
 
 
-def make(entry: Entry, given: dict[str, Any], where: str) -> Any:
+def make(entry: Entry, parameters: dict[str, Any], where: str) -> Any:
     """Make a policy from its entry and parameters."""
     try:
         known = {parameter.name: parameter for parameter in entry.parameters}
     except HeadwayError as error:
         raise HeadwayError(f"{where}: {error}") from None
     values: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in parameters.items():
         parameter = known.get(key.replace("-", "_"))
         if parameter is None:
             raise HeadwayError(f"{where}.{cut(key)}: {entry.name!r} has no such parameter.{suggest(cut(key), known)}")
@@ -330,9 +333,9 @@ def make(entry: Entry, given: dict[str, Any], where: str) -> Any:
             raise HeadwayError(f"{where}.{key}: the parameter is given twice.")
         values[parameter.name] = check(value, parameter, f"{where}.{key}")
     try:
-        made = entry.make(**values)
-        if own_entry(made) is None:
-            _label(made, entry)
+        policy = entry.make(**values)
+        if own_entry(policy) is None:
+            _label(policy, entry)
     except HeadwayError as error:  # the policy knows what is wrong, but not always where it was given
         raise error if str(error).startswith("policies.") else HeadwayError(f"{where}: {error}") from None
     except (TypeError, AttributeError) as error:
@@ -341,13 +344,13 @@ def make(entry: Entry, given: dict[str, Any], where: str) -> Any:
         if isinstance(error, KeyboardInterrupt) or not outside(entry.make):
             raise
         raise HeadwayError(f"{where}: {entry.name!r} could not be made: {one_line(error)}.") from error
-    check_methods(entry.stage, made, where)
-    return made
+    check_methods(entry.stage, policy, where)
+    return policy
 
 
-def _label(made: Any, entry: Entry) -> None:
+def _label(policy: Any, entry: Entry) -> None:
     try:
-        made.entry = entry
+        policy.entry = entry
     except (AttributeError, TypeError):
         raise HeadwayError(f"{entry.name!r} takes no attributes; leave __slots__, slots and frozen out.") from None
 
@@ -357,51 +360,50 @@ def outside(cls: type) -> bool:
     return not cls.__module__.startswith("headway.")
 
 
-def check_methods(stage: str, made: Any, where: str) -> None:
+def check_methods(stage: str, policy: Any, where: str) -> None:
     """A policy of a user's own has the methods it will be asked for, and they take what they will be given."""
-    if not outside(type(made)):
+    if not outside(type(policy)):
         return
     needed = METHODS.get(stage)
-    for name, count in {**({needed: ARGUMENTS[needed]} if needed else {}), **OPTIONAL}.items():
-        who = f"{where}: {type(made).__name__}"
-        if not hasattr(made, name):
-            if name != needed:
-                continue
-            raise HeadwayError(f"{who} has no method {name!r}, as {_a(stage)} policy needs.")
-        check_call(getattr(made, name), count, f"{who}.{name}")
+    for name, count in (*([CALLS[stage]] if needed else []), *OPTIONAL.items()):
+        cls = f"{where}: {type(policy).__name__}"
+        if hasattr(policy, name):
+            check_call(getattr(policy, name), count, f"{cls}.{name}")
+        elif name == needed:
+            raise HeadwayError(f"{cls} has no method {name!r}, as {_a(stage)} policy needs.")
 
 
-def check_call(method: Any, count: int, who: str) -> None:
+def check_call(method: Any, count: int, place: str) -> None:
     """What is called like that can be called with so many arguments."""
     if not callable(method):
-        raise HeadwayError(f"{who} must be a method, got {shown(method)}.")
+        raise HeadwayError(f"{place} must be a method, got {shown(method)}.")
     try:
         inspect.signature(method).bind(*[None] * count)
     except TypeError as error:
-        given = "1 argument" if count == 1 else f"{count} arguments"
-        raise HeadwayError(f"{who} is called with {given} beside self: {error}.") from None
+        arguments = "1 argument" if count == 1 else f"{count} arguments"
+        raise HeadwayError(f"{place} is called with {arguments} beside self: {error}.") from None
     except ValueError:  # a callable that does not tell its arguments
         return
 
 
 def figures(policy: Any, where: str) -> dict[str, float]:
     """What a policy reports of itself: names and finite numbers."""
-    found = policy.metrics()
+    metrics = policy.metrics()
     right = f"{where}: {type(policy).__name__}.metrics must return a mapping of names to finite numbers"
-    if not isinstance(found, dict):
-        raise HeadwayError(f"{right}, got {shown(found)}.")
-    for name, value in found.items():
+    if not isinstance(metrics, dict):
+        raise HeadwayError(f"{right}, got {shown(metrics)}.")
+    for name, value in metrics.items():
         number = isinstance(value, int | float) and abs(value) <= sys.float_info.max and isfinite(value)
         if not isinstance(name, str) or not number:
             raise HeadwayError(f"{right}, got {shown(name)}: {shown(value)}.")
-    return found
+    return metrics
 
 
 def check(value: Any, parameter: Parameter, where: str) -> Any:
     try:
         converted = msgspec.convert(value, parameter.type)
     except (msgspec.ValidationError, TypeError):
-        raise HeadwayError(f"{where}: expected {expected(parameter.type)}, got {shown(value)}.") from None
+        raise HeadwayError(f"{where}: expected {describe_type(parameter.type)}, got {shown(value)}.") from None
     bounds = parameter.bounds
     if bounds and isinstance(converted, (int, float)) and not bounds.low <= converted <= bounds.high:
         raise HeadwayError(f"{where}: must lie between {bounds.low:g} and {bounds.high:g}, got {shown(value)}.")

@@ -10,10 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
-from headway.policies.context import Context
+from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, Context, LruBlocks
 from headway.policies.registry import Bounds, policy
-from headway.policies.scorecards import scored
+from headway.policies.scorecards import single_score_card
 from headway.policies.sessions import MaxSessions, SessionBound
 from headway.types import PS_PER_SECOND, Request, Route
 from headway.views.cluster import ClusterView
@@ -21,6 +20,7 @@ from headway.views.instance import InstanceView
 
 Share = Annotated[float, Bounds(0, 1)]
 Weight = Annotated[float, Bounds(0, 1000)]
+LOAD = ("queued", "running")
 
 
 def least_outstanding(instances: Sequence[InstanceView]) -> InstanceView:
@@ -29,7 +29,7 @@ def least_outstanding(instances: Sequence[InstanceView]) -> InstanceView:
     return instances[loads.index(min(loads))]
 
 
-@policy("routing", "least-outstanding", exact=["routed_since_report"], reported=["queued", "running"], kind="extra")
+@policy("routing", "least-outstanding", exact=["routed_since_report"], reported=LOAD, kind="extra")
 class LeastOutstanding:
     """Sends each request to the instance with the fewest queued and running requests.
 
@@ -42,13 +42,7 @@ class LeastOutstanding:
         return Route(least_outstanding(cluster.instances).id)
 
 
-@policy(
-    "routing",
-    "prefix-aware",
-    exact=["prefix_index", "routed_since_report"],
-    reported=["queued", "running"],
-    kind="extra",
-)
+@policy("routing", "prefix-aware", exact=["prefix_index", "routed_since_report"], reported=LOAD, kind="extra")
 class PrefixAware(Believer):
     """Weighs having the request's shared prefix cached, yes or no, against load.
 
@@ -68,21 +62,21 @@ class PrefixAware(Believer):
         size = self.block_tokens
         weight, max_load = self.cache_weight, self.max_load
         rest = 1.0 - weight
-        wanted = min(request.shared_prefix_tokens, request.prompt_tokens) // size or 1
+        prefix_blocks = min(request.shared_prefix_tokens, request.prompt_tokens) // size or 1
         hits = self.matches(request.path)
         scores = []
         for view in instances:
             load = view.effective_load / view.max_queue
             if load > 1.0:
                 load = 1.0
-            has_prefix = hits[view.index] >= wanted and load < max_load
+            has_prefix = hits[view.index] >= prefix_blocks and load < max_load
             scores.append(weight + rest * (1.0 - load) if has_prefix else rest * (1.0 - load))
         view = instances[scores.index(max(scores))]
-        card = scored(instances, scores, view) if cluster.explain else None
+        card = single_score_card(instances, scores, view) if cluster.explain else None
         return Route(view.id, "", hits[view.index] * size, None, card)
 
 
-@policy("routing", "prefix-overlap", exact=["prefix_index", "routed_since_report"], reported=["queued", "running"])
+@policy("routing", "prefix-overlap", exact=["prefix_index", "routed_since_report"], reported=LOAD)
 class PrefixOverlap(Believer):
     """Weighs the share of the prompt's blocks believed cached against load.
 
@@ -118,11 +112,11 @@ class PrefixOverlap(Believer):
             cache = 0.0 if load > max_load else hits[view.index] / total
             scores.append(weight * cache + rest * (1.0 - load))
         view = instances[scores.index(max(scores))]
-        card = scored(instances, scores, view) if cluster.explain else None
+        card = single_score_card(instances, scores, view) if cluster.explain else None
         return Route(view.id, "", hits[view.index] * size, None, card)
 
 
-@policy("routing", "session-affinity", exact=["routed_since_report"], reported=["queued", "running"])
+@policy("routing", "session-affinity", exact=["routed_since_report"], reported=LOAD)
 class SessionAffinity(SessionBound):
     """Keeps a conversation on the instance that its first request went to.
 
@@ -165,5 +159,5 @@ class CostEscalation:
         view = instances[offers.index(min(offers))]
         charge = self.base + self.queue_weight * view.queued + self.kv_weight * (view.kv_used / view.kv_blocks)
         costs[view.index] += int(charge * 1e9 + 0.5)
-        card = scored(instances, offers, view, lowest_wins=True) if cluster.explain else None
+        card = single_score_card(instances, offers, view, lowest_wins=True) if cluster.explain else None
         return Route(view.id, scorecard=card)

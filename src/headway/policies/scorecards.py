@@ -17,9 +17,9 @@ class Cuts:
         self.removed: dict[str, list[str]] = {}
         self.passed_over: list[str] = []
 
-    def note(self, name: str, before: Candidates, kept: Candidates) -> None:
+    def note(self, name: str, before: Candidates, left: Candidates) -> None:
         """A filter was shown some and kept so many of them; one that keeps nobody is passed over."""
-        staying = {view.index for view in kept}
+        staying = {view.index for view in left}
         self.removed[name] = [view.id for view in before if view.index not in staying]
         if not staying:
             self.passed_over.append(name)
@@ -30,7 +30,7 @@ class Cuts:
         return Scorecard(self.candidates, picked.id, self.removed, self.passed_over, ids(left), scores, totals)
 
 
-def scored(
+def single_score_card(
     candidates: Candidates, totals: Sequence[float], picked: InstanceView, *, lowest_wins: bool = False
 ) -> Scorecard:
     """Of a policy that has one score for each candidate."""
@@ -42,10 +42,10 @@ def ids(views: Candidates) -> list[str]:
     return [view.id for view in views]
 
 
-def apart(names: Sequence[str]) -> list[str]:
+def number_duplicates(names: Sequence[str]) -> list[str]:
     """The names, numbered from the second of each on: queue-depth, queue-depth#2."""
-    found: list[str] = []
+    numbered: list[str] = []
     for at, name in enumerate(names):
         number = names[:at].count(name) + 1
-        found.append(name if number == 1 else f"{name}#{number}")
-    return found
+        numbered.append(name if number == 1 else f"{name}#{number}")
+    return numbered

@@ -1,26 +1,65 @@
 """Scorers: one dimension of a routing decision each, a value in [0, 1] for every candidate, higher is better.
 
 `score(request, candidates, cluster)` returns a list aligned with the candidates, which may be a part of the cluster
-only. `bind(context)` and `observe(event)` are optional. The scorers here keep to the range by construction, so
-`weighted` takes their word (`trusted`); those of users are clamped.
+only. `bind(context)` and `observe(event)` are optional. The scorers here keep to the range by construction; `weighted`
+clamps those of users.
 """
 
 from __future__ import annotations
 
-from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, LruBlocks
-from headway.policies.context import Candidates, Context
-from headway.policies.registry import policy
+from typing import Annotated
+
+from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, Candidates, Context, LruBlocks
+from headway.policies.registry import Bounds, policy
 from headway.policies.sessions import Binds, MaxSessions, Sessions
 from headway.types import Request
 from headway.views.cluster import ClusterView
-from headway.views.events import Event, Routed
+from headway.views.events import Event, Finished, InstanceChanged, Routed
 from headway.views.instance import InstanceView
+
+
+@policy("scorer", "adapter-affinity", reported=("adapters",))
+class AdapterAffinity:
+    """1 where the request's adapter is loaded or sent for, `free` where a slot is left, else 0. It is sent for where a
+    request with it that this router sent there has not ended. 1 for all without an adapter, and where adapters are
+    always there. Reported: the loaded adapters; exact: the router's own memory of what it sent."""
+
+    free: Annotated[float, Bounds(0.0, 1.0)] = 0.5
+
+    def bind(self, context: Context) -> None:
+        self._sent: list[dict[str, int]] = [{} for _ in context.instances]  # requests in flight by adapter
+
+    def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
+        adapter = request.adapter
+        if adapter is None:
+            return [1.0] * len(candidates)
+        scores = []
+        for view in candidates:
+            slots, loaded, sent = view.adapter_slots, view.adapters, self._sent[view.index]
+            if slots is None or adapter in loaded or adapter in sent:
+                scores.append(1.0)
+            else:
+                coming = len([name for name in sent if name not in loaded])
+                scores.append(self.free if len(loaded) + coming < slots else 0.0)
+        return scores
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, InstanceChanged):
+            return
+        adapter = event.request.adapter
+        if adapter is None:
+            return
+        sent = self._sent[event.instance.index]
+        if isinstance(event, Routed):
+            sent[adapter] = sent.get(adapter, 0) + 1
+        elif isinstance(event, Finished):
+            sent[adapter] -= 1
+            if not sent[adapter]:
+                del sent[adapter]
 
 
 class Prefixed(Believer):
     """What scorers share that ask the router's prefix index: they tell what they believe of the prompt scored last."""
-
-    trusted = True
 
     def bind(self, context: Context) -> None:
         super().bind(context)
@@ -62,8 +101,6 @@ class QueueDepth:
     """(highest load - load) / (highest - lowest) over the candidates, 1 if all are equal. Load is the effective load.
     Reported: queue and batch, plus what was routed since that report."""
 
-    trusted = True
-
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         # The effective load, spelled out: the property would take twice as long, in the most used scorer.
         loads = [view.queued + view.running + view.routed_since_report for view in candidates]
@@ -78,8 +115,6 @@ class QueueDepth:
 class KvUtilization:
     """1 - share of the instance's KV blocks in use. Reported."""
 
-    trusted = True
-
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         return [1.0 - view.kv_used / view.kv_blocks for view in candidates]
 
@@ -87,8 +122,6 @@ class KvUtilization:
 @policy("scorer", "load-balance", exact=("inflight",), reported=())
 class LoadBalance:
     """1 / (1 + requests in flight). Exact: counted by the router, so that alone it decides as least-loaded."""
-
-    trusted = True
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         return [1.0 / (1 + view.inflight) for view in candidates]
@@ -100,8 +133,6 @@ class ActiveRequests:
 
     Unlike queue-depth it measures from zero: where all are equally busy all score 0.
     """
-
-    trusted = True
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         counts = [view.inflight for view in candidates]
@@ -115,8 +146,6 @@ class ActiveRequests:
 class OraclePrefix:
     """Prompt tokens truly cached on the instance / all prompt tokens. Truth that no live router has: an upper bound
     for what prefix-affinity's belief can give."""
-
-    trusted = True
 
     def bind(self, context: Context) -> None:
         self._context = context
@@ -176,8 +205,6 @@ class SessionAffinity(Binds):
     router's own memory of the `max_sessions` sessions routed last."""
 
     max_sessions: MaxSessions = 100_000
-
-    trusted = True
 
     def bind(self, context: Context) -> None:
         self.sessions = Sessions(self.max_sessions)

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
+from msgspec import Struct, field
+
 from headway.policies.context import Context
 from headway.policies.registry import Bounds
 from headway.types import Request, Route
@@ -16,15 +18,12 @@ from headway.views.instance import InstanceView
 MaxSessions = Annotated[int, Bounds(1, 100_000_000, log=True)]
 
 
-class Sessions:
+class Sessions(Struct, eq=False):
     """Which instance each session is bound to, of each model that it goes to. Beyond the limit the session not seen for
     longest is forgotten."""
 
-    __slots__ = ("bound", "limit")
-
-    def __init__(self, limit: int) -> None:
-        self.bound: OrderedDict[str, tuple[InstanceView, ...]] = OrderedDict()  # the latest first
-        self.limit = limit
+    limit: int
+    bound: OrderedDict[str, tuple[InstanceView, ...]] = field(default_factory=OrderedDict)  # the latest first
 
     def find(self, session: str, instances: Sequence[InstanceView]) -> InstanceView | None:
         """The session's instance, where it is bound and its instance can serve."""

@@ -6,13 +6,12 @@ from it is not known, nor what lies behind a gap: that errs low.
 
 from __future__ import annotations
 
+from msgspec import Struct
 
-class SharedStore:
-    __slots__ = ("level", "stretches")
 
-    def __init__(self, level: int) -> None:
-        self.level = level
-        self.stretches: dict[int, tuple[int, int]] = {}  # key -> first block, end block
+class SharedStore(Struct, eq=False):
+    level: int
+    stretches: dict[int, tuple[int, int]] = {}  # key -> first block, end block
 
     def put(self, key: int, start: int, end: int) -> None:
         if start >= end:

@@ -16,24 +16,9 @@ from typing import Annotated, Any, ClassVar, Final
 
 from headway.errors import HeadwayError
 from headway.policies.code import Program
-from headway.policies.code.stages import (
-    Coded,
-    CodedAdmission,
-    CodedPriority,
-    CodedRouting,
-    CodedScaling,
-    CodedScheduler,
-    Sourced,
-)
+from headway.policies.code.stages import STAGES, Coded, Sourced
 from headway.policies.registry import Bounds, Entry, defer, describe
 
-STAGES: Final[dict[str, type[Coded]]] = {
-    "admission": CodedAdmission,
-    "priority": CodedPriority,
-    "routing": CodedRouting,
-    "scheduler": CodedScheduler,
-    "scaling": CodedScaling,
-}
 OWN: Final = ("begin", "call", "entry", *get_annotations(Sourced))  # what a policy of code has beside its own fields
 
 
@@ -51,8 +36,8 @@ class Template(Coded):
 
 def sources(folder: str) -> Iterator[tuple[str, str]]:
     """The names and texts of the sources in a folder of the presets, in order of their names."""
-    found = resources.files("headway") / "presets" / folder
-    for item in sorted(found.iterdir(), key=lambda one: one.name):
+    presets = resources.files("headway") / "presets" / folder
+    for item in sorted(presets.iterdir(), key=lambda file: file.name):
         if item.name.endswith(".py"):
             yield item.name.removesuffix(".py"), item.read_text(encoding="utf-8")
 
@@ -63,17 +48,19 @@ def compile_template(stage: str, name: str, source: str) -> Entry:
     members: dict[str, Any] = {
         "__doc__": ast.get_docstring(ast.parse(source)),
         "__module__": __name__,
-        "__annotations__": {one.name: Annotated[float, Bounds(one.low, one.high)] for one in program.parameters},
+        "__annotations__": {each.name: Annotated[float, Bounds(each.low, each.high)] for each in program.parameters},
         "template": source,
-        "chosen": tuple(one.name for one in program.parameters),
+        "chosen": tuple(each.name for each in program.parameters),
     }
-    taken = {name for base in STAGES[stage].__mro__ for name in (*vars(base), *vars(base).get("__annotations__", ()))}
-    for one in program.parameters:
-        if one.name in (*members, *taken, *OWN):
-            raise HeadwayError(f"{name}: {one.name}: a policy has that already; choose another name.")
-        members[one.name] = float(one.default)
-    made = type(name, (Template, STAGES[stage]), members)
-    return describe(stage, name, made, exact=program.exact, reported=program.reported, kind="template")
+    reserved = {
+        name for base in STAGES[stage].__mro__ for name in (*vars(base), *vars(base).get("__annotations__", ()))
+    }
+    for each in program.parameters:
+        if each.name in (*members, *reserved, *OWN):
+            raise HeadwayError(f"{name}: {each.name}: a policy has that already; choose another name.")
+        members[each.name] = float(each.default)
+    cls = type(name, (Template, STAGES[stage]), members)
+    return describe(stage, name, cls, exact=program.exact, reported=program.reported, kind="template")
 
 
 TEMPLATES: Final = {(stage, name): source for stage in STAGES for name, source in sources(f"templates/{stage}")}

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway.config.wording import cut, listed, shown, suggest
+from headway.config.wording import cut, join_words, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies.code.language import ENTRANCES
 
@@ -43,11 +43,6 @@ class TreeSource(Struct, frozen=True):
 
     def place(self, line: int) -> str:
         return self.places[min(max(line, 1), len(self.places)) - 1]
-
-
-def to_source(tree: object, stage: str) -> str:
-    """The source of a tree, in the policy language."""
-    return tree_source(tree, stage).text
 
 
 def tree_source(tree: object, stage: str, where: str = "tree") -> TreeSource:
@@ -80,8 +75,8 @@ class _Writer:
         self.lines.append("    " * level + text)
         self.places.append(place)
 
-    def parameters(self, given: object, where: str) -> None:
-        for name, values in _named(given, where, "[default, low, high]"):
+    def parameters(self, section: object, where: str) -> None:
+        for name, values in _named_items(section, where, "[default, low, high]"):
             place = f"{where}.{name}"
             if isinstance(values, Mapping):
                 values = [values.get(key) for key in ("default", "low", "high")] if len(values) == 3 else None
@@ -89,8 +84,8 @@ class _Writer:
                 raise HeadwayError(f"{place}: expected [default, low, high], got {shown(values)}.")
             self.add(0, f"{name} = parameter({', '.join(_number(value, place) for value in values)})", place)
 
-    def let(self, given: object, where: str) -> None:
-        for name, value in _named(given, where, "an expression"):
+    def let(self, section: object, where: str) -> None:
+        for name, value in _named_items(section, where, "an expression"):
             self.add(1, f"{name} = {self.value(value, f'{where}.{name}')}", f"{where}.{name}")
 
     def node(self, node: object, where: str, level: int, depth: int) -> None:
@@ -110,7 +105,7 @@ class _Writer:
             missing = [repr(key) for key in BRANCH if key not in node]
             if missing:
                 verb = "is" if len(missing) == 1 else "are"
-                raise HeadwayError(f"{where}: a branch has if, then and else; {listed(missing)} {verb} missing.")
+                raise HeadwayError(f"{where}: a branch has if, then and else; {join_words(missing)} {verb} missing.")
             self.branch(node, where, level, depth)
             self.node(node["else"], f"{where}.else", level, depth + 1)
 
@@ -118,28 +113,28 @@ class _Writer:
         self.add(level, f"if {self.condition(node['if'], f'{where}.if')}:", f"{where}.if")
         self.node(node["then"], f"{where}.then", level + 1, depth + 1)
 
-    def rules(self, given: object, where: str, level: int, depth: int) -> None:
-        if not isinstance(given, list | tuple) or not given:
-            raise HeadwayError(f"{where}: expected a list of {{if, then}} that ends with a tree, got {shown(given)}.")
-        for at, rule in enumerate(given[:-1]):
+    def rules(self, items: object, where: str, level: int, depth: int) -> None:
+        if not isinstance(items, list | tuple) or not items:
+            raise HeadwayError(f"{where}: expected a list of {{if, then}} that ends with a tree, got {shown(items)}.")
+        for at, rule in enumerate(items[:-1]):
             place = f"{where}[{at}]"
             if not isinstance(rule, Mapping) or sorted(map(str, rule)) != ["if", "then"]:
                 wrong = "every rule but the last has if and then, and no other key"
                 raise HeadwayError(f"{place}: {wrong}; got {shown(rule)}.")
             self.branch(rule, place, level, depth)
-        last = given[-1]
+        last = items[-1]
         if isinstance(last, Mapping) and sorted(map(str, last)) == ["if", "then"]:
-            raise HeadwayError(f"{where}[{len(given) - 1}]: the last rule must hold always; give a value, or an else.")
-        self.node(last, f"{where}[{len(given) - 1}]", level, depth + 1)
+            raise HeadwayError(f"{where}[{len(items) - 1}]: the last rule must hold always; give a value, or an else.")
+        self.node(last, f"{where}[{len(items) - 1}]", level, depth + 1)
 
-    def condition(self, given: object, where: str, depth: int = 0) -> str:
+    def condition(self, spec: object, where: str, depth: int = 0) -> str:
         if depth > DEEPEST:
             raise HeadwayError(f"{where}: a condition is nested {DEEPEST} deep at most.")
-        if not isinstance(given, Mapping):
-            return self.value(given, where)
-        if len(given) != 1 or next(iter(given)) not in (*JOINED, "not"):
-            raise HeadwayError(f"{where}: expected an expression, or all, any or not, got {shown(dict(given))}.")
-        ((key, parts),) = given.items()
+        if not isinstance(spec, Mapping):
+            return self.value(spec, where)
+        if len(spec) != 1 or next(iter(spec)) not in (*JOINED, "not"):
+            raise HeadwayError(f"{where}: expected an expression, or all, any or not, got {shown(dict(spec))}.")
+        ((key, parts),) = spec.items()
         if key == "not":
             return f"not ({self.condition(parts, f'{where}.not', depth + 1)})"
         if not isinstance(parts, list | tuple) or not parts:
@@ -147,20 +142,20 @@ class _Writer:
         texts = [self.condition(part, f"{where}.{key}[{at}]", depth + 1) for at, part in enumerate(parts)]
         return JOINED[key].join(f"({text})" for text in texts)
 
-    def value(self, given: object, where: str) -> str:
-        if isinstance(given, bool):
-            return str(given)
-        if isinstance(given, int | float):
-            return _number(given, where)
-        if not isinstance(given, str):
-            raise HeadwayError(f"{where}: expected a number, an expression or a branch, got {shown(given)}.")
-        return self.words.get(given.strip()) or _expression(given, where)
+    def value(self, spec: object, where: str) -> str:
+        if isinstance(spec, bool):
+            return str(spec)
+        if isinstance(spec, int | float):
+            return _number(spec, where)
+        if not isinstance(spec, str):
+            raise HeadwayError(f"{where}: expected a number, an expression or a branch, got {shown(spec)}.")
+        return self.words.get(spec.strip()) or _expression(spec, where)
 
 
-def _number(given: object, where: str) -> str:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not isfinite(given):
-        raise HeadwayError(f"{where}: expected a finite number, got {shown(given)}.")
-    return repr(given)
+def _number(value: object, where: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise HeadwayError(f"{where}: expected a finite number, got {shown(value)}.")
+    return repr(value)
 
 
 def _expression(text: str, where: str) -> str:
@@ -176,15 +171,15 @@ def _expression(text: str, where: str) -> str:
     raise HeadwayError(f"{where}: {shown(text)} is not an expression ({cut(why)}).")
 
 
-def _named(given: object, where: str, what: str) -> list[tuple[str, Any]]:
-    if given is None:
+def _named_items(section: object, where: str, what: str) -> list[tuple[str, Any]]:
+    if section is None:
         return []
-    if not isinstance(given, Mapping):
-        raise HeadwayError(f"{where}: expected a mapping of names to {what}, got {shown(given)}.")
-    for name in given:
+    if not isinstance(section, Mapping):
+        raise HeadwayError(f"{where}: expected a mapping of names to {what}, got {shown(section)}.")
+    for name in section:
         if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
             raise HeadwayError(f"{where}: {shown(name)} is not a name; letters, digits and _ make one.")
-    return list(given.items())
+    return list(section.items())
 
 
 def _only(node: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:

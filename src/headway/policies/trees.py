@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from headway.errors import HeadwayError
-from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, BlockTokens, LruBlocks
 from headway.policies.code import CodeError
-from headway.policies.code.stages import (
-    Coded,
-    CodedAdmission,
-    CodedPriority,
-    CodedRouting,
-    CodedScaling,
-    CodedScheduler,
-    Values,
-)
-from headway.policies.registry import policy
-from headway.policies.scheduling import ChunkTokens
+from headway.policies.code.stages import BELIEF, ONCE, Coded, Values, declare
 from headway.policies.tree import tree_source
 from headway.types import Request
 
@@ -36,70 +25,38 @@ class Treed(Coded):
     def __post_init__(self) -> None:
         if self.tree is None:
             raise HeadwayError("tree: give the tree as 'tree', as in {tree: {if: ..., then: ..., else: ...}}.")
-        self.made = tree_source(self.tree, self.stage)
+        self.written = tree_source(self.tree, self.stage)
         try:
-            self.compile(self.made.text, "tree", self.parameters)
+            self.compile(self.written.text, "tree", self.parameters)
         except CodeError as error:
             if not error.rejections:
                 raise
             first, more = error.rejections[0], len(error.rejections) - 1
-            told = f"{self.made.place(first.line)}: {first.construct}: {first.why}"
-            raise CodeError(f"{told}{f' (and {more} more)' if more else ''}.", error.rejections) from None
+            problem = f"{self.written.place(first.line)}: {first.construct}: {first.why}"
+            raise CodeError(f"{problem}{f' (and {more} more)' if more else ''}.", error.rejections) from None
 
     def fail(self, error: BaseException, request: Request | None) -> HeadwayError:
-        told = super().fail(error, request)
-        if told is error:
-            return told
-        return CodeError(LINE.sub(lambda found: self.made.place(int(found[1])), str(told)))
+        failure = super().fail(error, request)
+        if failure is error:
+            return failure
+        return CodeError(LINE.sub(lambda match: self.written.place(int(match[1])), str(failure)))
 
 
-@policy("routing", "tree", exact=(), reported=())
-class TreeRouting(Treed, CodedRouting):
-    """Scores each candidate by a decision tree, and the highest wins.
-
-    `tree` has if, then and else; its values and conditions are expressions of the policy language. `parameters` are the
-    values of those that it declares. Ties: lowest index. `block_tokens` and `lru_blocks` are of the belief that
-    `cached_tokens` asks.
-    """
-
-    block_tokens: BlockTokens = BLOCK_TOKENS
-    lru_blocks: LruBlocks = LRU_BLOCKS
-
-
-@policy("admission", "tree", exact=(), reported=())
-class TreeAdmission(Treed, CodedAdmission):
-    """Admits by a decision tree, whose values are admit, reject, or seconds after which to ask again.
-
-    `tree` has if, then and else; its conditions are expressions of the policy language. `parameters` are the values of
-    those that it declares.
-    """
-
-
-@policy("priority", "tree", exact=(), reported=())
-class TreePriority(Treed, CodedPriority):
-    """Scores by a decision tree; higher matters more.
-
-    `tree` has if, then and else; its values and conditions are expressions of the policy language. `parameters` are the
-    values of those that it declares.
-    """
-
-
-@policy("scheduler", "tree", exact=(), reported=())
-class TreeScheduler(Treed, CodedScheduler):
-    """Serves first whoever a decision tree gives the lowest number.
-
-    The tree is asked once, as a request arrives at its instance; ties in order of arrival. `tree` has if, then and
-    else; its values and conditions are expressions of the policy language. `parameters` are the values of those that it
-    declares.
-    """
-
-    chunk_tokens: ChunkTokens = None
-
-
-@policy("scaling", "tree", exact=(), reported=())
-class TreeScaling(Treed, CodedScaling):
-    """Finds the number of replicas by a decision tree; the word stay leaves them as they are.
-
-    `tree` has if, then and else; its values and conditions are expressions of the policy language. `parameters` are the
-    values of those that it declares.
-    """
+FORM: Final = (
+    "`tree` has if, then and else; its {} are expressions of the policy language. `parameters` are the values of those "
+    "that it declares."
+)
+TREE: Final = FORM.format("values and conditions")
+declare(
+    "tree",
+    Treed,
+    {
+        "routing": "Scores each candidate by a decision tree, and the highest wins."
+        f"\n\n{TREE} Ties: lowest index. {BELIEF}",
+        "admission": "Admits by a decision tree, whose values are admit, reject, or seconds after which to ask again."
+        f"\n\n{FORM.format('conditions')}",
+        "priority": f"Scores by a decision tree; higher matters more.\n\n{TREE}",
+        "scheduler": f"Serves first whoever a decision tree gives the lowest number.\n\nThe tree {ONCE} {TREE}",
+        "scaling": f"Finds the number of replicas by a decision tree; the word stay leaves them as they are.\n\n{TREE}",
+    },
+)

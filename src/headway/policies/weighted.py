@@ -16,10 +16,10 @@ from headway.policies import registry
 from headway.policies import scorers as _scorers  # noqa: F401  (registers the scorers)
 from headway.policies.context import Candidates, Context
 from headway.policies.filters import highest
-from headway.policies.parts import joined, observer
+from headway.policies.parts import collect_metrics, combine_entries, observer
 from headway.policies.profile import DEFAULT, PLACE, read_scorers
 from headway.policies.registry import policy
-from headway.policies.scorecards import Cuts, apart
+from headway.policies.scorecards import Cuts, number_duplicates
 from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
@@ -47,20 +47,20 @@ class Weighted:
         chosen = read_scorers(self.scorers)
         self._scorers = [scorer for scorer, _ in chosen]
         self._filters = [
-            registry.build("filter", given, f"policies.routing.filters[{at}]") for at, given in enumerate(self.filters)
+            registry.build("filter", spec, f"policies.routing.filters[{at}]") for at, spec in enumerate(self.filters)
         ]
         self._picker = registry.build("picker", self.picker, "policies.routing.picker")
         self._parts = [*self._scorers, *self._filters, self._picker]
         self.weights = tuple(weight for _, weight in chosen)
         # What its parts read and, of a class derived from this one, what that does.
-        own = registry.declared(type(self))
-        self.entry = joined(own, [part.entry for part in self._parts] + [own] * (type(self) is not Weighted))
+        own = [] if type(self) is Weighted else [type(self)]
+        self.entry = combine_entries(type(self), [*self._parts, *own])
         self._combine = combiner([float(weight) for weight in self.weights])
         self._score = [score_of(scorer) for scorer in self._scorers]
         self._keep = [keep_of(part) for part in self._filters]
-        self._scorer_names = apart([part_name(part) for part in self._scorers])
-        self._filter_names = apart([part_name(part) for part in self._filters])
-        self._pick = None if part_name(self._picker) == "max-score" else partial(picked, self._picker)
+        self._scorer_names = number_duplicates([part_name(part) for part in self._scorers])
+        self._filter_names = number_duplicates([part_name(part) for part in self._filters])
+        self._pick = None if part_name(self._picker) == "max-score" else partial(checked_pick, self._picker)
         tells = [scorer.believed_tokens for scorer in self._scorers if hasattr(scorer, "believed_tokens")]
         self._believed: Callable[[InstanceView], int] | None = tells[0] if tells else None
         if (observe := observer(self._parts)) is not None:
@@ -75,7 +75,7 @@ class Weighted:
         candidates: Candidates = cluster.instances
         cuts = Cuts(candidates) if cluster.explain else None
         if self._keep:
-            candidates = self.filtered(request, candidates, cluster, cuts)
+            candidates = self.apply_filters(request, candidates, cluster, cuts)
         scores = [score(request, candidates, cluster) for score in self._score]
         totals = self._combine(scores)
         if self._pick is None:
@@ -88,20 +88,18 @@ class Weighted:
         named = dict(zip(self._scorer_names, map(list, scores), strict=True))
         return Route(view.id, "", cached, None, cuts.card(candidates, named, totals, view))
 
-    def filtered(self, request: Request, candidates: Candidates, cluster: ClusterView, cuts: Cuts | None) -> Candidates:
+    def apply_filters(
+        self, request: Request, candidates: Candidates, cluster: ClusterView, cuts: Cuts | None
+    ) -> Candidates:
         for at, keep in enumerate(self._keep):
-            kept = tuple(keep(request, candidates, cluster))
+            left = tuple(keep(request, candidates, cluster))
             if cuts is not None:
-                cuts.note(self._filter_names[at], candidates, kept)
-            candidates = kept or candidates
+                cuts.note(self._filter_names[at], candidates, left)
+            candidates = left or candidates
         return candidates
 
     def metrics(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for part in self._parts:
-            if hasattr(part, "metrics"):
-                found.update(registry.figures(part, f"policies.routing: {part_name(part)}"))
-        return found
+        return collect_metrics((f"policies.routing: {part_name(part)}", part) for part in self._parts)
 
 
 def combiner(weights: list[float]) -> Callable[[list[list[float]]], list[float]]:
@@ -131,10 +129,10 @@ def part_name(part: Any) -> str:
 
 def score_of(scorer: Any) -> Score:
     """A scorer's own method where its range is known, else one that holds it to the range."""
-    return scorer.score if getattr(scorer, "trusted", False) else partial(clamped, scorer)
+    return partial(clamp_scores, scorer) if registry.outside(type(scorer)) else scorer.score
 
 
-def clamped(scorer: Any, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
+def clamp_scores(scorer: Any, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
     """A value in [0, 1] for every candidate: what lies outside is clamped, and what is missing counts 0."""
     values = scorer.score(request, candidates, cluster)
     where, right = f"{PLACE}.{part_name(scorer)}", "scores must be numbers from 0 to 1, one a candidate in turn"
@@ -155,18 +153,20 @@ def keep_of(part: Any) -> Keep:
     """A filter's own method where its manners are known, else one that holds it to the candidates and their order."""
 
     def keep(request: Request, candidates: Candidates, cluster: ClusterView) -> Candidates:
-        given = part.keep(request, candidates, cluster)
-        if not isinstance(given, list | tuple) or not all(isinstance(view, InstanceView) for view in given):
+        answer = part.keep(request, candidates, cluster)
+        if not isinstance(answer, list | tuple) or not all(isinstance(view, InstanceView) for view in answer):
             place = f"policies.routing.filters.{part_name(part)}"
             right = "keep must return a list of candidates"
-            raise HeadwayError(f"{place}: {right}, got {shown(given)}, at request {request.id}.")
-        kept = {view.index for view in given}
-        return [view for view in candidates if view.index in kept]
+            raise HeadwayError(f"{place}: {right}, got {shown(answer)}, at request {request.id}.")
+        left = {view.index for view in answer}
+        return [view for view in candidates if view.index in left]
 
-    return part.keep if getattr(part, "trusted", False) else keep
+    return keep if registry.outside(type(part)) else part.keep
 
 
-def picked(picker: Any, request: Request, candidates: Candidates, totals: list[float], cluster: ClusterView) -> int:
+def checked_pick(
+    picker: Any, request: Request, candidates: Candidates, totals: list[float], cluster: ClusterView
+) -> int:
     at = picker.pick(candidates, totals, cluster)
     if not isinstance(at, int) or not 0 <= at < len(candidates):
         place = f"policies.routing.picker.{part_name(picker)}"

@@ -17,10 +17,10 @@ from msgspec import Struct
 from headway.errors import HeadwayError
 from headway.experiment.contenders import place_of, stage_label
 from headway.experiment.verdict import verdict
+from headway.policies.registry import DEFAULT_POLICIES
 from headway.results import store, study
 from headway.results.ranking import rank
 from headway.results.result import Result
-from headway.scenario.overrides import DEFAULT_POLICIES
 from headway.types import Json
 
 Source = str | Path | Result

@@ -16,9 +16,8 @@ import headway.policies  # noqa: F401  (declares the policies)
 from headway.config.wording import suggest
 from headway.errors import HeadwayError
 from headway.policies import registry
-from headway.policies.registry import Entry, Parameter
+from headway.policies.registry import DEFAULT_POLICIES, Entry, Parameter
 from headway.report.terminal import facts, table
-from headway.scenario.overrides import DEFAULT_POLICIES
 from headway.types import Json
 
 HEADINGS: Final = {

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from headway.config.wording import listed
+from headway.config.wording import join_words
 from headway.report.terminal import GAP, count, facts, number, table
 
 SHOWN = 16  # candidates that a terminal shows
@@ -111,7 +111,7 @@ def _worth(request: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
         return f"{estimate}; there was no other place to try."
     saved = [other["id"] for other in others if other["true"]["e2e_ms"] is not None]
     if request["outcome"] != "completed" and saved:
-        return f"{estimate}; simulated again, the request is completed on {listed(saved)}."
+        return f"{estimate}; simulated again, the request is completed on {join_words(saved)}."
     if best is None:
         none = "gets no first token there" if request["ttft_ms"] is not None else "gets no first token either"
         return f"{estimate}; simulated again with every other choice, it {none}."

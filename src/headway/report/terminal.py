@@ -13,8 +13,8 @@ from rich.text import Text
 
 from headway.experiment.contenders import stage_label
 from headway.experiment.verdict import written
+from headway.policies.registry import DEFAULT_POLICIES
 from headway.results import ranking
-from headway.scenario.overrides import DEFAULT_POLICIES
 from headway.types import Json
 
 # Labels in a table's column, broken between words and never inside a name.

@@ -9,8 +9,7 @@ from math import isnan, nan
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from headway.policies.belief import LRU_BLOCKS
-from headway.policies.context import Context
+from headway.policies.context import LRU_BLOCKS, Context
 from headway.policies.prefix_index import PrefixIndex
 from headway.results.decisions import RECORDED, Decision, Decisions, Verdict
 from headway.results.table import Table

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headway.config.wording import listed, shown
+from headway.config.wording import join_words, shown
 from headway.errors import HeadwayError
 from headway.results.result import Result
 from headway.types import PS_PER_SECOND
@@ -100,7 +100,7 @@ def _names(given: Sequence[str], where: str) -> dict[str, str]:
     if missing:
         many = len(missing) > 1
         raise HeadwayError(
-            f"{where}: the column{'s' * many} {listed(missing)} {'are' if many else 'is'} missing; "
+            f"{where}: the column{'s' * many} {join_words(missing)} {'are' if many else 'is'} missing; "
             f"a recorded run has {', '.join(COLUMNS)}, times in seconds on one clock."
         )
     return found

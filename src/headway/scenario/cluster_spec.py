@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from headway import latency
-from headway.config.keys import Doc, Duration, Positive, write
+from headway.config.keys import QUIET, Doc, Duration, Positive, write
 from headway.config.section import read
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
@@ -50,6 +51,7 @@ class Engines(Struct, frozen=True):
     adapters: Annotated[
         Adapters | None,
         Doc("the adapters that an instance holds at a time, below", default="all are there, always"),
+        QUIET,
     ] = None
     latency: Annotated[Any, Doc("how long a step takes", default="hardware", type="mapping")] = None
     architecture: Annotated[
@@ -59,13 +61,13 @@ class Engines(Struct, frozen=True):
     decode: Annotated[Any, Doc("of a disaggregated cluster: those that generate", type="mapping")] = None
     transfer: Annotated[Transfer, "of a disaggregated cluster: the way of the KV cache"] = Transfer()
     min_replicas: Annotated[
-        Replicas | None, Doc("how few there may be, where they are scaled", default="`instances`")
+        Replicas | None, Doc("how few there may be, where they are scaled", default="`instances`"), QUIET
     ] = None
     max_replicas: Annotated[
-        Replicas | None, Doc("how many there may be, where they are scaled", default="`instances`")
+        Replicas | None, Doc("how many there may be, where they are scaled", default="`instances`"), QUIET
     ] = None
     scaling: Annotated[
-        Any, Doc("the autoscaler of this pool", default="that of `policies`", type="name or mapping")
+        Any, Doc("the autoscaler of this pool", default="that of `policies`", type="name or mapping"), QUIET
     ] = None
 
     def bounds(self) -> tuple[int, int]:
@@ -103,48 +105,43 @@ class Engines(Struct, frozen=True):
 
     def halves(self, where: str = "cluster") -> dict[str, Engines]:
         """The two kinds of instances of a disaggregated deployment, by role; none where each does both."""
-        found: dict[str, Engines] = {}
+        pools: dict[str, Engines] = {}
         for role in ROLES if self.architecture == "disaggregated" else ():
             place = f"{where}.{role}"
             if getattr(self, role) is None:
                 raise HeadwayError(f"{place}: is missing; say what there is, as in {role}: {{instances: 2}}.")
             keys = _keys(getattr(self, role), place, self.kv)
-            own = read(Engines, keys, place, only=HALF)
+            pools[role] = half = _inherit(Engines, keys, place, self, HALF)
             if "instances" not in keys:
                 raise HeadwayError(f"{place}: 'instances' is missing.")
-            inherited = {name: getattr(self, name) for name in Engines.__struct_fields__}
-            given = {key: getattr(own, key) for key in keys}
-            found[role] = Engines(**inherited | dict.fromkeys(ROLES) | {"architecture": "monolithic"} | given)
-            _check_common(found[role].kv, self.kv, place, f"{where}.kv")
-        return found
+            _check_common(half.kv, self.kv, place, f"{where}.kv")
+        return pools
 
     def explicit(self) -> Json:
         if self.architecture == "disaggregated":
             return self.explicit_halves()
-        absent = [name for name in SCALED if getattr(self, name) is None]
-        names = [name for name in Engines.__struct_fields__ if name not in ("architecture", *APART, *absent)]
-        found: Json = msgspec.to_builtins({name: getattr(self, name) for name in names})
-        found["kv"] = self.kv.explicit() | {"gpu_blocks": self.kv_blocks()}
-        found["latency"] = latency.explicit(self.latency_section())
+        written = write(self, without=("architecture", *APART, "serves", "deployments"))
+        written["kv"]["gpu_blocks"] = self.kv_blocks()
+        written["latency"] = latency.explicit(self.latency_section())
         if self.scaling is not None:
-            found["scaling"] = registry.explicit("scaling", self.scaling, "cluster.scaling")
-        del found["adapters"]
-        return found if self.adapters is None else found | {"adapters": write(self.adapters)}
+            written["scaling"] = registry.explicit("scaling", self.scaling, "cluster.scaling")
+        if self.adapters is not None:
+            written["adapters"] = written.pop("adapters")  # the last
+        return written
 
     def explicit_halves(self) -> Json:
-        found: Json = {
+        written: Json = {
             "architecture": self.architecture,
             "instances": self.instances,
             "model": msgspec.to_builtins(self.model),
             "kv": {name: getattr(self.kv, name) for name in COMMON},
         }
         for role, half in self.halves().items():
-            own = half.explicit()
+            own = written[role] = half.explicit()
             del own["model"]
             for name in COMMON:
                 del own["kv"][name]
-            found[role] = own
-        return found | {"transfer": self.transfer.explicit()}
+        return written | {"transfer": write(self.transfer)}
 
 
 # What `prefill` and `decode` may say; the rest is the deployment's. They serve one model, so none is named.
@@ -163,58 +160,57 @@ class Deployment(Engines, frozen=True):
         return tuple(dict.fromkeys((self.shape().name, *written, *self.serves)))
 
     def explicit(self) -> Json:
-        found = super().explicit()
+        written = super().explicit()
         for name in COMMON:
-            del found["kv"][name]
-        if not found["kv"]:
-            del found["kv"]
-        return found | {"serves": list(self.serves)}
+            del written["kv"][name]
+        if not written["kv"]:
+            del written["kv"]
+        return written | {"serves": list(self.serves)}
 
 
 class Cluster(Engines, frozen=True):
     """The section itself. Where it has deployments, its other keys are what these do not give."""
 
     deployments: Annotated[
-        dict[str, Deployment] | None,
-        "names to deployments, below; what stands above is then what these do not give",
+        dict[str, Deployment] | None, "names to deployments, below; what stands above is then what these do not give"
     ] = None
 
     @classmethod
     def read(cls, section: Any, where: str = "cluster") -> Cluster:
         """Strictly; the first mistake is told with its place."""
         keys = _keys(section, where, Kv())
-        given = keys.pop("deployments", None) if isinstance(keys, dict) else None
+        deployments = keys.pop("deployments", None) if isinstance(keys, dict) else None
         cluster = read(cls, keys, where)
-        if given is None:
+        if deployments is None:
             return _whole(cluster, keys, where)
         cluster.latency_model()
-        return msgspec.structs.replace(cluster, deployments=_deployments(given, cluster))
+        return msgspec.structs.replace(cluster, deployments=_deployments(deployments, cluster))
 
     def disaggregated(self) -> bool:
         """Whether any prompts are computed apart."""
-        return any(one.architecture == "disaggregated" for one in self.pools())
+        return any(pool.architecture == "disaggregated" for pool in self.pools())
 
     def pools(self) -> list[Engines]:
-        return list(self.named().values())
+        return list(self.by_name().values())
 
     def instance_ids(self) -> list[str]:
         """What its instances are called, those that there may be later included."""
-        found: list[str] = []
-        for name, half in self.scaled().items():
+        ids: list[str] = []
+        for name, half in self.scaling_pools().items():
             stem = "instance" if name == "default" and self.deployments is None else name
-            found += [f"{stem}-{number}" for number in range(half.bounds()[1])]
-        return found
+            ids += [f"{stem}-{number}" for number in range(half.bounds()[1])]
+        return ids
 
-    def scaled(self) -> dict[str, Engines]:
+    def scaling_pools(self) -> dict[str, Engines]:
         """The pools of equal instances that are scaled together, by name."""
-        found: dict[str, Engines] = {}
-        for name, one in self.named().items():
+        pools: dict[str, Engines] = {}
+        for name, deployment in self.by_name().items():
             before = "" if self.deployments is None else f"{name}-"
-            halves = {f"{before}{role}": half for role, half in one.halves().items()}
-            found |= halves or {name: one}
-        return found
+            halves = {f"{before}{role}": half for role, half in deployment.halves().items()}
+            pools |= halves or {name: deployment}
+        return pools
 
-    def named(self) -> dict[str, Engines]:
+    def by_name(self) -> dict[str, Engines]:
         """Its deployments by name; where it has none it is one itself."""
         return {"default": self} if self.deployments is None else {**self.deployments}
 
@@ -222,67 +218,78 @@ class Cluster(Engines, frozen=True):
         """Whose a request is that names none; empty where there are several to choose from."""
         if self.deployments is None:
             return str(self.shape().name)
-        models: list[str] = list(dict.fromkeys(one.shape().name for one in self.deployments.values()))
+        models: list[str] = list(dict.fromkeys(deployment.shape().name for deployment in self.deployments.values()))
         return models[0] if len(models) == 1 else ""
 
-    def served(self) -> list[str] | None:
+    def served_models(self) -> list[str] | None:
         """The names of models that requests may ask for; None where any will do."""
         if self.deployments is None:
             return None
-        return list(dict.fromkeys(name for one in self.deployments.values() for name in one.names()))
+        return list(dict.fromkeys(name for deployment in self.deployments.values() for name in deployment.names()))
 
     def resolved(self) -> Json:
         if self.deployments is None:
             return self.explicit()
         common = {name: getattr(self.kv, name) for name in COMMON}
-        return {"kv": common, "deployments": {name: one.explicit() for name, one in self.deployments.items()}}
+        return {
+            "kv": common,
+            "deployments": {name: deployment.explicit() for name, deployment in self.deployments.items()},
+        }
 
 
 def _keys(section: Any, where: str, kv: Kv) -> Any:
     """The section with its own part on the KV cache read, on top of what holds where it says nothing."""
     keys = dict(section) if isinstance(section, dict) else {} if section is None else section
     if isinstance(keys, dict) and "kv" in keys:
-        given = {} if keys["kv"] is None else keys["kv"]
+        own = {} if keys["kv"] is None else keys["kv"]
         inherited = {name: getattr(kv, name) for name in Kv.__struct_fields__}
-        keys["kv"] = read(Kv, {**inherited, **given} if isinstance(given, dict) else given, f"{where}.kv")
+        keys["kv"] = read(Kv, {**inherited, **own} if isinstance(own, dict) else own, f"{where}.kv")
     return keys
 
 
-def _whole(one: E, given: Json, where: str) -> E:
-    """A deployment, checked whole, with its number of instances; `given` is what was said at this place."""
-    halves = one.halves(where)
-    for role, half in halves.items() or {"": one}.items():
-        _check_bounds(half, f"{where}.{role}" if role else where)
+def _inherit(kind: type[E], keys: Json, where: str, base: Engines, only: Collection[str] | None = None) -> E:
+    """A pool of these keys, and else of what `base` has; a half is none that has halves."""
+    own = read(kind, keys, where, only=only)
+    inherited = {name: getattr(base, name) for name in Engines.__struct_fields__}
+    if only is not None:
+        inherited |= {"architecture": "monolithic", **dict.fromkeys(ROLES)}
+    return kind(**inherited | {key: getattr(own, key) for key in keys})
+
+
+def _whole(pool: E, keys: Json, where: str) -> E:
+    """A deployment, checked whole, with its number of instances; `keys` are those of this place."""
+    halves = pool.halves(where)
+    parts = {f"{where}.{role}": half for role, half in halves.items()} or {where: pool}
+    for place, part in parts.items():
+        _check_bounds(part, place)
+    for key in APART if not halves else ():
+        if keys.get(key) is not None:
+            wrong = "is for 'architecture: disaggregated'"
+            raise HeadwayError(f"{where}.{key}: {wrong}; give that as well, or leave it out.")
+    for place, part in parts.items():
+        part.latency_model(place)
+        part.kv_blocks(place)
     if not halves:
-        for key in APART:
-            if given.get(key) is not None:
-                wrong = "is for 'architecture: disaggregated'"
-                raise HeadwayError(f"{where}.{key}: {wrong}; give that as well, or leave it out.")
-        one.latency_model(where)
-        one.kv_blocks(where)
-        return one
-    for role, half in halves.items():
-        half.latency_model(f"{where}.{role}")
-        half.kv_blocks(f"{where}.{role}")
+        return pool
     check_shared({role: half.kv for role, half in halves.items()}, where)
     prefill, decode = (half.instances for half in halves.values())
-    if "instances" in given and one.instances != prefill + decode:
-        wrong = f"is {one.instances}, but prefill and decode have {prefill} + {decode} = {prefill + decode}"
+    if "instances" in keys and pool.instances != prefill + decode:
+        wrong = f"is {pool.instances}, but prefill and decode have {prefill} + {decode} = {prefill + decode}"
         raise HeadwayError(f"{where}.instances: {wrong}; make them agree, or leave it out.")
     most = sum(half.bounds()[1] for half in halves.values())
     if most > MOST_INSTANCES:
         raise HeadwayError(f"{where}: may have {MOST_INSTANCES:,} instances at most, got {most:,}.")
-    return msgspec.structs.replace(one, instances=prefill + decode)
+    return msgspec.structs.replace(pool, instances=prefill + decode)
 
 
-def _check_bounds(one: Engines, where: str) -> None:
-    low, high = one.bounds()
-    if low > one.instances:
-        raise HeadwayError(f"{where}.min_replicas: is {low}, above the {one.instances} instances at the start.")
-    if high < one.instances:
-        raise HeadwayError(f"{where}.max_replicas: is {high}, below the {one.instances} instances at the start.")
-    if one.scaling is not None:
-        registry.build("scaling", one.scaling, f"{where}.scaling")
+def _check_bounds(pool: Engines, where: str) -> None:
+    low, high = pool.bounds()
+    if low > pool.instances:
+        raise HeadwayError(f"{where}.min_replicas: is {low}, above the {pool.instances} instances at the start.")
+    if high < pool.instances:
+        raise HeadwayError(f"{where}.max_replicas: is {high}, below the {pool.instances} instances at the start.")
+    if pool.scaling is not None:
+        registry.build("scaling", pool.scaling, f"{where}.scaling")
 
 
 def _check_common(kv: Kv, common: Kv, where: str, right: str) -> None:
@@ -291,36 +298,36 @@ def _check_common(kv: Kv, common: Kv, where: str, right: str) -> None:
             raise HeadwayError(f"{where}.kv.{key}: is one for the whole cluster; give it as {right}.{key}.")
 
 
-def _deployments(given: Any, cluster: Cluster) -> dict[str, Deployment]:
+def _deployments(sections: Any, cluster: Cluster) -> dict[str, Deployment]:
     place = "cluster.deployments"
-    if not isinstance(given, dict) or not given:
-        raise HeadwayError(f"{place}: expected a mapping of names to deployments, got {shown(given)}.")
-    inherited = {name: getattr(cluster, name) for name in Engines.__struct_fields__}
-    found: dict[str, Deployment] = {}
+    if not isinstance(sections, dict) or not sections:
+        raise HeadwayError(f"{place}: expected a mapping of names to deployments, got {shown(sections)}.")
+    deployments: dict[str, Deployment] = {}
     shapes: dict[str, tuple[str, latency.ModelShape]] = {}  # each by its name, with who brought it
-    for name, section in given.items():
+    for name, section in sections.items():
         if not isinstance(name, str) or not name or len(name) > LONGEST_NAME:
             raise HeadwayError(f"{place}: {shown(name)} is not a deployment's name; it is a short text, as in chat.")
         where = f"{place}.{cut(name)}"
         keys = _keys(section, where, cluster.kv)
-        own = read(Deployment, keys, where)
-        one = Deployment(**inherited | {key: getattr(own, key) for key in keys})
-        _check_common(one.kv, cluster.kv, where, "cluster.kv")
-        one = _whole(one, keys, where)
-        other, shape = shapes.setdefault(one.shape().name, (name, one.shape()))
-        if shape != one.shape():
+        deployment = _inherit(Deployment, keys, where, cluster)
+        _check_common(deployment.kv, cluster.kv, where, "cluster.kv")
+        deployment = _whole(deployment, keys, where)
+        other, shape = shapes.setdefault(deployment.shape().name, (name, deployment.shape()))
+        if shape != deployment.shape():
             wrong = f"{shown(shape.name)} is also the model of the deployment {shown(other)}, with other figures"
             right = "give it a 'name' of its own, and with 'serves' any name that both answer to"
             raise HeadwayError(f"{where}.model: {wrong}; {right}.")
-        if not all(one.serves):
-            raise HeadwayError(f"{where}.serves: expected names that are not empty, got {shown(list(one.serves))}.")
-        found[name] = one
-    for name, one in found.items():
-        for role in one.halves():
-            if f"{name}-{role}" in found:
+        if not all(deployment.serves):
+            raise HeadwayError(
+                f"{where}.serves: expected names that are not empty, got {shown(list(deployment.serves))}."
+            )
+        deployments[name] = deployment
+    for name, deployment in deployments.items():
+        for role in deployment.halves():
+            if f"{name}-{role}" in deployments:
                 wrong = f"the deployment {shown(name)} has instances of that name"
                 raise HeadwayError(f"{place}.{cut(name)}-{role}: {wrong}; call it something else.")
-    pools = [pool for one in found.values() for pool in one.halves().values() or [one]]
+    pools = [pool for deployment in deployments.values() for pool in deployment.halves().values() or [deployment]]
     if sum(pool.bounds()[1] for pool in pools) > MOST_INSTANCES:
         raise HeadwayError(f"{place}: the deployments may have {MOST_INSTANCES:,} instances together at most.")
-    return found
+    return deployments

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from headway.config.keys import Doc, Duration, Positive, write
+from headway.config.keys import QUIET, Doc, Duration, Positive, write
 from headway.config.section import read
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
@@ -36,9 +36,6 @@ class TierSpec(Struct, frozen=True):
     shared: Annotated[bool, "one store and one link for all instances of the deployment"] = False
     profile: ProfileName = None
 
-    def explicit(self) -> Json:
-        return write(self, without=("profile",))
-
 
 class Kv(Struct, frozen=True):
     """The KV cache of one instance."""
@@ -55,6 +52,7 @@ class Kv(Struct, frozen=True):
         Literal["chunk", "prompt"],
         "what must find room for a waiting request to enter: its first chunk, or its whole prompt "
         "(vLLM since 2026: scheduler_reserve_full_isl)",
+        QUIET,
     ] = "chunk"
     eviction: Annotated[
         Literal["lru", "lfu", "priority"],
@@ -77,34 +75,28 @@ class Kv(Struct, frozen=True):
         "of threshold: share of the GPU's blocks, cached ones included, above which the next to be evicted come down",
     ] = 0.9
 
-    def explicit(self) -> Json:
-        found = write(self)
-        if self.entry == "chunk":
-            del found["entry"]
-        if self.eviction == "lru" and self.tiers is None:
-            del found["eviction"]
-        if self.tiers is None:
-            for name in ("tiers", "offload", "offload_level", "preemption"):
-                del found[name]
-        else:
-            found["tiers"] = {name: tier.explicit() for name, tier in self.tiers.items()}
-        return found
+    def resolved(self) -> Json:
+        """What says how `tiers` are used stands only beside them."""
+        if self.tiers is not None:
+            return write(self) | {"tiers": {name: write(tier) for name, tier in self.tiers.items()}}
+        eviction = ("eviction",) if self.eviction == "lru" else ()
+        return write(self, without=("tiers", "offload", "offload_level", "preemption", *eviction))
 
-    def settled(self, where: str) -> Kv:
+    def validate(self, where: str) -> Kv:
         if self.preemption == "swap" and (not isinstance(self.tiers, dict) or "cpu" not in self.tiers):
             raise HeadwayError(f"{where}.preemption: to swap takes a CPU tier; give 'tiers' with 'cpu'.")
         if self.tiers is None:
             return self
         if not isinstance(self.tiers, dict):
             raise HeadwayError(f"{where}.tiers: expected a mapping of {', '.join(TIERS)}, got {shown(self.tiers)}.")
-        found = {}
+        tiers = {}
         for name, tier in self.tiers.items():
             place = f"{where}.tiers.{name}"
             if name not in TIERS:
                 raise HeadwayError(f"{place}: there is no such tier.{suggest(str(name), TIERS)}")
             if not isinstance(tier, TierSpec):
                 tier = read(TierSpec, fill_link(tier, place, TIERS[name]), place)
-            found[name] = tier
+            tiers[name] = tier
         if not self.prefix_caching:
             raise HeadwayError(f"{where}.tiers: keep cached prefixes; leave 'prefix_caching' on with them.")
-        return msgspec.structs.replace(self, tiers={name: found[name] for name in TIERS if name in found} or None)
+        return msgspec.structs.replace(self, tiers={name: tiers[name] for name in TIERS if name in tiers} or None)

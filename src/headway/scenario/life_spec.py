@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, to_builtins
 
-from headway.config.keys import Doc, Duration, PositiveDuration, Unit, write
+from headway.config.keys import QUIET, Doc, Duration, PositiveDuration, Unit, write
 from headway.config.section import read
 from headway.config.units import exact
 from headway.config.wording import shown
@@ -21,10 +21,10 @@ FINE: Final = 1000  # a factor is a whole number of thousandths
 
 def factor(value: Any, where: str) -> Fraction:
     """How many times as long something takes; in whole thousandths, so that it is the same everywhere."""
-    found = exact(str(value)) if isinstance(value, int | float) and not isinstance(value, bool) else None
-    if found is None or not 1 <= found <= 1000:
+    number = exact(str(value)) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if number is None or not 1 <= number <= 1000:
         raise HeadwayError(f"{where}: expected a number from 1 to 1000, got {shown(value)}.")
-    return _thousandths(found)
+    return _thousandths(number)
 
 
 def _thousandths(value: Fraction) -> Fraction:
@@ -59,12 +59,12 @@ class Warmup(Struct, frozen=True):
     def steps(self) -> list[tuple[int, Fraction]]:
         """The curve as a step function: each piece has the curve's value at its middle, the last one is 1."""
         pieces = 1 if self.curve == "step" else self.pieces
-        found = []
+        steps = []
         for piece in range(pieces):
             middle = Fraction(2 * piece + 1, 2 * pieces)
             left = {"step": Fraction(1), "linear": 1 - middle, "exponential": _falling(middle)}[self.curve]
-            found.append((self.duration_ps * piece // pieces, 1 + _thousandths((self.penalty - 1) * left)))
-        return [*found, (self.duration_ps, Fraction(1))]
+            steps.append((self.duration_ps * piece // pieces, 1 + _thousandths((self.penalty - 1) * left)))
+        return [*steps, (self.duration_ps, Fraction(1))]
 
 
 class Fault(Struct, frozen=True):
@@ -76,21 +76,15 @@ class Fault(Struct, frozen=True):
         Literal["crash", "slow", "unreachable"],
         "all is lost; steps take `factor` times as long; its requests are lost, its cache stays, nothing is sent there",
     ]
-    factor: Annotated[Factor | None, Doc("how many times as long", default="required of slow")] = None
+    factor: Annotated[Factor | None, Doc("how many times as long", default="required of slow"), QUIET] = None
     duration_ps: Annotated[
         PositiveDuration | None, Doc("after a crash it then loads and warms up again", default="for good")
     ] = None
 
-    def explicit(self) -> Json:
-        return write(self, without=() if self.kind == "slow" else ("factor",))
-
-    def settled(self, where: str) -> Fault:
+    def validate(self, where: str) -> Fault:
         if (self.factor is None) == (self.kind == "slow"):
-            wrong = (
-                "is missing; a slow instance takes so many times as long, as in 3"
-                if self.factor is None
-                else (f"is for 'kind: slow', and the kind is {self.kind}")
-            )
+            missing = "is missing; a slow instance takes so many times as long, as in 3"
+            wrong = missing if self.factor is None else f"is for 'kind: slow', and the kind is {self.kind}"
             raise HeadwayError(f"{where}.factor: {wrong}.")
         return self
 
@@ -105,7 +99,7 @@ class Drain(Struct, frozen=True):
     ] = "wait"
     timeout_ps: Annotated[Duration | None, "with wait: requests that have not ended by then are lost"] = None
 
-    def settled(self, where: str) -> Drain:
+    def validate(self, where: str) -> Drain:
         if self.timeout_ps is not None and self.mode != "wait":
             raise HeadwayError(f"{where}.timeout: is for 'mode: wait', and the mode is {self.mode}.")
         return self
@@ -115,21 +109,18 @@ class Scaling(Struct, frozen=True):
     """How the autoscaler is asked, and how long what it decides takes."""
 
     interval_ps: Annotated[
-        PositiveDuration | None,
-        "it looks at every multiple from the start of the run; null: at triggers alone",
+        PositiveDuration | None, "it looks at every multiple from the start of the run; null: at triggers alone"
     ] = 30 * PS_PER_SECOND
     triggers: Annotated[Triggers | None, "what makes it look in between, below"] = None
     window_ps: Annotated[
-        PositiveDuration,
-        "the latencies and attainment that it is shown are of the requests that ended so lately",
+        PositiveDuration, "the latencies and attainment that it is shown are of the requests that ended so lately"
     ] = 60 * PS_PER_SECOND
     provisioning: Annotated[Durations, "from the decision until there is a machine"] = "0s"
     model_load: Annotated[Durations, "from then until the weights are there"] = "0s"
     warmup: Annotated[Warmup | None, "how much slower an instance is at first, below"] = None
     drain: Annotated[Drain, "what becomes of the requests of an instance that goes, below"] = Drain()
     patience_ps: Annotated[
-        PositiveDuration,
-        "how long a request waits at the router where no instance is up; then it is rejected (503)",
+        PositiveDuration, "how long a request waits at the router where no instance is up; then it is rejected (503)"
     ] = 300 * PS_PER_SECOND
 
 
@@ -139,7 +130,11 @@ def read_faults(section: Any, where: str) -> tuple[Fault, ...]:
     if not isinstance(section, list):
         right = "a list, as in [{at: 60s, instance: instance-3, kind: crash, duration: 2m}]"
         raise HeadwayError(f"{where}: expected {right}, got {shown(section)}.")
-    return tuple(read(Fault, one, f"{where}[{number}]") for number, one in enumerate(section))
+    return tuple(read(Fault, fault, f"{where}[{number}]") for number, fault in enumerate(section))
+
+
+def write_faults(faults: tuple[Fault, ...]) -> list[Json]:
+    return [write(fault) for fault in faults]
 
 
 def _falling(share: Fraction) -> Fraction:

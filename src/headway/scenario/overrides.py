@@ -12,14 +12,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headway.config.documents import parse_yaml as parse_yaml
-from headway.config.documents import read_yaml as read_yaml
+from headway.config.documents import parse_yaml, read_yaml
 from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies.bundle import Bundle, is_bundle
-from headway.policies.defaults import DEFAULT_POLICIES as DEFAULT_POLICIES
 from headway.policies.profile import scorer_list
-from headway.policies.registry import canonical, find
+from headway.policies.registry import DEFAULT_POLICIES, canonical, find
 from headway.scenario.references import absolute
 from headway.types import Json
 
@@ -98,18 +96,17 @@ def _policy(spec: Any, keys: list[str], value: Any, where: str) -> Json:
 def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -> None:
     """`scorers.NAME=weight` or `scorers.NAME.parameter=value`, whichever form the scorers are written in."""
     if key not in spec and "name" in spec:
-        found = {parameter.name: parameter for parameter in find("routing", str(spec["name"]), where).parameters}
-        if "scorers" not in found:
-            raise HeadwayError(f"{where}: {shown(spec['name'])} has no such parameter.{suggest('scorers', found)}")
-        spec[key] = copy.deepcopy(found["scorers"].default)
+        known = {parameter.name: parameter for parameter in find("routing", str(spec["name"]), where).parameters}
+        if "scorers" not in known:
+            raise HeadwayError(f"{where}: {shown(spec['name'])} has no such parameter.{suggest('scorers', known)}")
+        spec[key] = copy.deepcopy(known["scorers"].default)
     items = spec[key] = scorer_list(spec.get(key) or [], where)
     parameter = keys[1] if len(keys) > 1 else "weight"
-    for item in items:
-        if canonical(str(item.get("name"))) == canonical(keys[0]):
-            _put(item, [parameter, *keys[2:]], value, where)
-            return
-    items.append({"name": keys[0], "weight": 1})
-    _put(items[-1], [parameter, *keys[2:]], value, where)
+    item = next((item for item in items if canonical(str(item.get("name"))) == canonical(keys[0])), None)
+    if item is None:
+        item = {"name": keys[0], "weight": 1}
+        items.append(item)
+    _put(item, [parameter, *keys[2:]], value, where)
 
 
 def policy_file(path: Path) -> tuple[Json, str | None, list[Json] | None]:
@@ -118,9 +115,9 @@ def policy_file(path: Path) -> tuple[Json, str | None, list[Json] | None]:
     document = read_yaml(path)
     if is_bundle(document):
         bundle = Bundle.read(path)
-        found: Json = absolute(bundle.policies, path.parent)
-        replace(bundle, policies=found).check(f"{path}: policies")  # what is wrong is told with the file's name
-        return found, None, None
+        policies: Json = absolute(bundle.policies, path.parent)
+        replace(bundle, policies=policies).check(f"{path}: policies")  # so that an error names the file
+        return policies, None, None
     return {}, *policy_config(path, document)
 
 
@@ -144,21 +141,17 @@ def policy_config(path: Path, document: Any) -> tuple[str | None, list[Json] | N
 def with_policies(data: Mapping[str, Any], policies: Mapping[str, Any]) -> Json:
     """A copy of the mapping with these policies, by stage, in place of its own."""
     changed: Json = copy.deepcopy(dict(data))
-    given = {} if changed.get("policies") is None else changed["policies"]
-    if isinstance(given, dict) and policies:  # else as wrong as without the option, and told in the same words
-        changed["policies"] = {**given, **policies}
+    own = {} if changed.get("policies") is None else changed["policies"]
+    if isinstance(own, dict) and policies:  # else as wrong as without the option, and told in the same words
+        changed["policies"] = {**own, **policies}
     return changed
 
 
 def choose_policies(
-    data: Mapping[str, Any],
-    policy: str | None = None,
-    scorers: str | None = None,
-    config: Path | None = None,
+    data: Mapping[str, Any], policy: str | None = None, scorers: str | None = None, config: Path | None = None
 ) -> Json:
     """A copy of the mapping with the policies that the options name; options win over the policy file."""
     bundled, name, weights = policy_file(config) if config is not None else ({}, None, None)
-    data = with_policies(data, bundled)
     if policy is not None:
         if not policy.strip():
             raise HeadwayError("--routing-policy: a policy's name is missing, as in --routing-policy round-robin.")
@@ -166,21 +159,18 @@ def choose_policies(
         name = policy
     if scorers is not None:
         weights = scorer_list(scorers, "--routing-scorers")
-    changed: Json = copy.deepcopy(dict(data))
+    changed = with_policies(data, bundled)
     if name is None and weights is None:
         return changed
     if weights is not None and name is not None and canonical(name) != "weighted":
         raise HeadwayError(
             f"--routing-scorers: {shown(name)} takes no scorers; only the routing policy 'weighted' does."
         )
-    given = {} if changed.get("policies") is None else changed["policies"]
-    if not isinstance(given, dict):
-        return changed  # as wrong as without the option, and told in the same words
-    policies = changed["policies"] = dict(given)
-    current = policies.get("routing")
-    keep = name is None and isinstance(current, dict) and canonical(str(current.get("name"))) == "weighted"
-    spec: Json = dict(current) if keep and isinstance(current, dict) else {"name": name or "weighted"}
+    policies = changed.get("policies")
+    current = policies.get("routing") if isinstance(policies, dict) else None
+    spec: Json = {"name": name or "weighted"}
+    if name is None and isinstance(current, dict) and canonical(str(current.get("name"))) == "weighted":
+        spec = dict(current)
     if weights is not None:
         spec["scorers"] = weights
-    policies["routing"] = spec
-    return changed
+    return with_policies(changed, {"routing": spec})

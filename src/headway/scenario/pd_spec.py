@@ -6,11 +6,10 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct
 
-from headway.config.keys import Duration, Positive, write
+from headway.config.keys import Duration, Positive
 from headway.errors import HeadwayError
 from headway.latency.links import ProfileName, Speed, fill_link
 from headway.scenario.kv_spec import Kv
-from headway.types import Json
 
 ROLES: Final = ("prefill", "decode")
 
@@ -50,17 +49,14 @@ class Transfer(Struct, frozen=True):
     def grain_tokens(self, block_tokens: int, max_batch_tokens: int) -> int:
         return {"block": block_tokens, "chunk": max_batch_tokens, "stream": 1}[self.granularity]
 
-    def explicit(self) -> Json:
-        return write(self, without=("profile",))
-
 
 def check_shared(kvs: dict[str, Kv], where: str) -> None:
     """A store that the instances of a deployment share is one, so both kinds describe it alike."""
-    one, other = (kv.tiers or {} for kv in kvs.values())
-    for name in one:
-        if name not in other or not (one[name].shared or other[name].shared):
+    prefill, decode = (kv.tiers or {} for kv in kvs.values())
+    for name in prefill:
+        if name not in decode or not (prefill[name].shared or decode[name].shared):
             continue
-        if one[name] != other[name]:
+        if prefill[name] != decode[name]:
             wrong = f"{where}.decode.kv.tiers.{name}: is one store that prefill and decode share"
             raise HeadwayError(f"{wrong}; give it once, as {where}.kv.tiers.{name}.")
         if len({kv.eviction for kv in kvs.values()}) > 1:

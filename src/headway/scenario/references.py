@@ -26,7 +26,7 @@ def absolute(value: Any, folder: Path | None = None) -> Any:
     """A copy of a document whose files go by their whole paths: found from `folder`, or else from the current one.
     What is found in neither stays as it is written, for whoever opens it to tell."""
 
-    def found(file: str) -> str:
+    def find(file: str) -> str:
         try:
             path = Path(file).expanduser()
             for base in (folder or Path(), Path()):
@@ -36,10 +36,10 @@ def absolute(value: Any, folder: Path | None = None) -> Any:
             pass
         return file
 
-    return _each(value, found)
+    return _each(value, find)
 
 
-def digested(value: Any) -> Any:
+def replace_by_digests(value: Any) -> Any:
     """A copy of a document with a digest of their bytes in place of the files it refers to."""
     return _each(value, _digest)
 
@@ -50,7 +50,7 @@ def _digest(file: str) -> str:
     try:
         if path.is_dir():
             files = {*path.iterdir(), *path.rglob("chunk-*")}  # ServeGen's clients may lie deeper
-            return _digest_all((str(one.relative_to(path)), one) for one in sorted(files))
+            return _digest_all((str(item.relative_to(path)), item) for item in sorted(files))
         if not path.is_file():
             return file
         halves = [(suffix, path.with_suffix(suffix)) for suffix in HALVES if path.suffix in HALVES]
@@ -60,8 +60,8 @@ def _digest(file: str) -> str:
 
 
 def _digest_all(files: Iterable[tuple[str, Path]]) -> str:
-    found = [(name, _bytes(file)) for name, file in files if file.is_file()]
-    return blake2b(repr(found).encode(), digest_size=16).hexdigest()
+    digests = [(name, _bytes(file)) for name, file in files if file.is_file()]
+    return blake2b(repr(digests).encode(), digest_size=16).hexdigest()
 
 
 def _bytes(file: Path) -> str:
@@ -71,13 +71,13 @@ def _bytes(file: Path) -> str:
 
 def _each(value: Any, change: Change, key: object = None) -> Any:
     if isinstance(value, dict):
-        found: dict[Any, Any] = {}
+        document: dict[Any, Any] = {}
         for name, item in value.items():
             changed = _name(name, change) if isinstance(name, str) else name
-            if changed in found:
+            if changed in document:
                 raise HeadwayError(f"{cut(changed)}: stands twice in one mapping, under two names; keep one of them.")
-            found[changed] = _each(item, change, name)
-        return found
+            document[changed] = _each(item, change, name)
+        return document
     if isinstance(value, list | tuple):
         return [_each(item, change) for item in value]
     if not isinstance(value, str) or key == "source":  # which is a policy's text, whatever it looks like

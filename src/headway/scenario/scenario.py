@@ -12,24 +12,25 @@ import msgspec
 from msgspec import Meta, Struct
 
 import headway.policies  # noqa: F401  (declares the policies)
-from headway.config.keys import Doc, Duration, PositiveDuration, Unit, write
+from headway.config.documents import parse_yaml, read_yaml, stem
+from headway.config.keys import QUIET, Doc, Duration, PositiveDuration, Unit, write
 from headway.config.section import read
 from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies import registry
-from headway.policies.defaults import DEFAULT_POLICIES
 from headway.policies.disaggregation import Pair
 from headway.policies.profile import scorer_list
+from headway.policies.registry import DEFAULT_POLICIES
 from headway.results.recorder import Targets
 from headway.scenario import overrides, references
 from headway.scenario.cluster_spec import Cluster
-from headway.scenario.life_spec import Fault, Scaling, read_faults
+from headway.scenario.life_spec import Fault, Scaling, read_faults, write_faults
 from headway.scenario.pd_spec import ROLES
-from headway.scenario.router_spec import RouterSpec
 from headway.types import Json
 from headway.workload.spec import WorkloadSpec
 
 DEFAULT: Final = "conversations-2026-11-17"
+MOST_ROUTERS: Final = 1024
 STAGES: Final = tuple(DEFAULT_POLICIES)
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=10**12)]
@@ -64,8 +65,7 @@ class Policies(Struct, frozen=True):
     flow: Annotated[Policy, "the queue at the router, if any: see below"] = DEFAULT_POLICIES["flow"]
     routing: Annotated[Policy, "where a request goes"] = DEFAULT_POLICIES["routing"]
     scheduler: Annotated[
-        Policy,
-        "the order within an instance: `fcfs`, `priority`, `sjf`, `shortest-prefill`, `slo-slack`, `fair`",
+        Policy, "the order within an instance: `fcfs`, `priority`, `sjf`, `shortest-prefill`, `slo-slack`, `fair`"
     ] = DEFAULT_POLICIES["scheduler"]
     scaling: Annotated[Policy, "replicas of each pool, see [scaling.md](scaling.md)"] = DEFAULT_POLICIES["scaling"]
 
@@ -79,11 +79,11 @@ class Policies(Struct, frozen=True):
 
     def resolved(self) -> Json:
         """Every stage, but no flow control and no autoscaler where there is none."""
-        found = {stage: self.explicit(stage) for stage in STAGES}
+        written = {stage: self.explicit(stage) for stage in STAGES}
         for stage in ("flow", "scaling"):
-            if found[stage]["name"] == DEFAULT_POLICIES[stage]:
-                del found[stage]
-        return found
+            if written[stage]["name"] == DEFAULT_POLICIES[stage]:
+                del written[stage]
+        return written
 
 
 class Signals(Struct, frozen=True):
@@ -92,18 +92,12 @@ class Signals(Struct, frozen=True):
 
     poll_interval_ps: Annotated[
         Duration,
-        Doc(
-            "the instances are polled at its multiples from 0 on; 0s is none as well",
-            default="none: always fresh",
-        ),
+        Doc("the instances are polled at its multiples from 0 on; 0s is none as well", default="none: always fresh"),
     ] = 0
     poll_delay_ps: Annotated[Duration, "how much later the router has what was polled"] = 0
     kv_event_delay_ps: Annotated[
         Duration | None,
-        Doc(
-            "how much later the router's prefix index hears what an instance has evicted",
-            default="none: no events",
-        ),
+        Doc("how much later the router's prefix index hears what an instance has evicted", default="none: no events"),
     ] = None
 
     @classmethod
@@ -111,10 +105,41 @@ class Signals(Struct, frozen=True):
         """A key that is left empty is as good as left out."""
         return {k: v for k, v in section.items() if v is not None} if isinstance(section, dict) else section
 
-    def settled(self, where: str) -> Signals:
+    def validate(self, where: str) -> Signals:
         if self.poll_delay_ps and not self.poll_interval_ps:
             raise HeadwayError(f"{where}.poll_delay: delays what is polled; give 'poll_interval' as well, as in 50ms.")
         return self
+
+
+class RouterSpec(Struct, frozen=True):
+    """Equal routers before one cluster. Without an interval they know nothing of each other."""
+
+    count: Annotated[int, Meta(ge=1, le=MOST_ROUTERS), "how many; with 1 the rest says nothing"] = 1
+    sync_interval_ps: Annotated[
+        PositiveDuration | None,
+        Doc(
+            "at its multiples each takes over what the others have counted and where they have sent prompts",
+            default="none: they know nothing of each other",
+        ),
+    ] = None
+    spread: Annotated[
+        Literal["requests", "sessions"],
+        "who goes to which, by a hash with the simulation's seed: each request for itself, or all of a session to one",
+    ] = "requests"
+
+    @classmethod
+    def expand(cls, value: Any, where: str) -> Any:
+        """A number stands for `count`."""
+        if value is None or isinstance(value, dict):
+            return value or {}
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ROUTERS:
+            return {"count": value}
+        right = f"a number of routers from 1 to {MOST_ROUTERS}, or a mapping as in {{count: 4, sync_interval: 1s}}"
+        raise HeadwayError(f"{where}: expected {right}, got {shown(value)}.")
+
+    def validate(self, where: str) -> RouterSpec:
+        """A router alone is a router alone, whatever else is said of it."""
+        return RouterSpec() if self.count == 1 else self
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
@@ -140,14 +165,15 @@ class Scenario(Struct, frozen=True, kw_only=True):
         "how steps are computed, never what comes out: false walks every step, random-cuts cuts runs at random places",
     ] = True
     warmup: Annotated[
-        Count,
-        "so many requests from the first on are left out of the statistics (never out of the counts)",
+        Count, "so many requests from the first on are left out of the statistics (never out of the counts)"
     ] = 0
     horizon_ps: Annotated[
         PositiveDuration | None,
         Doc("stops the clock; what is then unfinished is `in_flight`", default="none: until all is done"),
     ] = None
-    signals: Annotated[Signals, Doc("how old what the instances report may be", default="always fresh")] = Signals()
+    signals: Annotated[Signals, Doc("how old what the instances report may be", default="always fresh"), QUIET] = (
+        Signals()
+    )
     routers: Annotated[
         RouterSpec,
         Doc(
@@ -155,17 +181,20 @@ class Scenario(Struct, frozen=True, kw_only=True):
             default="1",
             type="whole number or mapping",
         ),
+        QUIET,
     ] = RouterSpec()
     retries: Annotated[
         int,
         Meta(ge=0, le=100),
         "how often a request that its instance has lost is sent again, from the beginning; then it has failed",
+        QUIET,
     ] = 0
-    scaling: Annotated[Scaling | None, "how the autoscaler is asked, and how long what it decides takes"] = None
+    scaling: Annotated[Scaling | None, "how the autoscaler is asked, and how long what it decides takes", QUIET] = None
     faults: Annotated[
         tuple[Fault, ...],
-        Unit("list", read_faults, lambda faults: [fault.explicit() for fault in faults]),
+        Unit("list", read_faults, write_faults),
         Doc("instances that crash, are slow or cannot be reached", default="none"),
+        QUIET,
     ] = ()
 
     @classmethod
@@ -173,12 +202,13 @@ class Scenario(Struct, frozen=True, kw_only=True):
         """A name that is left empty is as good as left out."""
         return {key: value for key, value in data.items() if key != "name" or value is not None}
 
-    def settled(self, where: str) -> Scenario:
+    def validate(self, where: str) -> Scenario:
         _check_models(self)
         _check_faults(self)
         for stage in STAGES:
             self.policies.build(stage)
-        return msgspec.structs.replace(self, name=_unicode(self.name or "scenario"))
+        name = (self.name or "scenario").encode(errors="replace").decode()  # a result is in UTF-8
+        return msgspec.structs.replace(self, name=name)
 
     @classmethod
     def load(cls, source: Source = DEFAULT, overrides: str | Iterable[str] = ()) -> Scenario:
@@ -189,20 +219,16 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     def resolved(self) -> Json:
         """The scenario with nothing left implicit, in the form that `load` reads; files go by their whole paths."""
-        unsaid = {name for name, value in UNSAID.items() if getattr(self, name) == value}
-        found = write(self, without=unsaid)
-        return _absolute(found)
+        return _absolute(write(self))
 
     def key(self) -> str:
         """Sixteen hexadecimal digits that stand for this scenario. How it is computed (`leap`) and named is no part,
         and of the files it refers to only their bytes are, not where they lie."""
         facts = {key: value for key, value in self.resolved().items() if key not in ("leap", "name")}
-        facts = references.digested(facts)
+        facts = references.replace_by_digests(facts)
         return blake2b(msgspec.json.encode(facts, order="sorted"), digest_size=8).hexdigest()
 
 
-# Keys that stand in a resolved copy only where they say something.
-UNSAID: Final = {"signals": Signals(), "routers": RouterSpec(), "retries": 0, "scaling": None, "faults": ()}
 Source = str | Path | Mapping[str, Any] | Scenario
 
 
@@ -236,25 +262,20 @@ def _read(source: str | Path) -> Any:
             f"{cut(str(source))}: cannot be read ({getattr(error, 'strerror', None) or str(error).rstrip('.')})."
         ) from None
     if there:
-        data = overrides.read_yaml(path)
+        data = read_yaml(path)
         if isinstance(data, dict):
-            data.setdefault("name", _unicode(path.stem))
+            data.setdefault("name", stem(str(path)))
             data = _absolute(data, path.parent)
         return data
     if str(source) in presets():
         file = resources.files("headway") / "presets" / "scenarios" / f"{source}.yaml"
-        data = overrides.parse_yaml(file.read_text(encoding="utf-8"), str(source))
+        data = parse_yaml(file.read_text(encoding="utf-8"), str(source))
         data.setdefault("name", str(source))
         return data
     if path.is_dir():
         raise HeadwayError(f"{source}: is a folder; a scenario file is wanted.")
     hint = suggest(cut(str(source)), presets())
     raise HeadwayError(f"{cut(str(source))}: there is no such scenario file, nor a preset of that name.{hint}")
-
-
-def _unicode(text: str) -> str:
-    """A file's name need not be UTF-8; what stands in a result must."""
-    return text.encode(errors="replace").decode()
 
 
 def _absolute(data: Json, folder: Path | None = None) -> Json:
@@ -269,7 +290,7 @@ def validate(data: Mapping[str, Any]) -> Scenario:
 
 def _check_models(scenario: Scenario) -> None:
     """Where instances serve certain models, every synthetic request must want one of them."""
-    served = scenario.cluster.served()
+    served = scenario.cluster.served_models()
     if served is None:
         return
     default = scenario.cluster.default_model()
@@ -294,30 +315,29 @@ def _check_faults(scenario: Scenario) -> None:
 
 def _explicit(stage: str, spec: Any, where: str) -> Json:
     """A policy's name and every parameter, those of its parts included."""
-    name, _ = registry.split(spec, where)
-    made = registry.build(stage, spec, where)
-    found = {parameter.name: getattr(made, parameter.name) for parameter in made.entry.parameters}
-    name = name if registry.is_file(name) else made.entry.name
-    if "scorers" in found:
-        scorers = scorer_list(found["scorers"], f"{where}.scorers")
-        found["scorers"] = [_explicit_part("scorer", scorer, f"{where}.scorers") for scorer in scorers]
-    if "filters" in found:
-        found["filters"] = [_explicit_part("filter", one, f"{where}.filters") for one in found["filters"]]
-    if "picker" in found:
-        found["picker"] = _explicit_part("picker", found["picker"], f"{where}.picker")
-    if isinstance(made, Pair):
+    policy = registry.build(stage, spec, where)
+    written = registry.explicit(stage, spec, where, policy)
+    if "scorers" in written:
+        scorers = scorer_list(written["scorers"], f"{where}.scorers")
+        written["scorers"] = [_explicit_part("scorer", scorer, f"{where}.scorers") for scorer in scorers]
+    if "filters" in written:
+        written["filters"] = [_explicit_part("filter", part, f"{where}.filters") for part in written["filters"]]
+    if "picker" in written:
+        written["picker"] = _explicit_part("picker", written["picker"], f"{where}.picker")
+    if isinstance(policy, Pair):
         for role in ROLES:
-            found[role] = _explicit("routing", found[role], f"{where}.{role}")
-        found["decider"] = _explicit("decider", found["decider"], f"{where}.decider")
-    return {"name": name, **msgspec.to_builtins(found)}
+            written[role] = _explicit("routing", written[role], f"{where}.{role}")
+        written["decider"] = _explicit("decider", written["decider"], f"{where}.decider")
+    return written
 
 
 def _explicit_part(stage: str, spec: Any, where: str) -> Json:
     """A scorer, filter or picker with its own defaults written out; a scorer's weight stays as it was given."""
-    name, given = registry.split(spec, where)
+    name, values = registry.split(spec, where)
     entry = registry.find(stage, name, where)
-    found: Json = {"name": name if registry.is_file(name) else entry.name}
-    if "weight" in given:
-        found["weight"] = given.pop("weight")
+    written: Json = {"name": name if registry.is_file(name) else entry.name}
+    if "weight" in values:
+        written["weight"] = values.pop("weight")
     defaults = {parameter.name: parameter.default for parameter in entry.parameters}
-    return {**found, **defaults, **{key.replace("-", "_"): value for key, value in given.items()}}
+    own = {key.replace("-", "_"): value for key, value in values.items()}
+    return {**written, **msgspec.to_builtins(defaults | own)}

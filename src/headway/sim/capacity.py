@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headway.control.autoscaler import Autoscaler
-from headway.policies.scaling import Static
+from headway.policies.scaling.thresholds import Static
 from headway.results.recorder import FaultRecord, ScaleRecord
 from headway.sim.instance_end import cool
 from headway.sim.lifecycle import Lifecycle, Place

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from headway.policies.registry import declared
+from headway.policies.registry import entry_of
 from headway.sim.instance import Instance
 from headway.sim.kv_events import KvEvents
 from headway.sim.polling import History
@@ -35,8 +35,8 @@ class Signals:
 
     def __init__(self, instances: list[Instance], policies: list[Any], scalers: Sequence[Any] = ()) -> None:
         """`scalers` are autoscalers: of what they alone read, KV use is worked out only when they look."""
-        decides = [name for policy in policies for name in declared(policy).reported]
-        reads = decides + [name for policy in scalers for name in declared(policy).reported]
+        decides = [name for policy in policies for name in entry_of(policy).reported]
+        reads = decides + [name for policy in scalers for name in entry_of(policy).reported]
         self.instances = instances
         self.blocks = [instance.blocks for instance in instances]
         self.views = [instance.view for instance in instances]  # where the values are written

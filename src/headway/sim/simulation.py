@@ -24,7 +24,7 @@ from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError, InvariantError
 from headway.policies.context import Context, Estimator
 from headway.policies.flow import NoFlow
-from headway.policies.registry import declared
+from headway.policies.registry import entry_of
 from headway.results.recorder import IN_FLIGHT, InstanceStats, Recorder
 from headway.results.records import Series
 from headway.sim.capacity import Capacity
@@ -96,7 +96,7 @@ class Simulation:
         stages = [admission, priority, routing, *([] if flow is None else [flow])]
         self.signals = self.build_signals(stages, () if autoscaler is None else autoscaler.policies)
         planes: list[ControlPlane] = []
-        truth = self.cached_tokens if any(declared(policy).oracle for policy in stages) else None
+        truth = self.cached_tokens if any(entry_of(policy).oracle for policy in stages) else None
         for number, own in enumerate([stages, *further]):
             views = [copy(view) for view in setup.views] if further else setup.views
             context = Context(views, streams(rng, number), estimator, setup.block_tokens, truth)

@@ -5,20 +5,17 @@ declares, breaks ties by the lowest index, gives answers of the right kind, and 
 saturated, when one is left and after none was.
 """
 
-from headway.testing.engine_suites import LatencyModelSuite, SchedulerSuite, check_latency_model, check_scheduler
-from headway.testing.part_suites import FilterSuite, ScorerSuite, check_filter, check_scorer
-from headway.testing.router_suites import (
-    AdmissionSuite,
-    FlowSuite,
-    PrioritySuite,
-    RoutingSuite,
-    check_admission,
-    check_flow,
-    check_priority,
-    check_routing,
-)
-from headway.testing.scaling_suite import ScalingSuite, check_scaling
-from headway.testing.trace_suite import TraceReaderSuite, check_trace_reader
+from functools import partial
+from pathlib import Path
+
+from headway.latency.base import LatencyModel
+from headway.testing.engine_suites import LatencyModelSuite, SchedulerSuite
+from headway.testing.part_suites import FilterSuite, ScorerSuite
+from headway.testing.router_suites import AdmissionSuite, FlowSuite, PrioritySuite, RoutingSuite
+from headway.testing.scaling_suite import ScalingSuite
+from headway.testing.suite import check_policy, run_tests
+from headway.testing.trace_suite import TraceReaderSuite
+from headway.workload.traces import Format
 
 __all__ = [
     "AdmissionSuite",
@@ -42,3 +39,20 @@ __all__ = [
     "check_scorer",
     "check_trace_reader",
 ]
+
+check_admission = partial(check_policy, AdmissionSuite)
+check_filter = partial(check_policy, FilterSuite)
+check_flow = partial(check_policy, FlowSuite)
+check_priority = partial(check_policy, PrioritySuite)
+check_routing = partial(check_policy, RoutingSuite)
+check_scaling = partial(check_policy, ScalingSuite)
+check_scheduler = partial(check_policy, SchedulerSuite)
+check_scorer = partial(check_policy, ScorerSuite)
+
+
+def check_latency_model(model: LatencyModel) -> None:
+    run_tests(LatencyModelSuite, model=model)
+
+
+def check_trace_reader(format: Format, sample: Path) -> None:
+    run_tests(TraceReaderSuite, format=format, sample=sample)

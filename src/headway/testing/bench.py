@@ -9,6 +9,8 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
+from msgspec import Struct
+
 from headway.control.flights import QUEUED, Flight
 from headway.control.plane import ControlPlane
 from headway.latency.base import Estimator
@@ -33,12 +35,11 @@ FREE: Final = ("observed_at", "routed_since_report")  # they go with what is rep
 FIELDS: Final = [vars(InstanceView)[name].__get__ for name in InstanceView.__slots__]  # past `WatchedView`, and faster
 
 
-class Watch:
+class Watch(Struct, eq=False):
     """The signals that a policy has read, while it was asked."""
 
-    def __init__(self) -> None:
-        self.on = False
-        self.names: set[str] = set()
+    on: bool = False
+    names: set[str] = set()
 
 
 class WatchedView(InstanceView):
@@ -116,19 +117,19 @@ class Bench:
 
     def state(self) -> list[Any]:
         """All that a policy sees and must not write."""
-        found: list[Any] = [field(view) for view in self.views for field in FIELDS]
+        values: list[Any] = [field(view) for view in self.views for field in FIELDS]
         if self.cluster is not None:
-            found += [self.cluster.instances, self.cluster.group, self.cluster.now_ps, self.cluster.priority]
-        return found
+            values += [self.cluster.instances, self.cluster.group, self.cluster.now_ps, self.cluster.priority]
+        return values
 
     def guard(self, policy: Any, *methods: str) -> None:
         """Calls of these methods note what they read, and fail if they write to a view."""
         for name in methods:
             method = getattr(policy, name, None)
             if method is not None:
-                setattr(policy, name, partial(self._guarded, method, f"{type(policy).__name__}.{name}"))
+                setattr(policy, name, partial(self._call_guarded, method, f"{type(policy).__name__}.{name}"))
 
-    def _guarded(self, method: Callable[..., Any], called: str, *arguments: Any) -> Any:
+    def _call_guarded(self, method: Callable[..., Any], called: str, *arguments: Any) -> Any:
         before = self.state()
         with self.watching():
             answer = method(*arguments)
@@ -145,7 +146,7 @@ class Bench:
 
     def check_declared(self, policy: Any) -> None:
         """Fail if a signal was read that the policy does not declare."""
-        entry = registry.declared(policy)
+        entry = registry.entry_of(policy)
         everything = registry.EVERYTHING[0] in entry.exact
         undeclared = self.watch.names - {*entry.exact, *entry.reported, *FREE}
         wrong = sorted(name for name in undeclared if name in REPORTED or not everything)
@@ -176,8 +177,10 @@ class Bench:
     def plane(self, **stages: Any) -> ControlPlane:
         """The control plane with these policies, and the plainest at the other stages."""
         plain = {"admission": "always", "priority": "none", "routing": "least-loaded"}
-        made = {stage: registry.build(stage, name, f"policies.{stage}") for stage, name in plain.items()} | stages
-        control = ControlPlane(self.context, made["admission"], made["priority"], made["routing"], made.get("flow"))
+        policies = {stage: registry.build(stage, name, f"policies.{stage}") for stage, name in plain.items()} | stages
+        control = ControlPlane(
+            self.context, policies["admission"], policies["priority"], policies["routing"], policies.get("flow")
+        )
         self.cluster = control.cluster
         return control
 
@@ -188,8 +191,8 @@ class Bench:
             now_ps = request.arrival_ps
             answers = [(request, control.arrive(now_ps, request))]
             more = iter(partial(control.pump, now_ps), None) if control.flow is not None else ()
-            for asked, answer in chain(answers, more):
-                self.transcript.append((asked.id, plain_answer(answer)))
+            for subject, answer in chain(answers, more):
+                self.transcript.append((subject.id, plain_answer(answer)))
                 if isinstance(answer, Flight):
                     under_way.append(answer)
             self.report()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from headway.latency.base import Chunk, LatencyModel, scale_model
 from headway.policies.queues import Queue, Ticket, queue_of
 from headway.testing.bench import requests
-from headway.testing.suite import PolicySuite, run_tests, same_twice
+from headway.testing.suite import PolicySuite, same_twice
 from headway.types import Request
 
 COUNT = 60  # requests of a script
@@ -38,8 +38,10 @@ class SchedulerSuite(PolicySuite):
         return queue_of(self.make())
 
     @staticmethod
-    def tickets(asked: Sequence[Request]) -> list[Ticket]:
-        return [Ticket(one, float(one.id % 3), one.arrival_ps, number) for number, one in enumerate(asked)]
+    def tickets(script: Sequence[Request]) -> list[Ticket]:
+        return [
+            Ticket(request, float(request.id % 3), request.arrival_ps, number) for number, request in enumerate(script)
+        ]
 
     def play(self, count: int = COUNT) -> list[int]:
         """Requests come, enter, yield their blocks, give up and end; the numbers in order of entry."""
@@ -56,8 +58,8 @@ class SchedulerSuite(PolicySuite):
                 f"chunk gives a whole number or None, got {chunk}."
             )
             if ticket.number % 5 == 4:
-                gone = waiting.pop(0)
-                queue.remove(gone)
+                quitter = waiting.pop(0)
+                queue.remove(quitter)
             if ticket.number % 3 == 2 and waiting:
                 entered.append(self._enter(queue, waiting, running))
             if ticket.number % 7 == 6 and running:
@@ -88,9 +90,9 @@ class SchedulerSuite(PolicySuite):
 
     @staticmethod
     def _check_order(queue: Queue, running: list[Ticket]) -> None:
-        given = list(running)
-        order = list(queue.order(given))
-        assert sorted(one.number for one in order) == sorted(one.number for one in running), (
+        before = list(running)
+        order = list(queue.order(before))
+        assert sorted(ticket.number for ticket in order) == sorted(ticket.number for ticket in running), (
             "order gives each running request once."
         )
         assert list(queue.order(list(running))) == order, "order gives another order although nothing has happened."
@@ -132,10 +134,10 @@ class LatencyModelSuite:
     model: LatencyModel
 
     def check_run(self, model: LatencyModel, decodes: int, context: int, chunks: list[Chunk]) -> None:
-        given = list(chunks)
+        before = list(chunks)
         run = model.run(decodes, context, chunks)
-        assert chunks == given, "run changes the list of chunks."
-        assert isinstance(run, tuple) and len(run) == 3 and all(type(one) is int for one in run), (
+        assert chunks == before, "run changes the list of chunks."
+        assert isinstance(run, tuple) and len(run) == 3 and all(type(number) is int for number in run), (
             f"run gives three whole numbers (first, increment, k_max), got {run}."
         )
         first, increment, k_max = run
@@ -161,12 +163,3 @@ class LatencyModelSuite:
             self.check_run(slower, decodes, context, list(chunks))
             usual, slow = self.model.run(decodes, context, chunks)[0], slower.run(decodes, context, chunks)[0]
             assert slow >= usual, f"1.5 times as slow, and a step lasts {slow} ps instead of {usual} ps."
-
-
-def check_scheduler(policy: Any, *, ties: bool = True, **parameters: Any) -> None:
-    """Run all tests of a scheduler, and raise an AssertionError that names those that failed."""
-    run_tests(SchedulerSuite, policy=policy, ties=ties, parameters=parameters)
-
-
-def check_latency_model(model: LatencyModel) -> None:
-    run_tests(LatencyModelSuite, model=model)

@@ -7,9 +7,9 @@ from typing import Any
 
 from headway.control.plane import ControlPlane
 from headway.policies import registry
-from headway.policies.weighted import clamped, keep_of
+from headway.policies.weighted import clamp_scores, keep_of
 from headway.testing.bench import Bench, requests
-from headway.testing.suite import RouterSuite, run_tests
+from headway.testing.suite import RouterSuite
 from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
@@ -22,7 +22,7 @@ class _Asking:
 
     def __init__(self, part: Any, ask: Ask, transcript: list[Any]) -> None:
         self.ask, self.transcript = ask, transcript
-        self.entry = registry.declared(part)
+        self.entry = registry.entry_of(part)
         for name in ("bind", "observe"):
             if hasattr(part, name):
                 setattr(self, name, getattr(part, name))
@@ -59,11 +59,11 @@ class ScorerSuite(_PartSuite):
 
     def ask(self, part: Any) -> Ask:
         def score(request: Request, candidates: Sequence[InstanceView], cluster: ClusterView) -> list[float]:
-            given = list(candidates)
+            before = list(candidates)
             values = part.score(request, candidates, cluster)
-            assert list(candidates) == given, "score changes the list of candidates."
-            assert len(list(values)) == len(given), f"score gives {len(values)} values for {len(given)} candidates."
-            held = clamped(_Answered(part, values), request, given, cluster)
+            assert list(candidates) == before, "score changes the list of candidates."
+            assert len(list(values)) == len(before), f"score gives {len(values)} values for {len(before)} candidates."
+            held = clamp_scores(_Answered(part, values), request, before, cluster)
             assert held == [float(value) for value in values], f"scores lie from 0 to 1, got {values}."
             return held
 
@@ -80,7 +80,7 @@ class _Answered:
     """A scorer that gives what another has answered."""
 
     def __init__(self, part: Any, values: Any) -> None:
-        self.entry, self.values = registry.declared(part), values
+        self.entry, self.values = registry.entry_of(part), values
 
     def score(self, *_: object) -> Any:
         return self.values
@@ -93,24 +93,15 @@ class FilterSuite(_PartSuite):
 
     def ask(self, part: Any) -> Ask:
         def keep(request: Request, candidates: Sequence[InstanceView], cluster: ClusterView) -> list[int]:
-            given = list(candidates)
-            kept = list(keep_of(part)(request, candidates, cluster))
-            assert list(candidates) == given, "keep changes the list of candidates."
-            places = [given.index(view) for view in kept]
+            before = list(candidates)
+            left = list(keep_of(part)(request, candidates, cluster))
+            assert list(candidates) == before, "keep changes the list of candidates."
+            places = [before.index(view) for view in left]
             assert places == sorted(set(places)), "keep gives candidates, each once, in their order."
             return places
 
         return keep
 
     def test_equal_instances_are_kept_or_dropped_together(self) -> None:
-        kept = self.first_answer()
-        assert not self.ties or kept in ([], [0, 1, 2, 3]), f"All instances are equal and idle, and it keeps {kept}."
-
-
-def check_scorer(policy: Any, *, ties: bool = True, **parameters: Any) -> None:
-    """Run all tests of a scorer, and raise an AssertionError that names those that failed."""
-    run_tests(ScorerSuite, policy=policy, ties=ties, parameters=parameters)
-
-
-def check_filter(policy: Any, *, ties: bool = True, **parameters: Any) -> None:
-    run_tests(FilterSuite, policy=policy, ties=ties, parameters=parameters)
+        left = self.first_answer()
+        assert not self.ties or left in ([], [0, 1, 2, 3]), f"All instances are equal and idle, and it keeps {left}."

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from headway.control.flights import Flight
 from headway.testing.bench import QUEUES, requests
-from headway.testing.suite import COUNT, RouterSuite, run_tests
+from headway.testing.suite import COUNT, RouterSuite
 from headway.types import Reject
 
 
@@ -50,20 +48,3 @@ class FlowSuite(RouterSuite):
         transcript = bench.drive(control, requests(COUNT))
         left = [number for number, answer in transcript if answer != QUEUES]
         assert len(left) == len(set(left)), "A request left the queue twice."
-
-
-def check_routing(policy: Any, *, ties: bool = True, **parameters: Any) -> None:
-    """Run all tests of a routing policy, and raise an AssertionError that names those that failed."""
-    run_tests(RoutingSuite, policy=policy, ties=ties, parameters=parameters)
-
-
-def check_admission(policy: Any, **parameters: Any) -> None:
-    run_tests(AdmissionSuite, policy=policy, parameters=parameters)
-
-
-def check_priority(policy: Any, **parameters: Any) -> None:
-    run_tests(PrioritySuite, policy=policy, parameters=parameters)
-
-
-def check_flow(policy: Any, **parameters: Any) -> None:
-    run_tests(FlowSuite, policy=policy, parameters=parameters)

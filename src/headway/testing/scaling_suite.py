@@ -7,7 +7,7 @@ from typing import Any
 from headway.control.pool_watch import PoolWatch
 from headway.policies.answers import check_scale
 from headway.testing.bench import BLOCK_TOKENS, CROWD, Bench
-from headway.testing.suite import PolicySuite, run_tests, same_twice
+from headway.testing.suite import PolicySuite, same_twice
 from headway.types import PS_PER_SECOND
 
 CHECKS = 40  # one every 30 s
@@ -44,7 +44,7 @@ class ScalingSuite(PolicySuite):
     def play(self, bench: Bench) -> list[int | None]:
         """Load rises and falls; what the policy wants at each check."""
         policy, pool = self.start(bench)
-        found = []
+        answers = []
         for number in range(1, CHECKS + 1):
             now_ps = number * INTERVAL_PS
             for _ in range(8 if number < CHECKS / 2 else 0):
@@ -58,9 +58,9 @@ class ScalingSuite(PolicySuite):
             bench.report()
             pool.now_ps = now_ps
             pool.set_pending(now_ps, 3 if number % 9 == 0 else 0)
-            found.append(self.check(bench, policy, pool))
+            answers.append(self.check(bench, policy, pool))
         bench.check_declared(policy)
-        return found
+        return answers
 
     def test_the_same_load_gives_the_same_answers(self) -> None:
         same_twice(lambda: self.play(Bench()), "answers")
@@ -77,8 +77,8 @@ class ScalingSuite(PolicySuite):
         pool.set_pending(0, 50)
         for number in range(1, CHECKS + 1):
             pool.now_ps = number * INTERVAL_PS
-            wanted = self.check(bench, policy, pool)
-            assert wanted is None or wanted >= pool.replicas, f"All are saturated, and it wants {wanted} replicas."
+            needed = self.check(bench, policy, pool)
+            assert needed is None or needed >= pool.replicas, f"All are saturated, and it wants {needed} replicas."
 
     def test_it_answers_when_one_replica_is_left(self) -> None:
         bench = Bench(1)
@@ -96,8 +96,3 @@ class ScalingSuite(PolicySuite):
             pool.now_ps = number * INTERVAL_PS
             pool.set_pending(pool.now_ps, number % 2 * 3)
             self.check(bench, policy, pool)
-
-
-def check_scaling(policy: Any, **parameters: Any) -> None:
-    """Run all tests of an autoscaler, and raise an AssertionError that names those that failed."""
-    run_tests(ScalingSuite, policy=policy, parameters=parameters)

@@ -34,9 +34,9 @@ class PolicySuite:
         """A new policy, as a run makes it from YAML."""
         where = f"policies.{self.stage}"
         if not isinstance(self.policy, type):
-            name, given = registry.split(self.policy, where)
-            return registry.build(self.stage, {"name": name, **given, **self.parameters}, where)
-        entry = registry.own_entry(self.policy) or registry.undeclared(self.stage, self.policy)
+            name, parameters = registry.split(self.policy, where)
+            return registry.build(self.stage, {"name": name, **parameters, **self.parameters}, where)
+        entry = registry.own_entry(self.policy) or registry.default_entry(self.stage, self.policy)
         assert entry.stage == self.stage, f"{self.policy.__name__} is of stage {entry.stage}, not {self.stage}."
         return registry.make(entry, dict(self.parameters), where)
 
@@ -116,11 +116,16 @@ def run_tests(suite: type[Any], **attributes: Any) -> None:
         raise AssertionError(f"{suite.__name__}: {len(failed)} tests failed.\n{text}") from failed[0][1]
 
 
+def check_policy(suite: type[PolicySuite], policy: Any, *, ties: bool = True, **parameters: Any) -> None:
+    """Run every test of a suite on a policy. Set `ties` to False if it has a rule of its own for equals."""
+    run_tests(suite, policy=policy, ties=ties, parameters=parameters)
+
+
 def same_twice(play: Callable[[], Any], what: str) -> None:
     """Play a script twice, each time from the start; the global random generator differs between the two."""
-    with _seeded(1):
+    with _seed_random(1):
         first = play()
-    with _seeded(2):
+    with _seed_random(2):
         second = play()
     assert first == second, (
         f"The same inputs gave other {what} the second time. Draw from context.rng(name), make all state in `bind`, "
@@ -129,7 +134,7 @@ def same_twice(play: Callable[[], Any], what: str) -> None:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seed_random(seed: int) -> Iterator[None]:
     state = random.getstate()
     random.seed(seed)
     try:

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 from headway.errors import HeadwayError
-from headway.testing.suite import run_tests, same_twice
+from headway.testing.suite import same_twice
 from headway.workload.traces import Format, Options, Record
 
 KINDS = (None, "completion", "chat", "agentic", "reasoning")
@@ -66,8 +66,3 @@ class TraceReaderSuite:
                     self.read(path)
                 except HeadwayError as error:
                     assert path.name in str(error), f"The error does not name the file: {error}"
-
-
-def check_trace_reader(format: Format, sample: pathlib.Path) -> None:
-    """Run all tests of a trace format, and raise an AssertionError that names those that failed."""
-    run_tests(TraceReaderSuite, format=format, sample=sample)

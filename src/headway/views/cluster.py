@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from headway.errors import UndeclaredSignal
 from headway.types import NO_PRIORITY, PS_PER_SECOND
-from headway.views.instance import InstanceView
+from headway.views.instance import InstanceView, undeclared_signal
 
 
 class TenantView(Protocol):
@@ -81,23 +80,16 @@ class ClusterView:
     @property
     def tenants(self) -> Mapping[str, TenantView]:
         if self._tenants is None:
-            raise undeclared("tenants")
+            raise undeclared_signal("'cluster.tenants'", "tenants")
         return self._tenants
 
     @property
     def totals(self) -> Totals:
         if self._totals is None:
-            raise undeclared("totals")
+            raise undeclared_signal("'cluster.totals'", "totals")
         return self._totals
 
     def keep(self, tenants: Mapping[str, TenantView] | None, totals: Totals | None) -> None:
-        """For whoever keeps them true."""
+        """Set what the router maintains; None if no policy of the run declares it."""
         self._tenants = tenants
         self._totals = totals
-
-
-def undeclared(name: str) -> UndeclaredSignal:
-    return UndeclaredSignal(
-        f"policies: 'cluster.{name}' was read, and no policy of this run declares it; write "
-        f'exact=("{name}",) in the @policy line of the one that reads it.'
-    )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, ClassVar, Final, NoReturn, Protocol
 
 from headway.errors import HeadwayError, UndeclaredSignal
-from headway.views.signals import NOT_AVAILABLE, Signal, derived, exact, reported, static, table
+from headway.views.signals import NOT_AVAILABLE, Signal, derived_signal, exact, reported, static, table
 
 
 class Estimator(Protocol):
@@ -35,6 +35,10 @@ class Recent(Protocol):
 
 NO_TIERS: Final[Mapping[str, int]] = {}
 SETTINGS_OR_PAGE: Final = "the engine's settings, or its metrics page"
+PAGE_ELSE: Final = "the engine's metrics page or an agent, else "
+GPU_EXPORTER: Final = "a GPU exporter on the metrics page, or an agent"
+CACHE: Final = "the instance's KV cache"
+TIERS: Final = "the instance's tiers"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -144,7 +148,7 @@ class InstanceView:
             "count",
             "Requests that wait there.",
             simulated="the instance's queue",
-            live="the engine's metrics page or an agent, else requests in flight beyond the batch",
+            live=PAGE_ELSE + "requests in flight beyond the batch",
             always=True,
             hint="waiting there, as last reported",
             wasm=8,
@@ -157,7 +161,7 @@ class InstanceView:
             "count",
             "Requests in its batch.",
             simulated="the instance's batch",
-            live="the engine's metrics page or an agent, else requests in flight within the batch",
+            live=PAGE_ELSE + "requests in flight within the batch",
             always=True,
             hint="in its batch, as last reported",
             wasm=9,
@@ -169,29 +173,20 @@ class InstanceView:
         reported(
             "blocks",
             "KV blocks that requests hold.",
-            simulated="the instance's KV cache",
-            live="the engine's metrics page or an agent, else prompt tokens in flight",
+            simulated=CACHE,
+            live=PAGE_ELSE + "prompt tokens in flight",
             wasm=10,
             status=5,
         ),
     ] = 0
     tier_used: Annotated[
         Mapping[str, int],
-        reported(
-            "blocks",
-            "Blocks in use in each store below the GPU, by its name, cpu or storage.",
-            simulated="the instance's tiers",
-            live=NOT_AVAILABLE,
-        ),
+        reported("blocks", "Blocks in use in each store below the GPU, by its name, cpu or storage.", simulated=TIERS),
     ] = field(default_factory=lambda: NO_TIERS)
     offload_rate: Annotated[
         float,
         reported(
-            "rate",
-            "Blocks a second that went down from the GPU, over the last 10 s.",
-            unit="blocks/s",
-            simulated="the instance's tiers",
-            live=NOT_AVAILABLE,
+            "rate", "Blocks a second that went down from the GPU, over the last 10 s.", unit="blocks/s", simulated=TIERS
         ),
     ] = 0.0
     reload_rate: Annotated[
@@ -200,8 +195,7 @@ class InstanceView:
             "rate",
             "Blocks a second that came up to the GPU again, over the last 10 s.",
             unit="blocks/s",
-            simulated="the instance's tiers",
-            live=NOT_AVAILABLE,
+            simulated=TIERS,
         ),
     ] = 0.0
     busy: Annotated[
@@ -210,7 +204,7 @@ class InstanceView:
             "share",
             "Share of the last 5 s with work.",
             simulated="the instance's steps, in place of SM utilisation",
-            live="a GPU exporter on the metrics page, or an agent",
+            live=GPU_EXPORTER,
             mean_if_missing=True,
             wasm=12,
             status=8,
@@ -222,7 +216,7 @@ class InstanceView:
             "power",
             "Mean power over the last 30 s.",
             simulated="idle and full power of its hardware, by its busy share",
-            live="a GPU exporter on the metrics page, or an agent",
+            live=GPU_EXPORTER,
             mean_if_missing=True,
             status=9,
         ),
@@ -232,7 +226,7 @@ class InstanceView:
         reported(
             "share",
             "Share of prompt tokens found cached, of the last 100 requests that entered the batch; 0 before the first.",
-            simulated="the instance's KV cache",
+            simulated=CACHE,
             live="counters of the metrics page over the last 60 s, or an agent",
             hint="of its cache, as last reported",
             mean_if_missing=True,
@@ -255,7 +249,7 @@ class InstanceView:
     _estimator: Estimator | None = field(default=None, init=False)
 
     @property
-    @derived(
+    @derived_signal(
         "reported", "count", "routed_since_report", "queued", "running", hint="queued + running + routed_since_report"
     )
     def effective_load(self) -> int:
@@ -263,13 +257,13 @@ class InstanceView:
         return self.queued + self.running + self.routed_since_report
 
     @property
-    @derived("reported", "share", "kv_used", hint="0 to 1, as last reported")
+    @derived_signal("reported", "share", "kv_used", hint="0 to 1, as last reported")
     def kv_utilization(self) -> float:
         """Share of its KV blocks that requests hold."""
         return self.kv_used / self.kv_blocks
 
     @property
-    @derived("reported", "blocks", "kv_used")
+    @derived_signal("reported", "blocks", "kv_used")
     def free_blocks(self) -> int:
         """KV blocks that no request holds."""
         return self.kv_blocks - self.kv_used
@@ -279,37 +273,37 @@ class InstanceView:
         return self.tier_used.get(tier, 0) / self.tier_blocks[tier] if tier in self.tier_blocks else 0.0
 
     @property
-    @derived("reported", "count", "running")
+    @derived_signal("reported", "count", "running")
     def free_sequences(self) -> int:
         """Requests that its batch could take in addition."""
         return max(0, self.max_batch_size - self.running)
 
     @property
-    @derived("exact", "seconds", "recent", steps=2, hint="seconds, None where nothing was seen")
+    @derived_signal("exact", "seconds", "recent", steps=2, hint="seconds, None where nothing was seen")
     def recent_ttft(self) -> float | None:
         """Mean time to first token of the requests whose first token came in the last 10 s; None where none did."""
         return self._past().ttft
 
     @property
-    @derived("exact", "seconds", "recent", steps=2, hint="seconds, None where nothing was seen")
+    @derived_signal("exact", "seconds", "recent", steps=2, hint="seconds, None where nothing was seen")
     def recent_tpot(self) -> float | None:
         """Mean time per output token of the requests of two tokens and more that completed in the last 10 s; None where
         none did."""
         return self._past().tpot
 
     @property
-    @derived("exact", "rate", "recent", unit="tokens/s", steps=2)
+    @derived_signal("exact", "rate", "recent", unit="tokens/s", steps=2)
     def tokens_per_second(self) -> float:
         """Output tokens of the requests that ended in the last 10 s, a second."""
         return self._past().tokens_per_second
 
     def _past(self) -> Recent:
         if self._recent is None:
-            raise undeclared("recent", "exact")
+            raise undeclared_signal("the signal 'recent'", "recent")
         return self._recent
 
     @property
-    @derived(
+    @derived_signal(
         "estimated",
         "seconds",
         "pending_prefill_tokens",
@@ -342,13 +336,13 @@ class InstanceView:
         return seconds + steps * step_seconds(self, chunk, decodes, context) if steps else seconds
 
     def hide(self, *signals: str) -> None:
-        """Nobody keeps these true in this run: to read one is told."""
+        """Raise an error when one of these is read: the run does not maintain them."""
         self.__class__ = _without(tuple(sorted({*self.hidden, *signals})))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The class of views that hide something has no name of its own, by which a copy could be made."""
         values = {name: getattr(self, name) for name in InstanceView.__slots__ if name not in self.hidden}
-        return _made, (self.hidden,), (None, values)
+        return _blank_view, (self.hidden,), (None, values)
 
     def __repr__(self) -> str:
         return f"InstanceView({self.id}, inflight={self.inflight}, queued={self.queued}, running={self.running})"
@@ -358,48 +352,46 @@ class InstanceView:
 SIGNALS: Final[Mapping[str, Signal]] = table(InstanceView)
 
 
-def signal_names(chosen: Callable[[Signal], bool]) -> tuple[str, ...]:
-    """The fields of a view, derived ones excluded, that `chosen` accepts, in order of declaration."""
-    return tuple(name for name, signal in SIGNALS.items() if not signal.derived and chosen(signal))
+def signal_names(accept: Callable[[Signal], bool]) -> tuple[str, ...]:
+    """The fields of a view, derived ones excluded, that `accept` accepts, in order of declaration."""
+    return tuple(name for name, signal in SIGNALS.items() if not signal.derived and accept(signal))
 
 
-STATIC: Final = signal_names(lambda one: one.freshness == "static")
-EXACT: Final = signal_names(lambda one: one.freshness == "exact")
-REPORTED: Final = signal_names(lambda one: one.freshness == "reported")
-SHARED: Final = signal_names(lambda one: one.shared)
-MEAN_IF_MISSING: Final = signal_names(lambda one: one.mean_if_missing)
+STATIC: Final = signal_names(lambda signal: signal.freshness == "static")
+EXACT: Final = signal_names(lambda signal: signal.freshness == "exact")
+REPORTED: Final = signal_names(lambda signal: signal.freshness == "reported")
+SHARED: Final = signal_names(lambda signal: signal.shared)
+MEAN_IF_MISSING: Final = signal_names(lambda signal: signal.mean_if_missing)
 # What a live engine may report: its size too, since its settings may not know it.
 REPORTED_LIVE: Final = (
-    *signal_names(lambda one: one.freshness == "reported" and one.live != NOT_AVAILABLE),
+    *signal_names(lambda signal: signal.freshness == "reported" and signal.live != NOT_AVAILABLE),
     "kv_blocks",
 )
 
 
-def undeclared(signal: str, kind: str) -> UndeclaredSignal:
+def undeclared_signal(subject: str, signal: str, kind: str = "exact") -> UndeclaredSignal:
+    """The error of a read that no policy declares; `subject` is what was read, in words."""
     otherwise = ', or leave "reported" out there' if kind == "reported" else ""
     return UndeclaredSignal(
-        f"policies: the signal {signal!r} was read, and no policy of this run declares it; write "
+        f"policies: {subject} was read, and no policy of this run declares it; write "
         f'{kind}=("{signal}",) in the @policy line of the one that reads it{otherwise}.'
     )
 
 
 @cache
 def _without(signals: tuple[str, ...]) -> type[InstanceView]:
-    """A view on which these cannot be read. `__getattr__` would tell the same, but a class that has it makes every read
-    of any attribute several times as slow."""
+    """A class of views on which reading these raises an error. `__getattr__` would do too, but makes every read of any
+    attribute several times as slow."""
     return type(
         "InstanceView",
         (InstanceView,),
-        {"__slots__": (), "hidden": signals} | {signal: property(_refusal(signal)) for signal in signals},
+        {"__slots__": (), "hidden": signals} | {signal: property(partial(_refuse, signal)) for signal in signals},
     )
 
 
-def _refusal(signal: str) -> Any:
-    def refuse(view: InstanceView) -> NoReturn:
-        raise undeclared(signal, "reported")
-
-    return refuse
+def _refuse(signal: str, view: InstanceView) -> NoReturn:
+    raise undeclared_signal(f"the signal {signal!r}", signal, "reported")
 
 
-def _made(hidden: tuple[str, ...]) -> InstanceView:
+def _blank_view(hidden: tuple[str, ...]) -> InstanceView:
     return InstanceView.__new__(_without(hidden) if hidden else InstanceView)

@@ -1,14 +1,14 @@
 """The vocabulary of signals: what is declared of each value that a policy may read of an instance.
 
-An annotated field of `InstanceView` and a property below `@derived` are signals, and that is their only declaration.
-`table` collects them into `headway.views.instance.SIGNALS`, which the registry, the policy language, the records of
-WebAssembly policies, decision records, the status page, staleness and the docs read.
+Annotated fields of `InstanceView` and its properties below `@derived_signal` are signals; that is their only
+declaration. `table` collects them into `headway.views.instance.SIGNALS`, which all that deals with signals reads.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints
 
 from msgspec import Struct
@@ -31,14 +31,14 @@ Getter = TypeVar("Getter", bound=Callable[..., Any])
 NOT_AVAILABLE: Final = ""  # as a source: the signal keeps its default
 
 
-class Signal(Struct, frozen=True, kw_only=True):
+class Signal(Struct, frozen=True):
     """What is declared of one signal."""
 
     freshness: Freshness
     kind: Kind
     description: str = ""  # that of a derived signal is its docstring
-    simulated: str  # where the simulator takes the value from
-    live: str  # where the gateway takes it from
+    simulated: str = NOT_AVAILABLE  # where the simulator takes the value from
+    live: str = NOT_AVAILABLE  # where the gateway takes it from
     unit: str = ""  # if it is not that of the kind
     # What a policy that reads it declares: the signal itself, unless it is static or derived.
     reads: tuple[str, ...] = ()
@@ -62,24 +62,15 @@ class Signal(Struct, frozen=True, kw_only=True):
     type: Any = None
 
 
-def static(kind: Kind, description: str, **more: Any) -> Signal:
-    sources = {"simulated": "the scenario's cluster", "live": "the engine's settings"}
-    return Signal(freshness="static", kind=kind, description=description, **{**sources, **more})
+static = partial(Signal, "static", simulated="the scenario's cluster", live="the engine's settings")
+exact = partial(Signal, "exact", simulated="counted by the router", live="counted by the gateway")
+reported = partial(Signal, "reported")
 
 
-def exact(kind: Kind, description: str, **more: Any) -> Signal:
-    sources = {"simulated": "counted by the router", "live": "counted by the gateway"}
-    return Signal(freshness="exact", kind=kind, description=description, **{**sources, **more})
-
-
-def reported(kind: Kind, description: str, *, simulated: str, live: str, **more: Any) -> Signal:
-    return Signal(freshness="reported", kind=kind, description=description, simulated=simulated, live=live, **more)
-
-
-def derived(freshness: Freshness, kind: Kind, *reads: str, **more: Any) -> Callable[[Getter], Getter]:
+def derived_signal(freshness: Freshness, kind: Kind, *reads: str, **more: Any) -> Callable[[Getter], Getter]:
     """Below `@property`: a signal that is worked out when a policy reads it, from the signals that it `reads`."""
     source = ", ".join(reads)
-    signal = Signal(freshness=freshness, kind=kind, reads=reads, derived=True, simulated=source, live=source, **more)
+    signal = Signal(freshness, kind, simulated=source, live=source, reads=reads, derived=True, **more)
 
     def attach(getter: Getter) -> Getter:
         text = (inspect.getdoc(getter) or "").split("\n\n")[0].replace("\n", " ")
@@ -91,16 +82,16 @@ def derived(freshness: Freshness, kind: Kind, *reads: str, **more: Any) -> Calla
 
 def table(view: type) -> dict[str, Signal]:
     """The signals of a class by name: its annotated fields, then its derived properties, in order of declaration."""
-    found: dict[str, Signal] = {}
+    signals: dict[str, Signal] = {}
     for name, hint in get_type_hints(view, include_extras=True).items():
         for signal in getattr(hint, "__metadata__", ()):
             reads = () if signal.freshness == "static" else (name,)
-            found[name] = _complete(signal, name, get_args(hint)[0], reads)
+            signals[name] = _complete(signal, name, get_args(hint)[0], reads)
     for name, member in vars(view).items():
         signal = getattr(getattr(member, "fget", None), "signal", None)
         if signal is not None:
-            found[name] = _complete(signal, name, get_type_hints(member.fget)["return"], signal.reads)
-    return found
+            signals[name] = _complete(signal, name, get_type_hints(member.fget)["return"], signal.reads)
+    return signals
 
 
 def _complete(signal: Signal, name: str, type_: Any, reads: tuple[str, ...]) -> Signal:

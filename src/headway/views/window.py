@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 
+from msgspec import Struct, field
+
 from headway.types import PS_PER_SECOND
 
 
-class Window:
+class Window(Struct, eq=False):
     """Amounts with their times, the oldest first, and their sum. What has left the window is dropped when something
     comes or is asked for, so that an entry costs O(1) amortised. Time does not go back."""
 
-    __slots__ = ("entries", "length_ps", "total")
-
-    def __init__(self, length_ps: int) -> None:
-        self.length_ps = length_ps
-        self.entries: deque[tuple[int, int]] = deque()  # when, how much
-        self.total = 0  # of all entries
+    length_ps: int
+    entries: deque[tuple[int, int]] = field(default_factory=deque)  # when, how much
+    total: int = 0  # of all entries
 
     def add(self, now_ps: int, amount: int = 1) -> None:
         self.sum(now_ps)
@@ -28,8 +27,8 @@ class Window:
         self.total -= self.entries.pop()[1]
 
     def sum(self, now_ps: int) -> int:
-        entries, gone = self.entries, now_ps - self.length_ps
-        while entries and entries[0][0] <= gone:
+        entries, start_ps = self.entries, now_ps - self.length_ps
+        while entries and entries[0][0] <= start_ps:
             self.total -= entries.popleft()[1]
         return self.total
 

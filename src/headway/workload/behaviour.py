@@ -42,7 +42,7 @@ class Bursty(Struct, frozen=True, tag_field="type", tag="bursty"):
     size: Any = field(default_factory=lambda: {"dist": "geometric", "mean": 10})
     interval: Any = field(default_factory=lambda: {"dist": "exponential", "mean": "30s"})
 
-    def settled(self, where: str) -> Bursty:
+    def validate(self, where: str) -> Bursty:
         check_propensity(self.probability, f"{where}.probability")
         shapes.parse(self.size, f"{where}.size")
         _check_interval(self.interval, f"{where}.interval")
@@ -53,7 +53,7 @@ class Oversized(Struct, frozen=True):
     probability: float = 0.2
     factor: float = 8.0
 
-    def settled(self, where: str) -> Oversized:
+    def validate(self, where: str) -> Oversized:
         check_probability(self.probability, f"{where}.probability")
         _check_factor(self.factor, f"{where}.factor")
         return self
@@ -63,7 +63,7 @@ class Volley(Struct, frozen=True):
     size: int = 10
     gap: Any = "10ms"
 
-    def settled(self, where: str) -> Volley:
+    def validate(self, where: str) -> Volley:
         check_range(self.size, 1, MOST_AT_ONCE, f"{where}.size")
         durations.parse(self.gap, f"{where}.gap")
         return self
@@ -81,7 +81,7 @@ class Abusive(Struct, frozen=True, tag_field="type", tag="abusive"):
     rapid_fire: Any = None
     kv_exhaustion: Any = None
 
-    def settled(self, where: str) -> Abusive:
+    def validate(self, where: str) -> Abusive:
         """Each abuse read, or False where there is none; all of them where none is given."""
         values = {name: getattr(self, name) for name in ABUSES}
         if all(value is None for value in values.values()):
@@ -99,7 +99,7 @@ class Adversarial(Struct, frozen=True, tag_field="type", tag="adversarial"):
     size: int = 20
     factor: float = 4.0
 
-    def settled(self, where: str) -> Adversarial:
+    def validate(self, where: str) -> Adversarial:
         duration_ps(self.interval, f"{where}.interval")
         _check_interval(self.interval, f"{where}.interval")
         check_range(self.size, 1, MOST_AT_ONCE, f"{where}.size")

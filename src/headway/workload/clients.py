@@ -33,7 +33,7 @@ class Slo(Struct, frozen=True):
         limits = {name: positive_duration(value, f"{where}.{name}") for name, value in asdict(self).items()}
         return Targets(ttft_ps=limits["ttft"], tpot_ps=limits["tpot"], e2e_ps=limits["e2e"])
 
-    def settled(self, where: str) -> Slo:
+    def validate(self, where: str) -> Slo:
         self.targets(where)
         return self
 
@@ -48,7 +48,7 @@ class ClosedLoop(Struct, frozen=True):
     concurrency: int
     think_time: Any = "1s"
 
-    def settled(self, where: str) -> ClosedLoop:
+    def validate(self, where: str) -> ClosedLoop:
         check_range(self.concurrency, 1, MOST_USERS, f"{where}.concurrency")
         durations.parse(self.think_time, f"{where}.think_time")
         return self

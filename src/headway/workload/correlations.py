@@ -29,7 +29,7 @@ class Evolution(Struct, frozen=True):
     prompt_growth: float | None = None
     decode_variation: float | None = None
 
-    def settled(self, where: str) -> Evolution:
+    def validate(self, where: str) -> Evolution:
         growth, variation = self.prompt_growth, self.decode_variation
         if growth is not None and not (isfinite(growth) and 0 < growth <= STEEPEST):
             raise HeadwayError(f"{where}.prompt_growth: must be above 0 and at most {STEEPEST:g}, got {growth:g}.")
@@ -45,7 +45,7 @@ class Correlations(Struct, frozen=True):
     burst_size: float = 0.0
     session: Evolution = Evolution()
 
-    def settled(self, where: str) -> Correlations:
+    def validate(self, where: str) -> Correlations:
         check_range(self.prefix, 0, 1, f"{where}.prefix")
         check_range(self.burst_size, 0, 1, f"{where}.burst_size")
         return self

@@ -65,7 +65,7 @@ class Diurnal(Profile, frozen=True, tag="diurnal"):
     high: float | None = None
     peak_at: Any = None
 
-    def settled(self, where: str) -> Diurnal:
+    def validate(self, where: str) -> Diurnal:
         high = self.high
         if high is None:
             if not self.low <= 1:
@@ -129,7 +129,7 @@ class Level(Struct, frozen=True):
 class Step(Repeatable, frozen=True, tag="step"):
     levels: list[Any]
 
-    def settled(self, where: str) -> Step:
+    def validate(self, where: str) -> Step:
         return replace(self, levels=read_each(Level, self.levels, f"{where}.levels"))
 
     def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
@@ -188,7 +188,7 @@ class Segment(Struct, frozen=True):
 class Segments(Repeatable, frozen=True, tag="segments"):
     segments: list[Any]
 
-    def settled(self, where: str) -> Segments:
+    def validate(self, where: str) -> Segments:
         return replace(self, segments=read_each(Segment, self.segments, f"{where}.segments"))
 
     def pieces(self, where: str) -> tuple[list[Piece], Fraction]:

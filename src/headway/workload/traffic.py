@@ -109,7 +109,7 @@ class Retry(Struct, frozen=True):
     max: Annotated[int, Doc("attempts more", type="whole number, 0 to 30")] = 0
     backoff_ps: Annotated[Duration, "after the first failure; twice as long after each further one"] = PS_PER_SECOND
 
-    def settled(self, where: str) -> Retry:
+    def validate(self, where: str) -> Retry:
         check_range(self.max, 0, MOST_RETRIES, f"{where}.max")
         return self
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from headway.policies.code import Program, language, library, program, rewrite
-from headway.policies.code.memory import Memory
+from headway.policies.code.library import Memory
 from headway.policies.code.rejection import Exhausted, Misuse
 from headway.types import Path, Request
 from headway.views.cluster import ClusterView

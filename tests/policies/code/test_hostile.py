@@ -11,7 +11,7 @@ from oracle import situation
 
 from headway.policies import registry
 from headway.policies.code import CodeError, Program, check, language
-from headway.policies.code.memory import Memory
+from headway.policies.code.library import Memory
 from headway.policies.context import Context
 from headway.policies.queues import Ticket
 from headway.types import Request

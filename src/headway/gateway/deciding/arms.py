@@ -16,7 +16,7 @@ from headway.control.plane import ControlPlane
 from headway.control.stages import Stages
 from headway.gateway.live_policies import DEFAULTS, build_policies
 from headway.policies.context import Context
-from headway.policies.disaggregation import paired
+from headway.policies.disaggregation import make_pairing
 from headway.types import Json, Reject, Request
 
 LIVE, CANARY = "live", "canary"
@@ -38,7 +38,7 @@ class Arm:
     def __init__(self, name: str, policies: Mapping[str, Any], context: Context, live: Arm | None = None) -> None:
         own = {stage: policies[stage] for stage in STAGES if stage in policies}
         if "routing" in own:
-            own["routing"] = paired(own["routing"], context.instances)
+            own["routing"] = make_pairing(own["routing"], context.instances)
         self.name, self.failures = name, 0
         self.policies = tuple(own.values())  # without those of the policies in force
         whole = own if live is None else {stage: getattr(live.stages, stage) for stage in STAGES} | own

@@ -53,7 +53,7 @@ class BackendSpec(Struct, frozen=True):
             raise HeadwayError(f"{where}: a name is 1 to {NAME_LONGEST} letters, digits and signs, got {shown(name)}.")
         return replace(read(cls, {"url": given} if isinstance(given, str) else given, where), name=name)
 
-    def settled(self, where: str) -> BackendSpec:
+    def validate(self, where: str) -> BackendSpec:
         Address(self.url, f"{where}.url")
         if self.key_env is not None and not os.environ.get(self.key_env):
             raise HeadwayError(f"{where}.key_env: the environment variable {self.key_env} is not set.")

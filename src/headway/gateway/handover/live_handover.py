@@ -38,7 +38,7 @@ class HandoverSettings(Struct, frozen=True):
     timeout_s: Annotated[PositiveSeconds, "of the prompt's half, from connecting to the end of its answer"] = 60.0
     tls: Annotated[TlsFiles | None, "towards KV daemons over QUIC; files beside this one"] = None
 
-    def settled(self, where: str) -> HandoverSettings:
+    def validate(self, where: str) -> HandoverSettings:
         if self.tls is not None and self.protocol != "kvd":
             raise HeadwayError(f"{where}.tls: is for KV daemons, and the protocol is {self.protocol}.")
         return self

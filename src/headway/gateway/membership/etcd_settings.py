@@ -51,7 +51,7 @@ class EtcdSettings(Struct, frozen=True):
     def expand(cls, data: Any, where: str) -> Any:
         return {"endpoints": data} if isinstance(data, str | list) else data
 
-    def settled(self, where: str) -> EtcdSettings:
+    def validate(self, where: str) -> EtcdSettings:
         secure = self.ca is not None or self.cert is not None
         given = [one.strip() for one in self.endpoints if one.strip()]
         endpoints = tuple(_endpoint(one, secure, f"{where}.endpoints") for one in given)

@@ -21,7 +21,7 @@ class AdminSettings(Struct, frozen=True):
         tuple[str, ...], "environment variables that engines named through it may have their own keys in"
     ] = ()
 
-    def settled(self, where: str) -> AdminSettings:
+    def validate(self, where: str) -> AdminSettings:
         if not self.key():
             raise HeadwayError(
                 f"{where}.key_env: the environment variable {self.key_env} is not set; it holds the admin API's key."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct
 
-from headway.policies.belief import LRU_BLOCKS
+from headway.policies.context import LRU_BLOCKS
 from headway.policies.prefix_index import PrefixIndex
 from headway.results.decision_log import recorded
 from headway.results.decisions import Verdict

@@ -23,7 +23,7 @@ class OtelSettings(Struct, frozen=True):
     def expand(cls, data: Any, where: str) -> Any:
         return {"endpoint": data} if isinstance(data, str) else data
 
-    def settled(self, where: str) -> OtelSettings:
+    def validate(self, where: str) -> OtelSettings:
         parts = urlsplit(self.endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise HeadwayError(

@@ -39,7 +39,7 @@ class ExplainSettings(Struct, frozen=True):
             return {"all": True}
         return {"per_second": data} if isinstance(data, int | float) else data
 
-    def settled(self, where: str) -> ExplainSettings:
+    def validate(self, where: str) -> ExplainSettings:
         if not 0 <= self.per_second <= 1e6:
             raise HeadwayError(f"{where}.per_second: must be 0 to 1,000,000, got {shown(self.per_second)}.")
         return self

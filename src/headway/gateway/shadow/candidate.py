@@ -17,7 +17,7 @@ from headway.errors import HeadwayError
 from headway.gateway.live_policies import read_candidate
 from headway.gateway.shadow.frozen import FrozenContext, Shot, Stage
 from headway.policies import registry
-from headway.policies.disaggregation import paired
+from headway.policies.disaggregation import make_pairing
 from headway.streams import stream
 from headway.types import Json, Reject, Route
 from headway.views.events import Event
@@ -90,7 +90,7 @@ class Candidate:
     def make(self) -> None:
         """Also where the roles of engines have changed, so that another kind of choice is wanted."""
         routing = registry.build("routing", self.spec.policies["routing"], f"shadow.{cut(self.name)}.routing")
-        self.routing = paired(routing, self.stage.views)
+        self.routing = make_pairing(routing, self.stage.views)
         bind = getattr(self.routing, "bind", None)
         if bind is not None:
             bind(FrozenContext(self.stage, partial(stream, self.seed)))

@@ -47,7 +47,7 @@ class EventSettings(Struct, frozen=True):
     max_blocks: Annotated[int, Meta(ge=1, le=10**8), "of an engine that are kept"] = 65_536
     replay_s: Annotated[PositiveSeconds, "how long an engine may be silent when asked for old batches"] = 2.0
 
-    def settled(self, where: str) -> EventSettings:
+    def validate(self, where: str) -> EventSettings:
         if self.bind is not None and not self.bind.startswith(TRANSPORTS):
             raise HeadwayError(f"{where}.bind: expected an address such as tcp://0.0.0.0:5557, got {shown(self.bind)}.")
         return self

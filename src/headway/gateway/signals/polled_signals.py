@@ -59,7 +59,7 @@ class SignalSettings(Struct, frozen=True):
             return cls(on=False)
         return read(cls, {} if data is None or data is True else data, where)
 
-    def settled(self, where: str) -> SignalSettings:
+    def validate(self, where: str) -> SignalSettings:
         if self.stale_s <= self.interval_s:
             raise HeadwayError(f"{where}.stale: must be longer than the interval, or no report would ever be trusted.")
         if self.ticks_s is not None and not 0 <= self.ticks_s < self.interval_s:

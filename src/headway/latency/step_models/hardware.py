@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headway.config import section
 from headway.config.keys import Doc
-from headway.config.wording import listed, shown
+from headway.config.wording import join_words, shown
 from headway.errors import HeadwayError
 from headway.latency import step_cost
 from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
@@ -98,7 +98,7 @@ class Hardware:
             "several GPUs": self.part.tp > 1,
         }
         present = [kind for kind, here in kinds.items() if here]
-        return f"{self.profile.name} was not measured with {listed(present)}: it is reckoned." if present else None
+        return f"{self.profile.name} was not measured with {join_words(present)}: it is reckoned." if present else None
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         if not chunks:

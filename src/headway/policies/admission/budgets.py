@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from math import lcm
 from typing import Annotated, Literal
 
+from headway.policies.classes import exact_weights
 from headway.policies.context import Context
 from headway.policies.registry import Bounds, policy
-from headway.policies.weights import exact_weights
 from headway.types import ADMIT, SERVING, Admit, Reject, Request
 from headway.views.cluster import ClusterView
 from headway.views.events import Event, Finished, InstanceChanged, Routed
@@ -35,7 +35,7 @@ class MaxConcurrency:
     max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512  # requests in flight of a model and role
 
     def bind(self, context: Context) -> None:
-        self.taken: dict[tuple[str, str], int] = {}  # of those that anybody has
+        self.in_use: dict[tuple[str, str], int] = {}  # of those that anybody has
         # By request, as what its instances are for may change meanwhile.
         self.held: dict[int, tuple[tuple[str, str], ...]] = {}
         self.kinds: dict[int, list[tuple[str, str]]] = {}  # of each group of candidates
@@ -45,32 +45,32 @@ class MaxConcurrency:
         if kinds is None:
             kinds = self.kinds[cluster.group] = list(dict.fromkeys(permit_of(view) for view in cluster.instances))
         for kind in kinds:
-            if self.taken.get(kind, 0) >= self.max_queue:
+            if self.in_use.get(kind, 0) >= self.max_queue:
                 return FULL
         return ADMIT
 
     def permit(self, request: Request, targets: Sequence[InstanceView]) -> Reject | None:
         """Asked once the targets are chosen: a permit of each, or of none."""
         for view in targets:
-            if self.taken.get(permit_of(view), 0) >= self.max_queue:
+            if self.in_use.get(permit_of(view), 0) >= self.max_queue:
                 return FULL
         return None
 
     def observe(self, event: Event) -> None:
-        taken = self.taken
+        in_use = self.in_use
         if isinstance(event, Routed):
             held: tuple[tuple[str, str], ...] = (permit_of(event.instance),)
             if event.prefill is not None:
                 held += (permit_of(event.prefill),)
             self.held[event.request.id] = held
             for key in held:
-                taken[key] = taken.get(key, 0) + 1
+                in_use[key] = in_use.get(key, 0) + 1
         elif isinstance(event, Finished):
             for key in self.held.pop(event.request.id, ()):
-                if taken[key] == 1:
-                    del taken[key]
+                if in_use[key] == 1:
+                    del in_use[key]
                 else:
-                    taken[key] -= 1
+                    in_use[key] -= 1
         elif isinstance(event, InstanceChanged):  # others may be candidates now
             self.kinds.clear()
 
@@ -100,9 +100,9 @@ class TenantFair:
     weights: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        given = exact_weights(self.weights, "weights")
-        whole = lcm(*[weight.denominator for weight in given.values()])
-        self.shares = {tenant: int(weight * whole) for tenant, weight in given.items()}  # in whole numbers
+        weights = exact_weights(self.weights, "weights")
+        whole = lcm(*[weight.denominator for weight in weights.values()])
+        self.shares = {tenant: int(weight * whole) for tenant, weight in weights.items()}  # in whole numbers
         self.other = whole
 
     def bind(self, context: Context) -> None:

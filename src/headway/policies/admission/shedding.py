@@ -1,16 +1,16 @@
-"""Shedding: classes of requests that are turned away while the instances report that they have enough to do."""
+"""Admission that keeps no count of its own: by deadline, always, never, or by class and the load that is reported."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Any
 
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
-from headway.policies.classes import CLASSES
+from headway.policies.classes import CLASSES, TTFT, class_targets
 from headway.policies.context import Context
 from headway.policies.registry import Bounds, policy
-from headway.types import ADMIT, Admit, Reject, Request
+from headway.types import ADMIT, PS_PER_SECOND, Admit, Reject, Request
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
@@ -22,6 +22,65 @@ KvThreshold = Annotated[float, Bounds(0.01, 1.0)]
 TIER = Reject("429: the load is too high for requests of this class")
 SATURATED = Reject("429: every instance is saturated")
 DRAWN = Reject("429: shed by lot, since the instances are near saturation")
+REFUSED = Reject("503: nobody is admitted")
+TOO_LATE = Reject("503: no instance would give the first token in time")
+
+
+@policy("admission", "deadline", exact=("inflight_tokens", "pending_prefill_tokens"), reported=("running",))
+class Deadline:
+    """Turns requests away whose first token would come too late from every instance, by the estimate.
+
+    It is due at arrival + the target of the request's class, or when its client gives up where that is earlier. A class
+    without a target has the client's deadline alone, and without either is admitted. An instance would give it at now +
+    `margin` × the view's `estimated_ttft` for all of this prompt: the time to compute the prefill tokens pending there
+    and these, in steps of the batch's token limit, each with the sequences that run there; at the very instant it is in
+    time. Nothing of the prompt counts as cached, so warm prompts are judged too slow rather than too fast.
+    Instances that only generate give none.
+
+    Step times are the latency estimator's, without past. Pending tokens and the decodes' context are the router's exact
+    counts; the running sequences are reported.
+    """
+
+    targets: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT by class
+    margin: Annotated[float, Bounds(0.01, 100, log=True)] = 1.0  # by which the estimate is multiplied
+
+    def __post_init__(self) -> None:
+        self.target_ps = class_targets(self.targets, "targets")
+
+    def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
+        target = self.target_ps.get(request.slo_class)
+        due_ps = request.deadline_ps
+        if target is not None and (due_ps is None or request.arrival_ps + target < due_ps):
+            due_ps = request.arrival_ps + target
+        if due_ps is None:
+            return ADMIT
+        left = (due_ps - cluster.now_ps) / PS_PER_SECOND
+        for view in cluster.instances:
+            if view.role != "decode" and self.margin * view.estimated_ttft(request.prompt_tokens) <= left:
+                return ADMIT
+        return TOO_LATE
+
+
+@policy("admission", "always", reported=())
+class Always:
+    """Admits every request.
+
+    It reads nothing, so what a run then shows is the routing policy's doing alone.
+    """
+
+    def admit(self, request: Request, cluster: ClusterView) -> Admit:
+        return ADMIT
+
+
+@policy("admission", "never", reported=(), kind="control")
+class Never:
+    """Turns every request away: a control.
+
+    It reads nothing. What a metric says of a run in which nobody was served, it says of this.
+    """
+
+    def admit(self, request: Request, cluster: ClusterView) -> Reject:
+        return REFUSED
 
 
 @policy("admission", "tier-shed", reported=("queued", "running"))
@@ -41,10 +100,10 @@ class TierShed:
         if self.keep not in self.classes:
             known = cut(", ".join(self.classes)) or "none"
             raise HeadwayError(f"tier-shed: keep {shown(self.keep)} is not one of the classes; they are: {known}.")
-        self.kept = frozenset(self.classes[: self.classes.index(self.keep) + 1])
+        self.always_admitted = frozenset(self.classes[: self.classes.index(self.keep) + 1])
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
-        if request.slo_class in self.kept:
+        if request.slo_class in self.always_admitted:
             return ADMIT
         limit = self.max_load
         for view in cluster.instances:
@@ -115,10 +174,10 @@ class Probabilistic:
         if saturation >= self.high:
             return 1.0
         part = (saturation - self.low) / (self.high - self.low)
-        found = part
+        chance = part
         for _ in range(self.power - 1):  # products alone, so that it is the same on every machine
-            found *= part
-        return found
+            chance *= part
+        return chance
 
     def pressure(self, view: InstanceView) -> float:
         return max(view.queued / self.queue_threshold, view.kv_used / view.kv_blocks / self.kv_threshold)

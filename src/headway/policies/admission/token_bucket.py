@@ -5,6 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated, Literal
 
+from msgspec import Struct
+
 from headway.policies.context import Context
 from headway.policies.registry import Bounds, policy
 from headway.types import ADMIT, PS_PER_SECOND, Admit, Delay, Reject, Request
@@ -14,14 +16,11 @@ from headway.views.events import Event, Routed
 REMEMBERED = 1_000_000  # requests that have paid and were not yet routed
 
 
-class Bucket:
+class Bucket(Struct, eq=False):
     """What is left of an allowance, in parts of a unit of which a whole number flows in each picosecond."""
 
-    __slots__ = ("at_ps", "left")
-
-    def __init__(self, at_ps: int, left: int) -> None:
-        self.at_ps = at_ps
-        self.left = left  # below zero where it was promised to requests that wait
+    at_ps: int
+    left: int  # below zero where it was promised to requests that wait
 
 
 @policy("admission", "token-bucket", reported=())
@@ -53,9 +52,9 @@ class TokenBucket:
         self.longest_ps = int(Fraction(str(self.max_wait_s)) * PS_PER_SECOND)
         self.buckets: dict[str, Bucket] = {}
         self.paid: dict[int, int] = {}  # when each request that has paid may enter
-        whose = "the tenant's allowance" if self.per == "tenant" else "the allowance"
-        self.spent = Reject(f"429: {whose} of {self.by} is spent")
-        self.too_large = Reject(f"429: the request costs more {self.by} than {whose} can hold")
+        allowance = "the tenant's allowance" if self.per == "tenant" else "the allowance"
+        self.spent = Reject(f"429: {allowance} of {self.by} is spent")
+        self.too_large = Reject(f"429: the request costs more {self.by} than {allowance} can hold")
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject | Delay:
         now = cluster.now_ps
@@ -69,10 +68,10 @@ class TokenBucket:
 
     def charge(self, request: Request, now: int) -> int | Reject:
         """Take what the request costs; when it may enter."""
-        whose = request.tenant if self.per == "tenant" else ""
-        bucket = self.buckets.get(whose)
+        owner = request.tenant if self.per == "tenant" else ""
+        bucket = self.buckets.get(owner)
         if bucket is None:
-            bucket = self.buckets[whose] = Bucket(now, self.full)
+            bucket = self.buckets[owner] = Bucket(now, self.full)
         left = min(self.full, bucket.left + (now - bucket.at_ps) * self.flow)
         bucket.left, bucket.at_ps = left, now
         cost = (request.prompt_tokens if self.by == "tokens" else 1) * self.unit

@@ -7,10 +7,10 @@ hold: that is coarse, but right whoever else has the list in hand.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from headway.policies.code import language as lang
-from headway.policies.code.joining import arithmetic, guarded, joined, of_value, stored
 from headway.policies.code.language import (
     BIG,
     CONTAINER,
@@ -23,6 +23,7 @@ from headway.policies.code.language import (
     MID,
     NONE,
     NUMBER,
+    REPEATED,
     SEQUENCE,
     SPAN,
     STR,
@@ -45,6 +46,51 @@ GIVES = {
 }
 
 
+def union_of(kinds: Iterable[int]) -> int:
+    union = 0
+    for kind in kinds:
+        union |= kind
+    return union
+
+
+def kind_kept(kind: int) -> int:
+    """What is kept may be met again by what made it, and so grow from step to step."""
+    return kind & ~MID | BIG if kind & MID else kind
+
+
+def of_value(value: object) -> int:
+    if isinstance(value, int):
+        return INT
+    if isinstance(value, float):
+        return FLOAT
+    if isinstance(value, str):
+        return STR
+    return TUPLE if isinstance(value, tuple) else NONE
+
+
+def arithmetic(left: int, right: int) -> int:
+    numbers = FLOAT if (left | right) & FLOAT else 0
+    if left & WHOLE and right & WHOLE:
+        numbers |= BIG if (left | right) & BIG else MID
+    return numbers
+
+
+def needs_guard(op: ast.operator, left: int, right: int) -> bool:
+    """Whether an operator could make something without bound of these. What is only ever added to by something small
+    grows too slowly to matter; what is added to its like may double."""
+    if isinstance(op, ast.Add | ast.Sub) and left & BIG and right & BIG:
+        return True
+    if isinstance(op, ast.Add):
+        return bool(left & REPEATED and right & REPEATED)
+    if isinstance(op, ast.Mod):
+        return bool(left & STR)
+    if isinstance(op, ast.Mult):
+        repeats = (left & REPEATED and right & WHOLE) or (right & REPEATED and left & WHOLE)
+        grows = (left & BIG and right & WHOLE) or (right & BIG and left & WHOLE)
+        return bool(repeats or grows)
+    return False
+
+
 class Kinds:
     """`of[node]` is the kind of each expression, once `settle` has run."""
 
@@ -60,8 +106,8 @@ class Kinds:
         self._owner = ""
         for name, entrance in (lang.ENTRANCES[names.stage] | lang.HOOKS.get(names.stage, {})).items():
             if name in names.functions:
-                for one, (_, kind) in zip(names.functions[name].args.args, entrance.arguments, strict=True):
-                    self.variables[name, one.arg] = kind
+                for argument, (_, kind) in zip(names.functions[name].args.args, entrance.arguments, strict=True):
+                    self.variables[name, argument.arg] = kind
 
     def settle(self) -> list[Rejection]:
         """Work it out; what remains wrong are fields that a record does not have."""
@@ -71,7 +117,7 @@ class Kinds:
                 self._owner = name
                 self._body(function.body)
                 if not isinstance(function.body[-1], ast.Return):
-                    self._grow_return(NONE)
+                    self._grow(self.returns, self._owner, NONE)
             if not self._changed:
                 return list(self._fields())
         return [Rejection(1, "source", "too many names are given to one another to tell what they stand for")]
@@ -93,8 +139,8 @@ class Kinds:
                 continue
             known = list(lang.FIELDS[records[0]])
             article = "an" if lang.RECORDS[records[0]][0] in "aei" else "a"
-            whose = f"{article} {lang.RECORDS[records[0]]} has no such field; it has {', '.join(known)}"
-            yield Rejection(node.lineno, f".{node.attr}", whose)
+            why = f"{article} {lang.RECORDS[records[0]]} has no such field; it has {', '.join(known)}"
+            yield Rejection(node.lineno, f".{node.attr}", why)
 
     # --- statements --------------------------------------------------------------------------------------------------
 
@@ -106,9 +152,9 @@ class Kinds:
                 case ast.AugAssign(target=target, op=op, value=value):
                     self._kind(target)
                     self._kind(value)
-                    self._give(target, self._operated(op, target, value))
+                    self._give(target, self._operation(op, target, value))
                 case ast.Return(value=value):
-                    self._grow_return(NONE if value is None else self._kind(value))
+                    self._grow(self.returns, self._owner, NONE if value is None else self._kind(value))
                 case ast.Expr(value=value):
                     self._kind(value)
                 case ast.If(test=test) | ast.While(test=test):
@@ -123,7 +169,7 @@ class Kinds:
     def _give(self, target: ast.expr, kind: int, value: ast.expr | None = None) -> None:
         match target:
             case ast.Name(id=name):
-                self._grow((self._owner, name), kind)
+                self._grow(self.variables, (self._owner, name), kind)
                 self.of[target] = self.variables[self._owner, name]
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 values = (
@@ -136,65 +182,61 @@ class Kinds:
                 self._kind(place)
                 self._hold(kind)
 
-    def _grow(self, variable: tuple[str, str], kind: int) -> None:
-        before = self.variables.get(variable, 0)
-        now = before | stored(kind)
-        if now != before or variable not in self.variables:
-            self.variables[variable] = now
+    def _grow(self, table: dict[Any, int], name: object, kind: int) -> None:
+        """What a table has under a name may be of this kind too."""
+        before = table.get(name)
+        now = (before or 0) | kind_kept(kind)
+        if now != before:
+            table[name] = now
             self._changed = True
 
-    def _grow_return(self, kind: int) -> None:
-        now = self.returns[self._owner] | stored(kind)
-        self._changed |= now != self.returns[self._owner]
-        self.returns[self._owner] = now
-
     def _hold(self, kind: int) -> None:
-        now = self.held | stored(kind)
+        now = self.held | kind_kept(kind)
         self._changed |= now != self.held
         self.held = now
 
     def _elements(self, kind: int) -> int:
         """What one gets by going through it."""
-        found = INSTANCE if kind & INSTANCES else 0
+        elements = INSTANCE if kind & INSTANCES else 0
         if kind & CONTAINER:
-            found |= self.held | (STR | INT if kind & DICT else 0)
-        return found | (STR if kind & STR else 0) | (INT if kind & SPAN else 0)
+            elements |= self.held | (STR | INT if kind & DICT else 0)
+        return elements | (STR if kind & STR else 0) | (INT if kind & SPAN else 0)
 
     # --- expressions -------------------------------------------------------------------------------------------------
 
     def _kind(self, node: ast.expr) -> int:
-        found = self._found(node)
-        self.of[node] = found
-        return found
+        kind = self._work_out(node)
+        self.of[node] = kind
+        return kind
 
-    def _found(self, node: ast.expr) -> int:
+    def _work_out(self, node: ast.expr) -> int:
         match node:
             case ast.Constant(value=value):
                 return of_value(value)
             case ast.Name(id=name):
-                return self._named(name)
+                return self._name_kind(name)
             case ast.Attribute(value=base, attr=name):
                 kind = self._kind(base)
                 fields = [lang.FIELDS[record].get(name) for record in lang.RECORDS if kind & record]
-                return joined(field.kind for field in fields if field is not None)
+                return union_of(field.kind for field in fields if field is not None)
             case ast.BinOp(left=left, op=op, right=right):
                 self._kind(left)
                 self._kind(right)
-                return self._operated(op, left, right)
+                return self._operation(op, left, right)
             case ast.UnaryOp(op=op, operand=operand):
                 kind = self._kind(operand)
                 return INT if isinstance(op, ast.Not) else kind & (FLOAT | WHOLE)
             case ast.BoolOp(values=values):
-                return joined([self._kind(value) for value in values])
+                return union_of([self._kind(value) for value in values])
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 self._kind(test)
                 return self._kind(body) | self._kind(orelse)
             case ast.Compare(left=left, comparators=others):
-                for one in (left, *others):
-                    self._kind(one)
+                for side in (left, *others):
+                    self._kind(side)
                 return INT
             case ast.Call():
-                return self._called(node)
+                return self._call(node)
             case ast.Subscript(value=base, slice=place):
                 return self._at(self._kind(base), place)
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
@@ -206,19 +248,19 @@ class Kinds:
                     self._hold(self._kind(part))
                 return DICT
             case ast.ListComp() | ast.GeneratorExp() | ast.DictComp():
-                return self._comprehended(node)
+                return self._comprehension(node)
         return 0
 
-    def _named(self, name: str) -> int:
-        found = self.variables.get((self._owner, name), 0)
-        if name in self.names.bound[self._owner] or not self.names.known(name):
-            return found
+    def _name_kind(self, name: str) -> int:
+        kind = self.variables.get((self._owner, name), 0)
+        if name in self.names.bound[self._owner] or not self.names.is_constant(name):
+            return kind
         if name in self.names.parameters:
-            return found | NUMBER
+            return kind | NUMBER
         value = self.names.constants[name]
         if isinstance(value, tuple):
-            self._hold(joined(map(of_value, value)))
-        return found | of_value(value)
+            self._hold(union_of(map(of_value, value)))
+        return kind | of_value(value)
 
     def _at(self, base: int, place: ast.expr) -> int:
         if not isinstance(place, ast.Slice):
@@ -231,7 +273,7 @@ class Kinds:
             self._hold(INSTANCE)
         return base & SEQUENCE | (TUPLE if base & INSTANCES else 0)
 
-    def _comprehended(self, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> int:
+    def _comprehension(self, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> int:
         for clause in node.generators:
             self._give(clause.target, self._elements(self._kind(clause.iter)))
             for test in clause.ifs:
@@ -242,29 +284,29 @@ class Kinds:
         self._hold(self._kind(node.elt))
         return LIST
 
-    def _operated(self, op: ast.operator, one: ast.expr, other: ast.expr) -> int:
+    def _operation(self, op: ast.operator, first: ast.expr, other: ast.expr) -> int:
         if isinstance(op, ast.Div):
             return FLOAT
-        left, right = self.of[one], self.of[other]
-        found = arithmetic(left, right)
+        left, right = self.of[first], self.of[other]
+        kind = arithmetic(left, right)
         if isinstance(op, ast.Add):
-            found |= left & right & SEQUENCE
+            kind |= left & right & SEQUENCE
             tuples = INSTANCES | TUPLE
             if left & tuples and right & tuples and (left | right) & INSTANCES:
                 self._hold(INSTANCE)
-                found |= TUPLE
-        if self.guards(op, one, other):
-            found = found & ~(MID | BIG) | (INT if found & WHOLE else 0)
-        return found
+                kind |= TUPLE
+        if self.guards(op, first, other):
+            kind = kind & ~(MID | BIG) | (INT if kind & WHOLE else 0)
+        return kind
 
-    def guards(self, op: ast.operator, one: ast.expr, other: ast.expr) -> bool:
+    def guards(self, op: ast.operator, first: ast.expr, other: ast.expr) -> bool:
         """Whether an operator goes through a guard: what it gives then is an integer below 2**63, if it is one."""
-        left, right = self.of[one], self.of[other]
-        if guarded(op, left, right):
+        left, right = self.of[first], self.of[other]
+        if needs_guard(op, left, right):
             return True
         if not (isinstance(op, ast.Mult) and left & WHOLE and right & WHOLE):
             return False
-        return self._bits(one) + self._bits(other) > lang.MOST_BITS
+        return self._bits(first) + self._bits(other) > lang.MOST_BITS
 
     def _bits(self, node: ast.expr) -> int:
         """How large an integer that one expression makes can be."""
@@ -274,11 +316,15 @@ class Kinds:
             left, right = self._bits(node.left), self._bits(node.right)
             return left + right if isinstance(node.op, ast.Mult) else max(left, right) + 1
         return max(
-            [self._bits(one) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr) and one in self.of]
+            [
+                self._bits(child)
+                for child in ast.iter_child_nodes(node)
+                if isinstance(child, ast.expr) and child in self.of
+            ]
         )
 
-    def _called(self, node: ast.Call) -> int:
-        arguments = [self._kind(one) for one in node.args]
+    def _call(self, node: ast.Call) -> int:
+        arguments = [self._kind(argument) for argument in node.args]
         for keyword in node.keywords:
             if isinstance(keyword.value, ast.Lambda):
                 self._give(ast.Name(keyword.value.args.args[0].arg, ast.Store()), self._elements(arguments[0]))
@@ -290,8 +336,8 @@ class Kinds:
         assert isinstance(node.func, ast.Name)
         name = node.func.id
         if name in self.names.functions:
-            for one, kind in zip(self.names.functions[name].args.args, arguments, strict=True):
-                self._grow((name, one.arg), kind)
+            for argument, kind in zip(self.names.functions[name].args.args, arguments, strict=True):
+                self._grow(self.variables, (name, argument.arg), kind)
             return self.returns[name]
         self.exact |= dict.fromkeys(lang.FUNCTIONS[name].exact)
         self.reported |= dict.fromkeys(lang.FUNCTIONS[name].reported)
@@ -303,12 +349,12 @@ class Kinds:
         if name in ("sum", "round"):
             return NUMBER
         if name in ("min", "max"):
-            return (self._elements(arguments[0]) if in_order == 1 else arguments[0]) | joined(arguments[1:])
+            return (self._elements(arguments[0]) if in_order == 1 else arguments[0]) | union_of(arguments[1:])
         if name == "recall":
             return NUMBER | STR | arguments[1]
-        found = joined(map(self._elements, arguments)) if GIVES[name] == LIST else 0
-        if found:
-            self._hold(found)
+        elements = union_of(map(self._elements, arguments)) if GIVES[name] == LIST else 0
+        if elements:
+            self._hold(elements)
         if name in ("enumerate", "zip"):
             self._hold(TUPLE | INT)
         return GIVES[name]

@@ -66,7 +66,7 @@ RECORDS: Final = {
     TICKET: "ticket",
     POOL: "pool",
 }
-RECORD: Final = REQUEST | INSTANCE | CLUSTER | TENANT | TOTALS | TICKET | POOL
+RECORD: Final = sum(RECORDS)  # their bits
 
 
 class Field(Struct, frozen=True):
@@ -87,68 +87,58 @@ def _kind(signal: Signal) -> int | None:
     return (DERIVED_KINDS if signal.derived else KINDS).get(signal.type) if signal.language else None
 
 
-def _declared(reads: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _by_freshness(reads: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The signals that a reader declares as exact, and as reported."""
     exact = tuple(name for name in reads if name not in REPORTED)
     return exact, tuple(name for name in reads if name in REPORTED)
 
 
-REQUEST_FIELDS: Final = {
-    **{name: Field(INT) for name in ("prompt_tokens", "shared_prefix_tokens", "turn")},
-    **{name: Field(STR) for name in ("model", "tenant", "slo_class", "kind")},
-    **{name: Field(STR | NONE) for name in ("session", "adapter")},
-    "max_tokens": Field(INT | NONE),
-    "arrival": Field(FLOAT),
-}
-INSTANCE_FIELDS: Final = {
-    name: Field(kind, *_declared(signal.reads))
-    for name, signal in SIGNALS.items()
-    if (kind := _kind(signal)) is not None
-}
-CLUSTER_FIELDS: Final = {
-    "now": Field(FLOAT),
-    "group": Field(INT),
-    "instances": Field(INSTANCES),
-    "totals": Field(TOTALS, exact=("totals",)),
-}
-TENANT_FIELDS: Final = {
-    "requests": Field(INT),
-    "active": Field(INT),
-    "rate": Field(NUMBER),
-    "slo_class": Field(STR),
-    "burst": Field(INT),
-}
-TOTALS_FIELDS: Final = {
-    "inflight": Field(INT),
-    "queued": Field(INT),
-    "rate": Field(NUMBER),
-    "throughput": Field(NUMBER),
-}
-TICKET_FIELDS: Final = {
-    "request": Field(REQUEST),
-    "priority": Field(NUMBER),
-    "enqueued": Field(FLOAT),
-    "number": Field(INT),
-    "generated": Field(INT),
-    "preemptions": Field(INT),
-}
-POOL_FIELDS: Final = {
-    **{name: Field(INT) for name in ("minimum", "maximum", "slots", "kv_tokens", "replicas", "serving", "starting")},
-    **{name: Field(STR) for name in ("model", "role")},
-    "now": Field(FLOAT),
-    "since_scaled": Field(FLOAT | NONE),
-    **{name: Field(INT, exact=(name,)) for name in ("pending", "inflight", "inflight_tokens")},
-    **{name: Field(NUMBER | NONE) for name in ("mean_ttft", "p99_ttft", "mean_latency", "p99_latency")},
-    **{name: Field(NUMBER, reported=SIGNALS[name].reads) for name in MEANS},
-}
-FIELDS: Final = {
-    REQUEST: REQUEST_FIELDS,
-    INSTANCE: INSTANCE_FIELDS,
-    CLUSTER: CLUSTER_FIELDS,
-    TENANT: TENANT_FIELDS,
-    TOTALS: TOTALS_FIELDS,
-    TICKET: TICKET_FIELDS,
-    POOL: POOL_FIELDS,
+FIELDS: Final[dict[int, dict[str, Field]]] = {  # by record
+    REQUEST: {
+        **{name: Field(INT) for name in ("prompt_tokens", "shared_prefix_tokens", "turn")},
+        **{name: Field(STR) for name in ("model", "tenant", "slo_class", "kind")},
+        **{name: Field(STR | NONE) for name in ("session", "adapter")},
+        "max_tokens": Field(INT | NONE),
+        "arrival": Field(FLOAT),
+    },
+    INSTANCE: {
+        name: Field(kind, *_by_freshness(signal.reads))
+        for name, signal in SIGNALS.items()
+        if (kind := _kind(signal)) is not None
+    },
+    CLUSTER: {
+        "now": Field(FLOAT),
+        "group": Field(INT),
+        "instances": Field(INSTANCES),
+        "totals": Field(TOTALS, exact=("totals",)),
+    },
+    TENANT: {
+        "requests": Field(INT),
+        "active": Field(INT),
+        "rate": Field(NUMBER),
+        "slo_class": Field(STR),
+        "burst": Field(INT),
+    },
+    TOTALS: {"inflight": Field(INT), "queued": Field(INT), "rate": Field(NUMBER), "throughput": Field(NUMBER)},
+    TICKET: {
+        "request": Field(REQUEST),
+        "priority": Field(NUMBER),
+        "enqueued": Field(FLOAT),
+        "number": Field(INT),
+        "generated": Field(INT),
+        "preemptions": Field(INT),
+    },
+    POOL: {
+        **{
+            name: Field(INT) for name in ("minimum", "maximum", "slots", "kv_tokens", "replicas", "serving", "starting")
+        },
+        **{name: Field(STR) for name in ("model", "role")},
+        "now": Field(FLOAT),
+        "since_scaled": Field(FLOAT | NONE),
+        **{name: Field(INT, exact=(name,)) for name in ("pending", "inflight", "inflight_tokens")},
+        **{name: Field(NUMBER | NONE) for name in ("mean_ttft", "p99_ttft", "mean_latency", "p99_latency")},
+        **{name: Field(NUMBER, reported=SIGNALS[name].reads) for name in MEANS},
+    },
 }
 
 
@@ -176,7 +166,7 @@ FUNCTIONS: Final = {
     "recall": Function(2, 2),
     "remember": Function(2, 2),
     "cached_tokens": Function(1, 1, ("routing",), exact=("prefix_index",)),
-    "estimated_ttft": Function(2, 2, ("routing", "admission"), *_declared(SIGNALS["estimated_wait"].reads)),
+    "estimated_ttft": Function(2, 2, ("routing", "admission"), *_by_freshness(SIGNALS["estimated_wait"].reads)),
     "tenant": Function(1, 1, ("routing", "admission", "priority"), exact=("tenants",)),
     "concurrency": Function(2, 2, ("scaling",)),
     "rate": Function(2, 2, ("scaling",)),

@@ -5,28 +5,60 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final, NoReturn
 
+import msgspec
+
 from headway.policies.code import language as lang
-from headway.policies.code.memory import Memory
 from headway.policies.code.rejection import Misuse
 
 Items = list[Any]
 Take = Callable[[int], None]  # pays for so many steps
 SIZED: Final = dict.fromkeys((list, tuple, range, dict, str), len)  # what can be gone through
 DIGITS: Final = 13  # of exp and log, so that no machine's last bit can show
+VIEWS: Final = ("items", "keys", "values")  # of a dict
 STORE: Final = 8  # what a dict's entry costs: keys may be chosen to collide
+
+
+class Memory(msgspec.Struct, eq=False):
+    """Beyond its capacity what was remembered longest ago is forgotten."""
+
+    capacity: int = lang.MEMORY_KEYS
+    values: OrderedDict[str | int, Any] = msgspec.field(default_factory=OrderedDict)  # which pops its oldest at once
+
+    def recall(self, key: Any, otherwise: Any) -> Any:
+        if type(key) is not str and type(key) is not int:
+            raise Misuse("recall takes a text or a whole number as its key")
+        return self.values.get(key, otherwise)
+
+    def remember(self, key: Any, value: Any) -> None:
+        if (type(key) is not str or len(key) > lang.LONGEST_TEXT) and (type(key) is not int or abs(key) >= 2**63):
+            raise Misuse("remember takes a short text or a whole number as its key")
+        kind = type(value)
+        if not (
+            (kind is float and math.isfinite(value))
+            or ((kind is int or kind is bool) and -(2**63) < value < 2**63)
+            or (kind is str and len(value) <= lang.LONGEST_TEXT)
+        ):
+            raise Misuse("remember keeps finite numbers and short texts")
+        values = self.values
+        values.pop(key, None)
+        values[key] = value
+        if len(values) > self.capacity:
+            values.popitem(last=False)
 
 
 def library(take: Take, memory: Memory) -> dict[str, Callable[..., Any]]:
     """By the names that a rewritten source calls them by."""
     paid = _Paid(take)
     return {
-        **{f"_plain_{one.__name__}": one for one in (min, max)},
-        **{f"_each_{one.__name__}": one for one in (enumerate, zip)},
-        **{f"_each_{name}": _view(name) for name in ("items", "keys", "values")},
+        **{f"_plain_{function.__name__}": function for function in (min, max)},
+        **{f"_each_{function.__name__}": function for function in (enumerate, zip)},
+        **{f"_each_{name}": _view(name) for name in VIEWS},
+        **{f"_{name}": partial(paid.entries, name) for name in VIEWS},
         **{f"_{name}": getattr(paid, name) for name in _METHODS},
         "_abs": abs,
         "_any": any,
@@ -39,7 +71,7 @@ def library(take: Take, memory: Memory) -> dict[str, Callable[..., Any]]:
         "_log": log,
         "_ratio": ratio,
         "_int": whole,
-        "_round": rounded,
+        "_round": round_number,
         "_range": span,
         "_mul": multiply,
         "_mod": remainder,
@@ -64,10 +96,7 @@ class _Paid:
         self.take = take
 
     def span(self, items: Any) -> Any:
-        if type(items) not in SIZED:
-            unsized(items)
-        self.take(len(items))
-        return items
+        return self.weigh(items, 1)
 
     def flat(self, value: Any, depth: int = 0) -> Any:
         """What is compared is not nested deeply."""
@@ -75,43 +104,43 @@ class _Paid:
             if depth == lang.DEEPEST_VALUE:
                 raise Misuse("lists nested deeper than four levels cannot be compared")
             self.take(len(value))
-            for one in value.values() if type(value) is dict else value:
-                if type(one) in (list, tuple, dict):
-                    self.flat(one, depth + 1)
+            for item in value.values() if type(value) is dict else value:
+                if type(item) in (list, tuple, dict):
+                    self.flat(item, depth + 1)
         return value
 
-    def weighed(self, items: Any, steps: int) -> Any:
+    def weigh(self, items: Any, steps: int) -> Any:
         """What is done with each takes longer than a step."""
         if type(items) not in SIZED:
-            unsized(items)
+            refuse_unsized(items)
         self.take(steps * len(items))
         return items
 
     def sum(self, items: Any) -> int | float:
         """From left to right, as Python did before it began to compensate."""
-        return _bounded(reduce(operator.add, self.span(items), 0))
+        return _check_bound(reduce(operator.add, self.span(items), 0))
 
     def min(self, *items: Any, key: Callable[[Any], Any] | None = None, **rest: Any) -> Any:
-        return min(self._compared(items, key), key=self._key(key), **rest)
+        return min(self._comparable(items, key), key=self._key(key), **rest)
 
     def max(self, *items: Any, key: Callable[[Any], Any] | None = None, **rest: Any) -> Any:
-        return max(self._compared(items, key), key=self._key(key), **rest)
+        return max(self._comparable(items, key), key=self._key(key), **rest)
 
     def sorted(self, items: Any, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> Items:
-        found = self._compared((items,), key)
-        self.take(len(found) * len(found).bit_length())
-        return sorted(found, key=self._key(key), reverse=reverse)
+        values = self._comparable((items,), key)
+        self.take(len(values) * len(values).bit_length())
+        return sorted(values, key=self._key(key), reverse=reverse)
 
     def _key(self, key: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-        return None if key is None else lambda one: self.flat(key(one))
+        return None if key is None else lambda value: self.flat(key(value))
 
-    def _compared(self, items: tuple[Any, ...], key: Callable[[Any], Any] | None) -> Any:
-        found = self.span(items[0]) if len(items) == 1 else items
+    def _comparable(self, items: tuple[Any, ...], key: Callable[[Any], Any] | None) -> Any:
+        values = self.span(items[0]) if len(items) == 1 else items
         if key is None:
-            for one in found:
-                if type(one) in (list, tuple, dict):
-                    self.flat(one)
-        return found
+            for value in values:
+                if type(value) in (list, tuple, dict):
+                    self.flat(value)
+        return values
 
     def list(self, items: Any) -> Items:
         return list(self.span(items))
@@ -119,8 +148,8 @@ class _Paid:
     def enumerate(self, items: Any) -> Items:
         return list(enumerate(self.span(items)))
 
-    def zip(self, one: Any, other: Any) -> Items:
-        return list(zip(self.span(one), self.span(other), strict=False))
+    def zip(self, first: Any, second: Any) -> Items:
+        return list(zip(self.span(first), self.span(second), strict=False))
 
     def scan(self, items: Any) -> Any:
         """What something is looked for in."""
@@ -130,10 +159,10 @@ class _Paid:
 
     def slice(self, items: Any, low: int | None, high: int | None) -> Any:
         if type(items) not in (list, tuple, str):
-            raise Misuse(f"{_named(items)} has no slices")
-        found = items[low:high]
-        self.take(len(found))
-        return found
+            raise Misuse(f"{_describe(items)} has no slices")
+        part = items[low:high]
+        self.take(len(part))
+        return part
 
     def add(self, left: Any, right: Any) -> Any:
         kind = type(left)
@@ -143,23 +172,23 @@ class _Paid:
         elif kind in (list, tuple) and type(right) is kind:
             self.take(len(left) + len(right))
         elif kind in (list, tuple, str) or type(right) in (list, tuple, str):
-            raise Misuse(f"{_named(left)} and {_named(right)} cannot be added")
-        found = left + right
-        return _bounded(found) if type(found) is int else found
+            raise Misuse(f"{_describe(left)} and {_describe(right)} cannot be added")
+        total = left + right
+        return _check_bound(total) if type(total) is int else total
 
     def extend(self, left: Any, right: Any) -> Any:
         """What += does with a list, which stays the same one."""
         if type(left) is not list:
             return self.add(left, right)
         if type(right) is not list:
-            raise Misuse(f"a list is extended by another, not by {_named(right)}")
+            raise Misuse(f"a list is extended by another, not by {_describe(right)}")
         self.take(len(right))
         left += right
         return left
 
     def append(self, items: Any, value: Any) -> None:
         if type(items) is not list:
-            raise Misuse(f"only a list of one's own can be appended to, not {_named(items)}")
+            raise Misuse(f"only a list of one's own can be appended to, not {_describe(items)}")
         self.take(1)
         items.append(value)
 
@@ -175,32 +204,25 @@ class _Paid:
             self.take(1)
             items[place] = value
         else:
-            raise Misuse(f"only a list or dict of one's own can be changed, not {_named(items)}")
+            raise Misuse(f"only a list or dict of one's own can be changed, not {_describe(items)}")
 
     def get(self, items: Any, place: Any, otherwise: Any) -> Any:
         return _dict(items).get(key(place), otherwise)
 
-    def items(self, items: Any) -> Items:
+    def entries(self, view: str, items: Any) -> Items:
+        """The items, keys or values of a dict, as a list."""
         self.take(len(_dict(items)))
-        return list(items.items())
-
-    def keys(self, items: Any) -> Items:
-        self.take(len(_dict(items)))
-        return list(items)
-
-    def values(self, items: Any) -> Items:
-        self.take(len(_dict(items)))
-        return list(items.values())
+        return list(getattr(items, view)())
 
 
 _METHODS: Final = (
-    *("flat", "weighed", "sum", "min", "max", "sorted", "list", "enumerate", "zip", "scan", "slice"),
-    *("add", "extend", "append", "key", "put", "get", "items", "keys", "values"),
+    *("flat", "weigh", "sum", "min", "max", "sorted", "list", "enumerate", "zip", "scan", "slice"),
+    *("add", "extend", "append", "key", "put", "get"),
 )
 
 
-def unsized(items: object) -> NoReturn:
-    raise Misuse(f"{_named(items)} cannot be gone through")
+def refuse_unsized(items: object) -> NoReturn:
+    raise Misuse(f"{_describe(items)} cannot be gone through")
 
 
 def exp(value: float) -> float:
@@ -211,59 +233,59 @@ def log(value: float) -> float:
     return float(f"{math.log(value):.{DIGITS}g}")
 
 
-def ratio(one: float, other: float) -> float:
-    return one / other if other else 0.0
+def ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
 
 
 def whole(value: Any) -> int:
     if type(value) not in (int, float, bool):
-        raise Misuse(f"int takes a number, not {_named(value)}")
-    return int(_bounded(int(value)))
+        raise Misuse(f"int takes a number, not {_describe(value)}")
+    return int(_check_bound(int(value)))
 
 
-def rounded(value: Any, digits: int | None = None) -> int | float:
+def round_number(value: Any, digits: int | None = None) -> int | float:
     if type(value) not in (int, float, bool):
-        raise Misuse(f"round takes a number, not {_named(value)}")
+        raise Misuse(f"round takes a number, not {_describe(value)}")
     if digits is not None and not (type(digits) is int and -400 < digits < 400):
         raise Misuse("round takes a whole number of digits")
-    return _bounded(round(value, digits) if digits is not None else round(value))
+    return _check_bound(round(value, digits) if digits is not None else round(value))
 
 
 def span(*bounds: int) -> range:
-    if any(type(one) not in (int, bool) or not -(2**31) < one < 2**31 for one in bounds):
+    if any(type(bound) not in (int, bool) or not -(2**31) < bound < 2**31 for bound in bounds):
         raise Misuse("range takes whole numbers below 2**31")
     return range(*bounds)
 
 
 def multiply(left: Any, right: Any) -> int | float:
     if type(left) not in (int, float, bool) or type(right) not in (int, float, bool):
-        raise Misuse(f"{_named(left)} and {_named(right)} cannot be multiplied")
+        raise Misuse(f"{_describe(left)} and {_describe(right)} cannot be multiplied")
     if type(left) is int and type(right) is int and left.bit_length() + right.bit_length() > 128:
         raise Misuse("an integer grew beyond 2**63; use floats")
-    return _bounded(left * right)
+    return _check_bound(left * right)
 
 
 def remainder(left: Any, right: Any) -> int | float:
     if type(left) not in (int, float, bool):
-        raise Misuse(f"% takes numbers, not {_named(left)}")
+        raise Misuse(f"% takes numbers, not {_describe(left)}")
     return left % right  # type: ignore[no-any-return]
 
 
 def subtract(left: Any, right: Any) -> int | float:
-    return _bounded(left - right)
+    return _check_bound(left - right)
 
 
 def field(value: Any, name: str) -> Any:
     """Of what may not be a view: lists and texts have attributes of their own."""
     if type(value) in (*SIZED, int, float, bool):
-        raise Misuse(f"{_named(value)} has no fields")
+        raise Misuse(f"{_describe(value)} has no fields")
     return getattr(value, name)
 
 
 def key(value: Any) -> str | int:
     if type(value) is str or (type(value) in (int, bool) and -(2**53) <= value <= 2**53):
         return value  # type: ignore[no-any-return]
-    raise Misuse(f"a key is a text or a whole number below 2**53, not {_named(value)}")
+    raise Misuse(f"a key is a text or a whole number below 2**53, not {_describe(value)}")
 
 
 def estimated_ttft(view: Any, tokens: Any) -> float:
@@ -274,8 +296,8 @@ def estimated_ttft(view: Any, tokens: Any) -> float:
 
 def attainment(pool: Any) -> float | None:
     """Of the class that fares worst."""
-    found: Sequence[float] = list(pool.attainment.values())
-    return min(found) if found else None
+    shares: Sequence[float] = list(pool.attainment.values())
+    return min(shares) if shares else None
 
 
 def _window(seconds: Any) -> float:
@@ -290,17 +312,17 @@ def _view(name: str) -> Callable[[Any], Any]:
 
 def _dict(items: Any) -> dict[Any, Any]:
     if type(items) is not dict:
-        raise Misuse(f"only a dict has entries, not {_named(items)}")
+        raise Misuse(f"only a dict has entries, not {_describe(items)}")
     return items
 
 
-def _bounded(value: int | float) -> int | float:
+def _check_bound(value: int | float) -> int | float:
     if type(value) is int and not -lang.LARGEST < value < lang.LARGEST:
         raise Misuse("an integer grew beyond 2**63; use floats")
     return value
 
 
-def _named(value: object) -> str:
+def _describe(value: object) -> str:
     if value is None:
         return "None"
     word = {"InstanceView": "instance", "str": "text", "int": "number", "float": "number"}

@@ -40,7 +40,7 @@ class Names:
                 self._claim(statement.name, statement)
                 self.functions[statement.name] = statement
             elif isinstance(statement, ast.Assign):
-                self._assigned(statement)
+                self._add_constant(statement)
         if len(self.functions) > lang.MOST_FUNCTIONS:
             self._say(list(self.functions.values())[lang.MOST_FUNCTIONS], "source", MANY)
             return
@@ -51,19 +51,19 @@ class Names:
             self.rejections += self._calls(name, function)
         self._recursion()
 
-    def known(self, name: str) -> bool:
+    def is_constant(self, name: str) -> bool:
         return name in self.constants or name in self.parameters
 
     def _say(self, node: ast.AST, construct: str, why: str) -> None:
         self.rejections.append(Rejection(getattr(node, "lineno", 1), construct, why))
 
     def _claim(self, name: str, node: ast.AST) -> None:
-        if name in self.functions or self.known(name):
+        if name in self.functions or self.is_constant(name):
             self._say(node, name, "is defined twice")
         elif name in lang.FUNCTIONS or name == lang.PARAMETER:
             self._say(node, name, "is a function of the library; choose another name")
 
-    def _assigned(self, node: ast.Assign) -> None:
+    def _add_constant(self, node: ast.Assign) -> None:
         target, value = node.targets[0], node.value
         if not isinstance(target, ast.Name):
             self._say(node, "assignment", "at the top level a value is given to one name")
@@ -73,18 +73,20 @@ class Names:
             self._parameter(target.id, value)
             return
         try:
-            found = _literal(value)
+            literal = _literal(value)
         except ValueError:
             why = "a value of the top level is a number, a text, a tuple of such, or parameter(default, low, high)"
             self._say(node, target.id, why)
-            found = 0
-        self.constants[target.id] = found
+            literal = 0
+        self.constants[target.id] = literal
 
     def _parameter(self, name: str, call: ast.Call) -> None:
         names = ("default", "low", "high")
-        given = dict(zip(names, call.args, strict=False)) | {str(one.arg): one.value for one in call.keywords}
+        values = dict(zip(names, call.args, strict=False)) | {
+            str(keyword.arg): keyword.value for keyword in call.keywords
+        }
         try:
-            default, low, high = (_number(given[one]) for one in names)
+            default, low, high = (_number(values[keyword]) for keyword in names)
         except (ValueError, KeyError):
             default = low = high = 0.0
             self._say(call, name, "a parameter is given by three numbers, as in parameter(0.7, 0, 1)")
@@ -95,19 +97,20 @@ class Names:
     def _entrance(self) -> str:
         """The function that the stage calls."""
         entrances = lang.ENTRANCES[self.stage]
-        found = [name for name in entrances if name in self.functions]
-        wanted = " or ".join(
-            f"def {name}({', '.join(one for one, _ in entrance.arguments)})" for name, entrance in entrances.items()
+        present = [name for name in entrances if name in self.functions]
+        forms = " or ".join(
+            f"def {name}({', '.join(argument for argument, _ in entrance.arguments)})"
+            for name, entrance in entrances.items()
         )
-        if len(found) != 1:
-            line = self.functions[found[1]] if len(found) > 1 else ast.Module([], [])
-            self._say(line, self.stage, f"{'both' if found else 'nothing'} to call; write one of: {wanted}")
+        if len(present) != 1:
+            line = self.functions[present[1]] if len(present) > 1 else ast.Module([], [])
+            self._say(line, self.stage, f"{'both' if present else 'nothing'} to call; write one of: {forms}")
             return ""
         for name, entrance in (entrances | lang.HOOKS.get(self.stage, {})).items():
             if name in self.functions and len(self.functions[name].args.args) != len(entrance.arguments):
-                listed = ", ".join(one for one, _ in entrance.arguments)
+                listed = ", ".join(argument for argument, _ in entrance.arguments)
                 self._say(self.functions[name], name, f"is called with ({listed})")
-        return found[0]
+        return present[0]
 
     def _calls(self, owner: str, function: ast.FunctionDef) -> Iterator[Rejection]:
         """Names that stand for nothing, and calls with the wrong number of arguments."""
@@ -117,7 +120,7 @@ class Names:
             if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
                 continue
             name, call = node.id, called.get(id(node))
-            if name in own or (self.known(name) and call is None):
+            if name in own or (self.is_constant(name) and call is None):
                 if call is not None:
                     yield Rejection(node.lineno, name, "is a value here; only functions can be called")
             elif call is None:
@@ -130,23 +133,25 @@ class Names:
                 yield from self._arity(call, name)
 
     def _arity(self, call: ast.Call, name: str) -> Iterator[Rejection]:
-        given = len(call.args)
+        number = len(call.args)
         if name in self.functions:
-            wanted = len(self.functions[name].args.args)
-            if given != wanted or call.keywords:
-                yield Rejection(call.lineno, name, f"takes {wanted} arguments in order, not {given}")
+            arity = len(self.functions[name].args.args)
+            if number != arity or call.keywords:
+                yield Rejection(call.lineno, name, f"takes {arity} arguments in order, not {number}")
             return
         library = lang.FUNCTIONS.get(name)
         if library is None or (library.stages and self.stage not in library.stages):
-            known = [one for one, entry in lang.FUNCTIONS.items() if not entry.stages or self.stage in entry.stages]
+            known = [
+                function for function, entry in lang.FUNCTIONS.items() if not entry.stages or self.stage in entry.stages
+            ]
             near = _near(name, [*known, *self.functions])
             yield Rejection(call.lineno, name, f"there is no such function in a {self.stage} policy{near}")
-        elif not library.least <= given <= library.most:
+        elif not library.least <= number <= library.most:
             count = str(library.least) if library.least == library.most else f"{library.least} to {library.most}"
-            yield Rejection(call.lineno, name, f"takes {count} arguments, not {given}")
+            yield Rejection(call.lineno, name, f"takes {count} arguments, not {number}")
         for keyword in call.keywords:
             if keyword.arg == "key" and not (
-                isinstance(keyword.value, ast.Lambda) and len(keyword.value.args.args) == 1 and given == 1
+                isinstance(keyword.value, ast.Lambda) and len(keyword.value.args.args) == 1 and number == 1
             ):
                 yield Rejection(call.lineno, "key", "is a lambda of one argument, over one list")
             if keyword.arg == "reverse" and not isinstance(keyword.value, ast.Constant):
@@ -162,10 +167,10 @@ class Names:
             ]
             for name, function in self.functions.items()
         }
-        reached = {name: set(found) for name, found in calls.items()}
+        reached = {name: set(callees) for name, callees in calls.items()}
         for _ in calls:
-            for found in reached.values():
-                found |= {further for one in found for further in calls[one]}
+            for callees in reached.values():
+                callees |= {further for callee in callees for further in calls[callee]}
         for name, function in self.functions.items():
             if name in reached[name]:
                 self._say(function, name, "calls itself, directly or through others; use a loop")
@@ -173,8 +178,10 @@ class Names:
 
 def _locals(function: ast.FunctionDef) -> list[str]:
     """The names that a function binds, those of its comprehensions and lambdas included."""
-    found = [one.arg for node in ast.walk(function) if isinstance(node, ast.arguments) for one in node.args]
-    return list(dict.fromkeys([*found, *_stored(function)]))
+    arguments = [
+        argument.arg for node in ast.walk(function) if isinstance(node, ast.arguments) for argument in node.args
+    ]
+    return list(dict.fromkeys([*arguments, *_assigned_names(function)]))
 
 
 def _bound(function: ast.FunctionDef) -> frozenset[str]:
@@ -183,17 +190,18 @@ def _bound(function: ast.FunctionDef) -> frozenset[str]:
     inner = {id(name) for node in apart for name in ast.walk(node.target)}
     names = [node for node in ast.walk(function) if isinstance(node, ast.Name) and id(node) not in inner]
     return frozenset(
-        [one.arg for one in function.args.args] + [one.id for one in names if isinstance(one.ctx, ast.Store)]
+        [argument.arg for argument in function.args.args]
+        + [name.id for name in names if isinstance(name.ctx, ast.Store)]
     )
 
 
-def _stored(function: ast.FunctionDef) -> list[str]:
+def _assigned_names(function: ast.FunctionDef) -> list[str]:
     return [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
 
 
 def _literal(node: ast.expr) -> Constant:
     if isinstance(node, ast.Tuple):
-        return tuple(_scalar(one) for one in node.elts)
+        return tuple(_scalar(element) for element in node.elts)
     return _scalar(node)
 
 
@@ -214,5 +222,5 @@ def _number(node: ast.expr) -> float:
 
 
 def _near(name: str, known: list[str]) -> str:
-    found = get_close_matches(name, known[:NEAREST], 1)
-    return f"; did you mean {found[0]}?" if found else ""
+    matches = get_close_matches(name, known[:NEAREST], 1)
+    return f"; did you mean {matches[0]}?" if matches else ""

@@ -13,12 +13,11 @@ from typing import Any
 from headway.config.wording import shown, suggest
 from headway.policies.code import language as lang
 from headway.policies.code.kinds import Kinds
-from headway.policies.code.library import SIZED, library, unsized
-from headway.policies.code.memory import Memory
+from headway.policies.code.library import SIZED, Memory, library, refuse_unsized
 from headway.policies.code.names import CodeParameter, Names
 from headway.policies.code.rejection import CodeError, Exhausted, Misuse, Rejection
-from headway.policies.code.rewrite import FACTORY, rewritten
-from headway.policies.code.syntax import misplaced, parse, refused
+from headway.policies.code.rewrite import FACTORY, rewrite
+from headway.policies.code.syntax import find_foreign, find_misplaced, parse
 
 QUOTED = re.compile(r"'(\w+)'")
 USED = list(library(lambda steps: None, Memory()))
@@ -35,22 +34,22 @@ def stage_of(source: str) -> str | None:
     if isinstance(tree, Rejection):
         return None
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    found = [stage for stage, entrances in lang.ENTRANCES.items() if defined & set(entrances)]
-    return found[0] if len(found) == 1 else None
+    stages = [stage for stage, entrances in lang.ENTRANCES.items() if defined & set(entrances)]
+    return stages[0] if len(stages) == 1 else None
 
 
 def examine(source: str, stage: str) -> tuple[list[Rejection], Names | None, Kinds | None]:
     tree = parse(source)
     if isinstance(tree, Rejection):
         return [tree], None, None
-    found = _ordered(refused(tree)) or _ordered(misplaced(tree))
-    if found:
-        return found, None, None
+    rejections = _by_line(find_foreign(tree)) or _by_line(find_misplaced(tree))
+    if rejections:
+        return rejections, None, None
     names = Names(tree, stage)
     if names.rejections:
-        return _ordered(names.rejections), names, None
+        return _by_line(names.rejections), names, None
     kinds = Kinds(names)
-    return _ordered(kinds.settle()), names, kinds
+    return _by_line(kinds.settle()), names, kinds
 
 
 @lru_cache(maxsize=128)
@@ -61,8 +60,8 @@ def plain_program(source: str, stage: str) -> Program:
     return Program(source, stage)
 
 
-def _ordered(found: Any) -> list[Rejection]:
-    return sorted(found, key=lambda one: one.line)
+def _by_line(rejections: Any) -> list[Rejection]:
+    return sorted(rejections, key=lambda rejection: rejection.line)
 
 
 class Program:
@@ -77,13 +76,13 @@ class Program:
             raise CodeError(f"{name} {rejections[0]}{more}.", rejections)
         self.source, self.stage, self.name = source, stage, name
         self.parameters: tuple[CodeParameter, ...] = tuple(names.parameters.values())
-        self.values = self._valued(dict(values or {}))
+        self.values = self._parameter_values(dict(values or {}))
         self.exact, self.reported = tuple(kinds.exact), tuple(kinds.reported)
         self.entrance = names.entrance
         self.hooks = [hook for hook in lang.HOOKS.get(stage, {}) if hook in names.functions]
         self.functions = list(names.functions)
         self.nodes = sum(1 for function in names.functions.values() for _ in ast.walk(function))
-        module = rewritten(names, kinds, self.values, USED)
+        module = rewrite(names, kinds, self.values, USED)
         self.file = f"<{name}>"
         space: dict[str, Any] = {"__builtins__": {}}
         with warnings.catch_warnings():
@@ -91,17 +90,21 @@ class Program:
             exec(compile(module, self.file, "exec", dont_inherit=True), space)
         self._factory = space[FACTORY]
 
-    def _valued(self, given: dict[str, float]) -> dict[str, float]:
+    def _parameter_values(self, values: dict[str, float]) -> dict[str, float]:
         """Every parameter's value, the given ones within their range."""
-        known = {one.name: one for one in self.parameters}
-        for name, value in given.items():
-            one = known.get(name)
-            if one is None:
+        known = {parameter.name: parameter for parameter in self.parameters}
+        for name, value in values.items():
+            parameter = known.get(name)
+            if parameter is None:
                 raise CodeError(f"{self.name}: has no parameter {shown(name)}.{suggest(name, known)}")
-            if isinstance(value, bool) or not isinstance(value, int | float) or not one.low <= value <= one.high:
-                wrong = f"must be a number between {one.low:g} and {one.high:g}, got {shown(value)}"
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or not parameter.low <= value <= parameter.high
+            ):
+                wrong = f"must be a number between {parameter.low:g} and {parameter.high:g}, got {shown(value)}"
                 raise CodeError(f"{self.name}: {name}: {wrong}.")
-        return {name: _plain(given.get(name, one.default)) for name, one in known.items()}
+        return {name: _plain(values.get(name, parameter.default)) for name, parameter in known.items()}
 
     def start(self) -> Running:
         return Running(self)
@@ -122,8 +125,10 @@ class Running:
         self.program = program
         self.memory = Memory()
         make = program._factory
-        self.begin, self.spent, *made = make(partial(library, memory=self.memory), _over, SIZED, unsized, KeyError)
-        self.functions: dict[str, Callable[..., Any]] = dict(zip(program.functions, made, strict=True))
+        self.begin, self.spent, *functions = make(
+            partial(library, memory=self.memory), _over, SIZED, refuse_unsized, KeyError
+        )
+        self.functions: dict[str, Callable[..., Any]] = dict(zip(program.functions, functions, strict=True))
         self.entrance = self.functions[program.entrance]
 
 

@@ -10,15 +10,26 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
-from headway.policies.code.costs import cost, repeated
 from headway.policies.code.kinds import Kinds
-from headway.policies.code.language import CONTAINER, DICT, FUNCTIONS, INSTANCES, LIST, NONE, PASSING, RECORD
+from headway.policies.code.language import (
+    CONTAINER,
+    DEAR,
+    DICT,
+    FUNCTIONS,
+    INSTANCES,
+    LIST,
+    NODES_A_STEP,
+    NONE,
+    PASSING,
+    RECORD,
+)
 from headway.policies.code.names import Names
 
 GUARDS: Final = {ast.Add: "_add", ast.Sub: "_sub", ast.Mult: "_mul", ast.Mod: "_mod"}
 PLAIN_FORMS: Final = {f"_{name}": f"_plain_{name}" for name in ("min", "max")}
 FACTORY: Final = "_factory"
 LIBRARY: Final = "_library"
+LOOPED: Final = (ast.ListComp, ast.GeneratorExp, ast.DictComp)
 
 _SHELL: Final = f"""
 def {FACTORY}(_made, _over, _sized, _unsized, _missing):
@@ -50,7 +61,7 @@ def {FACTORY}(_made, _over, _sized, _unsized, _missing):
 """
 
 
-def rewritten(names: Names, kinds: Kinds, values: dict[str, float], used: list[str]) -> ast.Module:
+def rewrite(names: Names, kinds: Kinds, values: dict[str, float], used: list[str]) -> ast.Module:
     """A module with one function, which makes the program's functions; `used` is what they call of the library."""
     shell = ast.parse(_SHELL)
     factory = shell.body[0]
@@ -62,8 +73,8 @@ def rewritten(names: Names, kinds: Kinds, values: dict[str, float], used: list[s
     for name in called:  # closures are faster to reach than a dict
         factory.body.append(ast.parse(f"{name} = {LIBRARY}[{name!r}]").body[0])
     factory.body += functions
-    given = ", ".join(["_begin", "_spent", *names.functions])
-    factory.body.append(ast.parse(f"def _f():\n return {given}").body[0].body[0])  # type: ignore[attr-defined]
+    returned = ", ".join(["_begin", "_spent", *names.functions])
+    factory.body.append(ast.parse(f"def _f():\n return {returned}").body[0].body[0])  # type: ignore[attr-defined]
     return ast.fix_missing_locations(shell)
 
 
@@ -77,20 +88,20 @@ class _Rewrite(ast.NodeTransformer):
         self.own = set(names.bound[owner])
 
     def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        body = [*_counted(node, cost(*node.body)), *self._statements(node.body)]
-        found = ast.FunctionDef(node.name, node.args, [ast.Nonlocal(["_left"]), *body], [])
+        body = [*_count_steps(node, cost(*node.body)), *self._statements(node.body)]
+        rewritten = ast.FunctionDef(node.name, node.args, [ast.Nonlocal(["_left"]), *body], [])
         if hasattr(node, "type_params"):
-            found.type_params = []  # type: ignore[attr-defined, unused-ignore]
-        return ast.fix_missing_locations(ast.copy_location(found, node))
+            rewritten.type_params = []  # type: ignore[attr-defined, unused-ignore]
+        return ast.fix_missing_locations(ast.copy_location(rewritten, node))
 
     def _statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        found: list[ast.stmt] = []
-        for one in body:
-            if isinstance(one, ast.AugAssign):
-                found += self._augmented(one)
-            elif not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)):
-                found.append(self.visit(one))
-        return found or [ast.Pass()]
+        statements: list[ast.stmt] = []
+        for statement in body:
+            if isinstance(statement, ast.AugAssign):
+                statements += self._augment(statement)
+            elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+                statements.append(self.visit(statement))
+        return statements or [ast.Pass()]
 
     # --- statements --------------------------------------------------------------------------------------------------
 
@@ -114,7 +125,7 @@ class _Rewrite(ast.NodeTransformer):
 
     def _loop(self, node: ast.For | ast.While) -> list[ast.stmt]:
         test = [node.test] if isinstance(node, ast.While) else []
-        return [*_counted(node, cost(*test, *node.body)), *self._statements(node.body)]
+        return [*_count_steps(node, cost(*test, *node.body)), *self._statements(node.body)]
 
     def _orelse(self, body: list[ast.stmt]) -> list[ast.stmt]:
         return self._statements(body) if body else []
@@ -125,13 +136,13 @@ class _Rewrite(ast.NodeTransformer):
             return _put(value, self.visit(target.value), self.visit(target.slice), node)
         return ast.copy_location(ast.Assign([target], value), node)
 
-    def _augmented(self, node: ast.AugAssign) -> list[ast.stmt]:
+    def _augment(self, node: ast.AugAssign) -> list[ast.stmt]:
         """As an assignment; what says where is worked out once, before the value."""
         target = node.target
         if isinstance(target, ast.Name):
             now: ast.expr = ast.copy_location(ast.Name(target.id, ast.Load()), target)
             self.kinds[now] = self.kinds[target]
-            return [ast.copy_location(ast.Assign([target], self._added(node, now)), node)]
+            return [ast.copy_location(ast.Assign([target], self._add(node, now)), node)]
         assert isinstance(target, ast.Subscript)
         before, parts = [], []
         for name, part in (("_base", target.value), ("_place", target.slice)):
@@ -141,12 +152,12 @@ class _Rewrite(ast.NodeTransformer):
             before.append(ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], self.visit(part)), node))
         now = ast.copy_location(ast.Subscript(parts[0], parts[1], ast.Load()), target)
         self.kinds[now] = self.kinds[target]
-        return [*before, _put(self._added(node, now), parts[0], parts[1], node)]
+        return [*before, _put(self._add(node, now), parts[0], parts[1], node)]
 
-    def _added(self, node: ast.AugAssign, now: ast.expr) -> ast.expr:
+    def _add(self, node: ast.AugAssign, now: ast.expr) -> ast.expr:
         if isinstance(node.op, ast.Add) and self.kinds[now] & LIST:
             return _call("_extend", [self.visit(now), self.visit(node.value)], node)
-        return self._operated(node.op, now, node.value, node)
+        return self._operate(node.op, now, node.value, node)
 
     # --- expressions -------------------------------------------------------------------------------------------------
 
@@ -160,9 +171,9 @@ class _Rewrite(ast.NodeTransformer):
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        return self._operated(node.op, node.left, node.right, node)
+        return self._operate(node.op, node.left, node.right, node)
 
-    def _operated(self, op: ast.operator, left: ast.expr, right: ast.expr, node: ast.AST) -> ast.expr:
+    def _operate(self, op: ast.operator, left: ast.expr, right: ast.expr, node: ast.AST) -> ast.expr:
         harmless = not self.guards(op, left, right)
         left, right = self.visit(left), self.visit(right)
         if harmless:
@@ -172,15 +183,17 @@ class _Rewrite(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         sides = [node.left, *node.comparators]
         nested = [bool(self.kinds[side] & CONTAINER) for side in sides]
-        found = [self.visit(side) for side in sides]
+        visited = [self.visit(side) for side in sides]
         for place, op in enumerate(node.ops, 1):
             if isinstance(op, ast.In | ast.NotIn):
-                found[place] = _call("_scan", [found[place]], node)
+                visited[place] = _call("_scan", [visited[place]], node)
                 if nested[place - 1]:
-                    found[place - 1] = _call("_flat", [found[place - 1]], node)
+                    visited[place - 1] = _call("_flat", [visited[place - 1]], node)
             elif nested[place - 1] and nested[place]:
-                found[place - 1 : place + 1] = [_call("_flat", [one], node) for one in found[place - 1 : place + 1]]
-        return ast.copy_location(ast.Compare(found[0], node.ops, found[1:]), node)
+                visited[place - 1 : place + 1] = [
+                    _call("_flat", [operand], node) for operand in visited[place - 1 : place + 1]
+                ]
+        return ast.copy_location(ast.Compare(visited[0], node.ops, visited[1:]), node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         if not isinstance(node.slice, ast.Slice):
@@ -189,7 +202,7 @@ class _Rewrite(ast.NodeTransformer):
                 place = _call("_flat", [place], node)  # whose hash goes as deep as it does
             return ast.copy_location(ast.Subscript(self.visit(node.value), place, ast.Load()), node)
         bounds = [
-            ast.Constant(None) if one is None else self.visit(one) for one in (node.slice.lower, node.slice.upper)
+            ast.Constant(None) if bound is None else self.visit(bound) for bound in (node.slice.lower, node.slice.upper)
         ]
         return _call("_slice", [self.visit(node.value), *bounds], node)
 
@@ -217,26 +230,26 @@ class _Rewrite(ast.NodeTransformer):
 
     def _clauses(self, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> list[ast.comprehension]:
         clause = node.generators[0]
-        over = self._each(clause.iter, cost(*repeated(node)))
-        return [ast.comprehension(clause.target, over, [self._within(clause.target, one) for one in clause.ifs], 0)]
+        over = self._each(clause.iter, cost(*repeated_parts(node)))
+        return [ast.comprehension(clause.target, over, [self._within(clause.target, test) for test in clause.ifs], 0)]
 
     def _within(self, target: ast.AST, node: ast.expr) -> ast.expr:
         """Where a comprehension's or a lambda's names hide those of the top level."""
         before = self.own
-        names = [one.id for one in ast.walk(target) if isinstance(one, ast.Name)]
-        self.own = before | {*names, *(one.arg for one in ast.walk(target) if isinstance(one, ast.arg))}
-        found: ast.expr = self.visit(node)
+        names = [child.id for child in ast.walk(target) if isinstance(child, ast.Name)]
+        self.own = before | {*names, *(child.arg for child in ast.walk(target) if isinstance(child, ast.arg))}
+        visited: ast.expr = self.visit(node)
         self.own = before
-        return found
+        return visited
 
     def _each(self, node: ast.expr, steps: int) -> ast.expr:
         """What is gone through in place. A comprehension pays so many steps for each beforehand, a loop as it goes."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PASSING:
             return _call(f"_each_{node.func.attr}", [self._each(node.func.value, steps)], node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PASSING:
-            return _call(f"_each_{node.func.id}", [self._each(one, steps) for one in node.args], node)
-        found: ast.expr = self.visit(node)
-        return found if steps == 0 else _call("_span", [found], node) if steps == 1 else _weighed(found, steps, node)
+            return _call(f"_each_{node.func.id}", [self._each(argument, steps) for argument in node.args], node)
+        items: ast.expr = self.visit(node)
+        return items if steps == 0 else _call("_span", [items], node) if steps == 1 else _weigh(items, steps, node)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if isinstance(node.func, ast.Attribute):
@@ -244,8 +257,8 @@ class _Rewrite(ast.NodeTransformer):
         assert isinstance(node.func, ast.Name)
         name = node.func.id
         if name in ("any", "all"):
-            return self._asked(node, name)
-        arguments = [self.visit(one) for one in node.args]
+            return self._any_or_all(node, name)
+        arguments = [self.visit(argument) for argument in node.args]
         if name in ("cached_tokens", "tenant"):
             table, field = ("_cached", "index") if name == "cached_tokens" else ("_tenants", "tenant")
             place = ast.Attribute(arguments[0], field, ast.Load())
@@ -257,20 +270,20 @@ class _Rewrite(ast.NodeTransformer):
                 arguments = [_call("_span", arguments, node)]
         for keyword in node.keywords:
             more = cost(keyword.value.body) - 1 if isinstance(keyword.value, ast.Lambda) else 0
-            arguments = [_weighed(arguments[0], more, node)] if more else arguments
-        found = _call(called, arguments, node)
-        found.keywords = [ast.keyword(one.arg, self.visit(one.value)) for one in node.keywords]
-        return found
+            arguments = [_weigh(arguments[0], more, node)] if more else arguments
+        call = _call(called, arguments, node)
+        call.keywords = [ast.keyword(argument.arg, self.visit(argument.value)) for argument in node.keywords]
+        return call
 
-    def _asked(self, node: ast.Call, name: str) -> ast.expr:
+    def _any_or_all(self, node: ast.Call, name: str) -> ast.expr:
         """`any` and `all` stop where they know, before what comes later could fail."""
         over = node.args[0]
         if isinstance(over, ast.GeneratorExp):
             clauses, elt = self._clauses(over), self._within(over.generators[0].target, over.elt)
-            found: ast.expr = ast.copy_location(ast.GeneratorExp(elt, clauses), node)
+            items: ast.expr = ast.copy_location(ast.GeneratorExp(elt, clauses), node)
         else:
-            found = _call("_span", [self.visit(over)], node)
-        return _call(f"_{name}", [found], node)
+            items = _call("_span", [self.visit(over)], node)
+        return _call(f"_{name}", [items], node)
 
     def _plain(self, node: ast.Call) -> bool:
         """Whether nothing that is compared here can be a container of containers, nor one among several arguments."""
@@ -278,13 +291,13 @@ class _Rewrite(ast.NodeTransformer):
             if isinstance(keyword.value, ast.Lambda) and not self._short(keyword.value.body):
                 return False
         if len(node.args) > 1:
-            return not any(self.kinds[one] & CONTAINER for one in node.args)
+            return not any(self.kinds[argument] & CONTAINER for argument in node.args)
         return not self.nested
 
     def _short(self, node: ast.expr) -> bool:
         """No container, or a few values written as a tuple."""
         if isinstance(node, ast.Tuple):
-            return all(not self.kinds[one] & (CONTAINER | INSTANCES) for one in node.elts)
+            return all(not self.kinds[element] & (CONTAINER | INSTANCES) for element in node.elts)
         return not self.kinds[node] & (CONTAINER | INSTANCES)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
@@ -295,11 +308,11 @@ def _put(value: ast.expr, base: ast.expr, place: ast.expr, node: ast.stmt) -> as
     return ast.copy_location(ast.Expr(_call("_put", [value, base, place], node)), node)
 
 
-def _weighed(items: ast.expr, steps: int, node: ast.AST) -> ast.expr:
-    return _call("_weighed", [items, ast.Constant(steps)], node)
+def _weigh(items: ast.expr, steps: int, node: ast.AST) -> ast.expr:
+    return _call("_weigh", [items, ast.Constant(steps)], node)
 
 
-def _counted(node: ast.AST, steps: int) -> Iterator[ast.stmt]:
+def _count_steps(node: ast.AST, steps: int) -> Iterator[ast.stmt]:
     """So many steps less, and an end where none is left."""
     left = ast.AugAssign(ast.Name("_left", ast.Store()), ast.Sub(), ast.Constant(steps))
     test = ast.Compare(ast.Name("_left", ast.Load()), [ast.Lt()], [ast.Constant(0)])
@@ -310,3 +323,37 @@ def _counted(node: ast.AST, steps: int) -> Iterator[ast.stmt]:
 
 def _call(name: str, arguments: list[ast.expr], node: ast.AST) -> ast.Call:
     return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), arguments, []), node)
+
+
+def cost(*parts: ast.AST) -> int:
+    """At least one step. What a loop, a comprehension or a lambda within it repeats pays for itself."""
+    count = dear = 0
+    for part in parts:
+        for node in _once(part):
+            count += isinstance(node, ast.expr | ast.stmt)
+            if isinstance(node, ast.Attribute):
+                dear += DEAR.get(node.attr, 0)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                dear += DEAR.get(node.func.id, 0)
+    return 1 + count // NODES_A_STEP + dear
+
+
+def repeated_parts(node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> list[ast.AST]:
+    """What a comprehension does for each element."""
+    results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+    return [*results, *node.generators[0].ifs]
+
+
+def _once(part: ast.AST) -> Iterator[ast.AST]:
+    todo = [part]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, ast.For):
+            todo += [node.target, node.iter, *node.orelse]
+        elif isinstance(node, ast.While):
+            todo += node.orelse
+        elif isinstance(node, LOOPED):
+            todo.append(node.generators[0].iter)
+        elif not isinstance(node, ast.Lambda):
+            todo += ast.iter_child_nodes(node)

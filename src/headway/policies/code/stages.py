@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, make_dataclass
 from functools import partial
 from math import inf, isfinite
 from typing import Any, ClassVar, Final, NoReturn
@@ -11,15 +12,14 @@ from headway.config.documents import file_name, read_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.policies import registry
-from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, BlockTokens, LruBlocks
 from headway.policies.code import language as lang
 from headway.policies.code.program import Program, Running
 from headway.policies.code.rejection import CodeError, Misuse
-from headway.policies.context import Context
+from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, BlockTokens, Context, LruBlocks
 from headway.policies.queues import Queue, Ranked, Ticket
 from headway.policies.registry import Entry, policy
 from headway.policies.scheduling import ChunkTokens
-from headway.policies.scorecards import scored
+from headway.policies.scorecards import single_score_card
 from headway.types import ADMIT, PS_PER_SECOND, Admit, Delay, Priority, Reject, Request, Route, Scale
 from headway.views.cluster import ClusterView
 from headway.views.events import Event, Routed
@@ -39,8 +39,8 @@ class Unknown:
         raise Misuse(self.why)
 
 
-UNCACHED: Final = Unknown("cached_tokens is known where a request is routed, not afterwards; remember it there")
-UNTOLD: Final = Unknown("tenant is known where a request is routed, not afterwards; remember it there")
+NO_CACHED_TOKENS: Final = Unknown("cached_tokens is known where a request is routed, not afterwards; remember it there")
+NO_TENANTS: Final = Unknown("tenant is known where a request is routed, not afterwards; remember it there")
 Values = dict[str, float]
 FAILURES: Final = (Exception, RecursionError, MemoryError)
 
@@ -55,7 +55,7 @@ class Coded:
 
     def compile(self, source: str, name: str, values: Values) -> None:
         self.program = program = Program(source, self.stage, name, values)
-        filed = registry.declared(type(self), self.stage)
+        filed = registry.entry_of(type(self), self.stage)
         self.entry = Entry(self.stage, filed.name, type(self), program.exact, program.reported, False)
         self.restart()
 
@@ -63,24 +63,43 @@ class Coded:
         self.running = running = self.program.start()
         self.call, self.begin = running.entrance, running.begin
 
+    def bind(self, context: Context) -> None:
+        self.restart()
+        self.tenants = "tenants" in self.program.exact
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Coded:
         """Another of the same, with a memory of its own."""
-        given = {one.name: getattr(self, one.name) for one in registry.parameters(type(self))}
-        return type(self)(**given)
+        return type(self)(**registry.values_of(self))
+
+    def ask(self, function: Callable[..., Any], request: Request | None, *arguments: Any) -> Any:
+        """Call a function of the program; an error names its line and the request."""
+        try:
+            return function(*arguments)
+        except FAILURES as error:
+            raise self.fail(error, request) from error
+
+    def ask_number(
+        self, function: Callable[..., Any], request: Request | None, *arguments: Any, most: float = 1e15
+    ) -> float:
+        """Call a function of the program that must return a number of at most this size."""
+        number = self.ask(function, request, *arguments)
+        if type(number) not in (int, float) or not abs(number) <= most:
+            raise self.wrong(number, request)
+        return float(number)
 
     def fail(self, error: BaseException, request: Request | None) -> HeadwayError:
         if isinstance(error, HeadwayError):
             return error
-        at = "" if request is None else f", at request {request.id}"
-        return CodeError(f"policies.{self.stage}: {self.program.failure(error)}{at}.")
+        return CodeError(f"policies.{self.stage}: {self.program.failure(error)}{_at(request)}.")
 
     def wrong(self, value: object, request: Request | None) -> CodeError:
         entrance = self.program.entrance
-        gives = lang.ENTRANCES[self.stage][entrance].gives
-        at = "" if request is None else f", at request {request.id}"
-        return CodeError(
-            f"policies.{self.stage}: {self.program.name}: {entrance} must return {gives}, and gave {shown(value)}{at}."
-        )
+        right = f"{entrance} must return {lang.ENTRANCES[self.stage][entrance].gives}"
+        return CodeError(f"policies.{self.stage}: {self.program.name}: {right}, and gave {shown(value)}{_at(request)}.")
+
+
+def _at(request: Request | None) -> str:
+    return "" if request is None else f", at request {request.id}"
 
 
 class CodedRouting(Coded):
@@ -91,14 +110,13 @@ class CodedRouting(Coded):
     lru_blocks: int = LRU_BLOCKS
 
     def bind(self, context: Context) -> None:
-        self.restart()
+        super().bind(context)
         self.matches = None
         if "prefix_index" in self.program.exact:
             self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
-        self.tenants = "tenants" in self.program.exact
         self.scores = self.program.entrance == "score"
         if "routed" in self.program.hooks:
-            self.told = self.running.functions["routed"]
+            self.on_routed = self.running.functions["routed"]
             self.observe = self._observe
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
@@ -116,10 +134,10 @@ class CodedRouting(Coded):
         except FAILURES as error:
             raise self.fail(error, request) from error
         if scores is None:
-            view, card = self._chosen(best, instances, request), None
+            view, card = self._view(best, instances, request), None
         else:
             view = instances[self._best(scores, request)]
-            card = scored(instances, scores, view) if cluster.explain else None
+            card = single_score_card(instances, scores, view) if cluster.explain else None
         return Route(view.id, "", cached[view.index] if cached else 0, None, card)
 
     def _best(self, scores: list[Any], request: Request) -> int:
@@ -128,10 +146,10 @@ class CodedRouting(Coded):
                 return scores.index(max(scores))
         except (TypeError, OverflowError):
             pass
-        odd = (one for one in scores if type(one) not in (int, float, bool) or not abs(one) < inf)
+        odd = (score for score in scores if type(score) not in (int, float, bool) or not abs(score) < inf)
         raise self.wrong(next(odd, None), request)
 
-    def _chosen(self, value: Any, instances: tuple[InstanceView, ...], request: Request) -> InstanceView:
+    def _view(self, value: Any, instances: tuple[InstanceView, ...], request: Request) -> InstanceView:
         if type(value) is int and 0 <= value < len(instances):
             return instances[value]
         if isinstance(value, InstanceView) and any(view is value for view in instances):
@@ -140,26 +158,16 @@ class CodedRouting(Coded):
 
     def _observe(self, event: Event) -> None:
         if isinstance(event, Routed):
-            self.begin(lang.STEPS, UNCACHED, UNTOLD)
-            try:
-                self.told(event.request, event.instance)
-            except FAILURES as error:
-                raise self.fail(error, event.request) from error
+            self.begin(lang.STEPS, NO_CACHED_TOKENS, NO_TENANTS)
+            self.ask(self.on_routed, event.request, event.request, event.instance)
 
 
 class CodedAdmission(Coded):
     stage = "admission"
 
-    def bind(self, context: Context) -> None:
-        self.restart()
-        self.tenants = "tenants" in self.program.exact
-
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject | Delay:
         self.begin(lang.STEPS, NOTHING, cluster.tenants if self.tenants else None)
-        try:
-            verdict = self.call(request, cluster)
-        except FAILURES as error:
-            raise self.fail(error, request) from error
+        verdict = self.ask(self.call, request, request, cluster)
         if verdict is True:
             return ADMIT
         if verdict is False:
@@ -172,19 +180,9 @@ class CodedAdmission(Coded):
 class CodedPriority(Coded):
     stage = "priority"
 
-    def bind(self, context: Context) -> None:
-        self.restart()
-        self.tenants = "tenants" in self.program.exact
-
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
         self.begin(lang.STEPS, NOTHING, cluster.tenants if self.tenants else None)
-        try:
-            score = self.call(request, cluster)
-        except FAILURES as error:
-            raise self.fail(error, request) from error
-        if type(score) not in (int, float) or not abs(score) <= 1e15:
-            raise self.wrong(score, request)
-        return Priority(float(score))
+        return Priority(self.ask_number(self.call, request, request, cluster))
 
 
 class CodedScheduler(Coded):
@@ -197,13 +195,7 @@ class CodedScheduler(Coded):
 
     def key(self, running: Running, ticket: Ticket) -> float:
         running.begin(lang.STEPS, NOTHING, None)
-        try:
-            found = running.entrance(ticket)
-        except FAILURES as error:
-            raise self.fail(error, ticket.request) from error
-        if type(found) not in (int, float) or not abs(found) <= 1e15:
-            raise self.wrong(found, ticket.request)
-        return float(found)
+        return self.ask_number(running.entrance, ticket.request, ticket)
 
 
 class CodedScaling(Coded):
@@ -211,14 +203,33 @@ class CodedScaling(Coded):
 
     def scale(self, pool: PoolView) -> Scale | None:
         self.begin(lang.STEPS, NOTHING, None)
-        try:
-            wanted = self.call(pool)
-        except FAILURES as error:
-            raise self.fail(error, None) from error
-        if type(wanted) not in (int, float) or not abs(wanted) <= 1e9:
-            raise self.wrong(wanted, None)
-        replicas = min(max(round(wanted), pool.minimum), pool.maximum)
+        target = self.ask_number(self.call, None, pool, most=1e9)
+        replicas = min(max(round(target), pool.minimum), pool.maximum)
         return None if replicas == pool.replicas else Scale(replicas, f"{self.program.name} wants {replicas}")
+
+
+STAGES: Final[dict[str, type[Coded]]] = {
+    "admission": CodedAdmission,
+    "priority": CodedPriority,
+    "routing": CodedRouting,
+    "scheduler": CodedScheduler,
+    "scaling": CodedScaling,
+}
+# Parameters of a policy that is given its text, beside those that say where the text is.
+FIELDS: Final[dict[str, list[tuple[str, Any, Any]]]] = {
+    "routing": [("block_tokens", BlockTokens, BLOCK_TOKENS), ("lru_blocks", LruBlocks, LRU_BLOCKS)],
+    "scheduler": [("chunk_tokens", ChunkTokens, None)],
+}
+BELIEF: Final = "`block_tokens` and `lru_blocks` are of the belief that `cached_tokens` asks."
+
+
+def declare(name: str, way: type[Coded], docs: dict[str, str]) -> None:
+    """Declare a policy of this name at each stage, with the docstring of that stage; `way` is how it gets its text."""
+    for stage, doc in docs.items():
+        title, fields, bases = f"{name.title()}{stage.title()}", FIELDS.get(stage, []), (way, STAGES[stage])
+        members = {"__doc__": doc, "__module__": __name__}
+        cls = make_dataclass(title, fields, bases=bases, namespace=members, eq=False, repr=False)
+        policy(stage, name, exact=(), reported=())(cls)
 
 
 @dataclass(eq=False, repr=False)
@@ -237,48 +248,17 @@ class Sourced(Coded):
         self.compile(source, name, self.parameters)
 
 
-@policy("routing", "code", exact=(), reported=())
-class CodeRouting(Sourced, CodedRouting):
-    """Decides by a function of your own in the policy language, `score` or `route`.
-
-    `source` is its text, or `path` its file; `parameters` are the values of those that it declares. What it reads is
-    known from its text. `block_tokens` and `lru_blocks` are of the belief that `cached_tokens` asks.
-    """
-
-    block_tokens: BlockTokens = BLOCK_TOKENS
-    lru_blocks: LruBlocks = LRU_BLOCKS
-
-
-@policy("admission", "code", exact=(), reported=())
-class CodeAdmission(Sourced, CodedAdmission):
-    """Decides by a function of your own in the policy language, `admit`: True, False, or seconds to wait.
-
-    `source` is its text, or `path` its file; `parameters` are the values of those that it declares.
-    """
-
-
-@policy("priority", "code", exact=(), reported=())
-class CodePriority(Sourced, CodedPriority):
-    """Scores by a function of your own in the policy language, `prioritise`.
-
-    `source` is its text, or `path` its file; `parameters` are the values of those that it declares.
-    """
-
-
-@policy("scheduler", "code", exact=(), reported=())
-class CodeScheduler(Sourced, CodedScheduler):
-    """Serves first whoever a function of your own in the policy language, `key`, gives the lowest number.
-
-    The key is asked once, as a request arrives at its instance; ties in order of arrival. `source` is its text, or
-    `path` its file; `parameters` are the values of those that it declares.
-    """
-
-    chunk_tokens: ChunkTokens = None
-
-
-@policy("scaling", "code", exact=(), reported=())
-class CodeScaling(Sourced, CodedScaling):
-    """Asks a function of your own in the policy language, `scale`, how many replicas a pool is to have.
-
-    `source` is its text, or `path` its file; `parameters` are the values of those that it declares.
-    """
+OWN: Final = "a function of your own in the policy language"
+TEXT: Final = "`source` is its text, or `path` its file; `parameters` are the values of those that it declares."
+ONCE: Final = "is asked once, as a request arrives at its instance; ties in order of arrival."
+declare(
+    "code",
+    Sourced,
+    {
+        "routing": f"Decides by {OWN}, `score` or `route`.\n\n{TEXT} What it reads is known from its text. {BELIEF}",
+        "admission": f"Decides by {OWN}, `admit`: True, False, or seconds to wait.\n\n{TEXT}",
+        "priority": f"Scores by {OWN}, `prioritise`.\n\n{TEXT}",
+        "scheduler": f"Serves first whoever {OWN}, `key`, gives the lowest number.\n\nThe key {ONCE} {TEXT}",
+        "scaling": f"Asks {OWN}, `scale`, how many replicas a pool is to have.\n\n{TEXT}",
+    },
+)

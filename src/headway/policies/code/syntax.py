@@ -18,20 +18,12 @@ PLAIN: Final = (
     *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot),
     *(ast.List, ast.Tuple, ast.Load, ast.Store, ast.arguments),
 )
-WORDS: Final = {
-    "Import": "import",
+WORDS: Final = {  # of nodes whose class does not say it
     "ImportFrom": "import",
     "ClassDef": "class",
-    "Try": "try",
     "TryStar": "try",
-    "With": "with",
-    "Raise": "raise",
-    "Global": "global",
-    "Nonlocal": "nonlocal",
-    "Lambda": "lambda",
     "GeneratorExp": "generator expression",
     "JoinedStr": "f-string",
-    "Set": "set",
     "SetComp": "set comprehension",
     "NamedExpr": ":=",
     "Starred": "*",
@@ -44,13 +36,9 @@ WORDS: Final = {
     "BitXor": "^",
     "Invert": "~",
     "AsyncFunctionDef": "async",
-    "Await": "await",
-    "Yield": "yield",
     "YieldFrom": "yield",
-    "Match": "match",
     "Delete": "del",
     "AnnAssign": "annotation without a value",
-    "Assert": "assert",
 }
 REMEDIES: Final = {
     "import": "nothing can be imported; the library's functions are there already",
@@ -72,8 +60,8 @@ class _Bare(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
-        for one in node.args.args:
-            one.annotation = None
+        for argument in node.args.args:
+            argument.annotation = None
         return self.generic_visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
@@ -97,10 +85,10 @@ def parse(source: str) -> ast.Module | Rejection:
         return Rejection(1, "syntax", "the text cannot be read as Python")
     except (RecursionError, MemoryError, SystemError):
         return Rejection(1, "nesting", "the text is nested too deeply")
-    return _bounded(tree) or _Bare().visit(tree)
+    return _check_size(tree) or _Bare().visit(tree)
 
 
-def _bounded(tree: ast.Module) -> Rejection | None:
+def _check_size(tree: ast.Module) -> Rejection | None:
     """Neither too large nor too deep for what comes after, which is recursive."""
     count = 0
     level: list[ast.AST] = [tree]
@@ -116,7 +104,7 @@ def _bounded(tree: ast.Module) -> Rejection | None:
     return Rejection(line, "nesting", f"deeper than {lang.DEEPEST} levels of syntax")
 
 
-def misplaced(tree: ast.Module) -> Iterator[Rejection]:
+def find_misplaced(tree: ast.Module) -> Iterator[Rejection]:
     """What only Python's own compiler finds, such as a `break` outside a loop; the form of all has been looked at."""
     for function in tree.body:
         yield from _loops(function, 0)
@@ -139,14 +127,14 @@ def _loops(node: ast.AST, depth: int) -> Iterator[Rejection]:
         yield from _loops(child, depth)
 
 
-def refused(tree: ast.Module) -> Iterator[Rejection]:
+def find_foreign(tree: ast.Module) -> Iterator[Rejection]:
     """Whatever in the tree is not of the language, by its form alone; names come later."""
-    found = list(_forms(tree, inside=False))
-    told = {one.line for one in found}
-    yield from found
+    rejections = list(_forms(tree, inside=False))
+    lines = {rejection.line for rejection in rejections}
+    yield from rejections
     for statement in tree.body:
         plain = isinstance(statement, ast.FunctionDef | ast.Assign) or _docstring(statement)
-        if not plain and statement.lineno not in told:
+        if not plain and statement.lineno not in lines:
             yield _no(statement, "only functions, constants and parameters stand at the top level")
 
 
@@ -158,9 +146,9 @@ def _forms(node: ast.AST, inside: bool) -> Iterator[Rejection]:
             yield from _function(child)
             yield from _forms(child, inside=True)
             continue
-        found = list(_form(child, node))
-        yield from found
-        if not found:
+        rejections = list(_form(child, node))
+        yield from rejections
+        if not rejections:
             yield from _forms(child, inside)
 
 
@@ -220,11 +208,11 @@ def _form(node: ast.AST, parent: ast.AST) -> Iterator[Rejection]:
         case ast.keyword() | ast.Subscript():
             pass
         case _ if not isinstance(node, PLAIN):
-            found = _no(node)
+            rejection = _no(node)
             yield (
-                found
+                rejection
                 if hasattr(node, "lineno")
-                else Rejection(getattr(parent, "lineno", 1), found.construct, found.why)
+                else Rejection(getattr(parent, "lineno", 1), rejection.construct, rejection.why)
             )
 
 
@@ -247,9 +235,9 @@ def _passing(node: ast.Call, parent: ast.AST) -> Iterator[Rejection]:
             return
         case ast.Compare(comparators=[_], ops=[ast.In() | ast.NotIn()]) if parent.comparators[0] is node:
             return
-    shown = f"list({word}(...))" if word in lang.FUNCTIONS else f"list(d.{word}())"
+    remedy = f"list({word}(...))" if word in lang.FUNCTIONS else f"list(d.{word}())"
     yield _no(
-        node, f"stands after `in`, or as the argument of a function of the library; to keep it write {shown}", word
+        node, f"stands after `in`, or as the argument of a function of the library; to keep it write {remedy}", word
     )
 
 
@@ -264,8 +252,15 @@ def _function(node: ast.FunctionDef) -> Iterator[Rejection]:
     yield from _arguments(node, node.args)
 
 
-def _arguments(node: ast.AST, given: ast.arguments) -> Iterator[Rejection]:
-    if given.posonlyargs or given.kwonlyargs or given.vararg or given.kwarg or given.defaults or given.kw_defaults:
+def _arguments(node: ast.AST, arguments: ast.arguments) -> Iterator[Rejection]:
+    if (
+        arguments.posonlyargs
+        or arguments.kwonlyargs
+        or arguments.vararg
+        or arguments.kwarg
+        or arguments.defaults
+        or arguments.kw_defaults
+    ):
         yield _no(node, "arguments are plain names, without defaults and stars", "arguments")
 
 
@@ -284,7 +279,7 @@ def _constant(node: ast.Constant) -> Iterator[Rejection]:
 
 
 def _call(node: ast.Call) -> Iterator[Rejection]:
-    if any(isinstance(one, ast.Starred) for one in node.args):
+    if any(isinstance(argument, ast.Starred) for argument in node.args):
         yield _no(node, NOT_HERE, "*")
     if isinstance(node.func, ast.Attribute):
         if node.func.attr not in lang.METHODS:
@@ -298,9 +293,11 @@ def _call(node: ast.Call) -> Iterator[Rejection]:
     if not isinstance(node.func, ast.Name):
         yield _no(node, "only a function's name can be called", "call")
         return
-    taken = ("key", "reverse") if node.func.id == "sorted" else ("key", "default") if node.func.id in lang.KEYED else ()
+    keywords = (
+        ("key", "reverse") if node.func.id == "sorted" else ("key", "default") if node.func.id in lang.KEYED else ()
+    )
     for keyword in node.keywords:
-        if keyword.arg not in (*taken, *(("default", "low", "high") if node.func.id == lang.PARAMETER else ())):
+        if keyword.arg not in (*keywords, *(("default", "low", "high") if node.func.id == lang.PARAMETER else ())):
             yield _no(node, f"{node.func.id}() takes no {keyword.arg or '**'}=", "keyword")
 
 
@@ -313,11 +310,11 @@ def _target(node: ast.expr, alone: bool = False, names: bool = False) -> Iterato
             yield _no(node, "a slice cannot be assigned", "assignment")
         return
     if isinstance(node, ast.Tuple | ast.List) and not alone:
-        for one in node.elts:
-            if isinstance(one, ast.Tuple | ast.List):
-                yield from _target(one, names=True)
-            elif not isinstance(one, ast.Name):
-                yield _no(one, "several values are given to names", "assignment")
+        for element in node.elts:
+            if isinstance(element, ast.Tuple | ast.List):
+                yield from _target(element, names=True)
+            elif not isinstance(element, ast.Name):
+                yield _no(element, "several values are given to names", "assignment")
         return
     yield _no(node, "a value is given to a name or to a place in a list or dict of one's own", "assignment")
 
@@ -334,10 +331,12 @@ def _gathered(node: ast.AST, parent: ast.AST) -> bool:
 
 
 def _docstring(node: ast.AST) -> bool:
-    found = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    if found:
+    docstring = (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    )
+    if docstring:
         node.value.docstring = True  # type: ignore[attr-defined]
-    return found
+    return docstring
 
 
 def _no(node: ast.AST, why: str = "", construct: str = "") -> Rejection:

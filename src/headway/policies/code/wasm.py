@@ -13,9 +13,8 @@ from headway.config.documents import file_name, read_bytes
 from headway.config.wording import cut, one_line
 from headway.errors import HeadwayError
 from headway.policies import registry
-from headway.policies.belief import BLOCK_TOKENS, LRU_BLOCKS, BlockTokens, LruBlocks
 from headway.policies.code.rejection import CodeError
-from headway.policies.context import Context
+from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, BlockTokens, Context, LruBlocks
 from headway.policies.registry import policy
 from headway.types import Request, Route
 from headway.views.cluster import ClusterView
@@ -25,10 +24,12 @@ FUEL: Final = 1_000_000  # of one decision, about as many instructions
 MEMORY: Final = 16 << 20  # bytes that a module may have
 LARGEST: Final = 4 << 20  # bytes of a module
 REQUEST_FIELDS: Final = ("prompt_tokens", "shared_prefix_tokens", "max_tokens", "turn", "now")
-RECORD: Final = sorted((one for one in SIGNALS.values() if one.wasm is not None), key=lambda one: one.wasm or 0)
-INSTANCE_FIELDS: Final = (*[one.name for one in RECORD], "cached_tokens")
-COUNTED: Final = tuple(one.name for one in RECORD if one.freshness == "exact")
-READ: Final = tuple(one.name for one in RECORD if one.freshness == "reported")
+RECORD: Final = sorted(
+    (signal for signal in SIGNALS.values() if signal.wasm is not None), key=lambda signal: signal.wasm or 0
+)
+INSTANCE_FIELDS: Final = (*[signal.name for signal in RECORD], "cached_tokens")
+COUNTED: Final = tuple(signal.name for signal in RECORD if signal.freshness == "exact")
+READ: Final = tuple(signal.name for signal in RECORD if signal.freshness == "reported")
 PLACE: Final = "policies.routing: wasm"
 
 
@@ -58,26 +59,26 @@ class Module:
             self.module = self.wt.Module(self.engine, code)
         except self.wt.WasmtimeError as error:
             raise CodeError(f"{PLACE}: {name} is no WebAssembly that can be run: {_first(error)}.") from None
-        taken = [f"{one.module}.{one.name}" for one in self.module.imports]
-        if taken:
-            raise CodeError(f"{PLACE}: {name} imports {cut(', '.join(taken))}; a policy imports nothing.")
-        self._exported("memory", self.wt.MemoryType)
+        imports = [f"{item.module}.{item.name}" for item in self.module.imports]
+        if imports:
+            raise CodeError(f"{PLACE}: {name} imports {cut(', '.join(imports))}; a policy imports nothing.")
+        self._check_export("memory", self.wt.MemoryType)
         i32 = self.wt.ValType.i32()
         for function, count in (("route", 3), *((("buffer", 1),) if "buffer" in self._exports() else ())):
-            kind = self._exported(function, self.wt.FuncType)
+            kind = self._check_export(function, self.wt.FuncType)
             if list(kind.params) != [i32] * count or list(kind.results) != [i32]:
-                wanted = f"({', '.join(['i32'] * count)}) -> i32"
-                raise CodeError(f"{PLACE}: {name} must export {function} as {wanted}.")
+                signature = f"({', '.join(['i32'] * count)}) -> i32"
+                raise CodeError(f"{PLACE}: {name} must export {function} as {signature}.")
 
     def _exports(self) -> dict[str, Any]:
-        return {one.name: one.type for one in self.module.exports}
+        return {export.name: export.type for export in self.module.exports}
 
-    def _exported(self, name: str, kind: Any) -> Any:
-        found = self._exports().get(name)
-        if not isinstance(found, kind):
+    def _check_export(self, name: str, kind: Any) -> Any:
+        export = self._exports().get(name)
+        if not isinstance(export, kind):
             what = "a memory" if name == "memory" else "a function"
             raise CodeError(f"{PLACE}: {self.name} must export {what} called {name!r}.")
-        return found
+        return export
 
     def start(self, fuel: int) -> Started:
         return Started(self, fuel)
@@ -116,16 +117,16 @@ class Started:
             raise CodeError(f"{PLACE}: {self.name}: the buffer for {count} instances {what}.")
         self.memory.write(self.store, data, self.at)
         after = self.at + 8 * len(REQUEST_FIELDS)
-        found: int = self.run(lambda: self.route(self.store, self.at, after, count))
-        return found
+        place: int = self.run(lambda: self.route(self.store, self.at, after, count))
+        return place
 
 
 def _first(error: Exception) -> str:
     """The line of an error that says what is wrong."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line.split(": ", 1)[1] for line in lines if line.startswith(("0: ", "1: ", "2: ")) and ": " in line]
-    said = [line for line in lines if "wasm trap" in line] or causes[-1:] or lines[:1]
-    return one_line(said[0] if said else type(error).__name__, kind=False)
+    texts = [line for line in lines if "wasm trap" in line] or causes[-1:] or lines[:1]
+    return one_line(texts[0] if texts else type(error).__name__, kind=False)
 
 
 @policy("routing", "wasm", exact=(*COUNTED, "prefix_index"), reported=READ)
@@ -151,7 +152,7 @@ class WasmRouting:
         self.module = Module(read_bytes(self.path), file_name(self.path))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> WasmRouting:
-        return type(self)(**{one.name: getattr(self, one.name) for one in registry.parameters(type(self))})
+        return type(self)(**registry.values_of(self))
 
     def bind(self, context: Context) -> None:
         self.started = self.module.start(self.fuel)

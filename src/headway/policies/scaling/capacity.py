@@ -8,8 +8,8 @@ from typing import Annotated, Final, Literal
 from msgspec.structs import replace
 
 from headway.errors import HeadwayError
-from headway.policies.registry import Bounds, declared, policy
-from headway.policies.scaling.wanted import Seconds, Share, Wanted, at_least_one, scale_to, wake, whole
+from headway.policies.registry import Bounds, entry_of, policy
+from headway.policies.scaling.replicas import RecentTargets, Seconds, Share, at_least_one, scale_to, wake, whole
 from headway.types import Scale
 from headway.views.pool import PoolView
 
@@ -46,8 +46,8 @@ class TargetUtilization:
     windows_s = ()
 
     def __post_init__(self) -> None:
-        self.entry = replace(declared(type(self)), reported=(SIGNALS[self.signal],))
-        self.wanted = Wanted(self.scale_down_delay_s)
+        self.entry = replace(entry_of(type(self)), reported=(SIGNALS[self.signal],))
+        self.recent = RecentTargets(self.scale_down_delay_s)
 
     def scale(self, pool: PoolView) -> Scale | None:
         if not pool.serving:
@@ -58,9 +58,9 @@ class TargetUtilization:
         needed = replicas
         if too_much or too_little:
             needed = at_least_one(pool, whole(used * pool.serving / self.target))
-        needed = self.wanted.settled(pool, needed)
-        said = f"{self.signal} use {used:.3f} of {pool.serving} replicas"
-        return scale_to(pool, needed, f"{said}, target {self.target:g}")
+        needed = self.recent.stabilise(pool, needed)
+        state = f"{self.signal} use {used:.3f} of {pool.serving} replicas"
+        return scale_to(pool, needed, f"{state}, target {self.target:g}")
 
 
 @policy("scaling", "kv-token", exact=("inflight", "inflight_tokens", "pending"), reported=("kv_used", "queued"))
@@ -89,8 +89,8 @@ class KvToken:
             raise HeadwayError(
                 f"kv-token: scale_down must be at most scale_up, got {self.scale_down:g} and {self.scale_up:g}."
             )
-        self.wanted = Wanted(self.scale_down_delay_s)
-        self.found: deque[float] = deque(maxlen=OBSERVED)
+        self.recent = RecentTargets(self.scale_down_delay_s)
+        self.sustained: deque[float] = deque(maxlen=OBSERVED)
 
     def scale(self, pool: PoolView) -> Scale | None:
         if not pool.serving:
@@ -107,18 +107,18 @@ class KvToken:
             needed += whole(lacking / holds)
         elif spare > 0:
             needed = at_least_one(pool, max(0, needed - int(round(spare / holds, 9))))
-        needed = self.wanted.settled(pool, needed)
-        said = f"demand {demand:,.0f} tokens, {holds:,.0f} on each of {pool.serving} replicas"
-        return scale_to(pool, needed, f"{said} and {pool.replicas - pool.serving} to come")
+        needed = self.recent.stabilise(pool, needed)
+        state = f"demand {demand:,.0f} tokens, {holds:,.0f} on each of {pool.serving} replicas"
+        return scale_to(pool, needed, f"{state} and {pool.replicas - pool.serving} to come")
 
     def capacity(self, pool: PoolView, used: float) -> float:
         """KV tokens that a replica can hold: what its memory lets it, or what its compute was seen to sustain."""
         if pool.queued >= self.queue_threshold and used > 0:
-            self.found.append(used)
+            self.sustained.append(used)
         memory = pool.kv_tokens * self.kv_threshold
-        if not self.found:
+        if not self.sustained:
             return memory
         total = 0.0
-        for value in self.found:
+        for value in self.sustained:
             total += value
-        return min(memory, max(1.0, total / len(self.found)))
+        return min(memory, max(1.0, total / len(self.sustained)))

@@ -8,7 +8,7 @@ from math import fsum
 from typing import Annotated, Final, Literal
 
 from headway.policies.registry import Bounds, policy
-from headway.policies.scaling.wanted import Seconds, Share, Wanted, at_least_one, scale_to, whole
+from headway.policies.scaling.replicas import RecentTargets, Seconds, Share, at_least_one, scale_to, whole
 from headway.types import PS_PER_SECOND, Scale
 from headway.views.pool import LoadSample, PoolView
 
@@ -44,19 +44,19 @@ class Predictive:
     windows_s = ()
 
     def __post_init__(self) -> None:
-        self.wanted = Wanted(self.scale_down_delay_s)
+        self.recent = RecentTargets(self.scale_down_delay_s)
         self.stay: float | None = None  # seconds, as learnt last
 
     def scale(self, pool: PoolView) -> Scale | None:
         recent = since(pool.history, pool.now_ps - ps(self.trend_s))
-        rate = self.expected(pool, recent)
-        holds = self.held(pool, recent)
+        rate = self.expected_rate(pool, recent)
+        holds = self.replica_rate(pool, recent)
         needed = whole(rate / holds) if holds else pool.replicas
-        needed = self.wanted.settled(pool, at_least_one(pool, needed))
-        said = f"{rate:.4g} requests a second expected within {self.lead_s:g} s"
-        return scale_to(pool, needed, f"{said}, {holds or 0:.4g} a replica")
+        needed = self.recent.stabilise(pool, at_least_one(pool, needed))
+        forecast = f"{rate:.4g} requests a second expected within {self.lead_s:g} s"
+        return scale_to(pool, needed, f"{forecast}, {holds or 0:.4g} a replica")
 
-    def expected(self, pool: PoolView, recent: Sequence[LoadSample]) -> float:
+    def expected_rate(self, pool: PoolView, recent: Sequence[LoadSample]) -> float:
         now, lead = pool.now_ps, ps(self.lead_s)
         rate = max(trend(recent, now), trend(recent, now + lead))
         if self.forecast == "seasonal":
@@ -65,21 +65,21 @@ class Predictive:
             first = bisect_right(history, then, key=at)
             last = bisect_right(history, then + lead, key=at)
             if first and first < len(history):  # each sample is of the time before it
-                season = max(one.rate for one in history[first : last + 1])
+                season = max(sample.rate for sample in history[first : last + 1])
                 return self.blend * season + (1 - self.blend) * rate
         return rate
 
-    def held(self, pool: PoolView, recent: Sequence[LoadSample]) -> float | None:
+    def replica_rate(self, pool: PoolView, recent: Sequence[LoadSample]) -> float | None:
         """Requests a second that a replica holds; None where nothing is known yet."""
         if self.rate_per_replica is not None:
             return self.target * self.rate_per_replica
         arrived, there, before = [], [], None
-        for one in recent:
+        for sample in recent:
             if before is not None:
-                span = (one.at_ps - before) / PS_PER_SECOND
-                arrived.append(one.rate * span)
-                there.append(one.concurrency * span)
-            before = one.at_ps
+                span = (sample.at_ps - before) / PS_PER_SECOND
+                arrived.append(sample.rate * span)
+                there.append(sample.concurrency * span)
+            before = sample.at_ps
         if fsum(arrived) > 0 and fsum(there) / fsum(arrived) >= SHORTEST_STAY_S:
             self.stay = fsum(there) / fsum(arrived)
         if self.stay is None:
@@ -105,12 +105,12 @@ def trend(samples: Sequence[LoadSample], at_ps: int) -> float:
     if not samples:
         return 0.0
     last = samples[-1].at_ps
-    times = [(one.at_ps - last) / PS_PER_SECOND for one in samples]
+    times = [(sample.at_ps - last) / PS_PER_SECOND for sample in samples]
     count = len(samples)
     middle = fsum(times) / count
-    level = fsum([one.rate for one in samples]) / count
+    level = fsum([sample.rate for sample in samples]) / count
     spread = fsum([(time - middle) * (time - middle) for time in times])
     if spread == 0:
         return level
-    slope = fsum([(time - middle) * one.rate for time, one in zip(times, samples, strict=True)]) / spread
+    slope = fsum([(time - middle) * sample.rate for time, sample in zip(times, samples, strict=True)]) / spread
     return max(0.0, level + slope * ((at_ps - last) / PS_PER_SECOND - middle))

@@ -8,9 +8,9 @@ from typing import Annotated, Final, Literal
 
 from msgspec.structs import replace
 
-from headway.policies.registry import Bounds, declared, policy
+from headway.policies.registry import Bounds, entry_of, policy
 from headway.policies.scaling.capacity import SIGNALS, utilization
-from headway.policies.scaling.wanted import Seconds, Wanted, at_least_one, scale_to, wake, whole
+from headway.policies.scaling.replicas import RecentTargets, Seconds, at_least_one, scale_to, wake, whole
 from headway.types import PS_PER_SECOND, Scale
 from headway.views.pool import PoolView
 from headway.views.window import Window
@@ -62,9 +62,9 @@ class Hpa:
 
     def __post_init__(self) -> None:
         exact, reported = READS[self.metric]
-        self.entry = replace(declared(type(self)), exact=exact, reported=reported)
+        self.entry = replace(entry_of(type(self)), exact=exact, reported=reported)
         self.windows_s = (self.window_s,) if self.metric == "concurrency" else ()
-        self.wanted = Wanted(max(self.up_window_s, self.down_window_s))
+        self.recent = RecentTargets(max(self.up_window_s, self.down_window_s))
         periods = (self.up_period_s, self.down_period_s)
         self.changes = [Window(round(period * PS_PER_SECOND)) for period in periods]  # of the replicas, in each
 
@@ -73,12 +73,12 @@ class Hpa:
             return wake(pool)
         value, target = self.value(pool), self.aim(pool)
         needed = min(max(at_least_one(pool, self.by_ratio(pool, value / target)), pool.minimum), pool.maximum)
-        settled = self.limited(pool, self.stabilised(pool, needed))
+        settled = self.limit_speed(pool, self.stabilise(pool, needed))
         if settled != pool.replicas:
             for window in self.changes:
                 window.add(pool.now_ps, settled - pool.replicas)
-        said = f"{self.metric} {value:.4g}, target {target:.4g}, on {pool.serving} replicas"
-        return scale_to(pool, settled, f"{said}; wanted {needed}")
+        state = f"{self.metric} {value:.4g}, target {target:.4g}, on {pool.serving} replicas"
+        return scale_to(pool, settled, f"{state}; wanted {needed}")
 
     def value(self, pool: PoolView) -> float:
         if self.metric == "queue":
@@ -100,31 +100,31 @@ class Hpa:
             return replicas
         return whole(ratio * counted)
 
-    def stabilised(self, pool: PoolView, needed: int) -> int:
+    def stabilise(self, pool: PoolView, needed: int) -> int:
         now = pool.now_ps
-        self.wanted.add(pool, needed)
-        least = min(self.wanted.within(now, self.up_window_s))
-        most = max(self.wanted.within(now, self.down_window_s))
+        self.recent.add(pool, needed)
+        least = min(self.recent.within(now, self.up_window_s))
+        most = max(self.recent.within(now, self.down_window_s))
         return min(max(pool.replicas, least), most)
 
-    def limited(self, pool: PoolView, wanted: int) -> int:
+    def limit_speed(self, pool: PoolView, target: int) -> int:
         replicas, (up, down) = pool.replicas, (window.sum(pool.now_ps) for window in self.changes)
-        if wanted > replicas:
+        if target > replicas:
             before = replicas - up
             limits = [] if self.up_percent is None else [whole(before * (1 + self.up_percent / 100))]
             limits += [] if self.up_pods is None else [before + self.up_pods]
-            limit = chosen(limits, self.up_select, replicas, max, min)
-            return wanted if limit is None else max(replicas, min(wanted, limit))
-        if wanted < replicas:
+            limit = select_limit(limits, self.up_select, replicas, max, min)
+            return target if limit is None else max(replicas, min(target, limit))
+        if target < replicas:
             before = replicas - down
             limits = [] if self.down_percent is None else [floor(round(before * (1 - self.down_percent / 100), 9))]
             limits += [] if self.down_pods is None else [before - self.down_pods]
-            limit = chosen(limits, self.down_select, replicas, min, max)
-            return wanted if limit is None else min(replicas, max(wanted, limit))
+            limit = select_limit(limits, self.down_select, replicas, min, max)
+            return target if limit is None else min(replicas, max(target, limit))
         return replicas
 
 
-def chosen(limits: list[int], select: str, replicas: int, farthest: Choice, nearest: Choice) -> int | None:
+def select_limit(limits: list[int], select: str, replicas: int, farthest: Choice, nearest: Choice) -> int | None:
     """How far a change may go; None where nothing limits it."""
     if select == "disabled":
         return replicas

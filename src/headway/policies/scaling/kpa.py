@@ -7,7 +7,7 @@ from typing import Annotated
 
 from headway.errors import HeadwayError
 from headway.policies.registry import Bounds, policy
-from headway.policies.scaling.wanted import Seconds, Share, Wanted, at_least_one, scale_to, whole
+from headway.policies.scaling.replicas import RecentTargets, Seconds, Share, at_least_one, scale_to, whole
 from headway.types import PS_PER_SECOND, Scale
 from headway.views.pool import PoolView
 
@@ -45,7 +45,7 @@ class Concurrency:
             )
         self.windows_s = (self.stable_window_s, self.panic_window_s)
         self.stable_ps = round(self.stable_window_s * PS_PER_SECOND)
-        self.wanted = Wanted(self.scale_down_delay_s)
+        self.recent = RecentTargets(self.scale_down_delay_s)
         self.begun = False
         self.panic_ps: int | None = None  # when a check last found a surge, while it panics
         self.most = 0  # that it wanted since then
@@ -69,7 +69,7 @@ class Concurrency:
         if self.panic_ps is not None:
             mode = "panic"
             self.most = needed = max(needed, min(max(surging, least), most), self.most)
-        self.wanted.add(pool, at_least_one(pool, needed))
-        needed = max(self.wanted.within(now, self.scale_down_delay_s))
-        said = f"{stable:.4g} requests over {self.stable_window_s:g} s, {surge:.4g} over {self.panic_window_s:g} s"
-        return scale_to(pool, needed, f"{mode}: {said}, {each:.4g} a replica")
+        self.recent.add(pool, at_least_one(pool, needed))
+        needed = max(self.recent.within(now, self.scale_down_delay_s))
+        state = f"{stable:.4g} requests over {self.stable_window_s:g} s, {surge:.4g} over {self.panic_window_s:g} s"
+        return scale_to(pool, needed, f"{mode}: {state}, {each:.4g} a replica")

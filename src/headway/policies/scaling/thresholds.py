@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from headway.errors import HeadwayError
 from headway.policies.registry import Bounds, policy
-from headway.policies.scaling.wanted import Seconds, Share, at_least_one, scale_to, wake, whole
+from headway.policies.scaling.replicas import Seconds, Share, at_least_one, scale_to, wake, whole
 from headway.types import PS_PER_SECOND, Scale
 from headway.views.pool import PoolView
 
@@ -52,15 +52,15 @@ class QueueThreshold:
             self.long.since_ps = self.short.since_ps = None
             return wake(pool)
         depth = (pool.queued * pool.serving + pool.pending) / replicas
-        said = f"{depth:.3g} requests wait for each replica"
+        state = f"{depth:.3g} requests wait for each replica"
         long, short = self.long.holds(now, depth > self.above), self.short.holds(now, depth <= self.below)
         if not long and not short:
             return None
         self.long.since_ps = self.short.since_ps = None
         if long:
-            return Scale(replicas + self.step, f"{said}, and more than {self.above:g} did for {self.sustained_s:g} s")
-        wanted = at_least_one(pool, replicas - 1)
-        return scale_to(pool, wanted, f"{said}, and at most {self.below:g} did for {self.sustained_down_s:g} s")
+            return Scale(replicas + self.step, f"{state}, and more than {self.above:g} did for {self.sustained_s:g} s")
+        needed = at_least_one(pool, replicas - 1)
+        return scale_to(pool, needed, f"{state}, and at most {self.below:g} did for {self.sustained_down_s:g} s")
 
 
 class Lasting:
@@ -104,7 +104,7 @@ class SloDriven:
     def __post_init__(self) -> None:
         if self.comfort < self.target:
             raise HeadwayError(f"slo-driven: comfort must be at least target, got {self.comfort:g}, {self.target:g}.")
-        self.seen = False  # whether there is an SLO
+        self.has_slo = False  # whether there is an SLO
         self.missed_at: float | None = None  # load of a replica when the SLO was last missed
         self.came_up = float("-inf")  # when replicas were last on their way
 
@@ -112,8 +112,8 @@ class SloDriven:
         if not pool.serving:
             return wake(pool)
         attainment = pool.attainment
-        self.seen = self.seen or bool(attainment)
-        if not self.seen:
+        self.has_slo = self.has_slo or bool(attainment)
+        if not self.has_slo:
             return None
         if pool.starting:
             self.came_up = pool.now
@@ -126,8 +126,8 @@ class SloDriven:
             if rested < self.cooldown_s:
                 return None
             self.missed_at = load / pool.serving
-            wanted = pool.replicas + max(1, whole(self.step * pool.replicas))
-            return Scale(wanted, f"{attainment[lowest]:.1%} of {lowest} met their SLO, below {self.target:.1%}")
+            needed = pool.replicas + max(1, whole(self.step * pool.replicas))
+            return Scale(needed, f"{attainment[lowest]:.1%} of {lowest} met their SLO, below {self.target:.1%}")
         calm = lowest is None or attainment[lowest] >= self.comfort
         stay = pool.replicas - 1
         if not calm or rested < self.cooldown_down_s or stay < max(pool.minimum, 1 if load else 0):

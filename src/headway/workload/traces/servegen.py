@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from headway import streams
 from headway.config.units import duration_ps
-from headway.config.wording import listed, shown
+from headway.config.wording import join_words, shown
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND, PS_PER_US
 from headway.workload.traces import servegen_data
@@ -81,7 +81,7 @@ def _left_out(known: list[Client], start_us: int, stop_us: int) -> list[str]:
         )
 
     share = requests(without) / max(1, requests(known))
-    names = listed([str(client.number) for client in without[:20]]) + (", ..." if len(without) > 20 else "")
+    names = join_words([str(client.number) for client in without[:20]]) + (", ..." if len(without) > 20 else "")
     which = f"{len(without)} of {len(known)} clients have no lengths and are left out"
     return [f"{which}, with {share:.1%} of the requests: {names}"]
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headway.config.wording import listed, one_line, shown
+from headway.config.wording import join_words, one_line, shown
 from headway.errors import HeadwayError
 from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, PS_PER_DAY
 from headway.workload.traces.objects import decode_object
@@ -239,7 +239,7 @@ class Datasets:
         }
         for name in ("output_tokens", "text_tokens" if "text_tokens" in lengths else "input_tokens"):
             if name not in lengths:
-                raise HeadwayError(f"{place}: there are no {name}, only {listed(sorted(lengths))}.")
+                raise HeadwayError(f"{place}: there are no {name}, only {join_words(sorted(lengths))}.")
         return lengths
 
 

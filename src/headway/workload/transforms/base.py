@@ -31,7 +31,7 @@ def with_records(reader: Reader, records: Iterator[Record], **facts: object) -> 
 
 def factor(value: object, where: str) -> Fraction:
     """A number above zero, exactly as it is written."""
-    number = None if isinstance(value, bool) else units.exact(units.written(value))
+    number = None if isinstance(value, bool) else units.exact(units.to_text(value))
     if number is None or not Fraction(1, 10**6) <= number <= 10**6:
         raise HeadwayError(f"{where}: {shown(value)} is not a factor; write a number from 0.000001 to 1000000.")
     return number

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headway.config.wording import listed
+from headway.config.wording import join_words
 from headway.errors import HeadwayError
 from headway.workload.traces import FORMATS, find_format, open_trace
 from headway.workload.traces.record import Options, Record
@@ -49,7 +49,7 @@ def rewrite(
     writer = find_format(format, "--to") if format is not None else find_format(target_format(target), "--to")
     if writer.write is None:
         able = [name for name, known in FORMATS.items() if known.write is not None]
-        raise HeadwayError(f"--to: the {writer.name} format can only be read; choose from {listed(able)}.")
+        raise HeadwayError(f"--to: the {writer.name} format can only be read; choose from {join_words(able)}.")
     reader = open_trace(source, read_format, options or Options(), "--from")
     read, written = Count(progress), Count()
     info = reader.info

@@ -1,4 +1,4 @@
-"""What autoscalers have in common: whole replicas, pools where nobody serves, and what was wanted a while ago."""
+"""Replicas as all autoscalers count them: whole numbers, pools where none serves, and the targets of recent checks."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def scale_to(pool: PoolView, replicas: int, reason: str) -> Scale | None:
     return None if replicas == pool.replicas else Scale(replicas, reason)
 
 
-class Wanted:
-    """What was wanted at recent checks; at the first, the replicas that there are."""
+class RecentTargets:
+    """The replicas that were needed at recent checks; at the first, those that there are."""
 
     __slots__ = ("begun", "recent")
 
@@ -57,12 +57,12 @@ class Wanted:
         self.recent.add(pool.now_ps, replicas)
 
     def within(self, now_ps: int, seconds: float) -> list[int]:
-        """What was wanted in (now - seconds, now], and now in any case."""
+        """What was needed in (now - seconds, now], and now in any case."""
         start_ps = now_ps - round(seconds * PS_PER_SECOND)
         entries = self.recent.entries
         return [*(replicas for at_ps, replicas in entries if at_ps > start_ps), entries[-1][1]]
 
-    def settled(self, pool: PoolView, replicas: int) -> int:
-        """What is wanted now, but no less of what there is than was wanted at any time in all that is kept."""
+    def stabilise(self, pool: PoolView, replicas: int) -> int:
+        """What is needed now, but no fewer of the present replicas than were needed at any recent check."""
         self.add(pool, replicas)
-        return max(replicas, min(pool.replicas, max(wanted for _, wanted in self.recent.entries)))
+        return max(replicas, min(pool.replicas, max(needed for _, needed in self.recent.entries)))
