@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import struct
+from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
 
-from headway.emulator.asked import Asked
+from headway.emulator.engine_request import EngineRequest
 from headway.emulator.tokens import WORDS, logprob, vector, word
 from headway.hashing import stable
 
 DONE: Final = b"data: [DONE]\n\n"
-VECTOR: Final = 16  # numbers of an embedding, where nobody asks for more
+VECTOR: Final = 16  # numbers of an embedding, unless the request says how many
 encode: Final = msgspec.json.encode
 
 
@@ -31,9 +32,9 @@ class Answer:
 
     object = chunk = ""
 
-    def __init__(self, id: str, created: int, model: str, asked: Asked) -> None:
-        self.id, self.created, self.model, self.asked, self.script = id, created, model, asked, asked.script
-        options = asked.body.stream_options
+    def __init__(self, id: str, created: int, model: str, request: EngineRequest) -> None:
+        self.id, self.created, self.model, self.request, self.script = id, created, model, request, request.script
+        options = request.body.stream_options
         self.continuous = options is not None and options.include_usage and options.continuous_usage_stats
         self.head = encode({"id": id, "object": self.chunk, "created": created, "model": model})[:-1] + b',"choices":'
 
@@ -80,13 +81,13 @@ class ChatAnswer(Answer):
         return self.event(delta, None)
 
     def token(self, number: int, last: bool, usage: dict[str, Any] | None) -> bytes:
-        script, asked = self.script, self.asked
+        script = self.script
         piece = script.piece(number)
         if script.call is None:
             delta = b'{"content":' + encode(piece) + b"}"
         else:
             delta = encode({"tool_calls": [self._call(piece, number == 0)]})
-        probs = b"null" if asked.logprobs is None else encode({"content": [self._logprob(number)]})
+        probs = b"null" if self.request.logprobs is None else encode({"content": [self._logprob(number)]})
         end = b"null}" if not last else encode(script.reason) + b',"stop_reason":' + encode(script.stop_reason) + b"}"
         return self.event(b'{"index":0,"delta":' + delta + b',"logprobs":' + probs + b',"finish_reason":' + end, usage)
 
@@ -98,9 +99,11 @@ class ChatAnswer(Answer):
         return {"index": 0, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": piece}}
 
     def _logprob(self, number: int) -> dict[str, Any]:
-        found = candidates(self.asked, number)
-        entries = [{"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in found]
-        return {**entries[0], "top_logprobs": entries[: self.asked.logprobs]}
+        entries = [
+            {"token": text, "logprob": value, "bytes": list(text.encode())}
+            for text, value in candidates(self.request, number)
+        ]
+        return {**entries[0], "top_logprobs": entries[: self.request.logprobs]}
 
     def choice(self) -> dict[str, Any]:
         script = self.script
@@ -111,7 +114,7 @@ class ChatAnswer(Answer):
             function = {"name": script.call.name, "arguments": script.text(script.tokens)}
             message["tool_calls"] = [{"id": script.call.id, "type": "function", "function": function}]
         probs = None
-        if self.asked.logprobs is not None:
+        if self.request.logprobs is not None:
             probs = {"content": [self._logprob(number) for number in range(script.tokens)]}
         return {
             "index": 0,
@@ -127,24 +130,20 @@ class CompletionAnswer(Answer):
 
     def token(self, number: int, last: bool, usage: dict[str, Any] | None) -> bytes:
         script = self.script
-        probs = b"null" if self.asked.logprobs is None else encode(self._logprobs(number, number + 1))
+        probs = b"null" if self.request.logprobs is None else encode(self._logprobs(number, number + 1))
         text = encode(script.piece(number))
         end = (encode(script.reason), encode(script.stop_reason)) if last else (b"null", b"null")
         choice = b'{"index":0,"text":%b,"logprobs":%b,"finish_reason":%b,"stop_reason":%b}' % (text, probs, *end)
         return self.event(choice, usage)
 
     def _logprobs(self, start: int, end: int) -> dict[str, Any]:
-        found = [candidates(self.asked, number) for number in range(start, end)]
-        most = self.asked.logprobs or 0
-        offsets, at = [], len(self.script.text(start))
-        for one in found:
-            offsets.append(at)
-            at += len(one[0][0])
+        choices = [candidates(self.request, number) for number in range(start, end)]
+        tokens = [ranked[0][0] for ranked in choices]
         return {
-            "text_offset": offsets,
-            "token_logprobs": [one[0][1] for one in found],
-            "tokens": [one[0][0] for one in found],
-            "top_logprobs": [dict(one[: max(1, most)]) for one in found],
+            "text_offset": list(accumulate(map(len, tokens[:-1]), initial=len(self.script.text(start)))),
+            "token_logprobs": [ranked[0][1] for ranked in choices],
+            "tokens": tokens,
+            "top_logprobs": [dict(ranked) for ranked in choices],
         }
 
     def choice(self) -> dict[str, Any]:
@@ -152,7 +151,7 @@ class CompletionAnswer(Answer):
         return {
             "index": 0,
             "text": script.text(script.tokens),
-            "logprobs": None if self.asked.logprobs is None else self._logprobs(0, script.tokens),
+            "logprobs": None if self.request.logprobs is None else self._logprobs(0, script.tokens),
             "finish_reason": script.reason,
             "stop_reason": script.stop_reason,
         }
@@ -162,27 +161,19 @@ class EmbeddingAnswer(Answer):
     """Of each input a vector, made up of what it says."""
 
     def whole(self, usage: dict[str, Any], more: dict[str, Any]) -> bytes:
-        body = self.asked.body
-        given = body.input
-        inputs = given if isinstance(given, list) and given and not isinstance(given[0], int) else [given]
+        body = self.request.body
+        texts = body.input if isinstance(body.input, list) and body.input else [body.input]
+        inputs = [texts] if isinstance(texts[0], int) else texts
         data, size = [], body.dimensions or VECTOR
-        for index, one in enumerate(inputs):
-            found: Any = vector(stable("embedding", *(one if isinstance(one, list) else [str(one)])), size)
+        for index, text in enumerate(inputs):
+            numbers: Any = vector(stable("embedding", *(text if isinstance(text, list) else [str(text)])), size)
             if body.encoding_format == "base64":
-                found = base64.b64encode(struct.pack(f"<{len(found)}f", *found)).decode()
-            data.append({"object": "embedding", "index": index, "embedding": found})
-        told = {key: value for key, value in usage.items() if key != "prompt_tokens_details"}
-        told |= {"completion_tokens": 0, "total_tokens": usage["prompt_tokens"]}
-        return encode(
-            {
-                "id": self.id,
-                "object": "list",
-                "created": self.created,
-                "model": self.model,
-                "data": data,
-                "usage": told,
-            }
-        )
+                numbers = base64.b64encode(struct.pack(f"<{size}f", *numbers)).decode()
+            data.append({"object": "embedding", "index": index, "embedding": numbers})
+        prompt = usage["prompt_tokens"]
+        tokens = {"prompt_tokens": prompt, "total_tokens": prompt, "completion_tokens": 0}
+        head = {"id": self.id, "object": "list", "created": self.created, "model": self.model}
+        return encode({**head, "data": data, "usage": tokens})
 
 
 ANSWERS: Final[dict[str, tuple[str, type[Answer]]]] = {
@@ -192,11 +183,11 @@ ANSWERS: Final[dict[str, tuple[str, type[Answer]]]] = {
 }
 
 
-def candidates(asked: Asked, number: int) -> list[tuple[str, float]]:
+def candidates(request: EngineRequest, number: int) -> list[tuple[str, float]]:
     """The token that was taken, and further ones that might have been, with their log-probabilities."""
-    seed, most = asked.script.seed, max(1, asked.logprobs or 0)
-    found = [(asked.script.piece(number), logprob(seed, number))]
-    for rank in range(1, most):
+    seed = request.script.seed
+    tokens = [(request.script.piece(number), logprob(seed, number))]
+    for rank in range(1, request.logprobs or 0):
         other = WORDS[(word(seed, number) + rank) % len(WORDS)]
-        found.append((other, logprob(seed, number, rank)))
-    return found
+        tokens.append((other, logprob(seed, number, rank)))
+    return tokens

@@ -1,4 +1,4 @@
-"""What the KV blocks of a request hold: names for the simulator's cache, and hashes and tokens for who hears of them.
+"""What the KV blocks of a request hold: names for the simulator's cache, and hashes and tokens for KV events.
 
 A request says what it is made of in one of two ways:
 
@@ -18,7 +18,7 @@ from typing import Final
 
 import xxhash
 
-from headway.emulator.tokens import WORD_IDS, mixed, word
+from headway.emulator.tokens import WORD_IDS, mix, word
 from headway.hashing import stable
 from headway.types import Path
 
@@ -33,11 +33,11 @@ class Aliases:
         self._keys: OrderedDict[int, int] = OrderedDict()
 
     def of(self, name: int) -> int:
-        found = self._keys.get(name)
-        if found is None:
+        key = self._keys.get(name)
+        if key is None:
             return name
         self._keys.move_to_end(name)
-        return found
+        return key
 
     def learn(self, name: int, key: int) -> None:
         self._keys[name] = key
@@ -68,7 +68,7 @@ class Content:
                 return key
         return self.output_key
 
-    def generated(self, tokens: int) -> None:
+    def add_output(self, tokens: int) -> None:
         """So many tokens have been generated."""
 
 
@@ -92,7 +92,7 @@ class TokenContent(Content):
         self.keys = [
             key for key, end, start in zip(keys, ends, [0, *ends], strict=False) for _ in range(start, end, size)
         ]
-        rest = _packed(ids[len(self.names) * size :])
+        rest = _pack(ids[len(self.names) * size :])
         self.seed = xxhash.xxh3_64_intdigest(rest, self.names[-1] if self.names else root)
         self.output_key = stable("output", self.seed) if output_key is None else output_key
 
@@ -100,7 +100,7 @@ class TokenContent(Content):
         """Names for the blocks that are full and have none yet."""
         size, digest, names = self.size, xxhash.xxh3_64_intdigest, self.names
         name = names[-1] if names else self._root
-        packed = memoryview(_packed(ids))
+        packed = memoryview(_pack(ids))
         for at in range(len(names) * size * 4, len(ids) // size * size * 4, size * 4):
             name = digest(packed[at : at + size * 4], name)
             names.append(name)
@@ -114,7 +114,7 @@ class TokenContent(Content):
     def tokens(self, block: int) -> list[int]:
         return self.ids[block * self.size : (block + 1) * self.size].tolist()
 
-    def generated(self, tokens: int) -> None:
+    def add_output(self, tokens: int) -> None:
         """Its blocks get names, by which a later prompt finds them."""
         known = len(self.names)
         self.ids = self.ids[: self.prompt_tokens]
@@ -134,16 +134,12 @@ class PathContent(Content):
         return stable("block", self.key(block), block)
 
     def tokens(self, block: int) -> list[int]:
-        return made_up(self.key(block), block, self.size)
+        """Token ids that stand for a block of a path: the same for the same content."""
+        seed, first = stable("tokens", self.key(block)), block * self.size
+        return [mix(seed, first + number) % MADE_UP for number in range(self.size)]
 
 
-def made_up(key: int, block: int, size: int) -> list[int]:
-    """Token ids that stand for a block of a path: the same for the same content."""
-    seed = stable("tokens", key)
-    return [mixed(seed, block * size + number) % MADE_UP for number in range(size)]
-
-
-def _packed(ids: array[int]) -> bytes:
+def _pack(ids: array[int]) -> bytes:
     if sys.byteorder == "big":
         ids = ids[:]
         ids.byteswap()

@@ -9,27 +9,7 @@ from headway.sim.instance import Instance
 
 FIRST: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0)
 FIRST_TOKEN: Final = (*FIRST, 80.0, 160.0, 640.0, 2560.0)
-GAPS: Final = (
-    0.01,
-    0.025,
-    0.05,
-    0.075,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.75,
-    1.0,
-    2.5,
-    5.0,
-    7.5,
-    10.0,
-    20.0,
-    40.0,
-    80.0,
-)
+GAPS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, *FIRST[-3:], 80.0)
 WHOLE: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
 LENGTHS: Final = tuple(float(base * 10**power) for power in range(6) for base in (1, 2, 5))
 HISTOGRAMS: Final = {
@@ -78,32 +58,27 @@ class EmulatedMetrics:
         self.ended = dict.fromkeys(REASONS, 0)
         self.frozen: Moment | None = None
 
-    def refused(self, status: int) -> None:
-        """For connections that end before there was a request."""
-        del status
-        self.ended["error"] += 1
-
-    def finished(self, prompt: int, output: int, queued_s: float, each_s: float | None, whole_s: float) -> None:
-        found = self.histograms
-        found["request_prompt_tokens"].add(prompt)
-        found["request_generation_tokens"].add(output)
-        found["request_queue_time_seconds"].add(queued_s)
-        found["e2e_request_latency_seconds"].add(whole_s)
+    def record_finish(self, prompt: int, output: int, queued_s: float, each_s: float | None, whole_s: float) -> None:
+        histograms = self.histograms
+        histograms["request_prompt_tokens"].add(prompt)
+        histograms["request_generation_tokens"].add(output)
+        histograms["request_queue_time_seconds"].add(queued_s)
+        histograms["e2e_request_latency_seconds"].add(whole_s)
         if each_s is not None:
-            found["request_time_per_output_token_seconds"].add(each_s)
+            histograms["request_time_per_output_token_seconds"].add(each_s)
 
     def moment(self) -> Moment:
         instance = self.instance
-        stats, held = instance.stats, instance.cache.held
-        found = (stats.prompt_tokens, stats.cached_tokens, stats.preemptions)
-        return Moment(len(instance.batch.running), instance.count_queued(), held, *found)
+        stats, running, queued = instance.stats, len(instance.batch.running), instance.count_queued()
+        tokens = stats.prompt_tokens, stats.cached_tokens
+        return Moment(running, queued, instance.cache.held, *tokens, stats.preemptions)
 
     def freeze(self) -> None:
-        """Pages tell of this moment until the next that is frozen."""
+        """Pages show this moment until the next that is frozen."""
         self.frozen = self.moment()
 
     def page(self) -> str:
-        labels, cache = f'engine="0",model_name="{_escaped(self.model)}"', self.instance.cache
+        labels, cache = f'engine="0",model_name="{_escape(self.model)}"', self.instance.cache
         now = self.frozen or self.moment()
         lines: list[str] = []
         for name, value in (
@@ -137,5 +112,5 @@ class EmulatedMetrics:
         return "\n".join(lines) + "\n"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

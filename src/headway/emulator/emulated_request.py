@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from headway.emulator.answers import ANSWERS, usage_of
-from headway.emulator.asked import Asked
+from headway.emulator.engine_request import EngineRequest
 from headway.sim.job import Job
 
 if TYPE_CHECKING:
-    from headway.emulator.emulated_metrics import EmulatedMetrics
-    from headway.emulator.room import Room
+    from headway.emulator.replica import Replica
     from headway.http.wire import ClientConnection, Incoming
 
 STREAM: Final = (
@@ -20,74 +20,24 @@ STREAM: Final = (
 OVER: Final = b"0\r\n\r\n"
 
 
-class Replica(Protocol):
-    """What a flight uses of its engine, and tells it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def room(self) -> Room: ...
-
-    @property
-    def figures(self) -> EmulatedMetrics: ...
-
-    def created(self) -> int: ...
-
-    def grant_tokens(self, tokens: int) -> int: ...
-
-    def cached_tokens(self, job: Job) -> int: ...
-
-    def first_token(self, flight: Flight, now: int) -> None: ...
-
-    def finished(self, flight: Flight, now: int) -> None: ...
-
-    def abandoned(self, flight: Flight) -> None: ...
-
-    def handed(self, flight: Flight) -> dict[str, Any]: ...
-
-    def say(
-        self, client: ClientConnection, incoming: Incoming, status: int, body: bytes, *, request_id: str | None = None
-    ) -> None: ...
-
-
 class Flight:
-    """Both what the room hands tokens to and what a connection knows of its request."""
-
-    __slots__ = (
-        "answer",
-        "asked",
-        "client",
-        "enqueued_ps",
-        "first_ps",
-        "id",
-        "incoming",
-        "job",
-        "last_ps",
-        "over",
-        "replica",
-        "sent",
-        "streams",
-    )
+    """Both the room's sink of tokens and the connection's exchange."""
 
     def __init__(
-        self, replica: Replica, client: ClientConnection, incoming: Incoming, asked: Asked, job: Job, id: str
+        self, replica: Replica, client: ClientConnection, incoming: Incoming, request: EngineRequest, job: Job, id: str
     ) -> None:
-        self.replica, self.client, self.incoming, self.asked, self.job = replica, client, incoming, asked, job
-        before, kind = ANSWERS[asked.kind]
+        self.replica, self.client, self.incoming, self.request, self.job = replica, client, incoming, request, job
+        before, kind = ANSWERS[request.kind]
         self.id = before + id
-        self.answer = kind(self.id, replica.created(), asked.body.model or replica.model, asked)
-        self.streams = bool(asked.body.stream) and asked.kind != "embedding"
+        self.answer = kind(self.id, int(time.time()), request.body.model or replica.model, request)
+        self.streams = bool(request.body.stream) and request.kind != "embedding"
         self.sent = 0  # tokens
         self.over = False
         self.enqueued_ps = self.first_ps = self.last_ps = -1
 
     # --- the room's side ---------------------------------------------------------------------------------------------
 
-    def grown(self, tokens: int, now: int) -> None:
+    def on_tokens(self, tokens: int, now: int) -> None:
         if self.over or tokens <= self.sent:
             return
         replica = self.replica
@@ -96,7 +46,7 @@ class Flight:
             return
         if self.sent == 0:
             self.first_ps = now
-            replica.first_token(self, now)
+            replica.on_first_token(self, now)
         else:
             replica.figures.gap.add(replica.room.seconds(now - self.last_ps))
         self.last_ps = now
@@ -104,24 +54,24 @@ class Flight:
         if self.streams:
             self._stream(first, tokens)
 
-    def finished(self, tokens: int, now: int) -> None:
-        self.grown(tokens, now)
+    def on_finished(self, tokens: int, now: int) -> None:
+        self.on_tokens(tokens, now)
         if self.over or self.sent < tokens:
             return
         self.over = True
-        self.replica.finished(self, now)
+        self.replica.on_finished(self, now)
         usage, client = self.usage(tokens), self.client
         if not self.streams:
-            body = self.answer.whole(usage, self.replica.handed(self))
+            body = self.answer.whole(usage, self.replica.transfer_params(self))
             self.replica.say(client, self.incoming, 200, body, request_id=self.id)
             return
-        options = self.asked.body.stream_options
-        told = usage if options is not None and options.include_usage else None
-        self._write(framed(self.answer.closing(told)) + OVER)
+        options = self.request.body.stream_options
+        final = usage if options is not None and options.include_usage else None
+        self._write(chunk_of(self.answer.closing(final)) + OVER)
         client.done(self.incoming.keep_alive)
 
     def _stream(self, first: int, end: int) -> None:
-        answer, whole = self.answer, self.asked.script.tokens
+        answer, whole = self.answer, self.request.script.tokens
         data = b"".join(
             [
                 answer.token(number, number == whole - 1, self.usage(number + 1) if answer.continuous else None)
@@ -129,19 +79,19 @@ class Flight:
             ]
         )
         if first:
-            self._write(framed(data))
+            self._write(chunk_of(data))
             return
         opening = answer.opening()
         head = STREAM % (self.id.encode(), self.replica.name.encode())
-        self._write(head + (framed(opening) if opening else b"") + framed(data))
+        self._write(head + (chunk_of(opening) if opening else b"") + chunk_of(data))
 
     def _write(self, data: bytes) -> None:
         transport = self.client.transport
-        if not transport.is_closing():  # its client has gone, and we are about to hear of it
+        if not transport.is_closing():  # else the client has gone, and `client_gone` comes next
             transport.write(data)
 
     def usage(self, tokens: int) -> dict[str, Any]:
-        return usage_of(self.asked.content.prompt_tokens, tokens, self.replica.cached_tokens(self.job))
+        return usage_of(self.request.content.prompt_tokens, tokens, self.replica.cached_tokens(self.job))
 
     # --- the connection's side ---------------------------------------------------------------------------------------
 
@@ -149,7 +99,7 @@ class Flight:
         """It frees its place in the batch."""
         if not self.over:
             self.over = True
-            self.replica.abandoned(self)
+            self.replica.on_abandoned(self)
 
     def hold(self) -> None:
         """The client is slow: what is to come is little, and waits."""
@@ -161,6 +111,6 @@ class Flight:
         """An engine has all the time in the world."""
 
 
-def framed(data: bytes) -> bytes:
+def chunk_of(data: bytes) -> bytes:
     """As one chunk of HTTP's."""
     return b"%x\r\n%b\r\n" % (len(data), data)

@@ -8,18 +8,21 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
-from headway.emulator.asked import Reader
 from headway.emulator.content import Aliases
-from headway.emulator.engine_paths import Paths
-from headway.emulator.replica import Replica
+from headway.emulator.engine_request import Reader
+from headway.emulator.faults import Fault
+from headway.emulator.replica import KINDS, VERSION, Replica
 from headway.emulator.room import Room
 from headway.errors import HeadwayError
+from headway.http.wire import ClientConnection, Incoming
 from headway.sim.setup import ClusterSetup
 from headway.types import Json
 
 LAST_PORT: Final = 65535
+GET, POST = b"GET", b"POST"
 
 
 class Settings(Struct, frozen=True):
@@ -27,7 +30,7 @@ class Settings(Struct, frozen=True):
     port: int = 9100  # of the first replica, those of the others follow; 0: any that are free
     speed: float = 1.0  # simulated seconds a second
     model: str | None = None  # what clients may call the model besides its own name
-    mean_output: int = 128  # tokens of an answer whose length nobody has said
+    mean_output: int = 128  # tokens of an answer whose length no request says
     longest: int | None = None  # tokens of a prompt and its answer; None: as many as the KV cache holds
     events: str | None = None  # host of the KV events, as in tcp://127.0.0.1; None: there are none
     events_port: int = 5557  # of the first replica's; each has this for events and the next to ask for old ones
@@ -50,8 +53,8 @@ class Host:
         for replica in self.replicas:
             self.room.on_tick.append(replica.figures.freeze)
         if settings.events is not None:
-            self.room.on_step.append(lambda index, _: self.replicas[index].stepped())
-            self.room.on_settled.append(self._settled)
+            self.room.on_step.append(lambda index, _: self.replicas[index].on_step())
+            self.room.on_settled.append(self._on_settled)
 
     def _replica(self, index: int) -> Replica:
         settings, view = self.settings, self.setup.engines[index].view
@@ -62,9 +65,9 @@ class Host:
         reader = Reader(view.model, self.setup.block_tokens, self.aliases, settings.mean_output, longest)
         return Replica(self, index, reader, models)
 
-    def _settled(self, now: int) -> None:
+    def _on_settled(self, now: int) -> None:
         for replica in self.replicas:
-            replica.settled()
+            replica.on_settled()
 
     async def start(self) -> None:
         settings = self.settings
@@ -82,9 +85,9 @@ class Host:
                 self._publish(replica, number)
 
     def _check_ports(self, option: str, first: int, each: int) -> None:
-        most, wanted = (LAST_PORT + 1 - first) // each, len(self.replicas)
-        if first and wanted > most:
-            wrong = f"from port {first} on there is room for {most} replicas and not for {wanted}"
+        most, count = (LAST_PORT + 1 - first) // each, len(self.replicas)
+        if first and count > most:
+            wrong = f"from port {first} on there is room for {most} replicas and not for {count}"
             raise HeadwayError(f"{option}: {wrong}; begin with a lower port.")
 
     def _publish(self, replica: Replica, number: int) -> None:
@@ -110,12 +113,12 @@ class Host:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
 
-    def spawn(self, task: Coroutine[Any, Any, None]) -> None:
-        made = self.loop.create_task(task)
-        self.tasks.add(made)
-        made.add_done_callback(self.tasks.discard)
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
-    def named(self, name: str) -> Replica:
+    def find_replica(self, name: str) -> Replica:
         for replica in self.replicas:
             if replica.name == name:
                 return replica
@@ -127,7 +130,7 @@ class Host:
         return next((replica.index for replica in self.replicas if replica.name == name), -1)
 
     def describe(self, replica: Replica) -> Json:
-        found: Json = {
+        description: Json = {
             "name": replica.name,
             "url": f"http://{f'[{self.address}]' if ':' in self.address else self.address}:{replica.port}",
             "models": list(replica.models),
@@ -135,12 +138,100 @@ class Host:
             "fault": replica.fault.mode,
         }
         if replica.publisher is not None:
-            found |= {"events": replica.publisher.endpoint, "events_replay": replica.publisher.replay}
-        return found
+            description |= {"events": replica.publisher.endpoint, "events_replay": replica.publisher.replay}
+        return description
+
+
+class Paths:
+    """The paths beside those that generate: models, health, metrics, faults, the cache."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.known = {
+            b"/v1/models": (GET, self.models),
+            b"/health": (GET, self.health),
+            b"/ping": (GET, self.health),
+            b"/version": (GET, self.version),
+            b"/metrics": (GET, self.metrics),
+            b"/reset_prefix_cache": (POST, self.reset),
+            b"/replicas": (GET, self.replicas),
+        }
+
+    def answer(self, replica: Replica, client: ClientConnection, incoming: Incoming, path: bytes) -> None:
+        if path == b"/faults":
+            self.faults(replica, client, incoming)
+            return
+        method, answer = self.known.get(path, (POST, None))
+        if answer is None and path not in KINDS:
+            replica.refuse(client, incoming, 404, "Not Found")
+        elif answer is None or method != incoming.method:
+            replica.refuse(client, incoming, 405, "Method Not Allowed")
+        else:
+            answer(replica, client, incoming)
+
+    def models(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
+        data: list[Any] = [
+            {
+                "id": name,
+                "object": "model",
+                "created": 0,
+                "owned_by": "headway",
+                "root": replica.model,
+                "parent": None,
+                "max_model_len": replica.reader.longest,
+                "permission": [],
+            }
+            for name in replica.models
+        ]
+        self._say(replica, client, incoming, {"object": "list", "data": data})
+
+    def health(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
+        status = 503 if replica.fault.mode == "unhealthy" else 200
+        replica.say(client, incoming, status, b"")
+
+    def version(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
+        self._say(replica, client, incoming, {"version": VERSION})
+
+    def metrics(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
+        replica.room.catch_up()
+        page = replica.figures.page().encode()
+        replica.say(client, incoming, 200, page, kind="text/plain; version=0.0.4; charset=utf-8")
+
+    def reset(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
+        """Empties the prefix cache, unless requests hold some of it."""
+        if not replica.room.forget(replica.index):
+            replica.refuse(client, incoming, 503, "requests hold blocks of the cache; it stays as it is")
+            return
+        if replica.publisher is not None:
+            replica.publisher.on_cleared()
+        replica.say(client, incoming, 200, b"")
+
+    def replicas(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
+        self._say(replica, client, incoming, {"replicas": list(map(self.host.describe, self.host.replicas))})
+
+    def faults(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
+        """GET lists the fault of each replica; POST sets that of this replica, or of another by its name."""
+        modes: dict[str, str] = {other.name: other.fault.mode for other in self.host.replicas}
+        if incoming.method == POST:
+            try:
+                fault = Fault.read(msgspec.json.decode(incoming.body), "faults")
+                struck = replica if fault.replica is None else self.host.find_replica(fault.replica)
+            except (msgspec.MsgspecError, HeadwayError) as error:
+                replica.refuse(client, incoming, 400, str(error))
+                return
+            self._say(replica, client, incoming, {"faults": modes | {struck.name: fault.mode}})
+            replica.loop.call_soon(struck.strike, fault)
+        elif incoming.method == GET:
+            self._say(replica, client, incoming, {"faults": modes})
+        else:
+            replica.refuse(client, incoming, 405, "Method Not Allowed")
+
+    def _say(self, replica: Replica, client: ClientConnection, incoming: Incoming, document: Any) -> None:
+        replica.say(client, incoming, 200, msgspec.json.encode(document))
 
 
 def run(setup: ClusterSetup, scheduler: Any, settings: Settings, started: Callable[[list[Json]], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; `started` is told who is there."""
+    """Serve until SIGTERM or Ctrl-C; `started` is given the descriptions of all replicas."""
     try:
         import uvloop
     except ImportError:

@@ -21,13 +21,13 @@ from headway.sim.instance import Instance
 from headway.sim.job import Job
 
 END: Final = (-1).to_bytes(8, "big", signed=True)
-KEPT: Final = 10_000  # batches that can be asked for again
+KEPT: Final = 10_000  # batches that listeners can ask for again
 LOOK_S: Final = 0.5  # however well ZMQ wakes us
 pack: Final = msgspec.msgpack.Encoder().encode
 
 
 class KvPublisher:
-    """`told` holds what listeners know of: the hash of each block by its key and place."""
+    """`published` holds what listeners know of: the hash of each block by its key and place."""
 
     def __init__(
         self, instance: Instance, loop: asyncio.AbstractEventLoop, endpoint: str, replay: str, topic: str
@@ -40,20 +40,20 @@ class KvPublisher:
         self.size, self.topic = instance.size, topic.encode()
         self.log: list[Any] = []
         instance.cache.log = self.log
-        self.told: dict[int, dict[int, int]] = {}
+        self.published: dict[int, dict[int, int]] = {}
         self.number = 0
-        self.kept: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
+        self.sent: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
         self.events: list[dict[str, Any]] = []
         self.context = zmq.Context()
-        self.pub = self._bound(zmq.PUB, endpoint)
-        self.router = self._bound(zmq.ROUTER, replay)
+        self.pub = self._bind(zmq.PUB, endpoint)
+        self.router = self._bind(zmq.ROUTER, replay)
         self.endpoint: str = self.pub.getsockopt_string(zmq.LAST_ENDPOINT)
         self.replay: str = self.router.getsockopt_string(zmq.LAST_ENDPOINT)
         self.fd = self.router.getsockopt(zmq.FD)
-        loop.add_reader(self.fd, self._asked)
+        loop.add_reader(self.fd, self._answer_replays)
         self.timer = loop.call_later(LOOK_S, self._look)
 
-    def _bound(self, kind: int, endpoint: str) -> Any:
+    def _bind(self, kind: int, endpoint: str) -> Any:
         socket = self.context.socket(kind)
         socket.setsockopt(self.zmq.LINGER, 0)
         socket.setsockopt(self.zmq.SNDHWM, 100_000)
@@ -73,61 +73,61 @@ class KvPublisher:
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def settle(self, computed: Iterable[tuple[Job, Content]]) -> None:
-        """Tell of what has gone, and of the blocks of these requests as far as they are cached and nobody knows."""
+        """Publish what was evicted, and the blocks of these requests that are cached and not published yet."""
         if self.log:
-            self._gone()
+            self._add_removed()
         for job, content in computed:
-            self._stored(job, content)
+            self._add_stored(job, content)
         self._send()
 
-    def cleared(self) -> None:
+    def on_cleared(self) -> None:
         """The cache was emptied."""
         self.log.clear()
-        self.told.clear()
+        self.published.clear()
         self.events = [{"type": "AllBlocksCleared"}]
         self._send()
 
     def restart(self) -> None:
         """The engine is a new one: it says nothing of the old, and counts from 0."""
         self.log.clear()
-        self.told.clear()
+        self.published.clear()
         self.events.clear()
-        self.kept.clear()
+        self.sent.clear()
         self.number = 0
 
-    def _gone(self) -> None:
+    def _add_removed(self) -> None:
         cache, hashes = self.instance.cache, []
         for key in dict.fromkeys(key for _, key, _ in self.log):
-            known = self.told.get(key)
+            known = self.published.get(key)
             if known is None:
                 continue
             for block in sorted(known, reverse=True):
-                if not held(cache.pieces.get(key), block):
+                if not has_block(cache.pieces.get(key), block):
                     hashes.append(known.pop(block))
             if not known:
-                del self.told[key]
+                del self.published[key]
         self.log.clear()
         if hashes:
             self.events.append({"type": "BlockRemoved", "block_hashes": hashes, "medium": "GPU"})
 
-    def _stored(self, job: Job, content: Content) -> None:
+    def _add_stored(self, job: Job, content: Content) -> None:
         pieces, size = self.instance.cache.pieces, self.size
         if job.computed > content.prompt_tokens:
-            content.generated(job.generated)
+            content.add_output(job.generated)
         blocks: list[int] = []
         for block in range(job.computed // size):
             key = content.key(block)
-            known = self.told.get(key)
-            if (known is None or block not in known) and held(pieces.get(key), block):
+            known = self.published.get(key)
+            if (known is None or block not in known) and has_block(pieces.get(key), block):
                 if blocks and blocks[-1] != block - 1:
-                    self._tell(blocks, content, job)
+                    self._add_blocks(blocks, content, job)
                     blocks = []
                 blocks.append(block)
-                self.told.setdefault(key, {})[block] = content.hash(block)
+                self.published.setdefault(key, {})[block] = content.hash(block)
         if blocks:
-            self._tell(blocks, content, job)
+            self._add_blocks(blocks, content, job)
 
-    def _tell(self, blocks: list[int], content: Content, job: Job) -> None:
+    def _add_blocks(self, blocks: list[int], content: Content, job: Job) -> None:
         self.events.append(
             {
                 "type": "BlockStored",
@@ -147,16 +147,16 @@ class KvPublisher:
         payload = pack([time.time(), self.events, 0])
         self.events = []
         self.pub.send_multipart((self.topic, self.number.to_bytes(8, "big"), payload))
-        self.kept.append((self.number, payload))
+        self.sent.append((self.number, payload))
         self.number += 1
 
     # --- what is asked for again -------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        self._asked()
+        self._answer_replays()
         self.timer = self.loop.call_later(LOOK_S, self._look)
 
-    def _asked(self) -> None:
+    def _answer_replays(self) -> None:
         while True:
             try:
                 frames = self.router.recv_multipart(self.zmq.NOBLOCK)
@@ -165,13 +165,13 @@ class KvPublisher:
             if len(frames) != 3 or len(frames[2]) != 8:
                 continue
             first = int.from_bytes(frames[2], "big")
-            for number, payload in self.kept:
+            for number, payload in self.sent:
                 if number >= first:
                     self.router.send_multipart((frames[0], b"", self.topic, number.to_bytes(8, "big"), payload))
             self.router.send_multipart((frames[0], b"", b"", END, b""))
 
 
-def held(piece: Any, block: int) -> bool:
+def has_block(piece: Any, block: int) -> bool:
     """Whether a block is among a key's pieces."""
     while piece is not None:
         if piece.start <= block < piece.end:

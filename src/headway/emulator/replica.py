@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable
 from errno import EMFILE
 from fractions import Fraction
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from headway.emulator.asked import FIELD, Asked, Reader
 from headway.emulator.content import Content
 from headway.emulator.emulated_metrics import EmulatedMetrics
 from headway.emulator.emulated_request import Flight
+from headway.emulator.engine_request import FIELD, EngineRequest, Reader
 from headway.emulator.faults import AT_THE_DOOR, WELL, Fault
 from headway.emulator.kv_publisher import KvPublisher
 from headway.errors import HeadwayError
@@ -28,7 +27,7 @@ from headway.types import Request
 if TYPE_CHECKING:
     from headway.emulator.host import Host
 
-ASKED: Final = {
+KINDS: Final = {
     b"/v1/chat/completions": "chat",
     b"/v1/completions": "completion",
     b"/v1/embeddings": "embedding",
@@ -65,13 +64,11 @@ class Replica:
         return self.loop.time()
 
     def check_sender(self, named: dict[bytes, bytes]) -> None:
-        """Everybody may ask."""
+        """No sender is refused."""
 
     def count_refusal(self, status: int) -> None:
-        self.figures.refused(status)
-
-    def created(self) -> int:
-        return int(time.time())
+        """For connections that end before there was a request."""
+        self.figures.ended["error"] += 1
 
     async def start(self, address: str, port: int) -> None:
         self.server = await self.loop.create_server(lambda: ClientConnection(self), address, port, backlog=4096)
@@ -107,7 +104,7 @@ class Replica:
 
     def begin(self, client: ClientConnection, incoming: Incoming) -> None:
         path = incoming.target.partition(b"?")[0]
-        kind = ASKED.get(path)
+        kind = KINDS.get(path)
         if kind is None or incoming.method != b"POST":
             self.host.paths.answer(self, client, incoming, path)
             return
@@ -115,62 +112,62 @@ class Replica:
             self._fail(client, incoming)
             return
         number = self.room.number()
-        told = next((value for name, value in incoming.fields if name == FIELD), None)
+        header = next((value for name, value in incoming.fields if name == FIELD), None)
         try:
-            asked = self.reader.read(kind, incoming.body, told, number)
+            request = self.reader.read(kind, incoming.body, header, number)
         except (msgspec.MsgspecError, HeadwayError, RecursionError) as error:
             self.refuse(client, incoming, 400, str(error))
             return
-        model = asked.body.model
+        model = request.body.model
         if model and model not in self.models:
             self.refuse(client, incoming, 404, f"The model `{model}` does not exist.")
             return
-        self._fly(client, incoming, asked, number)
+        self._fly(client, incoming, request, number)
 
-    def _fly(self, client: ClientConnection, incoming: Incoming, asked: Asked, number: int) -> None:
-        content, params = asked.content, asked.body.kv_transfer_params or {}
-        request = Request(
+    def _fly(self, client: ClientConnection, incoming: Incoming, request: EngineRequest, number: int) -> None:
+        content, body = request.content, request.body
+        simulated = Request(
             number,
             self.room.now_ps(),
             content.prompt_tokens,
             content.path,
             self.model,
-            max_tokens=asked.body.max_completion_tokens or asked.body.max_tokens,
-            adapter=asked.truth.adapter,
+            max_tokens=body.max_completion_tokens or body.max_tokens,
+            adapter=request.truth.adapter,
         )
-        job = self.room.job(request, asked.script.tokens, content.output_key)
-        given = next((value for name, value in incoming.fields if name == b"x-request-id"), b"")
-        id = given.decode("latin-1") if given else f"{number:032x}"
-        flight = Flight(self, client, incoming, asked, job, id)
+        job = self.room.job(simulated, request.script.tokens, content.output_key)
+        client_id = next((value for name, value in incoming.fields if name == b"x-request-id"), b"")
+        id = client_id.decode("latin-1") if client_id else f"{number:032x}"
+        flight = Flight(self, client, incoming, request, job, id)
         client.exchange = flight
-        handed = None
+        params, source = body.kv_transfer_params or {}, None
         if params.get("do_remote_prefill"):
-            handed = self.host.index_of(params.get("remote_engine_id"))
-        flight.enqueued_ps = self.room.submit(self.index, job, flight, asked.priority, handed)
+            source = self.host.index_of(params.get("remote_engine_id"))
+        flight.enqueued_ps = self.room.submit(self.index, job, flight, request.priority, source)
 
     def _fail(self, client: ClientConnection, incoming: Incoming) -> None:
         mode = self.fault.mode
         if self.fault.requests is not None:
             self.left -= 1
-            if self.left == 0:  # it befalls nobody else
+            if self.left == 0:  # no further request fails
                 self.strike(WELL)
         if mode == "reset":
             client.transport.abort()
         else:
             self.refuse(client, incoming, int(mode), "the engine fails, as it was told to")
 
-    # --- what flights tell -------------------------------------------------------------------------------------------
+    # --- reports of flights -------------------------------------------------------------------------------------------
 
-    def first_token(self, flight: Flight, now: int) -> None:
+    def on_first_token(self, flight: Flight, now: int) -> None:
         self.figures.first_token.add(self.room.seconds(now - flight.enqueued_ps))
-        self.figures.prompt_tokens += flight.asked.content.prompt_tokens
+        self.figures.prompt_tokens += flight.request.content.prompt_tokens
         self.figures.cached_tokens += self.cached_tokens(flight.job)
 
     def grant_tokens(self, tokens: int) -> int:
         """Count tokens that are about to go out, and return how many may: none after the last one before a crash."""
         if self.fault.mode == "crash-after-tokens":
-            wanted, tokens = tokens, min(tokens, max(self.left, 0))
-            if wanted >= self.left >= 0:
+            due, tokens = tokens, min(tokens, max(self.left, 0))
+            if due >= self.left >= 0:
                 self.left = -1  # it crashes once
                 self.loop.call_soon(self.crash)
             else:
@@ -181,33 +178,35 @@ class Replica:
     def cached_tokens(self, job: Job) -> int:
         return self.room.cluster.recorder.cached_tokens[job.row]
 
-    def finished(self, flight: Flight, now: int) -> None:
-        room, script = self.room, flight.asked.script
+    def on_finished(self, flight: Flight, now: int) -> None:
+        room, script = self.room, flight.request.script
         started = room.cluster.recorder.started_ps[flight.job.row]
         queued = 0 if started < 0 else started - flight.enqueued_ps
         each = None if script.tokens < 2 else room.seconds(now - flight.first_ps) / (script.tokens - 1)
         whole = room.seconds(now - flight.enqueued_ps)
-        self.figures.finished(flight.asked.content.prompt_tokens, script.tokens, room.seconds(queued), each, whole)
+        self.figures.record_finish(
+            flight.request.content.prompt_tokens, script.tokens, room.seconds(queued), each, whole
+        )
         self.figures.ended["length" if script.reason == "length" else "stop"] += 1
-        flight.asked.content.generated(flight.job.generated)
+        flight.request.content.add_output(flight.job.generated)
         if self.publisher is not None:
-            self.touched.append((flight.job, flight.asked.content))
+            self.touched.append((flight.job, flight.request.content))
         if self.on_end is not None:
             self.on_end(flight, "completed")
 
-    def abandoned(self, flight: Flight) -> None:
-        """Its client has gone."""
+    def on_abandoned(self, flight: Flight) -> None:
+        """The client has gone."""
         self.figures.ended["abort"] += 1
         self.room.cancel(self.index, flight.job)
         if self.on_end is not None:
             self.on_end(flight, "abandoned")
 
-    def handed(self, flight: Flight) -> dict[str, Any]:
+    def transfer_params(self, flight: Flight) -> dict[str, Any]:
         """Where the KV cache of a prompt lies that was computed for another engine."""
-        params = flight.asked.body.kv_transfer_params or {}
+        params = flight.request.body.kv_transfer_params or {}
         if not params.get("do_remote_decode"):
             return {}
-        blocks = -(-flight.asked.content.prompt_tokens // self.room.cluster.block_tokens)
+        blocks = -(-flight.request.content.prompt_tokens // self.room.cluster.block_tokens)
         return {
             "kv_transfer_params": {
                 "do_remote_prefill": True,
@@ -221,15 +220,15 @@ class Replica:
             }
         }
 
-    def stepped(self) -> None:
+    def on_step(self) -> None:
         """A step has ended; its chunks of prompts are computed."""
         if self.publisher is not None:
             for job, _ in self.instance.run.chunks:
                 flight = self.room.sinks.get(job)
                 if isinstance(flight, Flight):
-                    self.touched.append((job, flight.asked.content))
+                    self.touched.append((job, flight.request.content))
 
-    def settled(self) -> None:
+    def on_settled(self) -> None:
         if self.publisher is not None and (self.touched or self.publisher.log):
             touched, self.touched = self.touched, []
             self.publisher.settle(touched)

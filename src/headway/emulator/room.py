@@ -14,7 +14,7 @@ from fractions import Fraction
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
-from headway.emulator.rows import Rows
+from headway.results.recorder import Recorder
 from headway.sim.clock import INDEX_BITS, MASK, Clock
 from headway.sim.handover import Handover, Incoming
 from headway.sim.instance import Instance
@@ -25,17 +25,59 @@ from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import NEVER, NO_PRIORITY, PS_PER_SECOND, Request
 
 FAST: Final = 1 << 60  # bytes a second, of a link that is as good as none
-UNSEEN: Final = TransferSetup(FAST, 0, 0, 1, first_token=False)  # KV blocks that come from nobody here
+UNSEEN: Final = TransferSetup(FAST, 0, 0, 1, first_token=False)  # KV blocks that come from no engine here
+OFTEN: Final = 1024  # requests after which unread records are dropped
+USED: Final = {"started_ps": -1, "first_token_ps": -1, "cached_tokens": 0, "preemptions": 0, "loaded_tokens": 0}
+
+
+class Rows:
+    """Rows of the recorder for the requests that are there now. Those of the past are used again, so that an engine
+    that never ends does not grow."""
+
+    def __init__(self, recorder: Recorder, instances: list[Instance]) -> None:
+        self.recorder, self.instances = recorder, instances
+        self.free: list[int] = []
+        self.given_back = 0
+
+    def take(self, job: Job, now: int) -> None:
+        recorder = self.recorder
+        if self.free:
+            job.row = self.free.pop()
+            for name, empty in USED.items():
+                getattr(recorder, name)[job.row] = empty
+        else:
+            job.row = recorder.rows
+            recorder.record_arrival(now, job.request)
+
+    def give_back(self, job: Job) -> None:
+        """A request has ended, and its row has been read."""
+        self.free.append(job.row)
+        if job.awaits is not None:
+            job.awaits.end()
+        self.given_back += 1
+        if self.given_back % OFTEN == 0:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Gaps are in the statistics of none: no request here is counted."""
+        recorder = self.recorder
+        recorder.preempted.clear()
+        recorder.thrashed.clear()
+        for instance in self.instances:
+            del instance.gaps.runs[:]
+            del instance.gaps.resumed[:]
+            if instance.tiers is not None:
+                instance.tiers.waits.clear()
 
 
 class Sink(Protocol):
-    """Who waits for a request's tokens."""
+    """Takes a request's tokens."""
 
-    def grown(self, tokens: int, now: int) -> None:
-        """It has so many by now."""
+    def on_tokens(self, tokens: int, now: int) -> None:
+        """The request has so many tokens by now."""
 
-    def finished(self, tokens: int, now: int) -> None:
-        """The last of them has come."""
+    def on_finished(self, tokens: int, now: int) -> None:
+        """The last token has come."""
 
 
 class Room:
@@ -59,9 +101,9 @@ class Room:
         self.cluster.start_tracing(0)
         self.rows = Rows(self.cluster.recorder, self.instances)
         self.sinks: dict[Job, Sink] = {}
-        self.on_step: list[Callable[[int, int], None]] = []  # told which instance has ended a step, and when
-        self.on_settled: list[Callable[[int], None]] = []  # told when all that happens at an instant has
-        self.on_tick: list[Callable[[], None]] = []  # told of a tick, when all has happened that was due by then
+        self.on_step: list[Callable[[int, int], None]] = []  # called with the instance that has ended a step, and when
+        self.on_settled: list[Callable[[int], None]] = []  # called when all that happens at an instant has
+        self.on_tick: list[Callable[[], None]] = []  # called at a tick, when all has happened that was due by then
         self.stuck: set[int] = set()  # instances whose steps do not end
         self.wires: dict[int, int] = {}  # links for KV blocks from afar, by instance
         self.origin = loop.time()
@@ -79,23 +121,23 @@ class Room:
 
     # --- what comes from outside -------------------------------------------------------------------------------------
 
-    def submit(self, index: int, job: Job, sink: Sink, priority: float = 0.0, handed: int | None = None) -> int:
-        """A request comes to an instance, at this instant. `handed` is the instance that has computed its prompt; -1
-        where that is none of these."""
+    def submit(self, index: int, job: Job, sink: Sink, priority: float = 0.0, source: int | None = None) -> int:
+        """A request comes to an instance, at this instant. `source` is the instance that has computed its prompt; -1
+        if that is none of these."""
         now = self.catch_up()
         instance = self.instances[index]
         self.rows.take(job, now)
         self.sinks[job] = sink
         instance.stats.requests += 1
-        if handed is not None:
-            self._hand(job, index, handed, now)
+        if source is not None:
+            self._hand_over(job, index, source, now)
         before = instance.run.end
         self.clock.note_change(index, before, instance.enqueue(job, now, priority, NO_PRIORITY.hints))
         self._settle(now)
         self._arm()
         return now
 
-    def _hand(self, job: Job, index: int, source: int, now: int) -> None:
+    def _hand_over(self, job: Job, index: int, source: int, now: int) -> None:
         """Its KV blocks are on another instance, and come over that one's link before it can go on."""
         instance = self.instances[index]
         instance.loader.active = True  # from now on it looks whether blocks have to come first
@@ -106,8 +148,8 @@ class Room:
         unlike = TransferSetup(
             transfer.bandwidth, transfer.latency_ps, transfer.token_bytes, transfer.grain_tokens, first_token=False
         )
-        done = Job(job.request, 1, job.output_key, self.cluster.block_tokens, False)
-        job.awaits = Handover(done, job, max(source, 0), index, link, unlike, Incoming(None))
+        prefill = Job(job.request, 1, job.output_key, self.cluster.block_tokens, False)
+        job.awaits = Handover(prefill, job, max(source, 0), index, link, unlike, Incoming(None))
         job.awaits.computed = True
         job.started, job.prefilled = True, job.request.prompt_tokens  # it was elsewhere
 
@@ -129,8 +171,7 @@ class Room:
 
     def slow(self, index: int, factor: Fraction) -> None:
         """Its steps take longer from the next on."""
-        now = self.catch_up()
-        self.instances[index].slow(now, factor, NEVER)
+        self.instances[index].slow(self.catch_up(), factor, NEVER)
 
     def sound(self, index: int) -> None:
         """Its steps take as long as they should, and end: that under way when it would have, or now."""
@@ -153,12 +194,12 @@ class Room:
         self.cluster.first_tokens.clear()
         cool(instance, now)
         self._arm()
-        found: list[Sink] = []
+        sinks: list[Sink] = []
         for job in lost:
             self.rows.give_back(job)
             if (sink := self.sinks.pop(job, None)) is not None:
-                found.append(sink)
-        return found
+                sinks.append(sink)
+        return sinks
 
     def forget(self, index: int) -> bool:
         """Empty an instance's cache; False where requests hold blocks of it."""
@@ -194,11 +235,11 @@ class Room:
     def _tick_after(self, at: int) -> int:
         assert self.tick_s is not None
         number = math.floor((self.origin + self.seconds(at)) / self.tick_s)
-        found = at
-        while found <= at:
+        tick = at
+        while tick <= at:
             number += 1
-            found = int((number * self.tick_s - self.origin) * self.speed * PS_PER_SECOND)
-        return found
+            tick = int((number * self.tick_s - self.origin) * self.speed * PS_PER_SECOND)
+        return tick
 
     def _next_ps(self) -> int:
         """When something happens next, as far as is known."""
@@ -232,18 +273,17 @@ class Room:
         steps, sinks = instance.batch.steps, self.sinks
         for job in instance.batch.running:
             if job.ends_at_step >= 0 and (sink := sinks.get(job)) is not None:
-                sink.grown(steps - job.decoding_from, at)
+                sink.on_tokens(steps - job.decoding_from, at)
 
     def _settle(self, at: int) -> None:
         """What ended at this instant leaves, and the next steps begin."""
-        done = self.cluster.ended
-        ended = [*done]
-        done.clear()
+        ended = [*self.cluster.ended]
+        self.cluster.ended.clear()
         self.clock.begin_steps(at)
         for job in ended:
             sink = self.sinks.pop(job, None)
             if sink is not None and not job.expired:
-                sink.finished(job.generated, at)
+                sink.on_finished(job.generated, at)
             self.rows.give_back(job)
         for hear in self.on_settled:
             hear(at)

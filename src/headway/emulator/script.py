@@ -1,9 +1,25 @@
-"""An answer before it is given: its tokens one by one, known from the beginning, and why it ends."""
+"""An answer before it is given: its tokens, known from the beginning, why it ends, and the function that it calls, with
+made-up arguments that fit their schema."""
 
 from __future__ import annotations
 
-from headway.emulator.tokens import WORD_IDS, WORDS, word
-from headway.emulator.tools import Call
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headway.emulator.tokens import WIDTH, WORDS, mix, word
+from headway.errors import HeadwayError
+
+DEEPEST: Final = 16
+MOST: Final = 4096  # values of one call
+
+
+class Call(Struct):
+    name: str
+    id: str
+    pieces: list[str]  # its arguments, a token each
+    reason: str
 
 
 class Script:
@@ -16,17 +32,14 @@ class Script:
         self.stop_reason: str | None = None
         self.cut: int | None = None
 
-    def id(self, number: int) -> int:
-        return WORD_IDS[word(self.seed, number)]
-
     def piece(self, number: int) -> str:
         """The text of a token."""
         if self.call is not None:
             return self.call.pieces[number]
-        found = WORDS[word(self.seed, number)]
-        if self.cut is not None and len(found) * (number + 1) > self.cut:
-            found = found[: max(0, self.cut - len(found) * number)]
-        return found
+        text = WORDS[word(self.seed, number)]
+        if self.cut is not None and len(text) * (number + 1) > self.cut:
+            text = text[: max(0, self.cut - len(text) * number)]
+        return text
 
     def text(self, tokens: int) -> str:
         return "".join([self.piece(number) for number in range(tokens)])
@@ -34,10 +47,67 @@ class Script:
     def stop_at(self, stops: list[str], included: bool) -> None:
         """It ends with the first token by which one of these has come."""
         text = self.text(self.tokens)
-        found = [(text.find(stop) + len(stop), stop) for stop in stops if stop in text]
-        if not found:
+        ends = [(text.find(stop) + len(stop), stop) for stop in stops if stop in text]
+        if not ends:
             return
-        end, self.stop_reason = min(found)
+        end, self.stop_reason = min(ends)
         self.reason = "stop"
         self.cut = end if included else end - len(self.stop_reason)
         self.tokens = -(-end // len(WORDS[0]))
+
+
+def choose_call(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] | None, seed: int) -> Call | None:
+    """The call that is asked for by `tool_choice`: of a function by its name, or of any; none where it is left to the
+    engine."""
+    functions = [function for tool in tools or [] if isinstance(function := tool.get("function") or {}, dict)]
+    if isinstance(choice, dict):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, dict) else function
+        functions = [function for function in functions if function.get("name") == name]
+        if not functions:
+            raise HeadwayError(f"tool_choice: there is no tool with the name {name!r}.")
+        reason = "stop"
+    elif choice == "required":
+        if not functions:
+            raise HeadwayError("tool_choice: says that a tool is to be called, and there is none.")
+        reason = "tool_calls"
+    else:
+        return None
+    chosen = functions[mix(seed, 0) % len(functions)]
+    try:
+        text = msgspec.json.encode(make_up(chosen.get("parameters") or {}, seed)).decode()
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError):
+        raise HeadwayError(f"tools: the parameters of {chosen.get('name')!r} are no JSON schema.") from None
+    pieces = [text[at : at + WIDTH] for at in range(0, len(text), WIDTH)]
+    return Call(str(chosen.get("name")), f"chatcmpl-tool-{seed:016x}", pieces, reason)
+
+
+def make_up(schema: Any, seed: int, depth: int = 0, total: list[int] | None = None) -> Any:
+    """A value that fits a JSON schema of the usual kinds. `total` counts the values of the whole."""
+    total = [0] if total is None else total
+    total[0] += 1
+    if total[0] > MOST:
+        raise HeadwayError(f"tools: the parameters ask for more than {MOST:,} values, which are not made up.")
+    if not isinstance(schema, dict) or depth > DEEPEST:
+        return None
+    if "const" in schema:
+        return schema["const"]
+    if schema.get("enum"):
+        return schema["enum"][mix(seed, depth) % len(schema["enum"])]
+    for several in ("anyOf", "oneOf"):
+        if schema.get(several):
+            return make_up(schema[several][0], seed, depth + 1, total)
+    kind = schema.get("type", "object")
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    if kind == "object":
+        properties = schema.get("properties") or {}
+        names = schema.get("required", list(properties))
+        return {name: make_up(properties.get(name), mix(seed, at), depth + 1, total) for at, name in enumerate(names)}
+    if kind == "array":
+        count = int(schema.get("minItems", 1))
+        return [make_up(schema.get("items"), mix(seed, at), depth + 1, total) for at in range(min(count, 64))]
+    if kind in ("integer", "number"):
+        return int(schema.get("minimum", mix(seed, depth) % 10))
+    if kind == "boolean":
+        return bool(mix(seed, depth) % 2)
+    return WORDS[mix(seed, depth) % len(WORDS)].strip() if kind == "string" else None

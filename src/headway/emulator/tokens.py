@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from random import Random
 from typing import Any, Final
 
 import msgspec
@@ -31,35 +32,29 @@ def ids_of_text(text: str | bytes) -> array[int]:
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if rest := len(data) % WIDTH:
         data += bytes(WIDTH - rest)
-    found = array("I")
-    found.frombytes(data)
+    ids = array("I")
+    ids.frombytes(data)
     if sys.byteorder == "big":
-        found.byteswap()
-    return found
+        ids.byteswap()
+    return ids
 
 
-def text_of(token: int) -> str:
-    """A token as text, for those who ask for words by their ids."""
-    return token.to_bytes(WIDTH, "little").rstrip(b"\0").decode("utf-8", "replace")
-
-
-def ids_of_chat(messages: list[dict[str, Any]], tools: Any, opened: bool = True) -> array[int]:
-    """`opened`: the answer's own mark stands at the end."""
-    found = array("I")
+def ids_of_chat(messages: list[dict[str, Any]], tools: Any) -> array[int]:
+    """Those of all messages; the mark that begins the answer stands at the end."""
+    ids = array("I")
     if tools:
-        found.append(TOOLS)
-        found.extend(ids_of_text(msgspec.json.encode(tools)))
-        found.append(END)
+        ids.append(TOOLS)
+        ids.extend(ids_of_text(msgspec.json.encode(tools)))
+        ids.append(END)
     for message in messages:
-        found.append(ROLES.get(str(message.get("role")), OTHER_ROLE))
-        found.extend(ids_of_text(content_of(message)))
-        found.append(END)
-    if opened:
-        found.append(ROLES["assistant"])
-    return found
+        ids.append(ROLES.get(str(message.get("role")), OTHER_ROLE))
+        ids.extend(ids_of_text(_content_of(message)))
+        ids.append(END)
+    ids.append(ROLES["assistant"])
+    return ids
 
 
-def content_of(message: dict[str, Any]) -> bytes:
+def _content_of(message: dict[str, Any]) -> bytes:
     """What a message says; pictures, calls and whatever else it has by their JSON."""
     content = message.get("content")
     parts: list[bytes] = []
@@ -75,7 +70,7 @@ def content_of(message: dict[str, Any]) -> bytes:
     return b"".join(parts)
 
 
-def mixed(seed: int, number: int) -> int:
+def mix(seed: int, number: int) -> int:
     """A 64-bit number that looks drawn, of a seed and a place."""
     value = (seed + (number + 1) * GOLDEN) & MASK
     value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & MASK
@@ -85,17 +80,17 @@ def mixed(seed: int, number: int) -> int:
 
 def word(seed: int, number: int) -> int:
     """Which word comes at a place of an answer."""
-    return mixed(seed, number) % len(WORDS)
+    return mix(seed, number) % len(WORDS)
 
 
 def logprob(seed: int, number: int, rank: int = 0) -> float:
     """Made up: below zero, and lower for each further candidate."""
-    return -((mixed(seed ^ 0x10, number) % 1000) / 2000.0) - 1.5 * rank
+    return -((mix(seed ^ 0x10, number) % 1000) / 2000.0) - 1.5 * rank
 
 
 def vector(seed: int, size: int) -> list[float]:
     """An embedding, of length one."""
-    values = [mixed(seed, number) / (1 << 63) - 1.0 for number in range(size)]
+    values = [mix(seed, number) / (1 << 63) - 1.0 for number in range(size)]
     norm = 0.0
     for value in values:
         norm += value * value
@@ -103,7 +98,5 @@ def vector(seed: int, size: int) -> list[float]:
 
 
 def drawn_length(seed: int, mean: int) -> int:
-    """How long an answer is that nobody has limited: geometric, at most eight times the mean, by what is asked."""
-    from random import Random
-
+    """How long an answer without a limit is: geometric, at most eight times the mean, the same for the same prompt."""
     return min(8 * mean, 1 + int(Random(stable("length", seed)).expovariate(1.0 / mean)))

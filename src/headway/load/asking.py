@@ -89,7 +89,7 @@ class Writer:
 
 
 def truth(request: Request, planned: Planned) -> dict[str, Any]:
-    """What an emulator may be told: see `emulator.asked`."""
+    """What an emulator may be told: see `emulator.engine_request`."""
     found = {
         "prompt_tokens": request.prompt_tokens,
         "output_tokens": planned.output_tokens,

@@ -1,4 +1,4 @@
-"""What a request asks for, as far as it shapes the answer: read of its body, or said by a load generator."""
+"""What a request asks for, as far as it shapes the answer: from its body, or from a load generator's header."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from headway.emulator.content import Aliases, Content, PathContent, TokenContent
-from headway.emulator.script import Script
+from headway.emulator.script import Script, choose_call
 from headway.emulator.tokens import drawn_length, ids_of_chat, ids_of_text
-from headway.emulator.tools import called
 from headway.errors import HeadwayError
 from headway.hashing import stable
 from headway.types import Path
@@ -74,8 +73,8 @@ _truth: Callable[[bytes], Truth] = msgspec.json.Decoder(Truth).decode
 EMPTY: Final = Truth()
 
 
-class Asked(Struct):
-    """One request, read."""
+class EngineRequest(Struct):
+    """One request, parsed."""
 
     kind: str  # chat, completion or embedding
     body: Body
@@ -100,12 +99,12 @@ class Reader:
         self.root = stable("model", model)
         self.mean_output, self.longest = mean_output, longest
 
-    def read(self, kind: str, data: bytes, told: bytes | None, number: int) -> Asked:
+    def read(self, kind: str, data: bytes, header: bytes | None, number: int) -> EngineRequest:
         """Raises HeadwayError, or one of msgspec's, where it cannot be served."""
         body = _body(data)
         truth = body.headway or EMPTY
-        if told is not None:
-            truth = _truth(told)
+        if header is not None:
+            truth = _truth(header)
         if body.n not in (None, 1) or body.best_of not in (None, 1):
             raise HeadwayError("n: one answer a request is all that is emulated.")
         if body.echo:
@@ -113,7 +112,7 @@ class Reader:
         content = self._content(kind, body, truth, number)
         self._check(content.prompt_tokens)
         script = Script(content.seed, 1) if kind == "embedding" else self._script(kind, body, truth, content)
-        return Asked(kind, body, truth, content, script, _logprobs(kind, body))
+        return EngineRequest(kind, body, truth, content, script, _logprobs(kind, body))
 
     def _content(self, kind: str, body: Body, truth: Truth, number: int) -> Content:
         if truth.path is not None:
@@ -134,18 +133,18 @@ class Reader:
         return PathContent(Path(keys, ends), tokens, self.block_tokens, truth.output_key, number)
 
     def _script(self, kind: str, body: Body, truth: Truth, content: Content) -> Script:
-        """The answer: as long as it is said to be, or as the client allows, or as is drawn."""
-        call = called(body.tools, body.tool_choice, content.seed) if kind == "chat" else None
+        """The answer: as long as the load generator says, or as the client allows, or as is drawn."""
+        call = choose_call(body.tools, body.tool_choice, content.seed) if kind == "chat" else None
         most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
         room = self.longest - content.prompt_tokens
-        wanted = truth.output_tokens
+        length = truth.output_tokens
         if call is not None:
-            wanted = len(call.pieces)
-        elif wanted is None and most is None:
-            wanted = drawn_length(content.seed, self.mean_output)
+            length = len(call.pieces)
+        elif length is None and most is None:
+            length = drawn_length(content.seed, self.mean_output)
         most = room if most is None else max(1, min(most, room))
-        cut = wanted is None or wanted > most
-        script = Script(content.seed, most if wanted is None or cut else wanted, "length" if cut else "stop", call)
+        cut = length is None or length > most
+        script = Script(content.seed, most if length is None or cut else length, "length" if cut else "stop", call)
         if call is not None and not cut:
             script.reason = call.reason
         stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
@@ -172,23 +171,17 @@ def _logprobs(kind: str, body: Body) -> int | None:
 def _prompt(kind: str, body: Body) -> array[int]:
     """The token ids of the one prompt that a request has."""
     if kind == "chat":
-        return ids_of_chat(body.messages or [], body.tools) if body.messages else array("I")
-    given = body.prompt if kind == "completion" else body.input
-    if isinstance(given, str):
-        return ids_of_text(given)
-    if not given:
+        return ids_of_chat(body.messages, body.tools) if body.messages else array("I")
+    prompt = body.prompt if kind == "completion" else body.input
+    if isinstance(prompt, str):
+        return ids_of_text(prompt)
+    if not prompt:
         return array("I")
-    if kind == "embedding":  # each text is computed; their prompts follow one another
-        found = array("I")
-        for one in given if not isinstance(given[0], int) else [given]:
-            found.extend(ids_of_text(one) if isinstance(one, str) else _ids(one))
-        return found
-    if isinstance(given[0], str | list):
-        if len(given) > 1:
-            raise HeadwayError("prompt: one prompt a request is all that is emulated.")
-        return ids_of_text(given[0]) if isinstance(given[0], str) else _ids(given[0])
-    return _ids(given)
-
-
-def _ids(given: Any) -> array[int]:
-    return array("I", msgspec.convert(given, list[TokenId]))
+    several = not isinstance(prompt[0], int) if kind == "embedding" else isinstance(prompt[0], str | list)
+    prompts = prompt if several else [prompt]
+    if kind == "completion" and len(prompts) > 1:
+        raise HeadwayError("prompt: one prompt a request is all that is emulated.")
+    ids = array("I")
+    for each in prompts:  # each text to embed is computed; their prompts follow one another
+        ids.extend(ids_of_text(each) if isinstance(each, str) else array("I", msgspec.convert(each, list[TokenId])))
+    return ids
