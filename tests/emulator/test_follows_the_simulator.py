@@ -57,10 +57,10 @@ class Kept:
         self.tokens: list[tuple[int, int]] = []
         self.end = -1
 
-    def grown(self, tokens: int, now: int) -> None:
+    def on_tokens(self, tokens: int, now: int) -> None:
         self.tokens.append((tokens, now))
 
-    def finished(self, tokens: int, now: int) -> None:
+    def on_finished(self, tokens: int, now: int) -> None:
         if not self.tokens or self.tokens[-1][0] < tokens:
             self.tokens.append((tokens, now))
         self.end = now

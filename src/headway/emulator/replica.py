@@ -184,13 +184,12 @@ class Replica:
         queued = 0 if started < 0 else started - flight.enqueued_ps
         each = None if script.tokens < 2 else room.seconds(now - flight.first_ps) / (script.tokens - 1)
         whole = room.seconds(now - flight.enqueued_ps)
-        self.figures.record_finish(
-            flight.request.content.prompt_tokens, script.tokens, room.seconds(queued), each, whole
-        )
+        content = flight.request.content
+        self.figures.record_finish(content.prompt_tokens, script.tokens, room.seconds(queued), each, whole)
         self.figures.ended["length" if script.reason == "length" else "stop"] += 1
-        flight.request.content.add_output(flight.job.generated)
+        content.add_output(flight.job.generated)
         if self.publisher is not None:
-            self.touched.append((flight.job, flight.request.content))
+            self.touched.append((flight.job, content))
         if self.on_end is not None:
             self.on_end(flight, "completed")
 
