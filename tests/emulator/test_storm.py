@@ -9,7 +9,7 @@ from random import Random
 
 from emulated import Emulated
 
-from headway.emulator.kv_publisher import held
+from headway.emulator.kv_publisher import has_block
 from headway.sim.instance_end import check_instance
 
 
@@ -51,9 +51,9 @@ def test_nothing_is_left_after_a_storm() -> None:
         assert sum(instance.stats.preemptions for instance in room.instances) > 0
         assert sorted(room.rows.free) == list(range(room.cluster.recorder.rows))
         for replica in one.host.replicas:
-            instance, told = replica.instance, replica.publisher.told
+            instance, told = replica.instance, replica.publisher.published
             one.do(partial(check_instance, instance))
             assert instance.cache.held == 0 and instance.count_queued() == 0
-            assert all(held(instance.cache.pieces.get(key), block) for key, known in told.items() for block in known)
+            assert all(has_block(instance.cache.pieces.get(key), block) for key, known in told.items() for block in known)
     finally:
         one.stop()
