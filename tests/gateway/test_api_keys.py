@@ -23,88 +23,90 @@ def ring(tmp_path, **limits):
     """A file with two keys, and the keys."""
     keys = {name: new_key() for name in ("ann", "bob")}
     file = tmp_path / "keys.yaml"
-    file.write_text(yaml.safe_dump({name: {"sha256": one[1], **limits} for name, one in keys.items()}))
-    return str(file), {name: one[0] for name, one in keys.items()}
+    file.write_text(yaml.safe_dump({name: {"sha256": pair[1], **limits} for name, pair in keys.items()}))
+    return str(file), {name: pair[0] for name, pair in keys.items()}
 
 
-def ask(one, key, **more):
-    client = openai_client(one.url, key)
+def ask(gateway, key, **more):
+    client = openai_client(gateway.url, key)
     return client.chat.completions.create(model="m", messages=MESSAGES, **more)
 
 
 def test_only_who_has_a_key_is_served(live, tmp_path):
     file, keys = ring(tmp_path)
-    one = live(1, keys=file)
-    assert ask(one, keys["ann"]).choices[0].message.content == "hello"
+    gateway = live(1, keys=file)
+    assert ask(gateway, keys["ann"]).choices[0].message.content == "hello"
     for wrong in ("sk-wrong", keys["ann"] + "x", keys["ann"][:-1]):
         with pytest.raises(openai.AuthenticationError):
-            ask(one, wrong)
+            ask(gateway, wrong)
         with pytest.raises(openai.AuthenticationError):
-            openai_client(one.url, wrong).models.list()
-    assert openai_client(one.url, keys["ann"]).models.list().data == []
-    one.until(one.idle)
+            openai_client(gateway.url, wrong).models.list()
+    assert openai_client(gateway.url, keys["ann"]).models.list().data == []
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("framing", ["content-length: 20000000", "transfer-encoding: chunked"])
 def test_the_long_body_of_a_stranger_is_not_held(live, tmp_path, framing):
     file, keys = ring(tmp_path)
-    one = live(1, keys=file)
+    gateway = live(1, keys=file)
     piece = b"10000\r\n" + b"a" * 65536 + b"\r\n" if "chunked" in framing else b"a" * 65536
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{framing}\r\n"
-    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         sock.sendall(f"{head}authorization: Bearer sk-wrong\r\n\r\n".encode() + piece)
         try:
             sock.sendall(piece)
             assert sock.recv(65536)[9:12] in (b"401", b"")
         except ConnectionError:  # closed while one sends
             pass
-    one.until(lambda: one.app.metrics.refusals == {401: 1})
+    gateway.until(lambda: gateway.app.metrics.refusals == {401: 1})
     long = [{"role": "user", "content": "a" * 200_000}]
-    client = openai_client(one.url, keys["ann"])
+    client = openai_client(gateway.url, keys["ann"])
     assert client.chat.completions.create(model="m", messages=long).choices[0].message.content == "hello"
 
 
 def test_the_engine_never_sees_the_key(live, tmp_path):
     file, keys = ring(tmp_path)
-    one = live(1, keys=file)
-    ask(one, keys["ann"])
-    assert b"authorization" not in one.engines[0].fields[0]
-    assert keys["ann"].encode() not in b"".join(one.engines[0].fields[0].values())
+    gateway = live(1, keys=file)
+    ask(gateway, keys["ann"])
+    assert b"authorization" not in gateway.engines[0].fields[0]
+    assert keys["ann"].encode() not in b"".join(gateway.engines[0].fields[0].values())
 
 
 def test_the_owner_of_the_key_is_the_tenant_whatever_the_head_says(live, tmp_path):
     file, keys = ring(tmp_path, slo_class="batch")
-    one = live(1, keys=file)
-    seen = []
-    one.app.services.on_end.append(
-        lambda exchange, *rest: seen.append((exchange.request.tenant, exchange.request.slo_class))
+    gateway = live(1, keys=file)
+    tenants = []
+    gateway.app.services.on_end.append(
+        lambda exchange, *rest: tenants.append((exchange.request.tenant, exchange.request.slo_class))
     )
-    ask(one, keys["bob"], extra_headers={"x-headway-tenant": "ann", "x-headway-class": "critical"})
-    one.until(lambda: seen == [("bob", "batch")])
+    ask(gateway, keys["bob"], extra_headers={"x-headway-tenant": "ann", "x-headway-class": "critical"})
+    gateway.until(lambda: tenants == [("bob", "batch")])
 
 
 def test_a_key_may_have_so_many_under_way(live, tmp_path):
     file, keys = ring(tmp_path, concurrency=2)
-    one = live(1, keys=file)
-    one.engines[0].pause = 0.1
-    threads = [threading.Thread(target=lambda: list(ask(one, keys["ann"], stream=True))) for _ in range(2)]
+    gateway = live(1, keys=file)
+    gateway.engines[0].pause = 0.1
+    threads = [threading.Thread(target=lambda: list(ask(gateway, keys["ann"], stream=True))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    one.until(lambda: one.engines[0].under_way == 2)
+    gateway.until(lambda: gateway.engines[0].under_way == 2)
     with pytest.raises(openai.RateLimitError, match="2 requests under way"):
-        ask(one, keys["ann"])
-    ask(one, keys["bob"])
+        ask(gateway, keys["ann"])
+    ask(gateway, keys["bob"])
     for thread in threads:
         thread.join()
-    one.until(one.idle)
-    ask(one, keys["ann"])
-    one.until(one.idle)
-    assert {key.inflight for key in one.app.config.keyring.keys.values()} == {0}
+    gateway.until(gateway.idle)
+    ask(gateway, keys["ann"])
+    gateway.until(gateway.idle)
+    assert {key.inflight for key in gateway.app.config.keyring.keys.values()} == {0}
 
 
 def test_a_key_may_ask_so_often():
     key, digest = new_key()
-    owner = Keyring.of({"ann": {"sha256": digest, "rate": "2/s", "burst": 3}}, "keys").owner(f"Bearer {key}".encode())
+    owner = Keyring.of({"ann": {"sha256": digest, "rate": "2/s", "burst": 3}}, "keys").owner(
+        {b"authorization": f"Bearer {key}".encode()}
+    )
     assert [owner.take(100.0) for _ in range(3)] == [None] * 3
     refused = owner.take(100.0)
     assert (refused.status, refused.retry_after) == (429, 1)
@@ -115,15 +117,15 @@ def test_a_key_may_ask_so_often():
 
 def test_a_request_that_cannot_be_read_gives_its_key_back(live, tmp_path):
     file, keys = ring(tmp_path, concurrency=1)
-    one = live(1, keys=file)
+    gateway = live(1, keys=file)
     for _ in range(3):
         with pytest.raises(openai.BadRequestError):
-            ask(one, keys["ann"], extra_headers={"x-headway-deadline": "soon"})
-    ask(one, keys["ann"])
+            ask(gateway, keys["ann"], extra_headers={"x-headway-deadline": "soon"})
+    ask(gateway, keys["ann"])
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ([], "expected names"),
         ({"ann": {"sha256": "abc"}}, "64 hex digits"),
@@ -133,35 +135,37 @@ def test_a_request_that_cannot_be_read_gives_its_key_back(live, tmp_path):
         ({"ann\nbob": {"sha256": "ab" * 32}}, "signs that can be printed"),
     ],
 )
-def test_a_wrong_file_is_told(data, said):
-    with pytest.raises(HeadwayError, match=said):
+def test_a_wrong_file_is_told(data, message):
+    with pytest.raises(HeadwayError, match=message):
         Keyring.of(data, "keys.yaml")
 
 
 @pytest.mark.parametrize("name", ["ann", "ann: the first", "yes", "7", "grün #1"])
 def test_a_key_is_made_and_its_hash_is_what_the_file_wants(capsys, name):
     assert status(["key", name]) == 0
-    found = capsys.readouterr()
-    key = found.err.split()[-1]
-    assert Keyring.of(yaml.safe_load(found.out), "keys").owner(f"bearer {key}".encode()).name == name
+    output = capsys.readouterr()
+    key = output.err.split()[-1]
+    assert (
+        Keyring.of(yaml.safe_load(output.out), "keys").owner({b"authorization": f"bearer {key}".encode()}).name == name
+    )
 
 
 @pytest.mark.parametrize("name", ["", "ann\nbob", "x" * 101])
 def test_no_key_is_made_for_a_name_that_cannot_stand_in_a_line(capsys, name):
     assert status(["key", name]) == 2
-    found = capsys.readouterr()
-    assert found.out == "" and "NAME: a name has 1 to 100 signs" in found.err
+    output = capsys.readouterr()
+    assert output.out == "" and "NAME: a name has 1 to 100 signs" in output.err
 
 
 def test_a_file_that_is_written_anew_takes_keys_away_and_changes_limits():
-    (first, one), (second, two) = new_key(), new_key()
-    ring = Keyring.of({"ann": {"sha256": one, "concurrency": 1}, "bob": {"sha256": two}}, "keys")
-    held = ring.owner(f"Bearer {first}".encode())
+    (first, first_digest), (second, two) = new_key(), new_key()
+    ring = Keyring.of({"ann": {"sha256": first_digest, "concurrency": 1}, "bob": {"sha256": two}}, "keys")
+    held = ring.owner({b"authorization": f"Bearer {first}".encode()})
     assert held.take(0.0) is None
     assert held.take(0.0).status == 429
-    ring.renew(Keyring.of({"ann": {"sha256": one, "concurrency": 2}}, "keys"))
-    assert ring.owner(f"Bearer {second}".encode()) is None
+    ring.renew(Keyring.of({"ann": {"sha256": first_digest, "concurrency": 2}}, "keys"))
+    assert ring.owner({b"authorization": f"Bearer {second}".encode()}) is None
     assert held.take(0.0) is None
     held.release()
     held.release()
-    assert ring.owner(f"Bearer {first}".encode()).inflight == 0
+    assert ring.owner({b"authorization": f"Bearer {first}".encode()}).inflight == 0

@@ -17,30 +17,30 @@ MESSAGES = [{"role": "user", "content": "hello there"}]
 SURE, UNSURE = -0.1, -3.0
 
 
-def client(one, **more):
-    return openai_client(one.url, **more)
+def client(gateway, **more):
+    return openai_client(gateway.url, **more)
 
 
 def chain(live, *logprobs, confident_tokens=3, threshold=-1.5, **more):
     """A gateway before engines e0, e1 and so on, of which each serves the model of its name and is as sure as that."""
     names = [f"e{number}" for number in range(len(logprobs))]
-    one = live(
+    gateway = live(
         len(names),
         members={name: {"models": [name]} for name in names},
         cascade={"chains": {"answer": names}, "threshold": threshold, "confident_tokens": confident_tokens},
         **more,
     )
-    for engine, logprob in zip(one.engines, logprobs, strict=True):
+    for engine, logprob in zip(gateway.engines, logprobs, strict=True):
         engine.logprob = logprob
-    return one
+    return gateway
 
 
-def asked(one):
+def request_counts(gateway):
     """How many requests each engine has had."""
-    return [len(engine.bodies) for engine in one.engines]
+    return [len(engine.bodies) for engine in gateway.engines]
 
 
-def sent(engine):
+def last_body(engine):
     return json.loads(engine.bodies[-1])
 
 
@@ -48,185 +48,185 @@ def sent(engine):
 
 
 def test_a_sure_answer_of_the_smallest_is_the_answer(live):
-    one = chain(live, SURE, SURE, SURE)
-    found = client(one).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
-    assert found.headers["x-headway-cascade"] == "1/3 e0"
-    assert found.headers["x-headway-target"] == "e0"
-    assert found.parse().choices[0].message.content == "hello"
-    assert asked(one) == [1, 0, 0]
-    one.until(one.idle)
+    gateway = chain(live, SURE, SURE, SURE)
+    answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
+    assert answer.headers["x-headway-cascade"] == "1/3 e0"
+    assert answer.headers["x-headway-target"] == "e0"
+    assert answer.parse().choices[0].message.content == "hello"
+    assert request_counts(gateway) == [1, 0, 0]
+    gateway.until(gateway.idle)
 
 
 def test_an_unsure_answer_escalates_and_the_last_is_not_questioned(live):
-    one = chain(live, UNSURE, UNSURE, UNSURE)
-    found = client(one).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
-    assert found.headers["x-headway-cascade"] == "3/3 e2"
-    assert asked(one) == [1, 1, 1]
-    assert [sent(engine)["model"] for engine in one.engines] == ["e0", "e1", "e2"]
-    assert [sent(engine).get("logprobs") for engine in one.engines] == [True, True, None]
-    one.until(one.idle)
-    assert [view.completed for view in one.app.plane.views[:3]] == [1, 1, 1]
-    assert [view.output_tokens for view in one.app.plane.views[:3]] == [7, 7, 7]
+    gateway = chain(live, UNSURE, UNSURE, UNSURE)
+    answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
+    assert answer.headers["x-headway-cascade"] == "3/3 e2"
+    assert request_counts(gateway) == [1, 1, 1]
+    assert [last_body(engine)["model"] for engine in gateway.engines] == ["e0", "e1", "e2"]
+    assert [last_body(engine).get("logprobs") for engine in gateway.engines] == [True, True, None]
+    gateway.until(gateway.idle)
+    assert [view.completed for view in gateway.app.plane.views[:3]] == [1, 1, 1]
+    assert [view.output_tokens for view in gateway.app.plane.views[:3]] == [7, 7, 7]
 
 
 def test_each_step_is_a_request_of_its_own_and_each_is_told_of(live):
-    one = chain(live, UNSURE, SURE)
-    heard = []
-    one.app.services.on_end.append(
-        lambda exchange, now, outcome, why: heard.append((exchange.request.id, exchange.request.model, outcome, why))
+    gateway = chain(live, UNSURE, SURE)
+    ends = []
+    gateway.app.services.on_end.append(
+        lambda exchange, now, outcome, why: ends.append((exchange.request.id, exchange.request.model, outcome, why))
     )
-    client(one).chat.completions.create(model="answer", messages=MESSAGES)
-    one.until(one.idle)
-    assert heard == [(0, "e0", "completed", "escalated: mean log-probability -3.000"), (1, "e1", "completed", "")]
+    client(gateway).chat.completions.create(model="answer", messages=MESSAGES)
+    gateway.until(gateway.idle)
+    assert ends == [(0, "e0", "completed", "escalated: mean log-probability -3.000"), (1, "e1", "completed", "")]
 
 
 def test_the_first_model_of_a_chain_begins_it_and_the_others_do_not(live):
-    one = chain(live, UNSURE, UNSURE, SURE)
-    found = client(one).chat.completions.with_raw_response.create(model="e0", messages=MESSAGES)
-    assert found.headers["x-headway-cascade"] == "3/3 e2"
-    plain = client(one).chat.completions.with_raw_response.create(model="e1", messages=MESSAGES)
+    gateway = chain(live, UNSURE, UNSURE, SURE)
+    answer = client(gateway).chat.completions.with_raw_response.create(model="e0", messages=MESSAGES)
+    assert answer.headers["x-headway-cascade"] == "3/3 e2"
+    plain = client(gateway).chat.completions.with_raw_response.create(model="e1", messages=MESSAGES)
     assert "x-headway-cascade" not in plain.headers
-    assert asked(one) == [1, 2, 1]
+    assert request_counts(gateway) == [1, 2, 1]
 
 
 def test_a_long_prompt_is_read_for_each_model(live):
-    one = chain(live, UNSURE, SURE)
+    gateway = chain(live, UNSURE, SURE)
     paths = []
-    one.app.services.on_end.append(lambda exchange, *_: paths.append(exchange.request.path.keys))
+    gateway.app.services.on_end.append(lambda exchange, *_: paths.append(exchange.request.path.keys))
     messages = [{"role": "user", "content": "word " * 100_000}]
-    found = client(one).chat.completions.with_raw_response.create(model="answer", messages=messages)
-    assert found.headers["x-headway-cascade"] == "2/2 e1"
-    one.until(one.idle)
+    answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=messages)
+    assert answer.headers["x-headway-cascade"] == "2/2 e1"
+    gateway.until(gateway.idle)
     assert len(paths[0]) == len(paths[1]) > 100
     assert paths[0][0] != paths[1][0]  # blocks of one model are none of the other
 
 
 def test_each_step_may_have_a_threshold_of_its_own(live):
-    one = chain(live, -1.0, -1.0, -1.0, threshold=[-0.5, -2.0])
-    found = client(one).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
-    assert found.headers["x-headway-cascade"] == "2/3 e1"
+    gateway = chain(live, -1.0, -1.0, -1.0, threshold=[-0.5, -2.0])
+    answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
+    assert answer.headers["x-headway-cascade"] == "2/3 e1"
 
 
 def test_who_asked_for_log_probabilities_gets_them_and_nobody_else(live):
-    one = chain(live, SURE, SURE)
-    asking = client(one)
+    gateway = chain(live, SURE, SURE)
+    asking = client(gateway)
     plain = asking.chat.completions.create(model="answer", messages=MESSAGES)
     assert plain.choices[0].logprobs is None
-    wanted = asking.chat.completions.create(model="answer", messages=MESSAGES, logprobs=True, top_logprobs=2)
-    assert [token.logprob for token in wanted.choices[0].logprobs.content] == [SURE] * 7
-    assert sent(one.engines[0])["top_logprobs"] == 2
+    complete = asking.chat.completions.create(model="answer", messages=MESSAGES, logprobs=True, top_logprobs=2)
+    assert [token.logprob for token in complete.choices[0].logprobs.content] == [SURE] * 7
+    assert last_body(gateway.engines[0])["top_logprobs"] == 2
 
 
 def test_a_completion_is_asked_in_its_own_form(live):
-    one = chain(live, SURE, SURE)
-    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
+    gateway = chain(live, SURE, SURE)
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         body = json.dumps({"model": "answer", "prompt": "once upon"}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         sock.sendall(head.encode() + body)
         answer = sock.recv(65536)
     assert b"x-headway-cascade: 1/2 e0" in answer
-    assert sent(one.engines[0]) == {"model": "e0", "prompt": "once upon", "logprobs": 1}
+    assert last_body(gateway.engines[0]) == {"model": "e0", "prompt": "once upon", "logprobs": 1}
     assert b"token_logprobs" not in answer
 
 
 def test_all_else_of_the_body_stays_as_it_was_written(live):
-    one = chain(live, UNSURE, SURE)
+    gateway = chain(live, UNSURE, SURE)
     body = b'{"x":1.10, "messages":[{"role":"user","content":"\\u00e9"}],"model":"answer","n_":12345678901234567890123}'
-    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         sock.sendall(head.encode() + body)
         assert sock.recv(65536).startswith(b"HTTP/1.1 200")
     words = b'{"x":1.10,"messages":[{"role":"user","content":"\\u00e9"}],"model":"%b","n_":12345678901234567890123%b}'
-    assert one.engines[0].bodies == [words % (b"e0", b',"logprobs":true')]
-    assert one.engines[1].bodies == [words % (b"e1", b"")]
+    assert gateway.engines[0].bodies == [words % (b"e0", b',"logprobs":true')]
+    assert gateway.engines[1].bodies == [words % (b"e1", b"")]
 
 
 def test_an_engine_that_cannot_tell_is_not_sure(live):
-    one = chain(live, None, SURE)
-    found = client(one).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
-    assert found.headers["x-headway-cascade"] == "2/2 e1"
+    gateway = chain(live, None, SURE)
+    answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
+    assert answer.headers["x-headway-cascade"] == "2/2 e1"
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_sure_stream_is_released_before_it_ends(live):
-    one = chain(live, SURE, SURE, confident_tokens=3)
-    one.engines[0].tokens, one.engines[0].pause = 10_000, 0.01
-    found = client(one).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES, stream=True)
-    assert found.headers["x-headway-cascade"] == "1/2 e0"
-    stream = iter(found.parse())
+    gateway = chain(live, SURE, SURE, confident_tokens=3)
+    gateway.engines[0].tokens, gateway.engines[0].pause = 10_000, 0.01
+    answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES, stream=True)
+    assert answer.headers["x-headway-cascade"] == "1/2 e0"
+    stream = iter(answer.parse())
     pieces = [next(stream) for _ in range(6)]
     assert [piece.choices[0].delta.content for piece in pieces] == [f"t{number} " for number in range(6)]
     assert all(getattr(piece.choices[0], "logprobs", None) is None for piece in pieces)
-    assert one.engines[0].under_way == 1
-    found.http_response.close()
-    one.until(lambda: one.engines[0].cancelled == 1)
-    one.until(one.idle)
-    assert asked(one) == [1, 0]
+    assert gateway.engines[0].under_way == 1
+    answer.http_response.close()
+    gateway.until(lambda: gateway.engines[0].cancelled == 1)
+    gateway.until(gateway.idle)
+    assert request_counts(gateway) == [1, 0]
 
 
 def test_an_unsure_stream_is_cancelled_and_nothing_of_it_seen(live):
-    one = chain(live, UNSURE, SURE)
-    one.engines[0].tokens, one.engines[0].pause = 10_000, 0.001
-    one.engines[1].tokens = 4
-    found = client(one).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES, stream=True)
-    assert found.headers["x-headway-cascade"] == "2/2 e1"
-    assert "".join(piece.choices[0].delta.content for piece in found.parse()) == "t0 t1 t2 t3 "
-    one.until(lambda: one.engines[0].cancelled == 1)
-    one.until(one.idle)
+    gateway = chain(live, UNSURE, SURE)
+    gateway.engines[0].tokens, gateway.engines[0].pause = 10_000, 0.001
+    gateway.engines[1].tokens = 4
+    answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES, stream=True)
+    assert answer.headers["x-headway-cascade"] == "2/2 e1"
+    assert "".join(piece.choices[0].delta.content for piece in answer.parse()) == "t0 t1 t2 t3 "
+    gateway.until(lambda: gateway.engines[0].cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("logprob", [SURE, UNSURE])
 def test_a_stream_that_ends_early_is_judged_by_what_there_is(live, logprob):
-    one = chain(live, logprob, SURE, confident_tokens=100)
-    for engine in one.engines:
+    gateway = chain(live, logprob, SURE, confident_tokens=100)
+    for engine in gateway.engines:
         engine.tokens = 4
-    found = client(one).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES, stream=True)
-    pieces = [piece.choices[0].delta.content for piece in found.parse()]
-    assert found.headers["x-headway-cascade"] == ("1/2 e0" if logprob == SURE else "2/2 e1")
+    answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES, stream=True)
+    pieces = [piece.choices[0].delta.content for piece in answer.parse()]
+    assert answer.headers["x-headway-cascade"] == ("1/2 e0" if logprob == SURE else "2/2 e1")
     assert pieces == ["t0 ", "t1 ", "t2 ", "t3 "]
-    one.until(one.idle)
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("wish", [{}, {"logprobs": True}])
 @pytest.mark.parametrize("logprob", [SURE, UNSURE])
 def test_a_stream_that_comes_in_one_piece_is_judged_once(live, logprob, wish):
-    one = chain(live, logprob, SURE)
-    one.engines[0].mode = one.engines[1].mode = "burst"
+    gateway = chain(live, logprob, SURE)
+    gateway.engines[0].mode = gateway.engines[1].mode = "burst"
     for _ in range(3):
-        found = client(one).chat.completions.with_raw_response.create(
+        answer = client(gateway).chat.completions.with_raw_response.create(
             model="answer", messages=MESSAGES, stream=True, **wish
         )
-        assert found.headers["x-headway-cascade"] == ("1/2 e0" if logprob == SURE else "2/2 e1")
-        assert [piece.choices[0].delta.content for piece in found.parse()] == [f"t{number} " for number in range(5)]
-    assert asked(one) == ([3, 0] if logprob == SURE else [3, 3])
-    one.until(one.idle)
+        assert answer.headers["x-headway-cascade"] == ("1/2 e0" if logprob == SURE else "2/2 e1")
+        assert [piece.choices[0].delta.content for piece in answer.parse()] == [f"t{number} " for number in range(5)]
+    assert request_counts(gateway) == ([3, 0] if logprob == SURE else [3, 3])
+    gateway.until(gateway.idle)
 
 
 def test_a_stream_whose_client_asked_for_log_probabilities_is_the_engines_bytes(live):
-    one = chain(live, SURE, SURE)
-    stream = client(one).chat.completions.create(model="answer", messages=MESSAGES, stream=True, logprobs=True)
+    gateway = chain(live, SURE, SURE)
+    stream = client(gateway).chat.completions.create(model="answer", messages=MESSAGES, stream=True, logprobs=True)
     assert [piece.choices[0].logprobs.content[0].logprob for piece in stream] == [SURE] * 5
-    one.until(one.idle)
+    gateway.until(gateway.idle)
 
 
 def test_a_stream_that_tells_nothing_is_not_waited_for_to_its_end(live):
-    one = chain(live, None, SURE)
-    one.engines[0].tokens, one.engines[0].pause = 1_000_000, 0.0
-    stream = client(one).chat.completions.create(model="answer", messages=MESSAGES, stream=True)
+    gateway = chain(live, None, SURE)
+    gateway.engines[0].tokens, gateway.engines[0].pause = 1_000_000, 0.0
+    stream = client(gateway).chat.completions.create(model="answer", messages=MESSAGES, stream=True)
     assert len(list(stream)) == 5
-    one.until(lambda: one.engines[0].cancelled == 1)
-    one.until(one.idle)
+    gateway.until(lambda: gateway.engines[0].cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 def test_a_stream_that_breaks_while_it_is_held_is_not_seen(live):
-    one = chain(live, SURE, SURE, confident_tokens=5, retries=0)
-    one.engines[0].mode = "die"
-    found = client(one).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES, stream=True)
-    assert found.headers["x-headway-cascade"] == "2/2 e1"
-    assert len(list(found.parse())) == 5
-    one.until(one.idle)
+    gateway = chain(live, SURE, SURE, confident_tokens=5, retries=0)
+    gateway.engines[0].mode = "die"
+    answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES, stream=True)
+    assert answer.headers["x-headway-cascade"] == "2/2 e1"
+    assert len(list(answer.parse())) == 5
+    gateway.until(gateway.idle)
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
@@ -235,69 +235,69 @@ def test_a_stream_that_breaks_while_it_is_held_is_not_seen(live):
 @pytest.mark.parametrize("mode", ["error", "busy", "reset", "garbage"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_step_that_fails_escalates(live, mode, stream):
-    one = chain(live, SURE, SURE, retries=1)
-    one.engines[0].mode = mode
-    made = client(one).chat.completions.with_raw_response
-    found = made.create(model="answer", messages=MESSAGES, stream=stream)
-    assert found.headers["x-headway-cascade"] == "2/2 e1"
-    one.until(one.idle)
+    gateway = chain(live, SURE, SURE, retries=1)
+    gateway.engines[0].mode = mode
+    completions = client(gateway).chat.completions.with_raw_response
+    answer = completions.create(model="answer", messages=MESSAGES, stream=stream)
+    assert answer.headers["x-headway-cascade"] == "2/2 e1"
+    gateway.until(gateway.idle)
 
 
 def test_a_step_that_hangs_escalates(live):
-    one = chain(live, SURE, SURE, retries=0, timeouts={"first_byte": "100ms"})
-    one.engines[0].mode = "hang"
-    found = client(one).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
-    assert found.headers["x-headway-cascade"] == "2/2 e1"
-    one.until(lambda: one.engines[0].cancelled == 1)
-    one.until(one.idle)
+    gateway = chain(live, SURE, SURE, retries=0, timeouts={"first_byte": "100ms"})
+    gateway.engines[0].mode = "hang"
+    answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
+    assert answer.headers["x-headway-cascade"] == "2/2 e1"
+    gateway.until(lambda: gateway.engines[0].cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 def test_a_model_that_nobody_serves_is_stepped_over(live):
-    one = live(1, members={"e0": {"models": ["large"]}}, cascade={"chains": {"answer": ["small", "large"]}})
-    found = client(one).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
-    assert found.headers["x-headway-cascade"] == "2/2 large"
+    gateway = live(1, members={"e0": {"models": ["large"]}}, cascade={"chains": {"answer": ["small", "large"]}})
+    answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
+    assert answer.headers["x-headway-cascade"] == "2/2 large"
 
 
 def test_the_last_failure_is_the_answer(live):
-    one = chain(live, SURE, SURE, retries=0)
-    for engine in one.engines:
+    gateway = chain(live, SURE, SURE, retries=0)
+    for engine in gateway.engines:
         engine.mode = "reset"
-    with pytest.raises(openai.InternalServerError, match="e1: the connection was lost") as found:
-        client(one).chat.completions.create(model="answer", messages=MESSAGES)
-    assert found.value.response.headers["x-headway-cascade"] == "2/2 e1"
-    one.until(one.idle)
+    with pytest.raises(openai.InternalServerError, match="e1: the connection was lost") as caught:
+        client(gateway).chat.completions.create(model="answer", messages=MESSAGES)
+    assert caught.value.response.headers["x-headway-cascade"] == "2/2 e1"
+    gateway.until(gateway.idle)
 
 
 def test_one_deadline_is_for_all_steps(live):
-    one = chain(live, UNSURE, SURE)
-    one.engines[1].mode = "hang"
+    gateway = chain(live, UNSURE, SURE)
+    gateway.engines[1].mode = "hang"
     deadlines = []
-    one.app.services.on_end.append(lambda exchange, *_: deadlines.append(exchange.request.deadline_ps))
+    gateway.app.services.on_end.append(lambda exchange, *_: deadlines.append(exchange.request.deadline_ps))
     began = time.monotonic()
     with pytest.raises(openai.InternalServerError, match="the deadline is over"):
-        client(one).chat.completions.create(
+        client(gateway).chat.completions.create(
             model="answer", messages=MESSAGES, extra_headers={"x-headway-deadline": "300ms"}
         )
     assert time.monotonic() - began >= 0.3
-    assert asked(one) == [1, 1]
+    assert request_counts(gateway) == [1, 1]
     assert len(deadlines) == 2
     assert deadlines[0] == deadlines[1] is not None
-    one.until(lambda: one.engines[1].cancelled == 1)
-    one.until(one.idle)
+    gateway.until(lambda: gateway.engines[1].cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("step", [0, 1])
 def test_a_client_that_goes_ends_the_step_it_is_at(live, step):
-    one = chain(live, UNSURE, UNSURE, SURE)
-    one.engines[step].mode = "hang"
+    gateway = chain(live, UNSURE, UNSURE, SURE)
+    gateway.engines[step].mode = "hang"
     body = json.dumps({"model": "answer", "messages": MESSAGES}).encode()
-    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         sock.sendall(head.encode() + body)
-        one.until(lambda: one.engines[step].under_way == 1)
-    one.until(lambda: one.engines[step].cancelled == 1)
-    one.until(one.idle)
-    assert asked(one)[step + 1] == 0
+        gateway.until(lambda: gateway.engines[step].under_way == 1)
+    gateway.until(lambda: gateway.engines[step].cancelled == 1)
+    gateway.until(gateway.idle)
+    assert request_counts(gateway)[step + 1] == 0
 
 
 def test_a_key_counts_all_steps_as_one_request(live, tmp_path):
@@ -306,61 +306,61 @@ def test_a_key_counts_all_steps_as_one_request(live, tmp_path):
     key, digest = new_key()
     file = tmp_path / "keys.yaml"
     file.write_text(f"me: {{sha256: {digest}, concurrency: 1}}\n")
-    one = chain(live, UNSURE, UNSURE, SURE, keys=str(file))
-    user = openai_client(one.url, key)
+    gateway = chain(live, UNSURE, UNSURE, SURE, keys=str(file))
+    user = openai_client(gateway.url, key)
     for _ in range(3):
         user.chat.completions.create(model="answer", messages=MESSAGES)
-    (owner,) = one.app.config.keyring.keys.values()
-    one.until(lambda: owner.inflight == 0)
+    (owner,) = gateway.app.config.keyring.keys.values()
+    gateway.until(lambda: owner.inflight == 0)
 
 
 def test_a_limit_that_is_used_up_is_not_escalated(live):
-    one = chain(live, SURE, SURE, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
-    client(one).chat.completions.create(model="answer", messages=MESSAGES)
-    with pytest.raises(openai.RateLimitError) as found:
-        client(one).chat.completions.create(model="answer", messages=MESSAGES)
-    assert found.value.response.headers["x-headway-cascade"] == "1/2 e0"
-    assert "retry-after" in found.value.response.headers
-    assert asked(one) == [1, 0]
-    one.until(one.idle)
+    gateway = chain(live, SURE, SURE, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
+    client(gateway).chat.completions.create(model="answer", messages=MESSAGES)
+    with pytest.raises(openai.RateLimitError) as caught:
+        client(gateway).chat.completions.create(model="answer", messages=MESSAGES)
+    assert caught.value.response.headers["x-headway-cascade"] == "1/2 e0"
+    assert "retry-after" in caught.value.response.headers
+    assert request_counts(gateway) == [1, 0]
+    gateway.until(gateway.idle)
 
 
 def test_a_chain_is_listed_as_a_model(live):
-    one = chain(live, SURE, SURE)
-    assert [model.id for model in client(one).models.list()] == ["e0", "e1", "answer"]
+    gateway = chain(live, SURE, SURE)
+    assert [model.id for model in client(gateway).models.list()] == ["e0", "e1", "answer"]
 
 
 def test_embeddings_know_no_chains(live):
-    one = chain(live, SURE, SURE)
-    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
+    gateway = chain(live, SURE, SURE)
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         body = json.dumps({"model": "e0", "input": "hello"}).encode()
         head = f"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         sock.sendall(head.encode() + body)
         assert b"x-headway-cascade" not in sock.recv(65536)
-    assert one.engines[0].bodies == [body]
+    assert gateway.engines[0].bodies == [body]
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_mean_is_over_all_tokens_of_all_choices():
-    told = Confidence()
+    confidence = Confidence()
     content = {"content": [{"logprob": -1.0}, {"logprob": -3}], "refusal": [{"logprob": -2.0}]}
-    told.read(json.dumps({"choices": [{"logprobs": content}, {"logprobs": None}, {}]}).encode())
-    told.read(json.dumps({"choices": [{"logprobs": {"token_logprobs": [None, -6.0]}}]}).encode())
-    assert (told.tokens, told.mean) == (4, -3.0)
-    assert told.reaches(-3.0)
-    assert not told.reaches(-2.9)
+    confidence.read(json.dumps({"choices": [{"logprobs": content}, {"logprobs": None}, {}]}).encode())
+    confidence.read(json.dumps({"choices": [{"logprobs": {"token_logprobs": [None, -6.0]}}]}).encode())
+    assert (confidence.tokens, confidence.mean) == (4, -3.0)
+    assert confidence.reaches(-3.0)
+    assert not confidence.reaches(-2.9)
 
 
 @pytest.mark.parametrize(
     "document", [b"", b"[]", b"{}", b'{"choices": 3}', b'{"choices": [{"logprobs": [1]}]}', b"\xff"]
 )
 def test_what_has_another_form_tells_nothing_and_stays_as_it_is(document):
-    told = Confidence()
-    told.read(document)
-    assert told.mean is None
-    assert not told.reaches(-1e9)
+    confidence = Confidence()
+    confidence.read(document)
+    assert confidence.mean is None
+    assert not confidence.reaches(-1e9)
     if not document.startswith(b'{"choices": ['):
         assert without_logprobs(document) == document
 
@@ -369,14 +369,14 @@ def test_lines_of_a_stream_are_whole_wherever_it_is_cut():
     data = b'data: {"a": 1}\r\n\r\n: comment\n\ndata: {"b": 2}\n\ndata: [DONE]\n\n'
     for size in (1, 2, 3, 7, len(data)):
         lines = Lines()
-        found = [line for at in range(0, len(data), size) for line in lines.read(data[at : at + size])]
-        assert b"".join(found) == data
+        complete_lines = [line for at in range(0, len(data), size) for line in lines.read(data[at : at + size])]
+        assert b"".join(complete_lines) == data
         assert lines.rest == b""
-        assert [document for line in found if (document := document_of(line))] == [b'{"a": 1}', b'{"b": 2}']
+        assert [document for line in complete_lines if (document := document_of(line))] == [b'{"a": 1}', b'{"b": 2}']
 
 
 @pytest.mark.parametrize(
-    ("given", "word"),
+    ("section", "word"),
     [
         ({}, "'chains' is missing"),
         ({"chains": {}}, "name at least one"),
@@ -389,7 +389,7 @@ def test_lines_of_a_stream_are_whole_wherever_it_is_cut():
         ({"chains": {"a": ["x", "y"]}, "confident_token": 3}, "confident_tokens"),
     ],
 )
-def test_a_chain_that_is_none_is_told_so(given, word):
-    with pytest.raises(HeadwayError, match=r"^cascade") as found:
-        read_chains(given)
-    assert word in str(found.value)
+def test_a_chain_that_is_none_is_told_so(section, word):
+    with pytest.raises(HeadwayError, match=r"^cascade") as caught:
+        read_chains(section)
+    assert word in str(caught.value)

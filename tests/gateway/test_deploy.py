@@ -81,23 +81,23 @@ class FromFile(Live):
 
 @pytest.fixture
 def gateway(tmp_path):
-    one = FromFile(tmp_path)
-    yield one
-    one.stop()
+    running = FromFile(tmp_path)
+    yield running
+    running.stop()
 
 
 def test_a_bundle_is_written_to_the_file_and_is_in_force(gateway, bundle, capsys):
     before = gateway.file.read_text()
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--dry-run"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        "-  routing: least-loaded     # for a start" in shown
-        and "+      def score(request, instance, cluster):" in shown
+        "-  routing: least-loaded     # for a start" in output
+        and "+      def score(request, instance, cluster):" in output
     )
     assert gateway.file.read_text() == before
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 0
-    shown = capsys.readouterr().out
-    assert "version 1 is in force at http://127.0.0.1:" in shown
+    output = capsys.readouterr().out
+    assert "version 1 is in force at http://127.0.0.1:" in output
     assert gateway.app.plane.policies["routing"] == {"name": "code", "source": CODE}
     # Of admission the bundle says nothing.
     assert gateway.app.plane.policies["admission"] == {"name": "max-concurrency", "max_queue": 77}
@@ -111,8 +111,8 @@ def test_a_bundle_is_written_to_the_file_and_is_in_force(gateway, bundle, capsys
 
 def test_a_canary_is_written_beside_them_and_goes_with_the_next(gateway, bundle, capsys):
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--canary", "100%", "--yes", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["deployed"] and "version 1 is in force" in told["said"] and "+canary:" in told["diff"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["deployed"] and "version 1 is in force" in output["said"] and "+canary:" in output["diff"]
     assert gateway.app.plane.policies["routing"] == "least-loaded"
     assert chat(gateway).headers["x-headway-reason"] == "canary"
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 0
@@ -121,14 +121,14 @@ def test_a_canary_is_written_beside_them_and_goes_with_the_next(gateway, bundle,
 
 
 def test_it_goes_to_an_admin_api_without_a_file(live, bundle, capsys):
-    one = live(2, admin=ADMIN, policies={"routing": "least-loaded"})
-    url = f"http://127.0.0.1:{component(one, 'Admin').port}"
-    given = ["deploy", str(bundle), "--admin", url, "--key-env", "TEST_ADMIN_KEY", "--yes"]
-    assert status([*given, "--canary", "0.5"]) == 0
-    assert one.app.plane.policies["canary"]["share"] == 0.5
-    assert status(given) == 0
+    gateway = live(2, admin=ADMIN, policies={"routing": "least-loaded"})
+    url = f"http://127.0.0.1:{component(gateway, 'Admin').port}"
+    arguments = ["deploy", str(bundle), "--admin", url, "--key-env", "TEST_ADMIN_KEY", "--yes"]
+    assert status([*arguments, "--canary", "0.5"]) == 0
+    assert gateway.app.plane.policies["canary"]["share"] == 0.5
+    assert status(arguments) == 0
     assert "version 2 is in force" in capsys.readouterr().out
-    assert one.app.plane.policies["routing"]["name"] == "code" and "canary" not in one.app.plane.policies
+    assert gateway.app.plane.policies["routing"]["name"] == "code" and "canary" not in gateway.app.plane.policies
     assert status(["deploy", str(bundle), "--admin", url, "--key-env", "NOT_SET", "--yes"]) == 2
     assert "NOT_SET is not set" in capsys.readouterr().err
 
@@ -137,27 +137,27 @@ server = pytest.fixture(started)
 
 
 def test_it_goes_to_every_gateway_through_etcd(server, live, bundle, capsys):
-    one = live(1, policies={"routing": "least-loaded"}, etcd=server.url)
-    given = ["deploy", str(bundle), "--etcd", server.url, "--yes"]
-    assert status(given) == 0
-    shown = capsys.readouterr().out
-    assert "is in force at" in shown and "+  name: code" in shown
-    assert one.app.plane.policies["routing"]["name"] == "code"
-    assert status([*given, "--canary", "10%"]) == 0
-    one.until(lambda: one.app.plane.policies.get("canary", {}).get("share") == 0.1)
+    gateway = live(1, policies={"routing": "least-loaded"}, etcd=server.url)
+    arguments = ["deploy", str(bundle), "--etcd", server.url, "--yes"]
+    assert status(arguments) == 0
+    output = capsys.readouterr().out
+    assert "is in force at" in output and "+  name: code" in output
+    assert gateway.app.plane.policies["routing"]["name"] == "code"
+    assert status([*arguments, "--canary", "10%"]) == 0
+    gateway.until(lambda: gateway.app.plane.policies.get("canary", {}).get("share") == 0.1)
 
 
 def test_a_source_in_the_language_is_enough(live, tmp_path, capsys):
     source = tmp_path / "rule.py"
     source.write_text(CODE)
-    one = live(2, admin=ADMIN, policies={"routing": "least-loaded"})
-    url = f"http://127.0.0.1:{component(one, 'Admin').port}"
+    gateway = live(2, admin=ADMIN, policies={"routing": "least-loaded"})
+    url = f"http://127.0.0.1:{component(gateway, 'Admin').port}"
     assert status(["deploy", str(source), "--admin", url, "--key-env", "TEST_ADMIN_KEY", "--yes"]) == 0
-    assert one.app.plane.policies["routing"]["source"] == CODE
+    assert gateway.app.plane.policies["routing"]["source"] == CODE
 
 
 @pytest.mark.parametrize(
-    ("policies", "said"),
+    ("policies", "message"),
     [
         (
             {
@@ -172,11 +172,11 @@ def test_a_source_in_the_language_is_enough(live, tmp_path, capsys):
         ({"routing": "lmetrik"}, "no routing policy is called 'lmetrik'"),
     ],
 )
-def test_what_may_not_run_live_is_refused_before_anything_changes(gateway, tmp_path, policies, said, capsys):
+def test_what_may_not_run_live_is_refused_before_anything_changes(gateway, tmp_path, policies, message, capsys):
     file, before = tmp_path / "bundle.yaml", gateway.file.read_text()
     file.write_text(json.dumps({"format": 1, "policies": policies}))
     assert status(["deploy", str(file), "--to", str(gateway.file), "--yes"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert gateway.file.read_text() == before and gateway.app.plane.version == 0
 
 
@@ -184,8 +184,8 @@ def test_where_the_gateway_cannot_be_asked_its_file_stays(gateway, bundle, capsy
     before = gateway.file.read_text()
     monkeypatch.setenv("TEST_ADMIN_KEY", "another")
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 2
-    told = capsys.readouterr().err
-    assert "the admin API's key is missing or not the right one" in told and "stays as it is" in told
+    output = capsys.readouterr().err
+    assert "the admin API's key is missing or not the right one" in output and "stays as it is" in output
     assert gateway.file.read_text() == before
     monkeypatch.setenv("TEST_ADMIN_KEY", KEY)
     gateway.file.write_text(before.replace("admin: {listen: ", "admin: {listen: '127.0.0.1:9', x: "))
@@ -209,17 +209,17 @@ def test_nobody_is_asked_where_nobody_can_answer(gateway, bundle, capsys, monkey
     assert status(["deploy", str(bundle)]) == 2
 
 
-@pytest.mark.parametrize(("said", "deployed"), [("y\n", True), ("no\n", False), ("", False)])
-def test_who_deploys_is_asked_beside_the_one_document(gateway, bundle, capsys, monkeypatch, said, deployed):
-    terminal = io.StringIO(said)
+@pytest.mark.parametrize(("reply", "deployed"), [("y\n", True), ("no\n", False), ("", False)])
+def test_who_deploys_is_asked_beside_the_one_document(gateway, bundle, capsys, monkeypatch, reply, deployed):
+    terminal = io.StringIO(reply)
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stdin", terminal)
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--json"]) == 0
-    found = capsys.readouterr()
-    assert json.loads(found.out)["deployed"] is deployed and "Deploy this?" in found.err
+    output = capsys.readouterr()
+    assert json.loads(output.out)["deployed"] is deployed and "Deploy this?" in output.err
 
 
-def written(tmp_path: Path, text: str, **blocks: Any) -> str:
+def replace_blocks(tmp_path: Path, text: str, **blocks: Any) -> str:
     file = tmp_path / "g.yaml"
     file.write_text(text)
     return GatewayFile(file).with_blocks(blocks)
@@ -240,18 +240,18 @@ def written(tmp_path: Path, text: str, **blocks: Any) -> str:
 def test_only_the_block_is_written_anew(tmp_path, before, after):
     if after is None:
         with pytest.raises(HeadwayError, match="not YAML"):
-            written(tmp_path, before, policies={"routing": "y"})
+            replace_blocks(tmp_path, before, policies={"routing": "y"})
     else:
-        assert written(tmp_path, before, policies={"routing": "y"}) == after
+        assert replace_blocks(tmp_path, before, policies={"routing": "y"}) == after
 
 
 def test_a_block_goes_and_what_cannot_be_edited_is_told(tmp_path):
     text = "a: 1\ncanary:\n  share: 0.1\n\n# of b\nb: 2\n"
-    assert written(tmp_path, text, canary=None) == "a: 1\n\n# of b\nb: 2\n"
+    assert replace_blocks(tmp_path, text, canary=None) == "a: 1\n\n# of b\nb: 2\n"
     with pytest.raises(HeadwayError, match="written in braces"):
-        written(tmp_path, "{a: 1, policies: {}}", policies={"routing": "y"})
+        replace_blocks(tmp_path, "{a: 1, policies: {}}", policies={"routing": "y"})
     with pytest.raises(HeadwayError, match="edit it by hand"):
-        written(tmp_path, "policies: &p {routing: x}\nb: *p\n", policies={"routing": "y"})
+        replace_blocks(tmp_path, "policies: &p {routing: x}\nb: *p\n", policies={"routing": "y"})
 
 
 def test_the_file_is_replaced_at_once_and_keeps_its_mode_and_its_link(tmp_path):
@@ -262,4 +262,4 @@ def test_the_file_is_replaced_at_once_and_keeps_its_mode_and_its_link(tmp_path):
     file = GatewayFile(link)
     file.write(file.with_blocks({"b": 2}))
     assert real.read_text() == "a: 1\nb: 2\n" and link.is_symlink() and real.stat().st_mode & 0o777 == 0o640
-    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

@@ -27,168 +27,168 @@ def post(live, body, path="/v1/chat/completions", fields=""):
 
 
 def read_all(sock):
-    found = b""
+    data = b""
     while piece := sock.recv(65536):
-        found += piece
-    return found
+        data += piece
+    return data
 
 
 def test_an_answer_comes_as_the_engine_gave_it(live):
-    one = live()
-    found = client(one).chat.completions.with_raw_response.create(**BODY)
-    assert found.parse().choices[0].message.content == "hello"
-    assert found.headers["x-headway-target"] in ("e0", "e1")
-    assert found.headers["x-engine"] == found.headers["x-headway-target"]
-    one.until(one.idle)
-    view = one.app.plane.views[int(found.headers["x-headway-target"][1:])]
+    gateway = live()
+    answer = client(gateway).chat.completions.with_raw_response.create(**BODY)
+    assert answer.parse().choices[0].message.content == "hello"
+    assert answer.headers["x-headway-target"] in ("e0", "e1")
+    assert answer.headers["x-engine"] == answer.headers["x-headway-target"]
+    gateway.until(gateway.idle)
+    view = gateway.app.plane.views[int(answer.headers["x-headway-target"][1:])]
     assert (view.completed, view.output_tokens) == (1, 7)
 
 
 def test_the_body_goes_to_the_engine_byte_for_byte(live):
-    one = live(1)
+    gateway = live(1)
     data = b'{ "model":"m",  "messages":[{"role":"user","content":"\\u00e9"}], "tools":[{"type":"x"}],"logprobs":true }'
-    answer = post(one, data, fields="x-anything: at all\r\nauthorization: Bearer sk-mine\r\n")
+    answer = post(gateway, data, fields="x-anything: at all\r\nauthorization: Bearer sk-mine\r\n")
     assert answer.startswith(b"HTTP/1.1 200")
-    assert one.engines[0].bodies == [data]
-    fields = one.engines[0].fields[0]
+    assert gateway.engines[0].bodies == [data]
+    fields = gateway.engines[0].fields[0]
     assert (fields[b"x-anything"], fields[b"authorization"]) == (b"at all", b"Bearer sk-mine")
     assert b"connection" not in fields
 
 
 def test_a_stream_comes_token_by_token(live):
-    one = live(1)
-    one.engines[0].pause = 0.01
-    pieces = [part.choices[0].delta.content for part in client(one).chat.completions.create(**BODY, stream=True)]
+    gateway = live(1)
+    gateway.engines[0].pause = 0.01
+    pieces = [part.choices[0].delta.content for part in client(gateway).chat.completions.create(**BODY, stream=True)]
     assert pieces == [f"t{number} " for number in range(5)]
-    one.until(one.idle)
-    view = one.app.plane.views[0]
+    gateway.until(gateway.idle)
+    view = gateway.app.plane.views[0]
     assert (view.completed, view.output_tokens) == (1, 5)
 
 
 def test_a_stream_is_the_engines_bytes(live):
-    one = live(1)
-    answer = post(one, {**BODY, "stream": True})
+    gateway = live(1)
+    answer = post(gateway, {**BODY, "stream": True})
     body = answer.partition(b"\r\n\r\n")[2]
     assert body.count(b"data: {") == 5
     assert body.endswith(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
 
 
 def test_completions_embeddings_and_models_are_there(live):
-    one = live(1)
-    assert post(one, {"model": "m", "prompt": "once"}, "/v1/completions").startswith(b"HTTP/1.1 200")
-    assert post(one, {"model": "m", "input": ["a", "b"]}, "/v1/embeddings").startswith(b"HTTP/1.1 200")
+    gateway = live(1)
+    assert post(gateway, {"model": "m", "prompt": "once"}, "/v1/completions").startswith(b"HTTP/1.1 200")
+    assert post(gateway, {"model": "m", "input": ["a", "b"]}, "/v1/embeddings").startswith(b"HTTP/1.1 200")
     named = live(1, backends={"x": {"url": "http://127.0.0.1:9", "models": ["big", "small"]}})
     assert [model.id for model in client(named).models.list()] == ["big", "small"]
 
 
 def test_a_model_that_nobody_serves_is_not_found(live):
-    one = live(1, backends={"x": {"url": "http://127.0.0.1:9", "models": ["big"]}})
+    gateway = live(1, backends={"x": {"url": "http://127.0.0.1:9", "models": ["big"]}})
     with pytest.raises(openai.NotFoundError, match="no instance serves model"):
-        client(one).chat.completions.create(**BODY)
-    one.until(one.idle)
+        client(gateway).chat.completions.create(**BODY)
+    gateway.until(gateway.idle)
 
 
 def test_a_name_that_no_model_has_is_not_kept(live):
-    one = live(1)
+    gateway = live(1)
     for name, status in (("m" * 1024, 200), ("m" * 1025, 400), ("m" * 5_000_000, 400)):
         body = json.dumps({"model": name, "messages": [{"role": "user", "content": "x"}]}).encode()
         head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-        with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
+        with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
             sock.sendall(head % len(body) + body)
             answer = sock.recv(65536)
         assert answer[9:12] == b"%d" % status and (status == 200 or len(answer) < 1000)
-    assert all(len(entry.request.model) <= 1024 for entry in one.app.decisions.every)
+    assert all(len(entry.request.model) <= 1024 for entry in gateway.app.decisions.every)
 
 
 def test_a_client_that_goes_takes_its_request_along(live):
-    one = live(1)
-    one.engines[0].pause, one.engines[0].tokens = 0.02, 10_000
-    stream = client(one).chat.completions.create(**BODY, stream=True)
+    gateway = live(1)
+    gateway.engines[0].pause, gateway.engines[0].tokens = 0.02, 10_000
+    stream = client(gateway).chat.completions.create(**BODY, stream=True)
     next(iter(stream))
     stream.close()
-    one.until(lambda: one.engines[0].cancelled == 1)
-    one.until(one.idle)
+    gateway.until(lambda: gateway.engines[0].cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("mode", ["reset", "garbage", "busy"])
 def test_another_engine_is_tried_as_long_as_nothing_was_sent(live, mode):
-    one = live(2, policies={"routing": "round-robin"})
-    one.engines[0].mode = mode
-    found = client(one).chat.completions.with_raw_response.create(**BODY)
-    assert found.headers["x-headway-target"] == "e1"
-    assert len(one.engines[0].bodies) == 1
-    one.until(one.idle)
+    gateway = live(2, policies={"routing": "round-robin"})
+    gateway.engines[0].mode = mode
+    answer = client(gateway).chat.completions.with_raw_response.create(**BODY)
+    assert answer.headers["x-headway-target"] == "e1"
+    assert len(gateway.engines[0].bodies) == 1
+    gateway.until(gateway.idle)
 
 
 def test_an_error_of_the_engine_is_passed_on(live):
-    one = live(1)
-    one.engines[0].mode = "error"
+    gateway = live(1)
+    gateway.engines[0].mode = "error"
     with pytest.raises(openai.InternalServerError, match="no"):
-        client(one).chat.completions.create(**BODY)
-    one.until(one.idle)
+        client(gateway).chat.completions.create(**BODY)
+    gateway.until(gateway.idle)
 
 
 def test_engines_that_are_all_gone_give_an_answer_all_the_same(live):
-    one = live(2)
-    for engine in one.engines:
+    gateway = live(2)
+    for engine in gateway.engines:
         engine.mode = "reset"
     with pytest.raises(openai.InternalServerError, match="the connection was lost"):
-        client(one).chat.completions.create(**BODY)
-    one.until(one.idle)
+        client(gateway).chat.completions.create(**BODY)
+    gateway.until(gateway.idle)
 
 
 def test_a_stream_that_breaks_says_so(live):
-    one = live(1)
-    one.engines[0].mode = "die"
+    gateway = live(1)
+    gateway.engines[0].mode = "die"
     with pytest.raises(openai.APIError, match="the connection was lost"):
-        list(client(one).chat.completions.create(**BODY, stream=True))
-    one.until(one.idle)
+        list(client(gateway).chat.completions.create(**BODY, stream=True))
+    gateway.until(gateway.idle)
 
 
 def test_an_engine_that_hangs_is_given_up(live):
-    one = live(1, timeouts={"first_byte": "100ms"}, retries=0)
-    one.engines[0].mode = "hang"
+    gateway = live(1, timeouts={"first_byte": "100ms"}, retries=0)
+    gateway.engines[0].mode = "hang"
     with pytest.raises(openai.InternalServerError, match="no answer in time"):
-        client(one).chat.completions.create(**BODY)
-    one.until(lambda: one.engines[0].cancelled == 1)
-    one.until(one.idle)
+        client(gateway).chat.completions.create(**BODY)
+    gateway.until(lambda: gateway.engines[0].cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 def test_an_engine_that_fails_in_a_row_is_left_out(live):
-    one = live(2, policies={"routing": "round-robin"}, health={"failures": 2, "eject": "10m"})
-    one.engines[0].mode = "reset"
+    gateway = live(2, policies={"routing": "round-robin"}, health={"failures": 2, "eject": "10m"})
+    gateway.engines[0].mode = "reset"
     for _ in range(6):
-        client(one).chat.completions.create(**BODY)
-    assert len(one.engines[0].bodies) == 2
-    one.until(one.idle)
+        client(gateway).chat.completions.create(**BODY)
+    assert len(gateway.engines[0].bodies) == 2
+    gateway.until(gateway.idle)
 
 
 def test_an_engine_that_was_left_out_is_tried_again(live):
-    one = live(1, health={"failures": 1, "eject": "50ms"}, retries=0)
-    one.engines[0].mode = "reset"
+    gateway = live(1, health={"failures": 1, "eject": "50ms"}, retries=0)
+    gateway.engines[0].mode = "reset"
     with pytest.raises(openai.InternalServerError):
-        client(one).chat.completions.create(**BODY)
-    one.engines[0].mode = "ok"
-    one.until(lambda: one.app.plane.views[0].state == "ready")
-    assert client(one).chat.completions.create(**BODY).choices[0].message.content == "hello"
-    one.until(one.idle)
+        client(gateway).chat.completions.create(**BODY)
+    gateway.engines[0].mode = "ok"
+    gateway.until(lambda: gateway.app.plane.views[0].state == "ready")
+    assert client(gateway).chat.completions.create(**BODY).choices[0].message.content == "hello"
+    gateway.until(gateway.idle)
 
 
 def test_a_prompt_goes_where_its_beginning_went(live):
-    one = live(3, policies={"routing": "prefix-overlap"})
+    gateway = live(3, policies={"routing": "prefix-overlap"})
     texts = [f"{number} " * 600 for number in range(6)]
     for _ in range(2):
         for text in texts:
-            client(one).chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
-    homes = [{json.loads(body)["messages"][0]["content"] for body in engine.bodies} for engine in one.engines]
+            client(gateway).chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+    homes = [{json.loads(body)["messages"][0]["content"] for body in engine.bodies} for engine in gateway.engines]
     assert sum(map(len, homes)) == 6
     longer = [
         {"role": "user", "content": texts[4]},
         {"role": "assistant", "content": "so"},
         {"role": "user", "content": "go on"},
     ]
-    found = client(one).chat.completions.with_raw_response.create(model="m", messages=longer)
-    assert texts[4] in homes[int(found.headers["x-headway-target"][1:])]
+    answer = client(gateway).chat.completions.with_raw_response.create(model="m", messages=longer)
+    assert texts[4] in homes[int(answer.headers["x-headway-target"][1:])]
 
 
 @pytest.mark.parametrize(
@@ -206,103 +206,107 @@ def test_a_prompt_goes_where_its_beginning_went(live):
     ],
 )
 def test_what_is_no_request_is_told_so(live, data, status):
-    one = live(1)
-    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
+    gateway = live(1)
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         sock.sendall(data)
         answer = sock.recv(65536)
     assert answer.startswith(b"HTTP/1.1 %d" % status), answer
     assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
-    assert one.engines[0].bodies == []
+    assert gateway.engines[0].bodies == []
 
 
 def test_a_head_that_never_ends_is_not_waited_for(live):
-    one = live(1, limits={"head": "300ms"})
-    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
+    gateway = live(1, limits={"head": "300ms"})
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         sock.sendall(b"POST /v1/chat")
         assert read_all(sock).startswith(b"HTTP/1.1 408")
-    one.until(lambda: not one.app.reception.clients)
+    gateway.until(lambda: not gateway.app.reception.clients)
 
 
 def test_requests_on_one_connection_are_answered_in_order(live):
-    one = live(1)
+    gateway = live(1)
     body = json.dumps(BODY).encode()
     request = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
     last = request.replace(b"host: x", b"host: x\r\nconnection: close")
-    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         sock.sendall(request * 9 + last)
-        found = read_all(sock)
-    numbers = [int(line.partition(b": ")[2]) for line in found.split(b"\r\n") if line.startswith(b"x-headway-request")]
+        data = read_all(sock)
+    numbers = [int(line.partition(b": ")[2]) for line in data.split(b"\r\n") if line.startswith(b"x-headway-request")]
     assert numbers == list(range(10))
 
 
 def test_a_slow_client_does_not_fill_the_memory(live):
-    one = live(1)
-    one.engines[0].tokens, one.engines[0].padding = 100_000, "x" * 10_000
+    gateway = live(1)
+    gateway.engines[0].tokens, gateway.engines[0].padding = 100_000, "x" * 10_000
     body = json.dumps({**BODY, "stream": True}).encode()
-    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         sock.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
         )
-        one.until(lambda: any(client.paused for client in one.app.reception.clients))
-        (waiting,) = one.app.reception.clients
+        gateway.until(lambda: any(client.paused for client in gateway.app.reception.clients))
+        (waiting,) = gateway.app.reception.clients
         assert waiting.transport.get_write_buffer_size() < 2_000_000
-        assert client(one).chat.completions.create(**BODY).choices[0].message.content == "hello"  # others go on
+        assert client(gateway).chat.completions.create(**BODY).choices[0].message.content == "hello"  # others go on
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    one.until(one.idle)
+    gateway.until(gateway.idle)
 
 
 def test_a_connection_that_a_slow_client_held_up_serves_the_next_one(live):
-    one = live(1, timeouts={"first_byte": "5s"}, retries=0)
-    one.app.reception.limits = replace(one.app.reception.limits, unsent_bytes=0)
+    gateway = live(1, timeouts={"first_byte": "5s"}, retries=0)
+    gateway.app.reception.limits = replace(gateway.app.reception.limits, unsent_bytes=0)
 
     async def long(body):
         return {"more": "x" * 40_000}
 
-    one.engines[0].before = long
+    gateway.engines[0].before = long
     body = json.dumps(BODY).encode()
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         sock.settimeout(30)
-        sock.connect(("127.0.0.1", one.port))
-        one.until(lambda: len(one.app.reception.clients) == 1)
-        (waiting,) = one.app.reception.clients
+        sock.connect(("127.0.0.1", gateway.port))
+        gateway.until(lambda: len(gateway.app.reception.clients) == 1)
+        (waiting,) = gateway.app.reception.clients
         waiting.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
         sock.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
         )
-        one.until(lambda: waiting.paused)
-        one.until(one.idle)  # the engine has done its part
-        assert client(one).chat.completions.create(**BODY).choices[0].message.content == "hello"
-    assert one.app.fleet.backends[0].opened == 1
+        gateway.until(lambda: waiting.paused)
+        gateway.until(gateway.idle)  # the engine has done its part
+        assert client(gateway).chat.completions.create(**BODY).choices[0].message.content == "hello"
+    assert gateway.app.fleet.backends[0].opened == 1
 
 
 def test_admission_turns_away_with_a_word_and_a_time(live):
-    one = live(1, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
-    client(one).chat.completions.create(**BODY)
-    answer = post(one, BODY)
+    gateway = live(1, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
+    client(gateway).chat.completions.create(**BODY)
+    answer = post(gateway, BODY)
     assert answer.startswith((b"HTTP/1.1 429", b"HTTP/1.1 503"))
     assert b"retry-after:" in answer
-    one.until(one.idle)
+    gateway.until(gateway.idle)
 
 
 def test_a_deadline_ends_a_request_that_is_not_answered(live):
-    one = live(1)
-    one.engines[0].mode = "hang"
-    with pytest.raises(openai.InternalServerError, match="the deadline is over") as found:
-        client(one).chat.completions.create(**BODY, extra_headers={"x-headway-deadline": "50ms"})
-    assert found.value.status_code == 504
-    one.until(lambda: one.engines[0].cancelled == 1)
-    one.until(one.idle)
+    gateway = live(1)
+    gateway.engines[0].mode = "hang"
+    with pytest.raises(openai.InternalServerError, match="the deadline is over") as caught:
+        client(gateway).chat.completions.create(**BODY, extra_headers={"x-headway-deadline": "50ms"})
+    assert caught.value.status_code == 504
+    gateway.until(lambda: gateway.engines[0].cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 def test_a_deadline_ends_a_stream_that_is_under_way(live):
-    one = live(1, deadlines={"interactive": "300ms"})
-    one.engines[0].pause = 0.1
-    one.engines[0].tokens = 100
+    gateway = live(1, deadlines={"interactive": "300ms"})
+    gateway.engines[0].pause = 0.1
+    gateway.engines[0].tokens = 100
     with pytest.raises(openai.APIError, match="the deadline is over"):
-        list(client(one).chat.completions.create(**BODY, stream=True, extra_headers={"x-headway-class": "interactive"}))
-    one.until(lambda: one.engines[0].cancelled == 1)
-    one.until(one.idle)
+        list(
+            client(gateway).chat.completions.create(
+                **BODY, stream=True, extra_headers={"x-headway-class": "interactive"}
+            )
+        )
+    gateway.until(lambda: gateway.engines[0].cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "0", "nan"])

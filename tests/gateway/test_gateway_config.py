@@ -16,15 +16,15 @@ ONE = {"backends": {"a": {"url": "http://127.0.0.1:9101"}}}
 def test_a_file_needs_nothing_but_its_engines(tmp_path):
     file = tmp_path / "gateway.yaml"
     file.write_text("backends:\n  a: http://10.0.0.7:8000/base\n")
-    found = Config.load(file)
-    assert (found.host, found.port) == ("127.0.0.1", 8000)
-    (only,) = found.backends.values()
+    config = Config.load(file)
+    assert (config.host, config.port) == ("127.0.0.1", 8000)
+    (only,) = config.backends.values()
     where = Address(only.url, "url")
     assert (only.name, where.host, where.port, where.base) == ("a", "10.0.0.7", 8000, b"/base")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"backends": {}}, "backends: name at least one engine"),
         ({"backends": {"a": "ftp://x"}}, "backends.a.url: expected a URL such as"),
@@ -38,6 +38,6 @@ def test_a_file_needs_nothing_but_its_engines(tmp_path):
         ({"policies": {"routing": {"name": "weighted", "scorers": {"oracle-prefix": 1}}}}, "asks for the truth"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(changes, said):
-    with pytest.raises(HeadwayError, match=said.replace(".", r"\.").replace("(", r"\(")):
+def test_a_mistake_is_told_with_its_place(changes, message):
+    with pytest.raises(HeadwayError, match=message.replace(".", r"\.").replace("(", r"\(")):
         Config.load({**ONE, **changes})

@@ -20,7 +20,7 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 
 @contextmanager
-def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+def run_process(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -36,7 +36,7 @@ def test_it_serves_until_it_is_told_to_end(live, tmp_path: Path) -> None:
         f"listen: 127.0.0.1:0\nbackends: {{a: http://127.0.0.1:{engine.port}}}\npolicies: {{routing: lmetric}}\n"
     )
     command = [sys.executable, "-m", "headway.cli", "serve", str(file)]
-    with started(command) as process:
+    with run_process(command) as process:
         assert process.stderr is not None
         line = next(line for line in process.stderr if "until Ctrl-C or SIGTERM" in line)
         url = next(word for word in line.split() if word.startswith("http://"))
@@ -50,16 +50,16 @@ def test_it_serves_until_it_is_told_to_end(live, tmp_path: Path) -> None:
 
 
 def test_an_address_that_is_taken_is_told(headway, tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
         (tmp_path / "g.yaml").write_text(
-            f"listen: 127.0.0.1:{taken.getsockname()[1]}\nbackends: {{a: http://127.0.0.1:9}}\n"
+            f"listen: 127.0.0.1:{occupied.getsockname()[1]}\nbackends: {{a: http://127.0.0.1:9}}\n"
         )
-        done = headway("serve", "g.yaml", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "cannot be listened on" in done.stderr and "Traceback" not in done.stderr
-    assert all(line.startswith("headway: ") for line in done.stderr.splitlines()), done.stderr
+        result = headway("serve", "g.yaml", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "cannot be listened on" in result.stderr and "Traceback" not in result.stderr
+    assert all(line.startswith("headway: ") for line in result.stderr.splitlines()), result.stderr
 
 
 def test_a_bundle_may_be_what_decides(headway, tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_a_bundle_may_be_what_decides(headway, tmp_path: Path) -> None:
         "format: 1\nname: best\npolicies:\n  routing: {type: parameters, template: no-such}\n"
     )
     (tmp_path / "g.yaml").write_text("backends: {a: http://127.0.0.1:9}\npolicies: best.yaml\n")
-    done = headway("serve", "g.yaml", cwd=tmp_path)
-    assert done.returncode == 2 and "no-such" in done.stderr
+    result = headway("serve", "g.yaml", cwd=tmp_path)
+    assert result.returncode == 2 and "no-such" in result.stderr
 
 
 def test_several_processes_serve_on_one_port_and_a_dead_one_is_replaced(live, tmp_path: Path) -> None:
@@ -76,14 +76,14 @@ def test_several_processes_serve_on_one_port_and_a_dead_one_is_replaced(live, tm
     file = tmp_path / "gateway.yaml"
     file.write_text(f"listen: 127.0.0.1:0\nbackends: {{a: http://127.0.0.1:{engine.port}}}\n")
     command = [sys.executable, "-m", "headway.cli", "serve", str(file), "--workers", "2"]
-    with started(command) as process:
+    with run_process(command) as process:
         assert process.stderr is not None
-        said = ""
+        log = ""
         for line in process.stderr:
-            said += line
+            log += line
             if "until Ctrl-C or SIGTERM" in line:
                 break
-        assert "backends: a joined" in said  # what workers tell is heard
+        assert "backends: a joined" in log  # what workers tell is heard
         url = next(word for word in line.split() if word.startswith("http://"))
         before = children(process.pid)
         assert len(before) == 2
@@ -91,22 +91,22 @@ def test_several_processes_serve_on_one_port_and_a_dead_one_is_replaced(live, tm
             ask(url)
         os.kill(before[0], signal.SIGKILL)
         end = time.monotonic() + 60
-        while len(found := children(process.pid)) != 2 or found == before:
+        while len(workers := children(process.pid)) != 2 or workers == before:
             assert time.monotonic() < end, "it was not replaced"
             time.sleep(0.05)
         for _ in range(20):  # the one that is left serves meanwhile
             ask(url)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-        said = process.stderr.read()
-        assert "Traceback" not in said
-        assert "has died (-9) and is replaced" in said
+        log = process.stderr.read()
+        assert "Traceback" not in log
+        assert "has died (-9) and is replaced" in log
 
 
 def children(pid: int) -> list[int]:
     """Workers: not the tracker of resources that multiprocessing starts."""
-    found = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [one for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    workers = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [child for child in workers if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def ask(url: str) -> None:

@@ -25,8 +25,8 @@ SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
 @pytest.fixture(params=["asyncio", "uvloop"])
 def hostile(live, request):
     """A gateway on either loop."""
-    made = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}[request.param]
-    return lambda engines=1, **more: live(engines, new_loop=made, **more)
+    new_loop = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}[request.param]
+    return lambda engines=1, **more: live(engines, new_loop=new_loop, **more)
 
 
 def statuses(answers: bytes) -> list[int]:
@@ -69,22 +69,22 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_two_could_read_in_two_ways_is_refused_whole(hostile, shape):
-    one = hostile()
-    answers = send(one, SHAPES[shape] + SMUGGLED)
+    gateway = hostile()
+    answers = send(gateway, SHAPES[shape] + SMUGGLED)
     assert statuses(answers) == [400], answers
-    assert one.engines[0].bodies == []
-    one.until(lambda: not one.app.reception.clients)
+    assert gateway.engines[0].bodies == []
+    gateway.until(lambda: not gateway.app.reception.clients)
 
 
 def test_a_body_in_chunks_goes_to_the_engine_with_its_length(hostile):
-    one = hostile()
+    gateway = hostile()
     data = b"".join(b"1;x=y\r\n%c\r\n" % byte for byte in DATA) + b"0\r\nx-sneaked: in\r\nhost: evil\r\n\r\n"
-    assert statuses(send(one, closing(POST + CHUNKED + b"\r\n" + data))) == [200]
-    assert one.engines[0].bodies == [DATA]
-    fields = one.engines[0].fields[0]
+    assert statuses(send(gateway, closing(POST + CHUNKED + b"\r\n" + data))) == [200]
+    assert gateway.engines[0].bodies == [DATA]
+    fields = gateway.engines[0].fields[0]
     assert fields[b"content-length"] == b"%d" % len(DATA)
     assert not {b"x-sneaked", b"transfer-encoding"} & set(fields)
-    assert fields[b"host"] == b"127.0.0.1:%d" % one.engines[0].port
+    assert fields[b"host"] == b"127.0.0.1:%d" % gateway.engines[0].port
 
 
 @pytest.mark.parametrize(
@@ -100,80 +100,80 @@ def test_a_body_in_chunks_goes_to_the_engine_with_its_length(hostile):
     ],
 )
 def test_what_is_too_large_is_refused_before_it_is_held(hostile, data, status):
-    one = hostile(limits={"body_bytes": 1_000_000})
-    with connect(one) as sock:
+    gateway = hostile(limits={"body_bytes": 1_000_000})
+    with connect(gateway) as sock:
         for start in range(0, len(data), 16384):
             sock.sendall(data[start : start + 16384])
         assert statuses(read_all(sock)) == [status]
-    one.until(lambda: not one.app.reception.clients)
-    assert one.app.metrics.refusals == {status: 1}
-    assert one.engines[0].bodies == []
+    gateway.until(lambda: not gateway.app.reception.clients)
+    assert gateway.app.metrics.refusals == {status: 1}
+    assert gateway.engines[0].bodies == []
 
 
 @pytest.mark.parametrize("begin", [b"", POST + SIZE + b"\r\n", POST + CHUNKED + b"\r\n"])
 def test_who_sends_a_byte_now_and_then_is_not_waited_for(hostile, begin):
-    one = hostile(limits={"head": "400ms", "body": "400ms"})
-    with connect(one) as sock:
+    gateway = hostile(limits={"head": "400ms", "body": "400ms"})
+    with connect(gateway) as sock:
         sock.sendall(begin)
         rest = iter(POST if not begin else b"1\r\na\r\n" * 1000)
         try:
-            while one.app.reception.clients or not one.app.metrics.refusals:
+            while gateway.app.reception.clients or not gateway.app.metrics.refusals:
                 sock.sendall(bytes([next(rest)]))
                 time.sleep(0.02)
         except ConnectionError:
             pass
         assert statuses(read_all(sock)) in ([408], [])
-    assert one.app.metrics.refusals == {408: 1}
-    assert one.engines[0].bodies == []
+    assert gateway.app.metrics.refusals == {408: 1}
+    assert gateway.engines[0].bodies == []
 
 
 def test_who_says_nothing_is_sent_away(hostile):
-    one = hostile(limits={"head": "300ms", "idle": "300ms"})
-    with connect(one) as silent, connect(one) as idle:
+    gateway = hostile(limits={"head": "300ms", "idle": "300ms"})
+    with connect(gateway) as silent, connect(gateway) as idle:
         idle.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
         assert statuses(read_all(idle)) == [200]
         assert statuses(read_all(silent)) == [408]
-    one.until(lambda: not one.app.reception.clients)
+    gateway.until(lambda: not gateway.app.reception.clients)
 
 
 # --- several requests on one connection ------------------------------------------------------------------------------
 
 
 def test_answers_come_in_the_order_of_their_requests(hostile):
-    one = hostile()
-    one.engines[0].pause = 0.01
+    gateway = hostile()
+    gateway.engines[0].pause = 0.01
     stream = asked({**BODY, "stream": True})
     health = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
     wrong = asked(b"{nope")
-    answers = send(one, health + stream + health + wrong + stream + closing(asked()))
+    answers = send(gateway, health + stream + health + wrong + stream + closing(asked()))
     assert statuses(answers) == [200, 200, 200, 400, 200, 200]
     assert answers.count(b"[DONE]") == 2
-    one.until(one.idle)
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/nowhere"])
 def test_hundreds_that_are_all_turned_away_are_all_answered(hostile, path):
-    one = hostile(policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
+    gateway = hostile(policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
     request = asked(b'{"messages":[]}', path=path)
-    answers = send(one, request * 1500 + closing(request))
+    answers = send(gateway, request * 1500 + closing(request))
     assert len(statuses(answers)) == 1501
     assert set(statuses(answers)[1:]) <= {404, 429, 503}
-    one.until(one.idle)
+    gateway.until(gateway.idle)
 
 
 def test_what_is_no_request_does_not_take_the_one_before_it_along(hostile):
-    one = hostile()
-    one.engines[0].pause = 0.02
-    answers = send(one, asked({**BODY, "stream": True}) + b"GARBAGE\r\n\r\n")
+    gateway = hostile()
+    gateway.engines[0].pause = 0.02
+    answers = send(gateway, asked({**BODY, "stream": True}) + b"GARBAGE\r\n\r\n")
     assert statuses(answers) == [200, 400]
     assert answers.count(b"data: {") == 5 and answers.count(b"[DONE]") == 1
-    one.until(one.idle)
+    gateway.until(gateway.idle)
 
 
 def test_who_asks_on_and_on_and_reads_nothing_fills_no_memory(hostile):
-    one = hostile()
+    gateway = hostile()
     request = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n"
-    with connect(one) as sock:
+    with connect(gateway) as sock:
         sock.setblocking(False)
 
         def full() -> bool:
@@ -181,129 +181,129 @@ def test_who_asks_on_and_on_and_reads_nothing_fills_no_memory(hostile):
             try:
                 sock.send(request * 100)
             except BlockingIOError:
-                return any(client.paused for client in list(one.app.reception.clients))
+                return any(client.paused for client in list(gateway.app.reception.clients))
             return False
 
-        one.until(full)
-        (client,) = one.app.reception.clients
+        gateway.until(full)
+        (client,) = gateway.app.reception.clients
         assert client.transport.get_write_buffer_size() < 1_000_000
         assert len(client.waiting) < 10_000  # of what was read at once
-        assert statuses(send(one, closing(asked()))) == [200]  # others are served
+        assert statuses(send(gateway, closing(asked()))) == [200]  # others are served
         sock.setblocking(True)
         assert set(statuses(sock.recv(1_000_000))) == {200}
         reset(sock)
-    one.until(lambda: not one.app.reception.clients)
+    gateway.until(lambda: not gateway.app.reception.clients)
 
 
 def test_who_sends_no_more_has_gone(hostile):
-    one = hostile()
-    one.engines[0].mode = "hang"
-    with connect(one) as sock:
+    gateway = hostile()
+    gateway.engines[0].mode = "hang"
+    with connect(gateway) as sock:
         sock.sendall(asked())
-        one.until(lambda: one.engines[0].under_way == 1)
+        gateway.until(lambda: gateway.engines[0].under_way == 1)
         sock.shutdown(socket.SHUT_WR)
         assert read_all(sock) == b""
-    one.until(lambda: one.engines[0].cancelled == 1)
-    one.until(one.idle)
-    one.until(lambda: not one.app.reception.clients)
+    gateway.until(lambda: gateway.engines[0].cancelled == 1)
+    gateway.until(gateway.idle)
+    gateway.until(lambda: not gateway.app.reception.clients)
 
 
 def test_clients_that_vanish_at_any_moment_leave_nothing(hostile):
-    one = hostile(2)
-    for engine in one.engines:
+    gateway = hostile(2)
+    for engine in gateway.engines:
         engine.pause = 0.003
     request = asked({**BODY, "stream": True})
     for number in range(60):
-        sock = connect(one)
+        sock = connect(gateway)
         sock.sendall(request[: len(request) * (number % 6 + 1) // 6])
         time.sleep(0.0005 * (number % 9))
         reset(sock)
-    one.until(one.idle)
-    one.until(lambda: not one.app.reception.clients)
-    one.until(lambda: sum(engine.under_way for engine in one.engines) == 0)
-    assert statuses(send(one, closing(asked()))) == [200]
+    gateway.until(gateway.idle)
+    gateway.until(lambda: not gateway.app.reception.clients)
+    gateway.until(lambda: sum(engine.under_way for engine in gateway.engines) == 0)
+    assert statuses(send(gateway, closing(asked()))) == [200]
 
 
 # --- those who do not read -------------------------------------------------------------------------------------------
 
 
 def test_many_who_do_not_read_hold_little_and_hinder_nobody(hostile):
-    one = hostile(2)
-    for engine in one.engines:
+    gateway = hostile(2)
+    for engine in gateway.engines:
         engine.tokens, engine.padding = 100_000, "x" * 10_000
-    socks = [connect(one) for _ in range(20)]
+    socks = [connect(gateway) for _ in range(20)]
     for sock in socks:
         sock.sendall(asked({**BODY, "stream": True}))
-    one.until(lambda: sum(client.paused for client in list(one.app.reception.clients)) == 20)
-    held = [client.transport.get_write_buffer_size() for client in list(one.app.reception.clients)]
+    gateway.until(lambda: sum(client.paused for client in list(gateway.app.reception.clients)) == 20)
+    held = [client.transport.get_write_buffer_size() for client in list(gateway.app.reception.clients)]
     assert max(held) < 1_000_000
-    assert statuses(send(one, closing(asked()))) == [200]
+    assert statuses(send(gateway, closing(asked()))) == [200]
     for sock in socks:
         reset(sock)
-    one.until(one.idle)
+    gateway.until(gateway.idle)
 
 
 def test_who_takes_nothing_for_too_long_is_cut_off(hostile):
-    one = hostile(limits={"unread": "300ms"})
-    one.engines[0].tokens, one.engines[0].padding = 100_000, "x" * 10_000
-    with connect(one) as sock:
+    gateway = hostile(limits={"unread": "300ms"})
+    gateway.engines[0].tokens, gateway.engines[0].padding = 100_000, "x" * 10_000
+    with connect(gateway) as sock:
         sock.sendall(asked({**BODY, "stream": True}))
-        one.until(lambda: one.engines[0].cancelled == 1)
-        one.until(one.idle)
-        one.until(lambda: not one.app.reception.clients)
-    assert [end for group in one.app.metrics.groups.values() for end in group.ends] == [("failed", 200)]
+        gateway.until(lambda: gateway.engines[0].cancelled == 1)
+        gateway.until(gateway.idle)
+        gateway.until(lambda: not gateway.app.reception.clients)
+    assert [end for group in gateway.app.metrics.groups.values() for end in group.ends] == [("failed", 200)]
 
 
 def test_a_slow_client_gets_all_of_it(hostile):
-    one = hostile(limits={"unread": "1s"})
-    one.engines[0].tokens, one.engines[0].padding = 3000, "x" * 1000
+    gateway = hostile(limits={"unread": "1s"})
+    gateway.engines[0].tokens, gateway.engines[0].padding = 3000, "x" * 1000
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         sock.settimeout(30)
-        sock.connect(("127.0.0.1", one.port))
+        sock.connect(("127.0.0.1", gateway.port))
         sock.sendall(closing(asked({**BODY, "stream": True})))
-        found = b""
+        data = b""
         while piece := sock.recv(200_000):
-            found += piece
+            data += piece
             time.sleep(0.01)
-    assert found.count(b"data: {") == 3000
-    assert found.endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
-    one.until(one.idle)
+    assert data.count(b"data: {") == 3000
+    assert data.endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
+    gateway.until(gateway.idle)
 
 
 def test_more_connections_than_there_may_be_are_told_so(hostile):
-    one = hostile(limits={"connections": 2})
-    first, second = connect(one), connect(one)
-    one.until(lambda: len(one.app.reception.clients) == 2)
-    assert statuses(send(one, b"")) == [503]
+    gateway = hostile(limits={"connections": 2})
+    first, second = connect(gateway), connect(gateway)
+    gateway.until(lambda: len(gateway.app.reception.clients) == 2)
+    assert statuses(send(gateway, b"")) == [503]
     first.close()
-    one.until(lambda: len(one.app.reception.clients) == 1)
-    assert statuses(send(one, closing(asked()))) == [200]
+    gateway.until(lambda: len(gateway.app.reception.clients) == 1)
+    assert statuses(send(gateway, closing(asked()))) == [200]
     second.close()
 
 
 def test_all_clients_together_make_it_hold_only_so_many_bytes(hostile):
-    one = hostile(limits={"held_bytes": 100_000})
+    gateway = hostile(limits={"held_bytes": 100_000})
     head = POST + b"content-length: 90000\r\n\r\n"
-    with connect(one) as first:
+    with connect(gateway) as first:
         first.sendall(head + b" " * 80_000)
-        one.until(lambda: one.app.reception.held_bytes == 80_000)
-        answer = send(one, head + b" " * 80_000)
+        gateway.until(lambda: gateway.app.reception.held_bytes == 80_000)
+        answer = send(gateway, head + b" " * 80_000)
         assert statuses(answer) == [503] and b"retry-after: 1" in answer
-        one.until(lambda: one.app.reception.held_bytes == 80_000)
-        assert statuses(send(one, closing(asked()))) == [200]  # there is room for a small one
-        assert one.app.reception.held_bytes == 80_000
-    one.until(lambda: one.app.reception.held_bytes == 0 and not one.app.reception.clients)
+        gateway.until(lambda: gateway.app.reception.held_bytes == 80_000)
+        assert statuses(send(gateway, closing(asked()))) == [200]  # there is room for a small one
+        assert gateway.app.reception.held_bytes == 80_000
+    gateway.until(lambda: gateway.app.reception.held_bytes == 0 and not gateway.app.reception.clients)
 
 
 def test_what_is_answered_is_held_no_longer_also_where_several_come_at_once(hostile):
-    one = hostile()
-    with connect(one) as sock:
+    gateway = hostile()
+    with connect(gateway) as sock:
         sock.sendall(asked() * 3 + SMUGGLED + POST + SIZE.replace(b"content", b"x") + b"\r\n")
-        one.until(lambda: len(one.engines[0].bodies) == 3)
-        one.until(one.idle)
-        one.until(lambda: one.app.reception.held_bytes == 0)
-    assert one.app.reception.held_bytes == 0
+        gateway.until(lambda: len(gateway.engines[0].bodies) == 3)
+        gateway.until(gateway.idle)
+        gateway.until(lambda: gateway.app.reception.held_bytes == 0)
+    assert gateway.app.reception.held_bytes == 0
 
 
 # --- where a request goes is not the request's to say ----------------------------------------------------------------
@@ -319,16 +319,16 @@ def test_what_is_answered_is_held_no_longer_also_where_several_come_at_once(host
     ],
 )
 def test_a_target_elsewhere_is_not_gone_to(hostile, start):
-    one, elsewhere = hostile(), RoughEngine(says(ANSWER))
+    gateway, elsewhere = hostile(), RoughEngine(says(ANSWER))
     port = int(elsewhere.url.rpartition(":")[2])
-    answers = send(one, start % (port, port) + b"connection: close\r\n" + SIZE + b"\r\n" + DATA)
+    answers = send(gateway, start % (port, port) + b"connection: close\r\n" + SIZE + b"\r\n" + DATA)
     assert len(statuses(answers)) == 1 and 400 <= statuses(answers)[0] < 500
-    assert elsewhere.connections == 0 and one.engines[0].bodies == []
+    assert elsewhere.connections == 0 and gateway.engines[0].bodies == []
     elsewhere.close()
 
 
 def test_no_field_says_where_a_request_goes(hostile):
-    one, elsewhere = hostile(), RoughEngine(says(ANSWER))
+    gateway, elsewhere = hostile(), RoughEngine(says(ANSWER))
     place = elsewhere.url.removeprefix("http://")
     names = ("host", "x-forwarded-host", "x-forwarded-for", "forwarded", "x-original-url", "x-rewrite-url", "via")
     fields = "".join(f"{name}: {place}\r\n" for name in names).encode() + b"x-headway-target: elsewhere\r\n"
@@ -336,10 +336,10 @@ def test_no_field_says_where_a_request_goes(hostile):
     body = {**BODY, "model": elsewhere.url, **dict.fromkeys(keys, elsewhere.url)}
     head = b"POST /v1/chat/completions?url=%b HTTP/1.1\r\nconnection: close\r\n%b" % (elsewhere.url.encode(), fields)
     data = json.dumps(body).encode()
-    answers = send(one, head + b"content-length: %d\r\n\r\n" % len(data) + data)
+    answers = send(gateway, head + b"content-length: %d\r\n\r\n" % len(data) + data)
     assert statuses(answers) == [200] and b"x-headway-target: e0" in answers
     assert elsewhere.connections == 0
-    assert one.engines[0].fields[0][b"host"] == b"127.0.0.1:%d" % one.engines[0].port
+    assert gateway.engines[0].fields[0][b"host"] == b"127.0.0.1:%d" % gateway.engines[0].port
     elsewhere.close()
 
 
@@ -377,12 +377,12 @@ BODIES = {
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"])
 def test_whatever_a_body_is_there_is_an_answer(live, body, path):
-    one = live(1, policies={"routing": "kv-aware"})
-    one.engines[0].mode = "busy"  # which reads no body
-    answers = send(one, closing(asked(BODIES[body], path=path)))
+    gateway = live(1, policies={"routing": "kv-aware"})
+    gateway.engines[0].mode = "busy"  # which reads no body
+    answers = send(gateway, closing(asked(BODIES[body], path=path)))
     assert statuses(answers)[0] in (400, 503), answers[:500]
     assert b"x-injected" not in answers.partition(b"\r\n\r\n")[0]
-    one.until(one.idle)
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize(
@@ -390,35 +390,35 @@ def test_whatever_a_body_is_there_is_an_answer(live, body, path):
     ["", " ", "1e400", "1e400s", "-0", "inf", "9" * 5000, "9" * 5000 + "s", "1.2.3", "1e-400s", "\xb2", "0x10", "١s"],
 )
 def test_whatever_a_deadline_is_there_is_an_answer(live, text):
-    one = live(1)
-    answers = send(one, closing(asked(fields=b"x-headway-deadline: " + text.encode("utf-8") + b"\r\n")))
+    gateway = live(1)
+    answers = send(gateway, closing(asked(fields=b"x-headway-deadline: " + text.encode("utf-8") + b"\r\n")))
     assert statuses(answers)[0] in (200, 400, 504), answers
-    one.until(one.idle)
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("method", [b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"TRACE", b"PROPFIND"])
 @pytest.mark.parametrize("path", [b"/health", b"/v1/models", b"/v1/chat/completions", b"/", b"*", b"/%00"])
 def test_other_methods_are_answered_and_the_next_request_too(live, method, path):
-    one = live(1)
-    answers = send(one, method + b" " + path + b" HTTP/1.1\r\nhost: x\r\n\r\n" + closing(asked()))
+    gateway = live(1)
+    answers = send(gateway, method + b" " + path + b" HTTP/1.1\r\nhost: x\r\n\r\n" + closing(asked()))
     if method == b"HEAD":  # whose answer has no body, whatever its length says
         rest = answers.partition(b"\r\n\r\n")[2]
         assert rest.startswith(b"HTTP/1.1 200"), answers
-    found = statuses(answers)
-    assert len(found) == (1 if found == [400] else 2), answers
-    assert 400 <= found[0] < 500
+    codes = statuses(answers)
+    assert len(codes) == (1 if codes == [400] else 2), answers
+    assert 400 <= codes[0] < 500
 
 
 @pytest.mark.parametrize("place", ["intake", "plane"])
 def test_a_fault_of_the_gateways_own_is_told_and_leaves_nothing(live, monkeypatch, place):
-    one = live(1)
+    gateway = live(1)
 
     def fail(*anything):
         raise RuntimeError("what nobody has thought of")
 
-    monkeypatch.setattr(getattr(one.app, place), {"intake": "request", "plane": "arrive"}[place], fail)
-    answers = send(one, asked())
+    monkeypatch.setattr(getattr(gateway.app, place), {"intake": "request", "plane": "arrive"}[place], fail)
+    answers = send(gateway, asked())
     assert statuses(answers) == [500] and b"nobody has thought" not in answers
     monkeypatch.undo()
-    assert statuses(send(one, closing(asked()))) == [200]
-    one.until(one.idle)
+    assert statuses(send(gateway, closing(asked()))) == [200]
+    gateway.until(gateway.idle)

@@ -20,8 +20,8 @@ PARAMS = {"do_remote_prefill": True, "remote_block_ids": [1, 2], "remote_engine_
 OPEN = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None}
 
 
-def client(one):
-    return openai_client(one.url)
+def client(gateway):
+    return openai_client(gateway.url)
 
 
 def two(live, protocol, *more_engines, kvd=(None, None), **more):
@@ -44,19 +44,19 @@ async def with_params(body):
     return {"kv_transfer_params": PARAMS} if body.get("kv_transfer_params") else {}
 
 
-def ask(one, messages=LONG, **more):
-    return client(one).chat.completions.with_raw_response.create(model="m", messages=messages, **more)
+def ask(gateway, messages=LONG, **more):
+    return client(gateway).chat.completions.with_raw_response.create(model="m", messages=messages, **more)
 
 
-def gone(one, number, **more):
+def leave_early(gateway, number, **more):
     """A client that leaves while an engine is at it."""
     body = json.dumps({"model": "m", "messages": LONG, **more}).encode()
-    with socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         sock.sendall(head.encode() + body)
-        one.until(lambda: one.engines[number].under_way == 1)
-    one.until(lambda: one.engines[number].cancelled == 1)
-    one.until(one.idle)
+        gateway.until(lambda: gateway.engines[number].under_way == 1)
+    gateway.until(lambda: gateway.engines[number].cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 # --- vLLM ------------------------------------------------------------------------------------------------------------
@@ -64,160 +64,160 @@ def gone(one, number, **more):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_vllm_computes_the_prompt_on_one_engine_and_goes_on_at_the_other(live, stream):
-    one = two(live, "vllm")
-    one.engines[0].before = with_params
+    gateway = two(live, "vllm")
+    gateway.engines[0].before = with_params
     more = {"stream_options": {"include_usage": True}} if stream else {}
-    found = ask(one, stream=stream, max_tokens=50, extra_headers={"x-request-id": "mine"}, **more)
-    assert (found.headers["x-headway-target"], found.headers["x-headway-prefill"]) == ("e1", "e0")
+    answer = ask(gateway, stream=stream, max_tokens=50, extra_headers={"x-request-id": "mine"}, **more)
+    assert (answer.headers["x-headway-target"], answer.headers["x-headway-prefill"]) == ("e1", "e0")
     if stream:
-        assert len(list(found.parse())) == 5
+        assert len(list(answer.parse())) == 5
     else:
-        assert found.parse().choices[0].message.content == "hello"
-    (first,), (second,) = bodies(one.engines[0]), bodies(one.engines[1])
+        assert answer.parse().choices[0].message.content == "hello"
+    (first,), (second,) = bodies(gateway.engines[0]), bodies(gateway.engines[1])
     assert (first["max_tokens"], first["stream"]) == (1, False)
     assert "stream_options" not in first and "max_completion_tokens" not in first
     assert first["kv_transfer_params"] == {**OPEN, "remote_host": None, "remote_port": None}
     assert second["kv_transfer_params"] == PARAMS
     assert second["max_tokens"] == 50
     assert first["messages"] == second["messages"] == LONG
-    names = [engine.fields[0][b"x-request-id"] for engine in one.engines]
+    names = [engine.fields[0][b"x-request-id"] for engine in gateway.engines]
     assert names[0] == names[1] != b"mine"
-    one.until(one.idle)
-    assert [view.completed for view in one.app.plane.views[:2]] == [0, 1]
+    gateway.until(gateway.idle)
+    assert [view.completed for view in gateway.app.plane.views[:2]] == [0, 1]
 
 
 def test_max_completion_tokens_is_1_where_it_is_given(live):
-    one = two(live, "vllm")
-    one.engines[0].before = with_params
-    ask(one, max_completion_tokens=9)
-    assert bodies(one.engines[0])[0]["max_completion_tokens"] == 1
-    assert bodies(one.engines[1])[0]["max_completion_tokens"] == 9
+    gateway = two(live, "vllm")
+    gateway.engines[0].before = with_params
+    ask(gateway, max_completion_tokens=9)
+    assert bodies(gateway.engines[0])[0]["max_completion_tokens"] == 1
+    assert bodies(gateway.engines[1])[0]["max_completion_tokens"] == 9
 
 
 def test_a_short_prompt_takes_one_engine_and_its_body_is_untouched(live):
-    one = two(live, "vllm")
-    found = ask(one, SHORT)
-    assert "x-headway-prefill" not in found.headers
-    assert one.engines[0].bodies == []
-    assert bodies(one.engines[1]) == [{"messages": SHORT, "model": "m"}]
-    one.until(one.idle)
+    gateway = two(live, "vllm")
+    answer = ask(gateway, SHORT)
+    assert "x-headway-prefill" not in answer.headers
+    assert gateway.engines[0].bodies == []
+    assert bodies(gateway.engines[1]) == [{"messages": SHORT, "model": "m"}]
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("mode", ["error", "busy", "reset", "garbage", "ok"])
 def test_a_prompt_that_was_not_computed_is_computed_by_the_other_engine(live, mode):
     """An engine that is well and says nothing of where its KV lies has not handed it over either."""
-    one = two(live, "vllm")
-    one.engines[0].mode = mode
-    found = ask(one)
-    assert found.headers["x-headway-target"] == "e1"
-    assert "x-headway-prefill" not in found.headers
-    assert bodies(one.engines[1]) == [{"messages": LONG, "model": "m"}]
-    one.until(one.idle)
-    assert sum(one.app.handover.fallbacks.values()) == 1
+    gateway = two(live, "vllm")
+    gateway.engines[0].mode = mode
+    answer = ask(gateway)
+    assert answer.headers["x-headway-target"] == "e1"
+    assert "x-headway-prefill" not in answer.headers
+    assert bodies(gateway.engines[1]) == [{"messages": LONG, "model": "m"}]
+    gateway.until(gateway.idle)
+    assert sum(gateway.app.handover.fallbacks.values()) == 1
 
 
 def test_a_prompt_that_takes_too_long_is_computed_by_the_other_engine(live):
-    one = two(live, "vllm")
-    one.app.handover.settings = one.app.handover.settings.__class__("vllm", 0.1)
-    one.engines[0].mode = "hang"
-    assert ask(one).headers["x-headway-target"] == "e1"
-    one.until(lambda: one.engines[0].cancelled == 1)
-    one.until(one.idle)
+    gateway = two(live, "vllm")
+    gateway.app.handover.settings = gateway.app.handover.settings.__class__("vllm", 0.1)
+    gateway.engines[0].mode = "hang"
+    assert ask(gateway).headers["x-headway-target"] == "e1"
+    gateway.until(lambda: gateway.engines[0].cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("mode", ["reset", "busy"])
 def test_where_the_second_engine_fails_the_first_serves_alone(live, mode):
-    one = two(live, "vllm")
-    one.engines[0].before = with_params
-    one.engines[1].mode = mode
-    found = ask(one)
-    assert found.headers["x-headway-target"] == "e0"
-    assert "x-headway-prefill" not in found.headers
-    assert bodies(one.engines[0])[-1] == {"messages": LONG, "model": "m"}
-    one.until(one.idle)
+    gateway = two(live, "vllm")
+    gateway.engines[0].before = with_params
+    gateway.engines[1].mode = mode
+    answer = ask(gateway)
+    assert answer.headers["x-headway-target"] == "e0"
+    assert "x-headway-prefill" not in answer.headers
+    assert bodies(gateway.engines[0])[-1] == {"messages": LONG, "model": "m"}
+    gateway.until(gateway.idle)
 
 
 def test_where_the_second_engine_fails_another_one_goes_on(live):
-    one = two(live, "vllm", "decode")
-    one.engines[0].before = with_params
-    one.engines[1].mode = "reset"
-    found = ask(one)
-    assert found.headers["x-headway-target"] == "e2"
-    assert bodies(one.engines[2])[0]["kv_transfer_params"] == PARAMS
-    one.until(one.idle)
+    gateway = two(live, "vllm", "decode")
+    gateway.engines[0].before = with_params
+    gateway.engines[1].mode = "reset"
+    answer = ask(gateway)
+    assert answer.headers["x-headway-target"] == "e2"
+    assert bodies(gateway.engines[2])[0]["kv_transfer_params"] == PARAMS
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize(("lost", "left"), [(0, "e1"), (1, "e0")])
 def test_a_half_that_is_left_out_is_done_without(live, lost, left):
-    one = two(live, "vllm", health={"failures": 1, "eject": "10m"})
-    one.engines[0].before = with_params
-    one.engines[lost].mode = "reset"
+    gateway = two(live, "vllm", health={"failures": 1, "eject": "10m"})
+    gateway.engines[0].before = with_params
+    gateway.engines[lost].mode = "reset"
     for _ in range(3):
-        assert ask(one).headers["x-headway-target"] == left
-    assert len(one.engines[lost].bodies) == 1
-    one.until(one.idle)
-    one.call(restore(one))
-    one.engines[lost].mode = "ok"
-    assert ask(one).headers["x-headway-prefill"] == "e0"
+        assert ask(gateway).headers["x-headway-target"] == left
+    assert len(gateway.engines[lost].bodies) == 1
+    gateway.until(gateway.idle)
+    gateway.call(restore(gateway))
+    gateway.engines[lost].mode = "ok"
+    assert ask(gateway).headers["x-headway-prefill"] == "e0"
 
 
-async def restore(one):
-    for backend in one.app.fleet.members:
+async def restore(gateway):
+    for backend in gateway.app.fleet.members:
         if backend.ejected:
             backend.ejected = False
             backend.failures = 0
-            one.app.fleet.settle(backend)
+            gateway.app.fleet.settle(backend)
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_client_that_goes_takes_the_half_that_is_under_way_along(live, number):
-    one = two(live, "vllm")
-    one.engines[0].before = with_params
-    one.engines[number].mode = "hang"
-    gone(one, number)
-    assert len(one.engines[1].bodies) == number
+    gateway = two(live, "vllm")
+    gateway.engines[0].before = with_params
+    gateway.engines[number].mode = "hang"
+    leave_early(gateway, number)
+    assert len(gateway.engines[1].bodies) == number
 
 
 def test_the_deadline_ends_the_first_half(live):
-    one = two(live, "vllm")
-    one.engines[0].mode = "hang"
+    gateway = two(live, "vllm")
+    gateway.engines[0].mode = "hang"
     with pytest.raises(openai.InternalServerError, match="the deadline is over"):
-        ask(one, extra_headers={"x-headway-deadline": "200ms"})
-    one.until(lambda: one.engines[0].cancelled == 1)
-    assert one.engines[1].bodies == []
-    one.until(one.idle)
+        ask(gateway, extra_headers={"x-headway-deadline": "200ms"})
+    gateway.until(lambda: gateway.engines[0].cancelled == 1)
+    assert gateway.engines[1].bodies == []
+    gateway.until(gateway.idle)
 
 
 def test_an_answer_of_the_first_half_has_a_limit(live, monkeypatch):
-    monkeypatch.setattr("headway.gateway.handover.leg.Leg.__init__.__defaults__", (1000,))
+    monkeypatch.setattr("headway.gateway.handover.leg.ANSWER_BYTES", 1000)
 
     async def long_winded(body):
         return {"kv_transfer_params": {"remote_host": "x" * 5000}}
 
-    one = two(live, "vllm")
-    one.engines[0].before = long_winded
-    assert "x-headway-prefill" not in ask(one).headers
-    one.until(one.idle)
+    gateway = two(live, "vllm")
+    gateway.engines[0].before = long_winded
+    assert "x-headway-prefill" not in ask(gateway).headers
+    gateway.until(gateway.idle)
 
 
 def test_a_policy_that_knows_nothing_of_pairs_is_asked_for_both_halves(live):
-    one = two(live, "vllm", policies={"routing": "round-robin"})
-    one.engines[0].before = with_params
-    found = ask(one, SHORT)
-    assert (found.headers["x-headway-prefill"], found.headers["x-headway-target"]) == ("e0", "e1")
-    one.until(one.idle)
+    gateway = two(live, "vllm", policies={"routing": "round-robin"})
+    gateway.engines[0].before = with_params
+    answer = ask(gateway, SHORT)
+    assert (answer.headers["x-headway-prefill"], answer.headers["x-headway-target"]) == ("e0", "e1")
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("field", ["kv_transfer_params", "bootstrap_host", "bootstrap_room", "headway_kv"])
 def test_a_client_cannot_tell_engines_where_kv_lies(live, field):
-    one = two(live, "vllm")
+    gateway = two(live, "vllm")
     with pytest.raises(openai.BadRequestError, match="where KV lies is not for a client to say"):
-        ask(one, extra_body={field: {"remote_host": "10.6.6.6"}})
-    assert [engine.bodies for engine in one.engines] == [[], []]
+        ask(gateway, extra_body={field: {"remote_host": "10.6.6.6"}})
+    assert [engine.bodies for engine in gateway.engines] == [[], []]
 
 
 def test_a_cascade_hands_over_too(live):
-    one = live(
+    gateway = live(
         3,
         members={
             "e0": {"role": "prefill", "models": ["small"]},
@@ -227,23 +227,23 @@ def test_a_cascade_hands_over_too(live):
         disaggregation={"protocol": "vllm"},
         cascade={"chains": {"answer": ["small", "large"]}},
     )
-    one.engines[0].before = with_params
-    one.engines[1].logprob = -0.1
-    found = client(one).chat.completions.with_raw_response.create(model="answer", messages=LONG)
-    assert found.headers["x-headway-cascade"] == "1/2 small"
-    assert (found.headers["x-headway-prefill"], found.headers["x-headway-target"]) == ("e0", "e1")
-    one.engines[1].logprob = -9.0
-    found = client(one).chat.completions.with_raw_response.create(model="answer", messages=LONG)
-    assert (found.headers["x-headway-cascade"], found.headers["x-headway-target"]) == ("2/2 large", "e2")
-    assert "x-headway-prefill" not in found.headers
-    one.until(one.idle)
+    gateway.engines[0].before = with_params
+    gateway.engines[1].logprob = -0.1
+    answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=LONG)
+    assert answer.headers["x-headway-cascade"] == "1/2 small"
+    assert (answer.headers["x-headway-prefill"], answer.headers["x-headway-target"]) == ("e0", "e1")
+    gateway.engines[1].logprob = -9.0
+    answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=LONG)
+    assert (answer.headers["x-headway-cascade"], answer.headers["x-headway-target"]) == ("2/2 large", "e2")
+    assert "x-headway-prefill" not in answer.headers
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("protocol", ["vllm", "sglang"])
 def test_what_was_handed_over_lost_and_escalated_is_decided_the_same_again(live, tmp_path, protocol):
     file = tmp_path / "journal"
     names = {"e0": "prefill", "e1": "decode", "e2": "prefill", "e3": "both"}
-    one = live(
+    gateway = live(
         4,
         members={
             name: {"role": role, "models": ["large" if name == "e3" else "small"]} for name, role in names.items()
@@ -254,13 +254,13 @@ def test_what_was_handed_over_lost_and_escalated_is_decided_the_same_again(live,
         journal=str(file),
     )
     for number, mode in enumerate(["ok", "reset", "error", "busy", "ok"] * 4):
-        one.engines[number % 3].mode = mode
-        one.engines[number % 3].before = with_params
-        one.engines[1].logprob = -9.0 if number % 2 else -0.1
-        client(one).chat.completions.create(model="answer", messages=LONG)
-    one.until(one.idle)
-    one.loop.call_soon_threadsafe(one.app.tape.flush)
-    one.until(lambda: not one.app.tape._buffer)
+        gateway.engines[number % 3].mode = mode
+        gateway.engines[number % 3].before = with_params
+        gateway.engines[1].logprob = -9.0 if number % 2 else -0.1
+        client(gateway).chat.completions.create(model="answer", messages=LONG)
+    gateway.until(gateway.idle)
+    gateway.loop.call_soon_threadsafe(gateway.app.tape.flush)
+    gateway.until(lambda: not gateway.app.tape._buffer)
     again = replay(file)
     assert again.different == 0, again.differences
     assert again.decisions > 20
@@ -271,26 +271,26 @@ def test_what_was_handed_over_lost_and_escalated_is_decided_the_same_again(live,
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_sglang_sends_both_halves_at_once_into_one_room(live, stream):
-    one = two(live, "sglang")
-    found = ask(one, stream=stream)
-    assert (found.headers["x-headway-target"], found.headers["x-headway-prefill"]) == ("e1", "e0")
+    gateway = two(live, "sglang")
+    answer = ask(gateway, stream=stream)
+    assert (answer.headers["x-headway-target"], answer.headers["x-headway-prefill"]) == ("e1", "e0")
     if stream:
-        assert len(list(found.parse())) == 5
-    one.until(lambda: len(one.engines[0].bodies) == 1)
-    (first,), (second,) = bodies(one.engines[0]), bodies(one.engines[1])
+        assert len(list(answer.parse())) == 5
+    gateway.until(lambda: len(gateway.engines[0].bodies) == 1)
+    (first,), (second,) = bodies(gateway.engines[0]), bodies(gateway.engines[1])
     assert first == second
     assert (first["bootstrap_host"], first["bootstrap_port"]) == ("127.0.0.1", 8998)
     assert 0 <= first["bootstrap_room"] < 2**63
     assert first["messages"] == LONG
-    one.until(one.idle)
-    ask(one)
-    assert bodies(one.engines[1])[1]["bootstrap_room"] != first["bootstrap_room"]
+    gateway.until(gateway.idle)
+    ask(gateway)
+    assert bodies(gateway.engines[1])[1]["bootstrap_room"] != first["bootstrap_room"]
 
 
 def test_sglang_gives_every_prompt_of_a_list_its_room(live):
-    one = two(live, "sglang")
-    client(one).completions.with_raw_response.create(model="m", prompt=["once " * 300, "upon " * 300])
-    (body,) = bodies(one.engines[1])
+    gateway = two(live, "sglang")
+    client(gateway).completions.with_raw_response.create(model="m", prompt=["once " * 300, "upon " * 300])
+    (body,) = bodies(gateway.engines[1])
     assert body["bootstrap_host"] == ["127.0.0.1"] * 2
     assert len({*body["bootstrap_room"]}) == 2
 
@@ -298,8 +298,8 @@ def test_sglang_gives_every_prompt_of_a_list_its_room(live):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("mode", ["error", "reset"])
 def test_sglang_takes_another_engine_for_the_prompt_and_cancels_the_half_that_would_wait(live, mode, stream):
-    one = two(live, "sglang", "prefill")
-    bad, waiting, good = one.engines
+    gateway = two(live, "sglang", "prefill")
+    bad, waiting, good = gateway.engines
     bad.mode = mode
     waits, rooms = asyncio.Event(), set()
 
@@ -320,45 +320,45 @@ def test_sglang_takes_another_engine_for_the_prompt_and_cancels_the_half_that_wo
         return {}
 
     bad.before, waiting.before, good.before = fail_late, wait_for_it, join
-    found = ask(one, stream=stream)
-    assert (found.headers["x-headway-prefill"], found.headers["x-headway-target"]) == ("e2", "e1")
+    answer = ask(gateway, stream=stream)
+    assert (answer.headers["x-headway-prefill"], answer.headers["x-headway-target"]) == ("e2", "e1")
     if stream:
-        assert len(list(found.parse())) == 5
-    one.until(lambda: waiting.cancelled == 1)
-    one.until(one.idle)
+        assert len(list(answer.parse())) == 5
+    gateway.until(lambda: waiting.cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 def test_sglang_cancels_the_first_half_where_the_second_fails(live):
-    one = two(live, "sglang", retries=0)
-    one.engines[0].mode = "hang"
-    one.engines[1].mode = "error"
+    gateway = two(live, "sglang", retries=0)
+    gateway.engines[0].mode = "hang"
+    gateway.engines[1].mode = "error"
     with pytest.raises(openai.InternalServerError):
-        ask(one)
-    one.until(lambda: one.engines[0].cancelled == 1)
-    one.until(one.idle)
+        ask(gateway)
+    gateway.until(lambda: gateway.engines[0].cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 def test_sglang_gives_up_where_no_half_of_a_prompt_succeeds(live):
-    one = two(live, "sglang", retries=1)
-    one.engines[0].mode = "reset"
-    one.engines[1].mode = "hang"
+    gateway = two(live, "sglang", retries=1)
+    gateway.engines[0].mode = "reset"
+    gateway.engines[1].mode = "hang"
     with pytest.raises(openai.InternalServerError, match="e0: the connection was lost"):
-        ask(one)
-    one.until(lambda: one.engines[1].under_way == 0)
-    one.until(one.idle)
+        ask(gateway)
+    gateway.until(lambda: gateway.engines[1].under_way == 0)
+    gateway.until(gateway.idle)
 
 
 def test_sglang_ends_a_stream_whose_prompt_is_lost_under_way(live):
-    one = two(live, "sglang")
-    one.engines[0].mode = "hang"
-    one.engines[1].pause, one.engines[1].tokens = 0.01, 10_000
-    stream = ask(one, stream=True).parse()
+    gateway = two(live, "sglang")
+    gateway.engines[0].mode = "hang"
+    gateway.engines[1].pause, gateway.engines[1].tokens = 0.01, 10_000
+    stream = ask(gateway, stream=True).parse()
     next(iter(stream))
-    one.call(cut(one.app))
+    gateway.call(cut(gateway.app))
     with pytest.raises(openai.APIError, match="e0: the connection was lost"):
         list(stream)
-    one.until(lambda: one.engines[1].cancelled == 1)
-    one.until(one.idle)
+    gateway.until(lambda: gateway.engines[1].cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 async def cut(app):
@@ -369,11 +369,11 @@ async def cut(app):
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_sglang_cancels_both_where_the_client_goes(live, number):
-    one = two(live, "sglang")
-    for engine in one.engines:
+    gateway = two(live, "sglang")
+    for engine in gateway.engines:
         engine.mode = "hang"
-    gone(one, number)
-    one.until(lambda: [engine.cancelled for engine in one.engines] == [1, 1])
+    leave_early(gateway, number)
+    gateway.until(lambda: [engine.cancelled for engine in gateway.engines] == [1, 1])
 
 
 # --- Headway's own ---------------------------------------------------------------------------------------------------
@@ -384,24 +384,24 @@ class Node:
 
     def __init__(self, engine, short=0, rename=False):
         self.short, self.rename = short, rename
-        self.got = []
+        self.fetched = []
         engine.before = self.before
 
     async def before(self, body):
         from headway.gateway.kvd.kvd_client import KvdClient
 
-        told = body.get("headway_kv", {})
-        keys = [bytes.fromhex(key) for key in told.get("keys", [])]
-        if "put" in told:
+        section = body.get("headway_kv", {})
+        keys = [bytes.fromhex(key) for key in section.get("keys", [])]
+        if "put" in section:
             if self.rename:
                 keys = [b"own-%d" % number for number in range(3)]
-            async with KvdClient(told["put"]) as daemon:
+            async with KvdClient(section["put"]) as daemon:
                 await daemon.put({key: b"KV of " + key for key in keys[: len(keys) - self.short]})
             return {"headway_kv": {"keys": [key.hex() for key in keys]}} if self.rename else {}
-        if "get" in told:
-            async with KvdClient(told["get"][0]) as daemon:
+        if "get" in section:
+            async with KvdClient(section["get"][0]) as daemon:
                 blocks = zip(keys, await daemon.get(keys), strict=True)
-                self.got.append([block is not None and bytes(block) == b"KV of " + key for key, block in blocks])
+                self.fetched.append([block is not None and bytes(block) == b"KV of " + key for key, block in blocks])
         return {}
 
 
@@ -415,7 +415,7 @@ def kvd(live, tmp_path):
 
     def start(daemons=1, **more):
         addresses = [f"unix:{tmp_path}/{number}.sock" for number in range(daemons)]
-        one = two(live, "kvd", kvd=(addresses[0], addresses[-1]), **more)
+        gateway = two(live, "kvd", kvd=(addresses[0], addresses[-1]), **more)
 
         async def begin():
             stack = AsyncExitStack()
@@ -424,103 +424,103 @@ def kvd(live, tmp_path):
                 await stack.enter_async_context(daemon(tmp_path, listen=address, **peers))
             return stack
 
-        stacks.append((one, one.call(begin())))
-        return one
+        stacks.append((gateway, gateway.call(begin())))
+        return gateway
 
-    start.stop = lambda: [one.call(stack.aclose()) for one, stack in stacks[:]] and stacks.clear()
+    start.stop = lambda: [gateway.call(stack.aclose()) for gateway, stack in stacks[:]] and stacks.clear()
     yield start
     start.stop()
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_blocks_go_from_one_engine_to_the_other_through_a_daemon(kvd, stream):
-    one = kvd()
-    Node(one.engines[0])
-    taker = Node(one.engines[1])
-    found = ask(one, stream=stream, max_tokens=50)
-    assert (found.headers["x-headway-target"], found.headers["x-headway-prefill"]) == ("e1", "e0")
+    gateway = kvd()
+    Node(gateway.engines[0])
+    taker = Node(gateway.engines[1])
+    answer = ask(gateway, stream=stream, max_tokens=50)
+    assert (answer.headers["x-headway-target"], answer.headers["x-headway-prefill"]) == ("e1", "e0")
     if stream:
-        assert len(list(found.parse())) == 5
-    first, second = bodies(one.engines[0])[0], bodies(one.engines[1])[0]
+        assert len(list(answer.parse())) == 5
+    first, second = bodies(gateway.engines[0])[0], bodies(gateway.engines[1])[0]
     assert (first["max_tokens"], second["max_tokens"]) == (1, 50)
     assert first["headway_kv"]["keys"] == second["headway_kv"]["keys"]
-    assert taker.got == [[True] * len(first["headway_kv"]["keys"])]
-    assert len(taker.got[0]) > 5
-    one.until(one.idle)
+    assert taker.fetched == [[True] * len(first["headway_kv"]["keys"])]
+    assert len(taker.fetched[0]) > 5
+    gateway.until(gateway.idle)
 
 
 def test_daemons_move_blocks_to_the_one_beside_the_engine_that_wants_them(kvd):
-    one = kvd(daemons=2)
-    Node(one.engines[0])
-    taker = Node(one.engines[1])
-    ask(one)
-    addresses = [backend.spec.kvd for backend in one.app.fleet.members]
-    assert bodies(one.engines[1])[0]["headway_kv"]["get"] == addresses[::-1]
-    assert taker.got and all(taker.got[0])
-    one.until(one.idle)
+    gateway = kvd(daemons=2)
+    Node(gateway.engines[0])
+    taker = Node(gateway.engines[1])
+    ask(gateway)
+    addresses = [backend.spec.kvd for backend in gateway.app.fleet.members]
+    assert bodies(gateway.engines[1])[0]["headway_kv"]["get"] == addresses[::-1]
+    assert taker.fetched and all(taker.fetched[0])
+    gateway.until(gateway.idle)
 
 
 def test_an_engine_may_put_blocks_under_keys_of_its_own(kvd):
-    one = kvd()
-    Node(one.engines[0], rename=True)
-    taker = Node(one.engines[1])
-    assert ask(one).headers["x-headway-prefill"] == "e0"
-    assert taker.got == [[True] * 3]
+    gateway = kvd()
+    Node(gateway.engines[0], rename=True)
+    taker = Node(gateway.engines[1])
+    assert ask(gateway).headers["x-headway-prefill"] == "e0"
+    assert taker.fetched == [[True] * 3]
 
 
 def test_another_prompt_another_tool_or_another_tenant_has_other_keys(kvd):
-    one = kvd()
-    Node(one.engines[0])
-    Node(one.engines[1])
+    gateway = kvd()
+    Node(gateway.engines[0])
+    Node(gateway.engines[1])
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    ask(one)
-    ask(one, [*LONG, {"role": "user", "content": "more"}])
-    ask(one, tools=[tool])
-    ask(one, extra_headers={"x-headway-tenant": "other"})
-    ask(one)
-    keys = [tuple(body["headway_kv"]["keys"]) for body in bodies(one.engines[0])]
+    ask(gateway)
+    ask(gateway, [*LONG, {"role": "user", "content": "more"}])
+    ask(gateway, tools=[tool])
+    ask(gateway, extra_headers={"x-headway-tenant": "other"})
+    ask(gateway)
+    keys = [tuple(body["headway_kv"]["keys"]) for body in bodies(gateway.engines[0])]
     assert len({*keys[:4]}) == 4
     assert keys[4] == keys[0]
 
 
 def test_blocks_that_are_not_there_are_computed_by_the_other_engine(kvd):
-    one = kvd()
-    Node(one.engines[0], short=1)
-    taker = Node(one.engines[1])
-    found = ask(one)
-    assert "x-headway-prefill" not in found.headers
-    assert bodies(one.engines[1]) == [{"messages": LONG, "model": "m"}]
-    assert taker.got == []
-    assert one.app.handover.fallbacks == {"blocks missing": 1}
-    one.until(one.idle)
+    gateway = kvd()
+    Node(gateway.engines[0], short=1)
+    taker = Node(gateway.engines[1])
+    answer = ask(gateway)
+    assert "x-headway-prefill" not in answer.headers
+    assert bodies(gateway.engines[1]) == [{"messages": LONG, "model": "m"}]
+    assert taker.fetched == []
+    assert gateway.app.handover.fallbacks == {"blocks missing": 1}
+    gateway.until(gateway.idle)
 
 
 def test_a_daemon_that_is_lost_leaves_the_request_to_one_engine(kvd):
-    one = kvd()
+    gateway = kvd()
 
     async def put_nothing(body):
         return {}
 
-    one.engines[0].before = put_nothing
+    gateway.engines[0].before = put_nothing
     kvd.stop()
-    found = ask(one)
-    assert (found.headers["x-headway-target"], "x-headway-prefill" in found.headers) == ("e1", False)
-    assert one.app.handover.fallbacks == {"kvd lost": 1}
-    one.until(one.idle)
+    answer = ask(gateway)
+    assert (answer.headers["x-headway-target"], "x-headway-prefill" in answer.headers) == ("e1", False)
+    assert gateway.app.handover.fallbacks == {"kvd lost": 1}
+    gateway.until(gateway.idle)
 
 
 def test_an_engine_without_a_daemon_hands_nothing_over(live):
-    one = two(live, "kvd")
-    assert "x-headway-prefill" not in ask(one).headers
-    assert one.engines[0].bodies == []
-    one.until(one.idle)
+    gateway = two(live, "kvd")
+    assert "x-headway-prefill" not in ask(gateway).headers
+    assert gateway.engines[0].bodies == []
+    gateway.until(gateway.idle)
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("given", "word"),
+    ("section", "word"),
     [
         ({}, "'protocol' is missing"),
         ({"protocol": "nixl"}, "protocol"),
@@ -530,7 +530,7 @@ def test_an_engine_without_a_daemon_hands_nothing_over(live):
         ({"protocol": "kvd", "tsl": {}}, "tls"),
     ],
 )
-def test_a_section_that_is_wrong_is_told_so(given, word):
-    with pytest.raises(HeadwayError, match=r"^disaggregation") as found:
-        Config.load({"backends": {"a": "http://127.0.0.1:1"}, "disaggregation": given})
-    assert word in str(found.value)
+def test_a_section_that_is_wrong_is_told_so(section, word):
+    with pytest.raises(HeadwayError, match=r"^disaggregation") as caught:
+        Config.load({"backends": {"a": "http://127.0.0.1:1"}, "disaggregation": section})
+    assert word in str(caught.value)

@@ -35,27 +35,27 @@ def pair(live, monkeypatch):
     backends = {engine.name: f"http://127.0.0.1:{engine.port}" for engine in first.engines}
 
     def start(keys=("PEERS", "PEERS"), **more):
-        found = []
+        gateways = []
         for own, other, key in zip(ports, reversed(ports), keys, strict=True):
             peers = {"listen": f"127.0.0.1:{own}", "to": [f"127.0.0.1:{other}"], "key_env": key, "interval": "10ms"}
-            found.append(live(0, backends=backends, peers={**peers, "name": f"g{own}"}, **more))
-        return first.engines, *found
+            gateways.append(live(0, backends=backends, peers={**peers, "name": f"g{own}"}, **more))
+        return first.engines, *gateways
 
     return start
 
 
-def stream(one):
-    client = openai_client(one.url)
+def stream(gateway):
+    client = openai_client(gateway.url)
     messages = [{"role": "user", "content": "hello " * 1000}]
     return list(client.chat.completions.create(model="m", messages=messages, stream=True))
 
 
 def test_each_counts_what_the_other_has_under_way(pair):
-    engines, one, two = pair(policies={"routing": "least-loaded"})
+    engines, gateway, two = pair(policies={"routing": "least-loaded"})
     for engine in engines:
         engine.pause, engine.tokens = 0.05, 20
-    one.until(lambda: one.app.peers.connected and two.app.peers.connected)
-    threads = [threading.Thread(target=stream, args=(one,)) for _ in range(3)]
+    gateway.until(lambda: gateway.app.peers.connected and two.app.peers.connected)
+    threads = [threading.Thread(target=stream, args=(gateway,)) for _ in range(3)]
     for thread in threads:
         thread.start()
     two.until(lambda: sum(view.inflight for view in two.app.plane.views) == 3)
@@ -64,7 +64,7 @@ def test_each_counts_what_the_other_has_under_way(pair):
     stream(two)
     for thread in threads:
         thread.join()
-    one.until(one.idle)
+    gateway.until(gateway.idle)
     two.until(two.idle)
 
 
@@ -74,48 +74,48 @@ def two_counts(two):
 
 
 def test_each_learns_where_the_other_has_sent_prompts(pair):
-    _, one, two = pair(policies={"routing": "lmetric"})
-    one.until(lambda: one.app.peers.connected and two.app.peers.connected)
-    stream(one)
+    _, gateway, two = pair(policies={"routing": "lmetric"})
+    gateway.until(lambda: gateway.app.peers.connected and two.app.peers.connected)
+    stream(gateway)
     two.until(lambda: any(two.app.plane.control.indexes[0].size(place) for place in (0, 1)))
 
 
-def broken_stream(one):
+def broken_stream(gateway):
     with pytest.raises(openai.APIError):
-        stream(one)
+        stream(gateway)
 
 
 def test_what_a_lost_peer_had_under_way_is_forgotten(pair):
-    engines, one, two = pair()
+    engines, gateway, two = pair()
     for engine in engines:
         engine.pause, engine.tokens = 0.05, 200
-    one.until(lambda: one.app.peers.connected and two.app.peers.connected)
-    thread = threading.Thread(target=broken_stream, args=(one,))
+    gateway.until(lambda: gateway.app.peers.connected and two.app.peers.connected)
+    thread = threading.Thread(target=broken_stream, args=(gateway,))
     thread.start()
     two.until(lambda: sum(view.inflight for view in two.app.plane.views) == 1)
-    one.call(one.app.peers.stop())
+    gateway.call(gateway.app.peers.stop())
     two.until(two.idle)
-    one.call(one.app.drain(0))
+    gateway.call(gateway.app.drain(0))
     thread.join()
 
 
 def test_a_peer_that_comes_again_before_its_loss_is_noticed_is_counted_once(pair):
-    _, one, two = pair()
-    one.until(lambda: one.app.peers.connected and two.app.peers.connected)
+    _, gateway, two = pair()
+    gateway.until(lambda: gateway.app.peers.connected and two.app.peers.connected)
     name = two.app.config.peers.name
-    one.until(lambda: name in one.app.peers._heard)
-    plane = one.app.plane
+    gateway.until(lambda: name in gateway.app.peers._senders)
+    plane = gateway.app.plane
 
     async def as_if_it_had_something():
-        plane.heard(one.app.clock.now_ps(), name, {0: (5, 500, 50, 0)}, [])
+        plane.heard(gateway.app.clock.now_ps(), name, {0: (5, 500, 50, 0)}, [])
 
-    one.call(as_if_it_had_something())
-    former = one.app.peers._heard[name]
+    gateway.call(as_if_it_had_something())
+    former = gateway.app.peers._senders[name]
     two.call(again(two))
-    one.until(lambda: one.app.peers._heard.get(name) not in (None, former))
-    one.until(one.idle)
+    gateway.until(lambda: gateway.app.peers._senders.get(name) not in (None, former))
+    gateway.until(gateway.idle)
     stream(two)
-    one.until(one.idle)
+    gateway.until(gateway.idle)
 
 
 async def again(two):
@@ -125,45 +125,45 @@ async def again(two):
 
 
 def test_who_leaves_does_not_stand_for_the_next_of_its_name(live):
-    one = live(2)
-    (first, second) = one.app.fleet.members
+    gateway = live(2)
+    (first, second) = gateway.app.fleet.members
 
     async def change():
         first.view.inflight += 1  # so that it cannot go yet
-        members = dict(one.app.fleet.sources["file"])
+        members = dict(gateway.app.fleet.sources["file"])
         members["e0"] = replace(members["e0"], url=members["e1"].url)
-        one.app.fleet.offer("file", members)
-        found = one.app.fleet.called
+        gateway.app.fleet.offer("file", members)
+        by_name = gateway.app.fleet.called
         first.view.inflight -= 1
-        return found
+        return by_name
 
-    found = one.call(change())
-    assert list(found) == ["e0", "e1"]
-    assert found["e0"] is one.app.fleet.names["e0"] is not first
-    assert found["e1"] is second
+    by_name = gateway.call(change())
+    assert list(by_name) == ["e0", "e1"]
+    assert by_name["e0"] is gateway.app.fleet.names["e0"] is not first
+    assert by_name["e1"] is second
 
 
 def test_who_does_not_know_the_key_is_turned_away(pair):
-    engines, one, two = pair(keys=("PEERS", "WRONG"))
+    engines, gateway, two = pair(keys=("PEERS", "WRONG"))
     for engine in engines:
         engine.pause, engine.tokens = 0.02, 20
-    stream(one)
+    stream(gateway)
     stream(two)
-    assert not one.app.plane.places.peers
+    assert not gateway.app.plane.places.peers
     assert not two.app.plane.places.peers
 
 
 def test_what_is_no_message_ends_that_connection_alone(pair):
-    _, one, two = pair()
-    one.until(lambda: one.app.peers.connected and two.app.peers.connected)
-    host, port = one.app.config.peers.listen.split(":")
+    _, gateway, two = pair()
+    gateway.until(lambda: gateway.app.peers.connected and two.app.peers.connected)
+    host, port = gateway.app.config.peers.listen.split(":")
     for junk in (b"", b"\x00" * 10, b"\xff" * 5000):
         with socket.create_connection((host, int(port)), timeout=300) as sock:
             sock.sendall(junk)
             sock.shutdown(socket.SHUT_WR)
             while sock.recv(4096):
                 pass
-    stream(one)
+    stream(gateway)
     two.until(two.idle)
 
 
@@ -175,12 +175,12 @@ def test_an_order_goes_for_all_processes(live, tmp_path):
     for number in range(2):
         settings = PeerSettings(where[number], (where[1 - number],), "", f"w{number}", 0.01, KEY.encode(), True)
         both.append(live(0, backends=backends, with_peers=settings))
-    one, two = both
-    one.until(lambda: one.app.peers.connected and two.app.peers.connected)
-    one.loop.call_soon_threadsafe(one.app.orders.give, "cordon", "e1")
-    one.loop.call_soon_threadsafe(one.app.orders.give, "swap", {"routing": "round-robin"})
+    gateway, two = both
+    gateway.until(lambda: gateway.app.peers.connected and two.app.peers.connected)
+    gateway.loop.call_soon_threadsafe(gateway.app.orders.give, "cordon", "e1")
+    gateway.loop.call_soon_threadsafe(gateway.app.orders.give, "swap", {"routing": "round-robin"})
     two.until(lambda: two.app.plane.views[1].state == "draining" and two.app.plane.policies["routing"] == "round-robin")
-    one.loop.call_soon_threadsafe(one.app.orders.give, "uncordon", "e1")
+    gateway.loop.call_soon_threadsafe(gateway.app.orders.give, "uncordon", "e1")
     two.until(lambda: two.app.plane.views[1].state == "ready")
 
 

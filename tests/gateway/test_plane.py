@@ -7,18 +7,20 @@ import pytest
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 from headway.control.flights import Flight
+from headway.gateway.deciding.policy_versions import PlaneSettings
 from headway.gateway.live_policies import read_policies
 from headway.gateway.plane import Plane
 from headway.types import Path, Request
+from headway.views.instance import EXACT, REPORTED, InstanceView
 
 
 @pytest.mark.parametrize("routing", ["round-robin", "lmetric", "power-of-two", "kv-aware"])
 def test_inputs_that_were_written_down_decide_the_same_again(routing):
     def plane(tape=None):
-        return Plane(4, read_policies({"routing": routing}), tape=tape)
+        return Plane(PlaneSettings(4, read_policies({"routing": routing})), tape)
 
     inputs, decided, again = [], [], []
-    first = plane(lambda *one: inputs.append(one))
+    first = plane(lambda *entry: inputs.append(entry))
     for place in range(3):
         first.join(0, place, {"id": f"e{place}", "serves": []})
         first.changed(0, place, "ready")
@@ -34,9 +36,22 @@ def test_inputs_that_were_written_down_decide_the_same_again(routing):
             first.changed(number * 10 + 3, number % 3, "unreachable")
             first.changed(number * 10 + 4, number % 3, "ready")
     other = plane()
-    for now_ps, kind, payload in [one for one in inputs if one[1] != "decided"]:
+    for now_ps, kind, payload in [entry for entry in inputs if entry[1] != "decided"]:
         answer = getattr(other, kind)(now_ps, *payload)
         if kind == "arrive":
             again.append(answer.view.id)
     assert again == decided
     assert len(set(decided)) > 1
+
+
+def test_a_free_place_shows_no_signal_of_the_engine_that_had_it():
+    plane = Plane(PlaneSettings(1, read_policies({})))
+    plane.join(0, 0, {"id": "a", "serves": ["m"]})
+    plane.changed(0, 0, "ready")
+    plane.report(1, 0, {"queued": 3, "running": 2, "kv_used": 7, "busy": 0.5, "watts": 300.0, "adapters": ("chat",)})
+    plane.arrive(2, Request(0, 2, 64, Path((1,), (64,)), model="m"))
+    plane.finished(3, 0, "completed", 3)
+    plane.leave(4, 0)
+    view, free = plane.views[0], InstanceView(0, "")
+    names = ("id", "serves", "role", *EXACT, *REPORTED)
+    assert {name: getattr(view, name) for name in names} == {name: getattr(free, name) for name in names}

@@ -13,7 +13,7 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 from headway.control.flights import Decision, Flight
 from headway.control.plane import ControlPlane
-from headway.gateway.deciding.policy_versions import UNSERVED, StepTimes
+from headway.gateway.deciding.policy_versions import UNSERVED, PlaneSettings, StepTimes
 from headway.gateway.live_policies import build_policies, read_policies
 from headway.gateway.plane import Plane, in_words
 from headway.policies.context import Context
@@ -32,7 +32,7 @@ Input = tuple[int, str, tuple[Any, ...]]
 def record(policies: Any) -> tuple[list[Input], list[tuple[int, str]]]:
     """Traffic before a gateway: engines that come and go, clients that give up, requests that are lost."""
     tape: list[Input] = []
-    plane = Plane(ENGINES, policies, patience_ps=PATIENCE_PS, tape=lambda *entry: tape.append(entry))
+    plane = Plane(PlaneSettings(ENGINES, policies, patience_ps=PATIENCE_PS), lambda *entry: tape.append(entry))
     for place in range(ENGINES):
         plane.join(0, place, {"id": f"e{place}", "serves": []})
     rng = Random(5)
@@ -55,14 +55,15 @@ def record(policies: Any) -> tuple[list[Input], list[tuple[int, str]]]:
         elif event < 0.7:
             place = rng.randrange(ENGINES)
             plane.changed(now, place, "unreachable" if plane.views[place].state == "ready" else "ready")
-            for number in [one.request.id for one in flights.values() if one.view.state == "unreachable"]:
+            for number in [flight.request.id for flight in flights.values() if flight.view.state == "unreachable"]:
                 plane.resend(now, number)
         plane.wake(now)
-    return [one for one in tape if one[1] != "decided"], [one[2] for one in tape if one[1] == "decided"]  # type: ignore[misc]
+    inputs = [entry for entry in tape if entry[1] != "decided"]
+    return inputs, [entry[2] for entry in tape if entry[1] == "decided"]  # type: ignore[misc]
 
 
 def plane_requests(tape: list[Input]) -> list[Input]:
-    return [one for one in tape if one[1] == "arrive"]
+    return [entry for entry in tape if entry[1] == "arrive"]
 
 
 class Loop:
@@ -129,7 +130,7 @@ def test_one_recorded_input_gives_the_same_actions_in_both_loops(routing: str, f
 
 def test_the_answers_of_both_are_the_same_kinds() -> None:
     policies = read_policies({"routing": "round-robin"})
-    plane, loop = Plane(1, policies), Loop(policies)
+    plane, loop = Plane(PlaneSettings(1, policies)), Loop(policies)
     plane.join(0, 0, {"id": "e0", "serves": []})
     plane.changed(0, 0, "ready")
     loop.changed(0, 0, "ready")

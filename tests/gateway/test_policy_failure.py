@@ -11,6 +11,7 @@ from asking import ADMIN, KEY, admin, chat
 
 from headway.control.flights import Flight
 from headway.errors import HeadwayError
+from headway.gateway.deciding.policy_versions import PlaneSettings
 from headway.gateway.live_policies import read_policies
 from headway.gateway.plane import Plane
 from headway.gateway.tape import replay
@@ -85,85 +86,85 @@ def wrong(tmp_path):
     return file
 
 
-def kept(one):
+def flush_tape(gateway):
     """The tape as it stands on the disk."""
-    one.until(one.idle)
-    one.loop.call_soon_threadsafe(one.app.tape.flush)
-    one.until(lambda: not one.app.tape._buffer)
+    gateway.until(gateway.idle)
+    gateway.loop.call_soon_threadsafe(gateway.app.tape.flush)
+    gateway.until(lambda: not gateway.app.tape._buffer)
 
 
 @pytest.mark.parametrize("source", FAILING.values(), ids=FAILING)
 def test_code_that_fails_gives_way_to_the_policies_before_it(live, tmp_path, source):
-    one = live(3, admin=ADMIN, policies={"routing": "round-robin"}, journal=str(tmp_path / "journal"))
-    assert chat(one).headers["x-headway-reason"] == "round-robin"
+    gateway = live(3, admin=ADMIN, policies={"routing": "round-robin"}, journal=str(tmp_path / "journal"))
+    assert chat(gateway).headers["x-headway-reason"] == "round-robin"
     bundle = {"format": 1, "policies": {"routing": {"type": "code", "source": source}}}
-    assert admin(one, "/policies", "PUT", bundle).json()["version"] == 1
-    answers = [chat(one, f"number {number}", stream=number % 2 == 0) for number in range(12)]
+    assert admin(gateway, "/policies", "PUT", bundle).json()["version"] == 1
+    answers = [chat(gateway, f"number {number}", stream=number % 2 == 0) for number in range(12)]
     assert {answer.status for answer in answers} == {200}
     assert answers[0].headers["x-headway-reason"] == "fallback"
     assert answers[-1].headers["x-headway-reason"] == "round-robin"
-    status = admin(one, "/status").json()["policy"]
+    status = admin(gateway, "/status").json()["policy"]
     assert status["version"] == 2 and "routing: round-robin" in status["text"]
     assert status["failures"]["count"]["live"] == 5 and status["failures"]["fell_back"]["version"] == 2
     assert "policies.routing" in status["failures"]["last"]
-    assert b'headway_policy_failures_total{arm="live"} 5.0' in admin(one, "/metrics").body
-    kept(one)
-    found = replay(tmp_path / "journal")
-    assert (found.decisions, found.different) == (13, 0)
+    assert b'headway_policy_failures_total{arm="live"} 5.0' in admin(gateway, "/metrics").body
+    flush_tape(gateway)
+    replayed = replay(tmp_path / "journal")
+    assert (replayed.decisions, replayed.different) == (13, 0)
 
 
 @pytest.mark.parametrize("name", ["Nowhere", "Nothing", "Deaf", "Quits"])
 def test_a_wrong_answer_is_none_and_a_journal_has_it_again(live, tmp_path, wrong, name):
-    one = live(3, policies={"routing": f"{wrong}:{name}"}, journal=str(tmp_path / "journal"))
-    answers = [chat(one, stream=number % 2 == 0) for number in range(9)]
+    gateway = live(3, policies={"routing": f"{wrong}:{name}"}, journal=str(tmp_path / "journal"))
+    answers = [chat(gateway, stream=number % 2 == 0) for number in range(9)]
     assert {answer.status for answer in answers} == {200}
-    one.until(lambda: one.app.plane.version == 1)
-    assert one.app.plane.policies["routing"] == "least-loaded"  # there were none before
-    kept(one)
-    found = replay(tmp_path / "journal")
-    assert found.decisions == 9 and found.different == 0, found.differences
-    assert one.app.plane.version == 1
+    gateway.until(lambda: gateway.app.plane.version == 1)
+    assert gateway.app.plane.policies["routing"] == "least-loaded"  # there were none before
+    flush_tape(gateway)
+    replayed = replay(tmp_path / "journal")
+    assert replayed.decisions == 9 and replayed.different == 0, replayed.differences
+    assert gateway.app.plane.version == 1
 
 
 @pytest.mark.parametrize(("stage", "name"), [("admission", "Doors"), ("priority", "Worth")])
 def test_other_stages_fail_no_request_either(live, wrong, stage, name):
-    one = live(2, policies={stage: f"{wrong}:{name}"})
-    assert {chat(one).status for _ in range(7)} == {200}
-    one.until(lambda: one.app.plane.version == 1)
-    assert one.app.failures.counts["live"] == 5 and one.app.failures.last.startswith(f"policies.{stage}")
+    gateway = live(2, policies={stage: f"{wrong}:{name}"})
+    assert {chat(gateway).status for _ in range(7)} == {200}
+    gateway.until(lambda: gateway.app.plane.version == 1)
+    assert gateway.app.failures.counts["live"] == 5 and gateway.app.failures.last.startswith(f"policies.{stage}")
 
 
 def test_one_that_cannot_be_bound_is_refused_and_the_old_stays(live, wrong, tmp_path):
-    one = live(2, policies={"routing": "round-robin"}, journal=str(tmp_path / "journal"))
-    chat(one)
-    control = one.app.plane.control
+    gateway = live(2, policies={"routing": "round-robin"}, journal=str(tmp_path / "journal"))
+    chat(gateway)
+    control = gateway.app.plane.control
 
     async def swap():
         with pytest.raises(HeadwayError, match="cannot be bound to the engines: RuntimeError: it does not like"):
-            one.app.switch.swap({"routing": f"{wrong}:Unbound"}, "test")
+            gateway.app.switch.swap({"routing": f"{wrong}:Unbound"}, "test")
 
-    one.call(swap())
-    assert one.app.plane.control is control and one.app.plane.version == 0
-    assert chat(one).status == 200
-    kept(one)
+    gateway.call(swap())
+    assert gateway.app.plane.control is control and gateway.app.plane.version == 0
+    assert chat(gateway).status == 200
+    flush_tape(gateway)
     assert replay(tmp_path / "journal").different == 0
 
 
 def test_requests_that_wait_in_a_queue_are_asked_anew_of_whoever_takes_over(live, wrong):
     flow = {"name": "bands", "max_inflight": 1}
-    one = live(1, policies={"routing": "round-robin", "flow": flow}, policy_failures=2)
+    gateway = live(1, policies={"routing": "round-robin", "flow": flow}, policy_failures=2)
     swapped = {"routing": f"{wrong}:Nothing", "flow": flow}
-    one.loop.call_soon_threadsafe(one.app.switch.swap, swapped, "test")
-    one.until(lambda: one.app.plane.version == 1)
-    assert {chat(one).status for _ in range(6)} == {200}
-    one.until(lambda: one.app.plane.version == 2)
-    assert one.app.plane.policies["routing"] == "round-robin"
-    one.until(one.idle)
+    gateway.loop.call_soon_threadsafe(gateway.app.switch.swap, swapped, "test")
+    gateway.until(lambda: gateway.app.plane.version == 1)
+    assert {chat(gateway).status for _ in range(6)} == {200}
+    gateway.until(lambda: gateway.app.plane.version == 2)
+    assert gateway.app.plane.policies["routing"] == "round-robin"
+    gateway.until(gateway.idle)
 
 
 def test_counts_are_right_after_a_failure_amid_a_decision(wrong):
     """A target that computes prompts alone is told only when the flight has been made."""
-    plane = Plane(2, read_policies({"routing": f"{wrong}:Deaf"}), most_failures=3)
+    plane = Plane(PlaneSettings(2, read_policies({"routing": f"{wrong}:Deaf"}), most_failures=3))
     for place, role in enumerate(("decode", "prefill")):
         plane.join(0, place, {"id": f"e{place}", "serves": [], "role": role})
         plane.changed(0, place, "ready")
@@ -185,7 +186,7 @@ def test_who_refuses_on_purpose_has_not_failed(tmp_path):
         "from headway.types import Reject\n\n\nclass Closed:\n    def admit(self, request, cluster):\n"
         "        return Reject('429: not today')\n"
     )
-    plane = Plane(1, read_policies({"admission": f"{file}:Closed"}))
+    plane = Plane(PlaneSettings(1, read_policies({"admission": f"{file}:Closed"})))
     plane.join(0, 0, {"id": "e0", "serves": []})
     plane.changed(0, 0, "ready")
     assert plane.arrive(1, Request(0, 1, 64, Path((1,), (64,)))) == Reject("429: not today")

@@ -42,9 +42,9 @@ CORPUS = [
 def folder(tmp_path_factory):
     """A model's folder with a tokenizer trained on the spot, and a chat template."""
     path = tmp_path_factory.mktemp("model")
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     special = ["<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>"]
     trainer = trainers.BpeTrainer(
         vocab_size=400,
@@ -52,11 +52,11 @@ def folder(tmp_path_factory):
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator(CORPUS, trainer)
-    made.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", made.token_to_id("<s>"))]
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
     )
-    made.save(str(path / "tokenizer.json"))
+    tokenizer.save(str(path / "tokenizer.json"))
     config = {"bos_token": {"content": "<s>"}, "eos_token": "</s>", "chat_template": TEMPLATE}
     (path / "tokenizer_config.json").write_text(json.dumps(config))
     return path
@@ -77,7 +77,7 @@ def chat(*contents, **more):
     return body(messages=messages, **more)
 
 
-def chained(hasher, ids, model="m"):
+def chain_keys(hasher, ids, model="m"):
     """The keys as they follow from an engine's own tokens."""
     key, keys, size = hasher.root(model), [], hasher.block_tokens
     for at in range(0, len(ids) // size * size, size):
@@ -91,7 +91,7 @@ def test_a_chat_has_the_keys_of_the_tokens_that_the_engine_makes_of_it(folder, e
     text = "<s><|system|>\nbe brief</s><|user|>\n" + "hello world, how are you today? " * 10 + "</s><|assistant|>"
     ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids
     assert count == len(ids)
-    assert list(path.keys) == chained(exact, ids)
+    assert list(path.keys) == chain_keys(exact, ids)
     assert path.ends == tuple(range(16, len(ids) // 16 * 16 + 1, 16))
     assert exact.unread == 0
     assert exact.exact
@@ -119,17 +119,17 @@ def test_tools_and_what_they_were_called_with_reach_the_template(exact):
 def test_a_prompt_is_text_or_tokens_or_several_of_them(folder, exact):
     text = "the quick brown fox " * 30
     ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids  # with the token that begins a text
-    wanted = chained(exact, ids)
+    expected = chain_keys(exact, ids)
     for prompt, count in (
         (text, len(ids)),
         (ids, len(ids)),
         ([text, text], 2 * len(ids)),
         ([ids, [1, 2]], len(ids) + 2),
     ):
-        path, found = exact.path(body(prompt=prompt))
-        assert (list(path.keys), found) == (wanted, count)
-    assert list(exact.path(body(input=text))[0].keys) == wanted
-    assert list(exact.path(body(prompt=text, add_special_tokens=False))[0].keys) == chained(exact, ids[1:])
+        path, tokens = exact.path(body(prompt=prompt))
+        assert (list(path.keys), tokens) == (expected, count)
+    assert list(exact.path(body(input=text))[0].keys) == expected
+    assert list(exact.path(body(prompt=text, add_special_tokens=False))[0].keys) == chain_keys(exact, ids[1:])
 
 
 def test_of_several_parts_the_texts_count(exact):
@@ -153,9 +153,9 @@ def test_of_several_parts_the_texts_count(exact):
 )
 def test_what_cannot_be_read_goes_by_its_bytes(folder, fields):
     hasher = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens")).of("m")
-    one = body(**fields)
-    path, count = hasher.path(one)
-    assert (path, count) == Hasher(TokenSettings()).path(one)
+    prompt = body(**fields)
+    path, count = hasher.path(prompt)
+    assert (path, count) == Hasher(TokenSettings()).path(prompt)
     assert hasher.unread == 1
 
 
@@ -177,9 +177,9 @@ def test_models_and_hashes_do_not_share_keys(folder, name):
         read(TokenSettings, {"path": str(folder), "hash": "blake3" if name == "xxh3" else "xxh3"}, "tokens")
     ).of("m")
     ids = list(range(64))
-    assert not set(chained(hasher, ids)) & set(chained(hasher, ids, "other"))
-    assert not set(chained(hasher, ids)) & set(chained(other, ids))
-    assert all(0 <= key < 2**64 for key in chained(hasher, ids))
+    assert not set(chain_keys(hasher, ids)) & set(chain_keys(hasher, ids, "other"))
+    assert not set(chain_keys(hasher, ids)) & set(chain_keys(other, ids))
+    assert all(0 <= key < 2**64 for key in chain_keys(hasher, ids))
     assert hasher.root("m") == other.root("m") != hasher.root("n")
 
 
@@ -195,44 +195,44 @@ def test_a_key_by_blake3_is_the_beginning_of_its_digest(folder):
 def test_keys_tell_apart_where_tokens_differ(exact, ids, place):
     other = list(ids)
     other[place % len(ids)] ^= 1
-    first, second = chained(exact, ids), chained(exact, other)
+    first, second = chain_keys(exact, ids), chain_keys(exact, other)
     same = place % len(ids) // 16
     assert first[:same] == second[:same]
     assert not set(first[same:]) & set(second[same:])
 
 
 def test_a_prompt_by_bytes_needs_no_tokenizer():
-    made = Tokens(TokenSettings())
-    hasher = made.of("any")
+    tokens = Tokens(TokenSettings())
+    hasher = tokens.of("any")
     assert not hasher.exact
-    one = chat("x", "hello " * 5000)
-    assert not hasher.long(one)
-    path, count = hasher.path(one)
-    assert count == len(one.text) // 4
+    prompt = chat("x", "hello " * 5000)
+    assert not hasher.long(prompt)
+    path, count = hasher.path(prompt)
+    assert count == len(prompt.text) // 4
     assert path.ends[:3] == (64, 128, 192)
-    assert asyncio.run(hasher.path_later(one)) == (path, count)
-    assert path != Hasher(TokenSettings(hash="blake3")).path(one)[0]
+    assert asyncio.run(hasher.path_later(prompt)) == (path, count)
+    assert path != Hasher(TokenSettings(hash="blake3")).path(prompt)[0]
 
 
 def test_models_have_tokenizers_of_their_own(folder, tmp_path):
     (tmp_path / "other.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
     (tmp_path / "tokenizer.json").write_text((folder / "tokenizer.json").read_text())
-    given = {"models": {"a": str(folder), "b": {"path": str(tmp_path), "chat_template": "other.jinja"}}}
-    made = Tokens(read(TokenSettings, given, "tokens"))
-    assert made.of("a").exact and made.of("b").exact and not made.of("c").exact
-    assert made.of("b").template.render([{"role": "user", "content": "just this"}]) == "just this"
+    section = {"models": {"a": str(folder), "b": {"path": str(tmp_path), "chat_template": "other.jinja"}}}
+    tokens = Tokens(read(TokenSettings, section, "tokens"))
+    assert tokens.of("a").exact and tokens.of("b").exact and not tokens.of("c").exact
+    assert tokens.of("b").template.render([{"role": "user", "content": "just this"}]) == "just this"
 
 
 def test_a_long_prompt_is_read_in_a_thread_and_alike(folder):
     async def both():
-        made = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens"))
-        hasher = made.of("m")
-        one = chat("be brief", "hello world, how are you today? " * 4000)
-        assert hasher.long(one) and not hasher.long(chat("x", "short"))
-        later = await hasher.path_later(one)
-        assert later == hasher.path(one)
+        tokens = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens"))
+        hasher = tokens.of("m")
+        prompt = chat("be brief", "hello world, how are you today? " * 4000)
+        assert hasher.long(prompt) and not hasher.long(chat("x", "short"))
+        later = await hasher.path_later(prompt)
+        assert later == hasher.path(prompt)
         assert hasher.waiting == 0
-        await made.stop()
+        await tokens.stop()
 
     asyncio.run(both())
 
@@ -241,8 +241,8 @@ def test_while_a_long_prompt_is_tokenized_others_run(folder, monkeypatch):
     """The tokenizer lets go of the interpreter: one that held on to it would allow no more than a tick or two."""
     hasher = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens")).of("m")
     monkeypatch.setattr(hasher, "_keys", lambda model, ids, breathe: Path((), ()))
-    one = chat("be brief", "hello world, how are you today? " * 20_000)
-    thread = threading.Thread(target=hasher.path, args=(one, True))
+    prompt = chat("be brief", "hello world, how are you today? " * 20_000)
+    thread = threading.Thread(target=hasher.path, args=(prompt, True))
     thread.start()
     ticks = 0
     while thread.is_alive():
@@ -255,13 +255,13 @@ def test_while_a_long_prompt_is_tokenized_others_run(folder, monkeypatch):
 def test_when_too_many_wait_bytes_must_do(folder, monkeypatch):
     monkeypatch.setattr(module, "WAITING", 0)
     hasher = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens")).of("m")
-    one = chat("x", "hello " * 1000)
-    assert asyncio.run(hasher.path_later(one)) == Hasher(TokenSettings()).path(one)
+    prompt = chat("x", "hello " * 1000)
+    assert asyncio.run(hasher.path_later(prompt)) == Hasher(TokenSettings()).path(prompt)
     assert hasher.unread == 1
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("section", "message"),
     [
         ({"hash": "md5"}, r"tokens\.hash: expected 'xxh3' or 'blake3'"),
         ({"block_tokens": 0}, r"tokens\.block_tokens: expected a whole number"),
@@ -270,9 +270,9 @@ def test_when_too_many_wait_bytes_must_do(folder, monkeypatch):
         ({"models": {"m": {"pth": "x"}}}, r"tokens\.models\.m\.pth: there is no such key"),
     ],
 )
-def test_a_mistake_in_the_section_is_told(given, said):
-    with pytest.raises(HeadwayError, match=said):
-        read(TokenSettings, given, "tokens")
+def test_a_mistake_in_the_section_is_told(section, message):
+    with pytest.raises(HeadwayError, match=message):
+        read(TokenSettings, section, "tokens")
 
 
 def test_a_file_that_is_none_is_told(tmp_path, folder):
@@ -288,19 +288,19 @@ def test_a_file_that_is_none_is_told(tmp_path, folder):
 
 
 def test_a_template_reaches_nothing_but_its_values():
-    def rendered(source):
+    def render(source):
         return ChatTemplate(source, {}, "x").render([{"role": "user", "content": "hi"}])
 
     with pytest.raises(Exception, match="unsafe"):
-        rendered("{{ messages.__class__.__mro__ }}")
+        render("{{ messages.__class__.__mro__ }}")
     with pytest.raises(ValueError, match="no such role"):
-        rendered("{{ raise_exception('no such role') }}")
+        render("{{ raise_exception('no such role') }}")
     marked = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% break %}{% endfor %}"
-    assert rendered(marked) == "hi"
+    assert render(marked) == "hi"
 
 
 def test_a_model_may_have_a_template_of_its_own_for_tools(tmp_path):
     config = {"chat_template": [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    found = ChatTemplate.find(tmp_path)
-    assert (found.render([]), found.render([], [{"type": "function"}])) == ("plain", "tools")
+    template = ChatTemplate.find(tmp_path)
+    assert (template.render([]), template.render([], [{"type": "function"}])) == ("plain", "tools")

@@ -280,7 +280,7 @@ def test_pages_are_read_over_real_sockets_and_a_loss_is_noticed(live):
         one.until(lambda: len(signals.readings) == 1)
     finally:
         one.call(signals.stop())
-    assert app.fleet.on_change.count(signals.follower._changed) == 0
+    assert app.fleet.on_change.count(signals.follower._on_change) == 0
 
 
 def test_a_page_without_an_end_and_one_that_never_comes_do_no_harm(live):

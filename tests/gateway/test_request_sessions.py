@@ -19,7 +19,7 @@ SYSTEM = {"role": "system", "content": 'Say "user" and {"role": "user"} to nobod
 FIRST = {"role": "user", "content": 'What is a "quine"? }]},{ \\" \\\\'}
 
 
-def sent(*messages, compact=False):
+def encode(*messages, compact=False):
     return json.dumps(list(messages), separators=(",", ":") if compact else None).encode()
 
 
@@ -36,9 +36,9 @@ def test_all_turns_of_a_conversation_have_one_session():
     # OpenAI's own client writes an answer's content before its role.
     answers = [{"content": "A program }", "refusal": None, "role": "assistant"}, {"role": "assistant", "content": "x"}]
     for compact in (False, True):
-        found = {of_messages(sent(*turn, compact=compact)) for turn in turns([SYSTEM], FIRST, answers)}
-        assert len(found) == 1
-        assert None not in found
+        sessions = {of_messages(encode(*turn, compact=compact)) for turn in turns([SYSTEM], FIRST, answers)}
+        assert len(sessions) == 1
+        assert None not in sessions
 
 
 @pytest.mark.parametrize(
@@ -58,29 +58,29 @@ def test_all_turns_of_a_conversation_have_one_session():
 )
 def test_its_first_message_may_have_any_form(first):
     answers = [{"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": '{"role":"user"}'}}]}]
-    found = [of_messages(sent(*turn)) for turn in turns([SYSTEM], first, answers)]
-    assert found[0] == found[1] is not None
-    assert of_messages(sent(SYSTEM, {**first, "content": "something else"})) != found[0]
+    sessions = [of_messages(encode(*turn)) for turn in turns([SYSTEM], first, answers)]
+    assert sessions[0] == sessions[1] is not None
+    assert of_messages(encode(SYSTEM, {**first, "content": "something else"})) != sessions[0]
 
 
 def test_who_begins_differently_is_another_session():
-    found = {of_messages(sent(SYSTEM, {"role": "user", "content": f"question {number}"})) for number in range(50)}
-    assert len(found) == 50
-    assert of_messages(sent(FIRST)) != of_messages(sent(SYSTEM, FIRST))
+    sessions = {of_messages(encode(SYSTEM, {"role": "user", "content": f"question {number}"})) for number in range(50)}
+    assert len(sessions) == 50
+    assert of_messages(encode(FIRST)) != of_messages(encode(SYSTEM, FIRST))
 
 
 def test_tenants_do_not_share_sessions():
-    assert len({of_messages(sent(FIRST), tenant) for tenant in ("", "a", "b")}) == 3
+    assert len({of_messages(encode(FIRST), tenant) for tenant in ("", "a", "b")}) == 3
 
 
 def test_what_has_no_message_of_a_user_has_no_session():
-    for messages in (b"", b"null", b"[]", b'"user"', sent(SYSTEM), sent({"role": "tool", "content": "user"})):
+    for messages in (b"", b"null", b"[]", b'"user"', encode(SYSTEM), encode({"role": "tool", "content": "user"})):
         assert of_messages(messages) is None
 
 
 def test_a_header_comes_before_the_user_and_both_before_the_conversation():
     settings = SessionSettings()
-    messages = sent(SYSTEM, FIRST)
+    messages = encode(SYSTEM, FIRST)
     assert settings.session(b"abc", "me", messages) == "abc"
     assert settings.session(None, "me", messages) == "me"
     assert settings.session(b"", "", messages) == of_messages(messages)
@@ -114,7 +114,7 @@ def test_what_follows_the_first_message_does_not_matter(before, content, after, 
     message = (
         {"more": more, "role": "user", "content": content} if last else {"role": "user", "content": content, "m": more}
     )
-    shorter, longer = sent(*before, message), sent(*before, message, *after)
+    shorter, longer = encode(*before, message), encode(*before, message, *after)
     assert of_messages(shorter) == of_messages(longer)
 
 

@@ -29,21 +29,21 @@ from rough import (  # noqa: E402
 @pytest.fixture
 def before(live):
     """A gateway before one rough engine."""
-    made = []
+    engines = []
 
     def start(act, **more):
-        made.append(RoughEngine(act))
+        engines.append(RoughEngine(act))
         more = {"retries": 0, "health": {"failures": 1000}, **more}
-        return live(0, backends={"r": made[-1].url}, new_loop=uvloop.new_event_loop, **more), made[-1]
+        return live(0, backends={"r": engines[-1].url}, new_loop=uvloop.new_event_loop, **more), engines[-1]
 
     yield start
-    for engine in made:
+    for engine in engines:
         engine.close()
 
 
-def ask(one, stream=False, timeout=300):
+def ask(gateway, stream=False, timeout=300):
     """By a client that checks the framing: the status and the body, or None where it broke."""
-    connection = http.client.HTTPConnection("127.0.0.1", one.port, timeout=timeout)
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=timeout)
     try:
         connection.request("POST", "/v1/chat/completions", json.dumps({**BODY, "stream": stream}))
         answer = connection.getresponse()
@@ -76,12 +76,12 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_answer_that_is_none_is_a_bad_gateway(before, wrong):
-    one, _ = before(says(WRONG[wrong]))
-    status, body = ask(one)
+    gateway, _ = before(says(WRONG[wrong]))
+    status, body = ask(gateway)
     assert status == 502, body
     assert json.loads(body)["error"]["message"].startswith("r: ")
-    one.until(one.idle)
-    assert not one.app.fleet.backends[0].free  # nobody gets that connection
+    gateway.until(gateway.idle)
+    assert not gateway.app.fleet.backends[0].free  # nobody gets that connection
 
 
 @pytest.mark.parametrize("storm", [1, 3, 200])
@@ -95,74 +95,74 @@ def test_heads_of_what_is_to_come_are_not_the_answer(before, storm, pieces):
             sock.sendall(data[start : start + size])
             time.sleep(0.002)
 
-    one, _ = before(act)
-    assert ask(one) == (200, b'{"choices": null}')
-    one.until(one.idle)
+    gateway, _ = before(act)
+    assert ask(gateway) == (200, b'{"choices": null}')
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
 def test_an_answer_cut_off_at_any_byte_is_never_taken_for_a_whole_one(before, then):
     cut = [0]
-    one, _ = before(lambda sock, request: says(ANSWER[: cut[0]], then)(sock, request))
+    gateway, _ = before(lambda sock, request: says(ANSWER[: cut[0]], then)(sock, request))
     head = ANSWER.index(b"\r\n\r\n") + 4
     for at in range(0, len(ANSWER), 3):
         cut[0] = at
-        found = ask(one)
+        answer = ask(gateway)
         if at < head:
-            assert found is not None and found[0] == 502, (at, found)
+            assert answer is not None and answer[0] == 502, (at, answer)
         else:
-            assert found is None, (at, found)
+            assert answer is None, (at, answer)
     cut[0] = len(ANSWER)
-    assert ask(one) == (200, b'{"choices": null}')
-    one.until(one.idle)
+    assert ask(gateway) == (200, b'{"choices": null}')
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
 def test_a_stream_cut_off_at_any_byte_says_so_or_breaks(before, then):
     cut = [0]
-    one, _ = before(lambda sock, request: says(WHOLE_STREAM[: cut[0]], then)(sock, request))
+    gateway, _ = before(lambda sock, request: says(WHOLE_STREAM[: cut[0]], then)(sock, request))
     head = STREAM.index(b"\r\n\r\n") + 4
-    told = 0
+    errors = 0
     for at in [*range(0, head, 9), *range(head, len(WHOLE_STREAM))]:
         cut[0] = at
-        found = ask(one, stream=True)
-        if found is None:
+        answer = ask(gateway, stream=True)
+        if answer is None:
             assert at >= head
             continue
-        status, body = found
+        status, body = answer
         if at < head:
             assert status == 502, (at, body)
             continue
         if body.endswith(b"data: [DONE]\n\n"):  # all but the last signs of the framing, without which a client may do
             assert at >= len(WHOLE_STREAM) - 4
             continue
-        told += 1
+        errors += 1
         events = [line for line in body.split(b"\n\n") if line]
         assert json.loads(events[-1].removeprefix(b"data: "))["error"]["code"] == "upstream_lost", (at, body)
         for event in events[:-1]:
             assert event == b"data: [DONE]" or json.loads(event.removeprefix(b"data: "))["choices"]
-    assert told >= 4  # wherever a chunk ends, and after the head
+    assert errors >= 4  # wherever a chunk ends, and after the head
     cut[0] = len(WHOLE_STREAM)
-    found = ask(one, stream=True)
-    assert found is not None and found[1].endswith(b"data: [DONE]\n\n")
-    one.until(one.idle)
+    answer = ask(gateway, stream=True)
+    assert answer is not None and answer[1].endswith(b"data: [DONE]\n\n")
+    gateway.until(gateway.idle)
 
 
 def test_a_stream_of_a_known_length_that_breaks_is_not_made_longer(before):
     data = b'data: {"choices":[]}\n\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 500\r\n\r\n"
-    one, _ = before(says(head + data, "close"))
-    answers = send(one, asked({**BODY, "stream": True}))
+    gateway, _ = before(says(head + data, "close"))
+    answers = send(gateway, asked({**BODY, "stream": True}))
     assert answers.endswith(data)
-    one.until(one.idle)
+    gateway.until(gateway.idle)
 
 
 def test_an_answer_without_a_length_ends_with_its_connection(before):
-    one, engine = before(says(b'HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{"choices": []}', "close"))
-    assert ask(one) == (200, b'{"choices": []}')
-    assert ask(one) == (200, b'{"choices": []}')
+    gateway, engine = before(says(b'HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{"choices": []}', "close"))
+    assert ask(gateway) == (200, b'{"choices": []}')
+    assert ask(gateway) == (200, b'{"choices": []}')
     assert engine.connections == 2
-    one.until(one.idle)
+    gateway.until(gateway.idle)
 
 
 def test_a_wrong_chunk_amid_a_stream_breaks_it(before):
@@ -171,24 +171,24 @@ def test_a_wrong_chunk_amid_a_stream_breaks_it(before):
         time.sleep(0.1)
         sock.sendall(b"zz\r\nxx\r\n")
 
-    one, _ = before(act)
-    answer = send(one, asked({**BODY, "stream": True}))
+    gateway, _ = before(act)
+    answer = send(gateway, asked({**BODY, "stream": True}))
     assert answer.count(b'"delta"') == 3 and b"zz" not in answer  # and no end, so that the client knows it is broken
     assert not answer.endswith(b"0\r\n\r\n")
-    assert ask(one, stream=True) is None
-    one.until(one.idle)
+    assert ask(gateway, stream=True) is None
+    gateway.until(gateway.idle)
 
 
 @pytest.mark.parametrize("data", [b"", b"HTTP/1.1 200", STREAM, STREAM + b"ffff\r\nda"])
 def test_an_engine_that_stops_amid_its_answer_is_given_up(before, data):
-    one, _ = before(says(data), timeouts={"first_byte": "300ms", "silence": "300ms"})
-    found = ask(one, stream=True)
+    gateway, _ = before(says(data), timeouts={"first_byte": "300ms", "silence": "300ms"})
+    answer = ask(gateway, stream=True)
     if not data.startswith(STREAM):
-        assert found is not None and found[0] == 502
+        assert answer is not None and answer[0] == 502
     else:
-        assert found is None or b"silent for too long" in found[1]
-    one.until(one.idle)
-    one.until(lambda: one.app.fleet.backends[0].opened == 0)
+        assert answer is None or b"silent for too long" in answer[1]
+    gateway.until(gateway.idle)
+    gateway.until(lambda: gateway.app.fleet.backends[0].opened == 0)
 
 
 def test_a_chunk_without_end_is_passed_on_until_the_deadline(before):
@@ -198,13 +198,13 @@ def test_a_chunk_without_end_is_passed_on_until_the_deadline(before):
             sock.sendall(b"x" * 1000)
             time.sleep(0.005)
 
-    one, _ = before(act)
-    with connect(one) as sock:
+    gateway, _ = before(act)
+    with connect(gateway) as sock:
         sock.sendall(asked({**BODY, "stream": True}, b"x-headway-deadline: 500ms\r\n"))
-        found = read_all(sock)
-    assert found.startswith(b"HTTP/1.1 200") and found.endswith(b"x" * 1000)
-    one.until(one.idle)
-    one.until(lambda: one.app.fleet.backends[0].opened == 0)
+        data = read_all(sock)
+    assert data.startswith(b"HTTP/1.1 200") and data.endswith(b"x" * 1000)
+    gateway.until(gateway.idle)
+    gateway.until(lambda: gateway.app.fleet.backends[0].opened == 0)
 
 
 def test_an_engine_that_is_slow_to_read_holds_up_nobody_else(live):
@@ -214,18 +214,18 @@ def test_an_engine_that_is_slow_to_read_holds_up_nobody_else(live):
         let_go.wait(60)
 
     slow = RoughEngine(says(ANSWER), wait)
-    one = live(1, new_loop=uvloop.new_event_loop, policies={"routing": "round-robin"})
-    quick = {"url": f"http://127.0.0.1:{one.engines[0].port}"}
+    gateway = live(1, new_loop=uvloop.new_event_loop, policies={"routing": "round-robin"})
+    quick = {"url": f"http://127.0.0.1:{gateway.engines[0].port}"}
     both = live(0, backends={"a": slow.url, "b": quick}, policies={"routing": "round-robin"})
     large = asked({**BODY, "x": "y" * 3_000_000}, b"connection: close\r\n")
     with connect(both) as sock:
         sock.sendall(large)
         both.until(lambda: both.app.plane.views[0].inflight == 1)
         for _ in range(5):
-            found = send(both, asked(fields=b"connection: close\r\nx-headway-deadline: 20s\r\n"))
-            if b"x-headway-target: b" in found:
+            answer = send(both, asked(fields=b"connection: close\r\nx-headway-deadline: 20s\r\n"))
+            if b"x-headway-target: b" in answer:
                 break
-        assert b"x-headway-target: b" in found
+        assert b"x-headway-target: b" in answer
         let_go.set()
         assert read_all(sock).endswith(b'{"choices": null}')
     both.until(both.idle)
@@ -233,26 +233,26 @@ def test_an_engine_that_is_slow_to_read_holds_up_nobody_else(live):
 
 
 def test_connections_to_an_engine_are_used_again(before):
-    one, engine = before(says(ANSWER))
+    gateway, engine = before(says(ANSWER))
     for _ in range(20):
-        assert ask(one) == (200, b'{"choices": null}')
+        assert ask(gateway) == (200, b'{"choices": null}')
     assert engine.connections == 1
-    one.until(lambda: len(one.app.fleet.backends[0].free) == 1)
+    gateway.until(lambda: len(gateway.app.fleet.backends[0].free) == 1)
 
 
 def test_connections_after_streams_are_used_again(before):
-    one, engine = before(says(WHOLE_STREAM))
+    gateway, engine = before(says(WHOLE_STREAM))
     for _ in range(5):
-        found = ask(one, stream=True)
-        assert found is not None and found[1].endswith(b"[DONE]\n\n")
+        answer = ask(gateway, stream=True)
+        assert answer is not None and answer[1].endswith(b"[DONE]\n\n")
     assert engine.connections == 1
 
 
 def test_what_an_engine_says_unasked_ends_its_connection(before):
-    one, engine = before(says(ANSWER))
-    ask(one)
-    backend = one.app.fleet.backends[0]
-    one.until(lambda: len(backend.free) == 1)
+    gateway, engine = before(says(ANSWER))
+    ask(gateway)
+    backend = gateway.app.fleet.backends[0]
+    gateway.until(lambda: len(backend.free) == 1)
     engine.act = says(ANSWER)
     sock_count = engine.connections
 
@@ -262,30 +262,30 @@ def test_what_an_engine_says_unasked_ends_its_connection(before):
         sock.sendall(ANSWER)  # nobody has asked for this one
 
     engine.act = act
-    assert ask(one) == (200, b'{"choices": null}')
-    one.until(lambda: not backend.free and backend.opened == 0)
+    assert ask(gateway) == (200, b'{"choices": null}')
+    gateway.until(lambda: not backend.free and backend.opened == 0)
     engine.act = says(ANSWER)
-    assert ask(one) == (200, b'{"choices": null}')
+    assert ask(gateway) == (200, b'{"choices": null}')
     assert engine.connections == sock_count + 1
 
 
 def test_an_engine_that_says_it_is_well_and_is_not_is_left_out(live):
-    one = live(
+    gateway = live(
         2,
         new_loop=uvloop.new_event_loop,
         policies={"routing": "round-robin"},
         health={"failures": 2, "eject": "10m"},
     )
-    one.engines[0].mode = "reset"  # and /health says 200
+    gateway.engines[0].mode = "reset"  # and /health says 200
     for _ in range(10):
-        status, _ = ask(one)
+        status, _ = ask(gateway)
         assert status == 200
-    assert len(one.engines[0].bodies) == 2
-    one.until(one.idle)
+    assert len(gateway.engines[0].bodies) == 2
+    gateway.until(gateway.idle)
 
 
 def test_in_a_storm_of_faults_every_request_has_an_answer(live):
-    one = live(
+    gateway = live(
         4,
         new_loop=uvloop.new_event_loop,
         policies={"routing": "round-robin"},
@@ -301,13 +301,13 @@ def test_in_a_storm_of_faults_every_request_has_an_answer(live):
         turn = 0
         while not over.is_set():
             turn += 1
-            for place, engine in enumerate(one.engines):
+            for place, engine in enumerate(gateway.engines):
                 engine.mode = modes[(turn + place * 2) % len(modes)] if place else "ok"
             time.sleep(0.02)
 
     def client(number):
         for turn in range(15):
-            answers.append(ask(one, stream=(number + turn) % 2 == 0, timeout=300))
+            answers.append(ask(gateway, stream=(number + turn) % 2 == 0, timeout=300))
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(12)]
     changing = threading.Thread(target=weather)
@@ -321,23 +321,23 @@ def test_in_a_storm_of_faults_every_request_has_an_answer(live):
     assert len(answers) == 12 * 15
     good = sum(answer is not None and answer[0] == 200 for answer in answers)
     assert good > 60
-    for engine in one.engines:
+    for engine in gateway.engines:
         engine.mode = "ok"
-    one.until(one.idle)
-    one.until(lambda: not one.app.reception.clients)
+    gateway.until(gateway.idle)
+    gateway.until(lambda: not gateway.app.reception.clients)
 
 
 def test_an_engine_killed_amid_many_streams_ends_them_all(live):
-    one = live(1, new_loop=uvloop.new_event_loop, retries=0)
-    one.engines[0].tokens, one.engines[0].pause = 1000, 0.01
-    socks = [connect(one) for _ in range(30)]
+    gateway = live(1, new_loop=uvloop.new_event_loop, retries=0)
+    gateway.engines[0].tokens, gateway.engines[0].pause = 1000, 0.01
+    socks = [connect(gateway) for _ in range(30)]
     for sock in socks:
         sock.sendall(asked({**BODY, "stream": True}))
     for sock in socks:
         assert sock.recv(1000).startswith(b"HTTP/1.1 200")
-    one.engines[0].mode = "die"
+    gateway.engines[0].mode = "die"
     ends = [read_all(sock) for sock in socks]
     assert all(end for end in ends)
     for sock in socks:
         reset(sock)
-    one.until(one.idle)
+    gateway.until(gateway.idle)

@@ -25,7 +25,7 @@ def rss(pid: int) -> int:
 
 def family(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(one for child in children for one in family(int(child)))]
+    return [pid, *(member for child in children for member in family(int(child)))]
 
 
 @pytest.mark.full
@@ -56,12 +56,12 @@ def test_ten_thousand_streams_at_once_all_get_all_their_tokens(tmp_path: Path, r
         port = next(word for word in line.split() if word.startswith("http://")).rpartition(":")[2]
         pids = family(gateway.pid)
         before = sum(map(rss, pids))
-        asked = ("clients", port, str(STREAMS), str(TOKENS))
-        clients = start(str(CROWD), *asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        arguments = ("clients", port, str(STREAMS), str(TOKENS))
+        clients = start(str(CROWD), *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert clients.stdout.readline() == "all have begun\n"
         grown = sum(map(rss, pids)) - before
-        found, _ = clients.communicate("go on\n", timeout=300)
-        assert json.loads(found) == {"whole": STREAMS, "ok": STREAMS}
+        output, _ = clients.communicate("go on\n", timeout=300)
+        assert json.loads(output) == {"whole": STREAMS, "ok": STREAMS}
         record_property("bytes_each", grown // STREAMS)
         print(f"{workers} processes, {grown / STREAMS:,.0f} bytes a stream, {grown / 1e6:.0f} MB")
         assert grown < STREAMS * EACH_BYTES

@@ -50,150 +50,152 @@ def code(source):
     return {"routing": {"name": "code", "source": source}}
 
 
-def asked(one, count):
+def wait_until_asked(gateway, count):
     """Until every candidate has been asked so often, and nothing waits."""
-    one.until(lambda: all(each.asked >= count for each in one.app.shadows.candidates.values() if each.why is None))
-    one.until(lambda: not one.app.shadows._waiting)
+    gateway.until(
+        lambda: all(each.decisions >= count for each in gateway.app.shadows.candidates.values() if each.why is None)
+    )
+    gateway.until(lambda: not gateway.app.shadows._waiting)
 
 
-def told(one):
-    return {each["name"]: each for each in admin(one, "/status").json()["shadows"]}
+def shadow_status(gateway):
+    return {each["name"]: each for each in admin(gateway, "/status").json()["shadows"]}
 
 
 @pytest.mark.parametrize("routing", ["lmetric", "power-of-two", "kv-aware", "weighted", "session-affinity"])
 def test_a_candidate_that_is_the_policy_in_force_always_agrees(live, routing):
     """It sees what that saw: counts and beliefs before the decision, and real placements since."""
-    one = live(3, admin=ADMIN, policies={"routing": routing}, shadow={"same": {"routing": routing}})
+    gateway = live(3, admin=ADMIN, policies={"routing": routing}, shadow={"same": {"routing": routing}})
     for number in range(40):
         text = f"group {number % 4} " * 300 + str(number)
-        assert chat(one, text, stream=number % 2 == 0, x_headway_session=f"s{number % 5}").status == 200
-    asked(one, 40)
-    found = told(one)["same"]
-    assert (found["asked"], found["agreement"], found["gained_tokens"], found["forgone_tokens"]) == (40, 1.0, 0, 0)
-    assert found["ttft_s"] == pytest.approx(found["ttft_live_s"])
+        assert chat(gateway, text, stream=number % 2 == 0, x_headway_session=f"s{number % 5}").status == 200
+    wait_until_asked(gateway, 40)
+    status = shadow_status(gateway)["same"]
+    assert (status["asked"], status["agreement"], status["gained_tokens"], status["forgone_tokens"]) == (40, 1.0, 0, 0)
+    assert status["ttft_s"] == pytest.approx(status["ttft_live_s"])
 
 
 def test_what_another_choice_would_have_meant_is_told(live, tmp_path):
     journal = tmp_path / "journal"
     shadow = {"warm": {"routing": "lmetric-plus-one"}, "turns": {"routing": "round-robin"}}
-    one = live(3, admin=ADMIN, policies={"routing": "least-loaded"}, shadow=shadow, journal=str(journal))
+    gateway = live(3, admin=ADMIN, policies={"routing": "least-loaded"}, shadow=shadow, journal=str(journal))
     for number in range(30):
-        assert chat(one, f"group {number % 3} " * 900, stream=True).status == 200
-    asked(one, 30)
-    found = told(one)
-    assert found["warm"]["agreement"] == 1.0  # all goes to the first engine, which is the warmest and as idle as any
-    assert found["turns"]["agreement"] == pytest.approx(1 / 3, abs=0.05)
-    assert found["turns"]["forgone_tokens"] > 0 == found["turns"]["gained_tokens"]
-    assert found["turns"]["ttft_s"] > found["turns"]["ttft_live_s"]
-    page = admin(one, "/metrics").body.decode()
+        assert chat(gateway, f"group {number % 3} " * 900, stream=True).status == 200
+    wait_until_asked(gateway, 30)
+    status = shadow_status(gateway)
+    assert status["warm"]["agreement"] == 1.0  # all goes to the first engine, which is the warmest and as idle as any
+    assert status["turns"]["agreement"] == pytest.approx(1 / 3, abs=0.05)
+    assert status["turns"]["forgone_tokens"] > 0 == status["turns"]["gained_tokens"]
+    assert status["turns"]["ttft_s"] > status["turns"]["ttft_live_s"]
+    page = admin(gateway, "/metrics").body.decode()
     assert 'headway_shadow_decisions_total{agrees="true",candidate="warm"} 30.0' in page
     assert 'headway_shadow_up{candidate="turns"} 1.0' in page
-    document = admin(one, "/debug/decisions?last=5&every=true").json()
+    document = admin(gateway, "/debug/decisions?last=5&every=true").json()
     of = document["decisions"][0]["shadow"]
     assert list(of) == ["warm", "turns"] and of["warm"]["agrees"] and of["warm"]["target"] == "e0"
     card = document["scorecards"]["warm"][0]
     assert card["live"] == "e0" and card["scorecard"]["candidates"] == ["e0", "e1", "e2"]
-    one.until(one.idle)
-    one.loop.call_soon_threadsafe(one.app.tape.flush)
-    one.until(lambda: not one.app.tape._buffer)
+    gateway.until(gateway.idle)
+    gateway.loop.call_soon_threadsafe(gateway.app.tape.flush)
+    gateway.until(lambda: not gateway.app.tape._buffer)
     assert replay(journal).different == 0
 
 
 def test_it_hears_of_real_placements_in_order(live, tmp_path):
     file = tmp_path / "shadows.py"
     file.write_text(SLOW)
-    one = live(2, policies={"routing": "round-robin"}, shadow={"seen": {"routing": f"{file}:Seen"}})
+    gateway = live(2, policies={"routing": "round-robin"}, shadow={"seen": {"routing": f"{file}:Seen"}})
     for _ in range(2):
-        chat(one, stream=True)
-        one.until(one.idle)
-    asked(one, 2)
-    seen = one.app.shadows.candidates["seen"].routing.seen
-    wanted = []
+        chat(gateway, stream=True)
+        gateway.until(gateway.idle)
+    wait_until_asked(gateway, 2)
+    observed = gateway.app.shadows.candidates["seen"].routing.seen
+    expected = []
     for number, name in enumerate(("e0", "e1")):
-        wanted += [("route", number, [0, 0]), ("Routed", name), ("FirstToken", name), ("Finished", name)]
-    assert [entry for entry in seen if entry[0] != "InstanceChanged"] == wanted
+        expected += [("route", number, [0, 0]), ("Routed", name), ("FirstToken", name), ("Finished", name)]
+    assert [entry for entry in observed if entry[0] != "InstanceChanged"] == expected
 
 
 def test_one_that_fails_is_asked_no_more_and_nothing_else_happens(live, caplog):
-    one = live(2, admin=ADMIN, shadow={"bad": code(FAILING), "good": code(BUSIEST)})
-    assert {chat(one).status for _ in range(6)} == {200}
-    asked(one, 6)
-    found = told(one)
-    assert found["bad"]["running"] is False and "division by zero" in found["bad"]["why"]
-    assert found["good"]["running"] and one.app.plane.version == 0 and one.app.failures.last is None
+    gateway = live(2, admin=ADMIN, shadow={"bad": code(FAILING), "good": code(BUSIEST)})
+    assert {chat(gateway).status for _ in range(6)} == {200}
+    wait_until_asked(gateway, 6)
+    status = shadow_status(gateway)
+    assert status["bad"]["running"] is False and "division by zero" in status["bad"]["why"]
+    assert status["good"]["running"] and gateway.app.plane.version == 0 and gateway.app.failures.last is None
     assert sum("shadow bad: is asked no more" in record.message for record in caplog.records) == 1
-    assert b'headway_shadow_errors_total{candidate="bad"} 1.0' in admin(one, "/metrics").body
+    assert b'headway_shadow_errors_total{candidate="bad"} 1.0' in admin(gateway, "/metrics").body
 
 
 def test_one_that_would_end_the_process_is_asked_no_more(live, tmp_path):
     file = tmp_path / "shadows.py"
     file.write_text("class Quits:\n    def route(self, request, cluster):\n        raise SystemExit(3)\n")
-    one = live(2, admin=ADMIN, shadow={"quits": {"routing": f"{file}:Quits"}})
-    assert {chat(one).status for _ in range(4)} == {200}
-    assert "SystemExit: 3" in told(one)["quits"]["why"]
+    gateway = live(2, admin=ADMIN, shadow={"quits": {"routing": f"{file}:Quits"}})
+    assert {chat(gateway).status for _ in range(4)} == {200}
+    assert "SystemExit: 3" in shadow_status(gateway)["quits"]["why"]
 
 
 def test_one_that_takes_too_long_is_asked_no_more(live, tmp_path):
     file = tmp_path / "shadows.py"
     file.write_text(SLOW)
     shadow = {"slow": {"policies": {"routing": f"{file}:Slow"}, "budget": "1ms"}}
-    one = live(2, admin=ADMIN, shadow=shadow)
+    gateway = live(2, admin=ADMIN, shadow=shadow)
     for _ in range(14):
-        chat(one)
-    one.until(lambda: one.app.shadows.candidates["slow"].why is not None)
-    assert told(one)["slow"]["asked"] == 10 and "longer than 1 ms" in told(one)["slow"]["why"]
+        chat(gateway)
+    gateway.until(lambda: gateway.app.shadows.candidates["slow"].why is not None)
+    assert shadow_status(gateway)["slow"]["asked"] == 10 and "longer than 1 ms" in shadow_status(gateway)["slow"]["why"]
 
 
 def test_a_sample_is_every_so_many(live):
-    one = live(2, admin=ADMIN, shadow={"some": {"policies": {"routing": "lmetric"}, "sample": 0.25}})
+    gateway = live(2, admin=ADMIN, shadow={"some": {"policies": {"routing": "lmetric"}, "sample": 0.25}})
     for _ in range(20):
-        chat(one)
-    asked(one, 5)
-    assert told(one)["some"]["asked"] == 5
+        chat(gateway)
+    wait_until_asked(gateway, 5)
+    assert shadow_status(gateway)["some"]["asked"] == 5
 
 
 def test_what_the_policy_in_force_does_not_keep_is_kept_for_a_candidate(live):
-    one = live(2, admin=ADMIN, policies={"routing": "least-loaded"})
-    assert one.app.plane.control.audience.state is None
-    assert admin(one, "/shadows/tenants", "PUT", code(TENANTS)).status == 201
+    gateway = live(2, admin=ADMIN, policies={"routing": "least-loaded"})
+    assert gateway.app.plane.control.audience.state is None
+    assert admin(gateway, "/shadows/tenants", "PUT", code(TENANTS)).status == 201
     for _ in range(5):
-        assert chat(one).status == 200
-    asked(one, 5)
-    assert told(one)["tenants"]["running"] and told(one)["tenants"]["agreement"] == 1.0
-    one.until(one.idle)
+        assert chat(gateway).status == 200
+    wait_until_asked(gateway, 5)
+    assert shadow_status(gateway)["tenants"]["running"] and shadow_status(gateway)["tenants"]["agreement"] == 1.0
+    gateway.until(gateway.idle)
 
 
 def test_they_come_and_go_by_the_admin_api_and_outlive_a_swap(live):
-    one = live(2, admin=ADMIN, policies={"routing": "kv-aware"}, shadow={"fixed": {"routing": "lmetric"}})
-    put = admin(one, "/shadows/new", "PUT", {"format": 1, "policies": {"routing": code(BUSIEST)["routing"]}})
+    gateway = live(2, admin=ADMIN, policies={"routing": "kv-aware"}, shadow={"fixed": {"routing": "lmetric"}})
+    put = admin(gateway, "/shadows/new", "PUT", {"format": 1, "policies": {"routing": code(BUSIEST)["routing"]}})
     assert put.status == 201 and put.json()["running"]
-    assert admin(one, "/shadows/fixed", "PUT", {"routing": "lmetric"}).status == 409
-    assert admin(one, "/shadows/fixed", "DELETE").status == 409
-    assert admin(one, "/shadows/none", "DELETE").status == 404
-    wrong = admin(one, "/shadows/x", "PUT", {"routing": "lmetrik"})
+    assert admin(gateway, "/shadows/fixed", "PUT", {"routing": "lmetric"}).status == 409
+    assert admin(gateway, "/shadows/fixed", "DELETE").status == 409
+    assert admin(gateway, "/shadows/none", "DELETE").status == 404
+    wrong = admin(gateway, "/shadows/x", "PUT", {"routing": "lmetrik"})
     assert wrong.status == 400 and "shadow.x.routing: no routing policy is called 'lmetrik'" in wrong.said
-    for given in ("/etc/passwd", {"policies": "/etc/passwd"}, {"routing": "/tmp/evil.py:Evil"}):
-        assert admin(one, "/shadows/x", "PUT", given).status == 400
-    chat(one, "x " * 3000)
-    admin(one, "/policies", "PUT", {"routing": "lmetric"})
-    chat(one, "x " * 3000)
-    asked(one, 2)
-    assert told(one)["fixed"]["asked"] == 2
-    assert admin(one, "/shadows/new", "DELETE").status == 200
-    assert [each["name"] for each in admin(one, "/shadows").json()["shadows"]] == ["fixed"]
+    for section in ("/etc/passwd", {"policies": "/etc/passwd"}, {"routing": "/tmp/evil.py:Evil"}):
+        assert admin(gateway, "/shadows/x", "PUT", section).status == 400
+    chat(gateway, "x " * 3000)
+    admin(gateway, "/policies", "PUT", {"routing": "lmetric"})
+    chat(gateway, "x " * 3000)
+    wait_until_asked(gateway, 2)
+    assert shadow_status(gateway)["fixed"]["asked"] == 2
+    assert admin(gateway, "/shadows/new", "DELETE").status == 200
+    assert [each["name"] for each in admin(gateway, "/shadows").json()["shadows"]] == ["fixed"]
 
 
 def test_without_candidates_nothing_listens(live):
-    one = live(1, admin=ADMIN)
-    assert one.app.shadows not in one.app.journals
-    admin(one, "/shadows/new", "PUT", {"routing": "lmetric"})
-    assert one.app.shadows in one.app.plane.control.journals
-    admin(one, "/shadows/new", "DELETE")
-    assert one.app.shadows not in one.app.plane.control.journals
+    gateway = live(1, admin=ADMIN)
+    assert gateway.app.shadows not in gateway.app.journals
+    admin(gateway, "/shadows/new", "PUT", {"routing": "lmetric"})
+    assert gateway.app.shadows in gateway.app.plane.control.journals
+    admin(gateway, "/shadows/new", "DELETE")
+    assert gateway.app.shadows not in gateway.app.plane.control.journals
 
 
 @pytest.mark.parametrize(
-    ("shadow", "said"),
+    ("shadow", "message"),
     [
         (["lmetric"], "shadow: expected a mapping of names"),
         ({"a": {"priority": "none"}}, r"shadow\.a: a shadow is asked where requests would go"),
@@ -202,25 +204,25 @@ def test_without_candidates_nothing_listens(live):
         ({"a": {"routing": ORACLE}}, r"shadow\.a\.routing: .* asks for the truth"),
     ],
 )
-def test_a_wrong_section_is_told(shadow, said):
-    with pytest.raises(HeadwayError, match=said):
+def test_a_wrong_section_is_told(shadow, message):
+    with pytest.raises(HeadwayError, match=message):
         Config.load({"backends": {"a": "http://127.0.0.1:9"}, "shadow": shadow})
 
 
 def test_the_work_is_done_when_the_request_is_on_its_way(live):
     """What a decision waits for is to take down the views, whatever the candidates do."""
-    one = live(2, policies={"routing": "least-loaded"}, shadow={str(n): {"routing": "lmetric"} for n in range(8)})
-    shadows, order = one.app.shadows, []
-    ask, dispatch = shadows._ask, one.app.reception.exchange_type.dispatch
+    gateway = live(2, policies={"routing": "least-loaded"}, shadow={str(n): {"routing": "lmetric"} for n in range(8)})
+    shadows, order = gateway.app.shadows, []
+    ask, dispatch = shadows._ask, gateway.app.reception.exchange_type.dispatch
 
-    class Watched(one.app.reception.exchange_type):
+    class Watched(gateway.app.reception.exchange_type):
         def dispatch(self):
             order.append("dispatch")
             dispatch(self)
 
-    one.app.reception.exchange_type = Watched
+    gateway.app.reception.exchange_type = Watched
     shadows._ask = lambda shot, asked: (order.append("ask"), ask(shot, asked))
     for _ in range(5):
-        chat(one)
-    asked(one, 5)
+        chat(gateway)
+    wait_until_asked(gateway, 5)
     assert order == ["dispatch", "ask"] * 5

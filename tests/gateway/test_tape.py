@@ -15,63 +15,64 @@ from openai_client import openai, openai_client
 
 from headway.cli import status
 from headway.errors import HeadwayError
+from headway.gateway.deciding.policy_versions import PlaneSettings
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.tape import Tape, records, replay
 
 
-def ask(one, number, stream=False):
-    client = openai_client(one.url)
+def ask(gateway, number, stream=False):
+    client = openai_client(gateway.url)
     messages = [{"role": "user", "content": f"{number % 5} " * 300 + str(number)}]
     try:
-        found = client.chat.completions.create(model="m", messages=messages, stream=stream, user=f"u{number % 7}")
+        answer = client.chat.completions.create(model="m", messages=messages, stream=stream, user=f"u{number % 7}")
         if stream:
-            list(found)
+            list(answer)
     except openai.APIError:
         pass
 
 
-def traffic(one, count):
+def traffic(gateway, count):
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda number: ask(one, number, number % 3 == 0), range(count)))
+        list(pool.map(lambda number: ask(gateway, number, number % 3 == 0), range(count)))
 
 
 @pytest.mark.parametrize("routing", ["lmetric", "power-of-two", "kv-aware", "session-affinity", "weighted"])
 def test_a_journal_decides_the_same_again(live, tmp_path, routing):
     file = tmp_path / "journal"
-    one = live(3, policies={"routing": routing}, journal=str(file))
-    app = one.app
-    traffic(one, 20)
-    one.engines[0].mode = "reset"
-    traffic(one, 10)
-    one.engines[0].mode = "ok"
-    one.loop.call_soon_threadsafe(app.fleet.cordon, "e0")
-    traffic(one, 10)
-    one.loop.call_soon_threadsafe(app.fleet.uncordon, "e0")
-    one.loop.call_soon_threadsafe(app.switch.swap, {"routing": "least-loaded", "flow": {"name": "bands"}}, "test")
-    one.loop.call_soon_threadsafe(app.plane.report, app.clock.now_ps(), 2, {"queued": 3, "running": 9})
-    traffic(one, 10)
-    added = {"e9": BackendSpec.read("e9", f"http://127.0.0.1:{one.engines[0].port}", "x")}
-    one.loop.call_soon_threadsafe(app.fleet.offer, "admin", added)
-    traffic(one, 10)
-    one.loop.call_soon_threadsafe(app.fleet.offer, "admin", {})
-    traffic(one, 10)
-    one.until(one.idle)
-    one.loop.call_soon_threadsafe(app.tape.flush)
-    one.until(lambda: not app.tape._buffer)
-    found = replay(file)
-    assert found.decisions >= 70
-    assert found.different == 0, found.differences
+    gateway = live(3, policies={"routing": routing}, journal=str(file))
+    app = gateway.app
+    traffic(gateway, 20)
+    gateway.engines[0].mode = "reset"
+    traffic(gateway, 10)
+    gateway.engines[0].mode = "ok"
+    gateway.loop.call_soon_threadsafe(app.fleet.cordon, "e0")
+    traffic(gateway, 10)
+    gateway.loop.call_soon_threadsafe(app.fleet.uncordon, "e0")
+    gateway.loop.call_soon_threadsafe(app.switch.swap, {"routing": "least-loaded", "flow": {"name": "bands"}}, "test")
+    gateway.loop.call_soon_threadsafe(app.plane.report, app.clock.now_ps(), 2, {"queued": 3, "running": 9})
+    traffic(gateway, 10)
+    added = {"e9": BackendSpec.read("e9", f"http://127.0.0.1:{gateway.engines[0].port}", "x")}
+    gateway.loop.call_soon_threadsafe(app.fleet.offer, "admin", added)
+    traffic(gateway, 10)
+    gateway.loop.call_soon_threadsafe(app.fleet.offer, "admin", {})
+    traffic(gateway, 10)
+    gateway.until(gateway.idle)
+    gateway.loop.call_soon_threadsafe(app.tape.flush)
+    gateway.until(lambda: not app.tape._buffer)
+    replayed = replay(file)
+    assert replayed.decisions >= 70
+    assert replayed.different == 0, replayed.differences
     kinds = {record[1] for record in records(file) if isinstance(record, list)}
     assert {"arrive", "finished", "first_token", "resend", "changed", "swap", "join", "leave", "report"} <= kinds
 
 
 def test_another_decision_is_told(live, tmp_path, capsys):
     file, other = tmp_path / "journal", tmp_path / "other"
-    one = live(2, policies={"routing": "round-robin"}, journal=str(file))
-    traffic(one, 6)
-    one.until(one.idle)
-    one.loop.call_soon_threadsafe(one.app.tape.flush)
-    one.until(lambda: not one.app.tape._buffer)
+    gateway = live(2, policies={"routing": "round-robin"}, journal=str(file))
+    traffic(gateway, 6)
+    gateway.until(gateway.idle)
+    gateway.loop.call_soon_threadsafe(gateway.app.tape.flush)
+    gateway.until(lambda: not gateway.app.tape._buffer)
     assert status(["replay", str(file)]) == 0
     assert "6 decisions, all the same again" in capsys.readouterr().out
     head, *rest = records(file)
@@ -87,22 +88,22 @@ def test_another_decision_is_told(live, tmp_path, capsys):
 
 def test_a_journal_that_is_cut_short_is_read_as_far_as_it_goes(live, tmp_path):
     file = tmp_path / "journal"
-    one = live(2, journal=str(file))
-    traffic(one, 12)
-    one.until(one.idle)
-    one.loop.call_soon_threadsafe(one.app.tape.flush)
-    one.until(lambda: not one.app.tape._buffer)
+    gateway = live(2, journal=str(file))
+    traffic(gateway, 12)
+    gateway.until(gateway.idle)
+    gateway.loop.call_soon_threadsafe(gateway.app.tape.flush)
+    gateway.until(lambda: not gateway.app.tape._buffer)
     whole = file.read_bytes()
     cut = tmp_path / "cut"
     cut.write_bytes(whole[: len(whole) * 2 // 3])
-    found = replay(cut)
-    assert 0 < found.decisions < 12
-    assert found.different == 0
+    replayed = replay(cut)
+    assert 0 < replayed.decisions < 12
+    assert replayed.different == 0
 
 
 def test_a_journal_has_a_limit(tmp_path):
     file = tmp_path / "journal"
-    tape = Tape(file, {"places": 1}, 1000)
+    tape = Tape(file, PlaneSettings(1, {}), 1000)
     for number in range(1000):
         tape(number, "give_up", (number,))
     tape.flush()
@@ -112,17 +113,17 @@ def test_a_journal_has_a_limit(tmp_path):
 
 def test_a_second_gateway_does_not_empty_the_journal_of_the_first(tmp_path):
     file = tmp_path / "journal"
-    tape = Tape(file, {"places": 1}, 1000)
+    tape = Tape(file, PlaneSettings(1, {}), 1000)
     tape(0, "give_up", (0,))
     tape.flush()
     with pytest.raises(HeadwayError, match="is being written by another gateway"):
-        Tape(file, {"places": 1}, 1000)
+        Tape(file, PlaneSettings(1, {}), 1000)
     assert len(list(records(file))) == 2
     tape.close()
     for number in (1, 2):  # what was written stays, under another name
-        Tape(file, {"places": number}, 1000).close()
+        Tape(file, PlaneSettings(number, {}), 1000).close()
         assert len(list(records(file))) == 1
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["journal", "journal.1.old", "journal.2.old"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal", "journal.1.old", "journal.2.old"]
     assert len(list(records(tmp_path / "journal.1.old"))) == 2
 
 

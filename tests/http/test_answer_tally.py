@@ -26,7 +26,7 @@ DONE = b"data: [DONE]\n\n"
 def test_the_engines_own_count_of_a_stream_is_found_in_whatever_piece_it_came(pieces, tokens):
     tally = AnswerTally(True)
     for piece in pieces:
-        tally.seen(piece)
+        tally.count(piece)
     assert tally.tokens == tokens
 
 
@@ -34,5 +34,5 @@ def test_the_end_of_an_answer_in_many_pieces_is_read():
     tally = AnswerTally(False)
     body = b'{"choices":[{"message":{"content":"' + b"x" * 9000 + b'"}}],"usage":{"completion_tokens": 12}}'
     for at in range(0, len(body), 100):
-        tally.seen(body[at : at + 100])
+        tally.count(body[at : at + 100])
     assert tally.tokens == 12

@@ -24,16 +24,16 @@ class Asked:
         self.pieces: list[bytes] = []
         self.told: list[str] = []
 
-    def headed(self, upstream: Upstream, status: int, fields: Any) -> None:
+    def on_head(self, upstream: Upstream, status: int, fields: Any) -> None:
         self.told.append(f"headed {status}")
 
-    def relayed(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         self.pieces.append(data)
 
-    def answered(self) -> None:
+    def on_complete(self) -> None:
         self.told.append("answered")
 
-    def broken(self, upstream: Upstream | None, why: str) -> None:
+    def on_broken(self, upstream: Upstream | None, why: str) -> None:
         self.told.append(why)
 
 

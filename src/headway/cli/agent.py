@@ -89,13 +89,9 @@ def agent(
 
 
 async def _until_told(running: Agent, drain_s: float) -> None:
-    import asyncio
-    import signal
+    from headway.http.event_loop import end_signal
 
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    await running.run(ended, drain_s)
+    await running.run(end_signal(), drain_s)
 
 
 def _check_key(variable: str | None) -> None:

@@ -55,11 +55,11 @@ def deploy(
     """Check policies, show how they differ from those of a live gateway, swap them and wait until they are in force."""
     try:
         from headway.config.units import positive_seconds
-        from headway.gateway.deploy import checked
+        from headway.gateway.deploy import read_bundle
     except ImportError as error:
         raise HeadwayError(f"deploy: {error.name} is not installed; install headway[gateway].") from None
     wait_s, share = positive_seconds(wait, "--wait"), None if canary is None else share_of(canary)
-    change = (target := target_of(to, admin, key_env, etcd)).change(checked(bundle), share)
+    change = (target := target_of(to, admin, key_env, etcd)).change(read_bundle(bundle), share)
     found: Json = {"where": change.where, "diff": change.diff, "deployed": False, "said": None}
     if not change.diff:
         found["said"] = "nothing would change" if dry_run else "nothing changes"

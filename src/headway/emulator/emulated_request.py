@@ -68,7 +68,7 @@ class Flight:
         options = self.request.body.stream_options
         final = usage if options is not None and options.include_usage else None
         self._write(chunk_of(self.answer.closing(final)) + OVER)
-        client.done(self.incoming.keep_alive)
+        client.finish(self.incoming.keep_alive)
 
     def _stream(self, first: int, end: int) -> None:
         answer, whole = self.answer, self.request.script.tokens

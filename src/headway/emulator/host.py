@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
@@ -17,6 +16,7 @@ from headway.emulator.faults import Fault
 from headway.emulator.replica import KINDS, VERSION, Replica
 from headway.emulator.room import Room
 from headway.errors import HeadwayError
+from headway.http.event_loop import end_signal, run_loop
 from headway.http.wire import ClientConnection, Incoming
 from headway.sim.setup import ClusterSetup
 from headway.types import Json
@@ -232,22 +232,14 @@ class Paths:
 
 def run(setup: ClusterSetup, scheduler: Any, settings: Settings, started: Callable[[list[Json]], None]) -> None:
     """Serve until SIGTERM or Ctrl-C; `started` is given the descriptions of all replicas."""
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(_serve(setup, scheduler, settings, started))
-        return
-    uvloop.run(_serve(setup, scheduler, settings, started))
+    run_loop(_serve(setup, scheduler, settings, started))
 
 
 async def _serve(
     setup: ClusterSetup, scheduler: Any, settings: Settings, started: Callable[[list[Json]], None]
 ) -> None:
-    loop = asyncio.get_running_loop()
-    host = Host(loop, setup, scheduler, settings)
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+    host = Host(asyncio.get_running_loop(), setup, scheduler, settings)
+    ended = end_signal()
     try:
         await host.start()
         started([host.describe(replica) for replica in host.replicas])

@@ -302,4 +302,4 @@ class Replica:
             fields.append(("x-request-id", request_id))
         head = head_of(status, len(body), tuple(fields), close=not incoming.keep_alive, kind=kind)
         client.transport.write(head + body)
-        client.done(incoming.keep_alive)
+        client.finish(incoming.keep_alive)

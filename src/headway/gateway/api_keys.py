@@ -1,4 +1,4 @@
-"""Who may ask: API keys, of which only the hashes are kept, each with its limits."""
+"""API keys, of which only the hashes are kept, each with its limits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from headway.config.section import read
 from headway.config.units import rate
 from headway.config.wording import shown
 from headway.errors import HeadwayError
+from headway.gateway.settings import read_text
 
 PREFIX: Final = "hw-"
 BEARER: Final = b"bearer "
@@ -54,8 +55,6 @@ UNKNOWN: Final = Refusal(401, "the API key is missing or not known")
 class Key:
     """A key's owner, and what it has used of its limits."""
 
-    __slots__ = ("burst", "concurrency", "inflight", "name", "rate", "slo_class", "stamp", "tenant", "tokens")
-
     def __init__(self, name: str, keys: ApiKey) -> None:
         self.name = name
         self.rate = keys.rate
@@ -66,7 +65,7 @@ class Key:
         self.tokens, self.stamp, self.inflight = self.burst, 0.0, 0
 
     def take(self, now: float) -> Refusal | None:
-        """One request more; it is given back by `release`, unless it is refused."""
+        """Count a request until `release`, or return why it is refused."""
         if self.concurrency is not None and self.inflight >= self.concurrency:
             return Refusal(429, f"the key has {self.concurrency} requests under way, as many as it may")
         if self.rate is not None:
@@ -83,7 +82,7 @@ class Key:
         self.inflight -= 1
 
     def renew(self, other: Key) -> None:
-        """The same key with other limits; what it has used goes on."""
+        """Take the limits of another version of the key; what it has used stays."""
         for name in ("name", "rate", "burst", "concurrency", "tenant", "slo_class"):
             setattr(self, name, getattr(other, name))
         self.tokens = min(self.burst, self.tokens)
@@ -94,14 +93,15 @@ class Keyring:
         self.keys = dict(keys)  # by the hash's bytes
 
     @classmethod
-    def read(cls, path: Path) -> Keyring:
+    def read(cls, file: Any, where: str) -> Keyring:
+        path = Path(read_text(file, where))
         return cls.of(read_yaml(path), str(path))
 
     @classmethod
     def of(cls, data: Any, where: str) -> Keyring:
         if not isinstance(data, dict):
             raise HeadwayError(f"{where}: expected names and their keys' hashes, got {shown(data)}.")
-        found: dict[bytes, Key] = {}
+        owners: dict[bytes, Key] = {}
         for name, value in data.items():
             check_name(str(name), where)
             place = f"{where}: {name}"
@@ -112,32 +112,33 @@ class Keyring:
                 digest = b""
             if len(digest) != 32:
                 raise HeadwayError(f"{place}.sha256: expected 64 hex digits, as `headway key` writes them.")
-            if digest in found:
-                raise HeadwayError(f"{place}.sha256: is that of {found[digest].name}; every name has its own key.")
-            found[digest] = Key(str(name), keys)
-        return cls(found)
+            if digest in owners:
+                raise HeadwayError(f"{place}.sha256: is that of {owners[digest].name}; every name has its own key.")
+            owners[digest] = Key(str(name), keys)
+        return cls(owners)
 
     def renew(self, other: Keyring) -> None:
-        """The file was written anew: keys come, go, or have other limits."""
+        """Take the keys and limits of a new version of the file."""
         for digest, key in other.keys.items():
             self.keys.setdefault(digest, key).renew(key)
         for digest in [digest for digest in self.keys if digest not in other.keys]:
             del self.keys[digest]
 
-    def owner(self, bearer: bytes) -> Key | None:
-        """Of a field such as `Bearer hw-...`."""
+    def owner(self, fields: Mapping[bytes, bytes]) -> Key | None:
+        """Return the key of a head with a field such as `authorization: Bearer hw-...`, if it is known."""
+        bearer = fields.get(b"authorization", b"")
         if bearer[:7].lower() != BEARER:
             return None
         return self.keys.get(hashlib.sha256(bearer[7:].strip()).digest())
 
 
-def check_name(name: str, where: str) -> None:
-    """It stands in logs, in metrics and in the file of keys, a line each."""
-    if not 0 < len(name) <= LONGEST or not name.isprintable():
+def check_name(name: Any, where: str) -> None:
+    """Raise unless a name can stand on a line of logs, metrics and the file of keys."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST or not name.isprintable():
         raise HeadwayError(f"{where}: a name has 1 to {LONGEST} signs that can be printed, got {shown(name)}.")
 
 
 def new_key() -> tuple[str, str]:
-    """A key, and its hash."""
+    """Return a new key and its hash."""
     key = PREFIX + secrets.token_urlsafe(32)
     return key, hashlib.sha256(key.encode()).hexdigest()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headway.control.journal import Journal
 from headway.errors import HeadwayError
 from headway.gateway.config import Config
+from headway.gateway.deciding.policy_versions import PlaneSettings
 from headway.gateway.engines.engine_fleet import Fleet
 from headway.gateway.engines.engine_health import Checks, Health
 from headway.gateway.exchange import Exchange, Services
@@ -33,6 +35,7 @@ from headway.gateway.signals.event_listener import Listener
 from headway.gateway.signals.polled_signals import EngineSignals
 from headway.gateway.tape import Tape
 from headway.gateway.waiting import Waiting
+from headway.http.wire import ClientConnection
 
 if TYPE_CHECKING:
     from headway.gateway.observing.request_spans import Tracing
@@ -68,7 +71,7 @@ class App:
         self.plane = plane = self._plane()
         self.tape: Tape | None = None
         if config.journal is not None:
-            plane.tape = self.tape = Tape(config.journal.file, plane.head, config.journal.limit_bytes)
+            plane.tape = self.tape = Tape(config.journal.file, plane.settings, config.journal.limit_bytes)
         self.waiting = Waiting(clock, plane)
         self.metrics, self.failures, self.tokens = GatewayMetrics(), Failures(), Tokens(config.tokens)
         self.tracing = self._tracing()
@@ -99,7 +102,7 @@ class App:
         self.shadows = Shadows(clock, plane, self.journals)
         self.switch = PolicySwitch(clock, plane, self.waiting, self.failures)
         self.orders = Orders(clock, plane, self.fleet, self.shadows, self.switch)
-        self.canary = CanaryWatch(clock, plane, self.services.on_end, self.orders.halt)
+        self.canary = CanaryWatch(clock, plane, self.services.on_end, partial(self.orders.give, "halt"))
         self.switch.on_change.append(self.canary.follow)
         self.peers: Peers | None = None
         if config.peers is not None:
@@ -116,7 +119,7 @@ class App:
 
     def _plane(self) -> Plane:
         config = self.config
-        return Plane(
+        settings = PlaneSettings(
             config.max_backends,
             config.policies,
             patience_ps=config.patience_ps,
@@ -125,8 +128,8 @@ class App:
             ttl_ps=config.events.ttl_ps,
             speculative_ps=config.events.speculative_ps,
             most_failures=config.policy_failures,
-            journals=self.journals,
         )
+        return Plane(settings, journals=self.journals)
 
     def _tracing(self) -> Tracing | None:
         """Import OpenTelemetry only if the configuration asks for it."""
@@ -139,8 +142,9 @@ class App:
     def _listener(self) -> Listener | None:
         """Make the listener for KV events, if any engine publishes them."""
         config = self.config
-        hasher = next((one for one in (self.tokens.default, *self.tokens.models.values()) if one.exact), None)
-        if not config.hears_events and (hasher is None or find_spec("zmq") is None):
+        hasher = next((hasher for hasher in (self.tokens.default, *self.tokens.models.values()) if hasher.exact), None)
+        publishes = config.events.bind is not None or any(spec.events is not None for spec in config.backends.values())
+        if not publishes and (hasher is None or find_spec("zmq") is None):
             return None
         if hasher is None:
             raise HeadwayError(
@@ -225,7 +229,7 @@ class App:
         await self.run()
         shared = True if config.worker is not None else None
         return await self.clock.loop.create_server(
-            self.reception.connect, config.host, config.port, backlog=BACKLOG, reuse_port=shared
+            partial(ClientConnection, self.reception), config.host, config.port, backlog=BACKLOG, reuse_port=shared
         )
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""A model's chat template: messages as the one text that the model reads, as its engine makes it."""
+"""A model's chat template: renders messages as the text that the engine feeds to the model."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ SPECIAL: Final = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token
 
 
 class ChatTemplate:
-    """`tools`: the template for requests that bring tools, where the model has one of its own for them."""
+    """`tools` is the template for requests with tools, if the model has one of its own for them."""
 
     def __init__(self, source: str, special: Mapping[str, str], where: str, tools: str | None = None) -> None:
         environment = _environment()
         try:
             self._plain = environment.from_string(source)
             self._tools = environment.from_string(tools) if tools else self._plain
-        except Exception as error:  # any that a template's author can bring about
+        except Exception as error:  # a template can raise anything
             raise HeadwayError(f"{where}: the chat template cannot be read ({one_line(error)}).") from None
         self._special = dict(special)
 
     @classmethod
-    def find(cls, folder: Path, given: str | None = None) -> ChatTemplate | None:
-        """From `given`, from chat_template.jinja, or from tokenizer_config.json; None where the model has none."""
+    def find(cls, folder: Path, file_name: str | None = None) -> ChatTemplate | None:
+        """Read `file_name`, chat_template.jinja or tokenizer_config.json; return None if the model has no template."""
         settings = _json(folder / "tokenizer_config.json")
         special = {name: _content(settings[name]) for name in SPECIAL if settings.get(name) is not None}
-        file = folder / (given or "chat_template.jinja")
-        if given or file.is_file():
+        file = folder / (file_name or "chat_template.jinja")
+        if file_name or file.is_file():
             return cls(_text(file), special, str(file))
-        found = settings.get("chat_template")
+        source = settings.get("chat_template")
         where = str(folder / "tokenizer_config.json")
-        if isinstance(found, list):
-            named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
-            found, tools = named.get("default"), named.get("tool_use")
-            return cls(found, special, where, tools) if isinstance(found, str) else None
-        return cls(found, special, where) if isinstance(found, str) else None
+        if isinstance(source, list):
+            named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
+            source, tools = named.get("default"), named.get("tool_use")
+            return cls(source, special, where, tools) if isinstance(source, str) else None
+        return cls(source, special, where) if isinstance(source, str) else None
 
     def render(
         self,
@@ -50,32 +50,32 @@ class ChatTemplate:
         more: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        """Raises whatever the template does on messages that it does not take."""
+        """Raises whatever the template raises on messages that it does not accept."""
         template = self._tools if tools else self._plain
         values = {**self._special, **(more or {})}
-        values.update(messages=[_message(one) for one in messages], tools=tools or None, documents=None)
+        values.update(messages=[_message(message) for message in messages], tools=tools or None, documents=None)
         values.setdefault("add_generation_prompt", add_generation_prompt)
         return str(template.render(values))
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """As engines hand it to a template: parts of a content as one text, arguments of tools as what their JSON says."""
-    found = dict(message)
-    found["content"] = plain(message.get("content"))
+    """Return a message as engines pass it to a template: parts of a content joined, arguments of tool calls decoded."""
+    prepared = dict(message)
+    prepared["content"] = plain(message.get("content"))
     calls = message.get("tool_calls")
     if isinstance(calls, list):
-        found["tool_calls"] = [_call(one) for one in calls]
-    return found
+        prepared["tool_calls"] = [_call(call) for call in calls]
+    return prepared
 
 
 def plain(content: Any) -> str:
-    """The text of a content; images and sounds have none."""
+    """Return the text of a content; images and sounds have none."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         return ""
-    parts = [one.get("text") if isinstance(one, dict) else one for one in content]
-    return "\n".join(part for part in parts if isinstance(part, str))
+    texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def _call(call: Any) -> Any:
@@ -90,7 +90,7 @@ def _call(call: Any) -> Any:
 
 
 def _environment() -> Any:
-    """The one that the models' templates are written for; it cannot reach beyond its values."""
+    """Return the sandboxed environment that the models' templates are written for."""
     try:
         import jinja2.ext
         from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -98,7 +98,7 @@ def _environment() -> Any:
         raise HeadwayError("tokens: chat templates need jinja2; install headway with the extra `tokens`.") from None
 
     class Generation(jinja2.ext.Extension):
-        """Marks what the model says itself, for training; here it is only its content."""
+        """Marks the model's own output, for training; here only its content counts."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -137,9 +137,9 @@ def _text(file: Path) -> str:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    """Empty where there is no such file: a tokenizer alone is enough for prompts that are no chats."""
+    """Return the document, empty if there is no such file: a tokenizer alone is enough for plain prompts."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        document = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (OSError, ValueError) as error:
         raise HeadwayError(f"{file}: cannot be read ({one_line(error)}).") from None
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

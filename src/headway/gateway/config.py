@@ -1,8 +1,9 @@
-"""The file of a gateway: where it listens, who its engines are, and the policies, as strict as a scenario."""
+"""The file of a gateway: its address, engines and policies, read as strictly as a scenario."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -30,7 +31,7 @@ from headway.gateway.observing.record_settings import RecordSettings
 from headway.gateway.peers import PeerSettings
 from headway.gateway.prompt_tokens import TokenSettings
 from headway.gateway.request_sessions import SessionSettings
-from headway.gateway.settings import File, Listen, read_text
+from headway.gateway.settings import File, Listen
 from headway.gateway.shadow.canary import CANARY, read_canary
 from headway.gateway.shadow.candidate import CandidateSpec, read_shadows
 from headway.gateway.signals.event_listener import EventSettings
@@ -64,40 +65,29 @@ class Timeouts(Struct, frozen=True):
     silence_s: Annotated[PositiveSeconds, "between two pieces of an answer"] = 120.0
 
 
-def _read_backends(given: Any, where: str) -> dict[str, BackendSpec]:
-    if given is None:
+def _read_backends(data: Any, where: str) -> dict[str, BackendSpec]:
+    if data is None:
         return {}
-    if not isinstance(given, dict):
+    if not isinstance(data, dict):
         raise HeadwayError(NO_ENGINE)
-    found = read_members(given, where)
-    check_models(found, where)
-    return found
+    members = read_members(data, where)
+    check_models(members, where)
+    return members
 
 
-def _read_keyring(given: Any, where: str) -> Keyring:
-    return Keyring.read(Path(read_text(given, where)))
+def _read_deadlines(data: Any, where: str) -> dict[str, int]:
+    if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
+        raise HeadwayError(f"{where}: expected a mapping of names to values, got {shown(data)}.")
+    return {name: positive_duration_ps(value, f"{where}.{name}") for name, value in data.items()}
 
 
-def _read_deadlines(given: Any, where: str) -> dict[str, int]:
-    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
-        raise HeadwayError(f"{where}: expected a mapping of names to values, got {shown(given)}.")
-    return {name: positive_duration_ps(value, f"{where}.{name}") for name, value in given.items()}
+def _read_policies(data: Any, where: str) -> Json:
+    return read_policies({} if data is None else data)
 
 
-def _read_canary(given: Any, where: str) -> Json:
-    return read_canary(given, read_candidate, where)
-
-
-def _read_policies(given: Any, where: str) -> Json:
-    return read_policies({} if given is None else given)
-
-
-def _read_shadows(given: Any, where: str) -> dict[str, CandidateSpec]:
-    return {} if given is None else read_shadows(given, where)
-
-
-def _read_chains(given: Any, where: str) -> dict[str, Chain]:
-    return {} if given is None else read_chains(given, where)
+def _unless_empty(reader: Callable[[Any, str], Json]) -> Callable[[Any, str], Json]:
+    """Return a reader that takes an empty section for an empty mapping."""
+    return lambda data, where: {} if data is None else reader(data, where)
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -119,12 +109,14 @@ class Config(Struct, frozen=True, kw_only=True):
             default="the defaults",
         ),
     ] = field(default_factory=lambda: read_policies({}))
-    canary: Annotated[Json | None, Unit("mapping", _read_canary, dict), SHADOW] = None
-    shadows: Annotated[dict[str, CandidateSpec], Unit("mapping", _read_shadows, dict), SHADOW] = field(
+    canary: Annotated[
+        Json | None, Unit("mapping", partial(read_canary, read_policies=read_candidate), dict), SHADOW
+    ] = None
+    shadows: Annotated[dict[str, CandidateSpec], Unit("mapping", _unless_empty(read_shadows), dict), SHADOW] = field(
         default_factory=dict, name="shadow"
     )
     policy_failures: Annotated[int, Meta(ge=1, le=10**6), SHADOW] = MOST_FAILURES
-    keyring: Annotated[Keyring | None, Unit("file", _read_keyring, str), "API keys; below"] = field(
+    keyring: Annotated[Keyring | None, Unit("file", Keyring.read, str), "API keys; below"] = field(
         default=None, name="keys"
     )
     deadlines: Annotated[
@@ -156,8 +148,8 @@ class Config(Struct, frozen=True, kw_only=True):
     explain: Annotated[ExplainSettings, Doc(OBSERVING, default="20", type="number, mapping or all")] = ExplainSettings()
     otel: Annotated[OtelSettings | None, Doc(OBSERVING, type="URL or mapping")] = None
     records: Annotated[RecordSettings | None, Doc(OBSERVING, type="folder or mapping")] = None
-    chains: Annotated[dict[str, Chain], Unit("mapping", _read_chains, dict), "[cascades](cascade.md)"] = field(
-        default_factory=dict, name="cascade"
+    chains: Annotated[dict[str, Chain], Unit("mapping", _unless_empty(read_chains), dict), "[cascades](cascade.md)"] = (
+        field(default_factory=dict, name="cascade")
     )
     disaggregation: Annotated[HandoverSettings | None, "[two engines](disaggregation-live.md)"] = None
     file: Annotated[Path | None, INTERNAL] = None
@@ -171,11 +163,6 @@ class Config(Struct, frozen=True, kw_only=True):
     def port(self) -> int:
         return self.listen[1]
 
-    @property
-    def hears_events(self) -> bool:
-        """Of any engine."""
-        return self.events.bind is not None or any(one.events is not None for one in self.backends.values())
-
     def validate(self, where: str) -> Config:
         if not self.backends and self.etcd is None and self.admin is None:
             raise HeadwayError(NO_ENGINE)
@@ -185,7 +172,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> Config:
-        """From a YAML file or a mapping."""
+        """Read a YAML file or a mapping."""
         if isinstance(source, Mapping):
             return read_config(dict(source), None)
         path = Path(source).expanduser()
@@ -201,18 +188,18 @@ class Config(Struct, frozen=True, kw_only=True):
 
 
 def read_config(data: Json, file: Path | None) -> Config:
-    found = replace(read(Config, data, ""), file=file)
-    handover = found.disaggregation
+    config = replace(read(Config, data, ""), file=file)
+    handover = config.disaggregation
     if file is None or handover is None or handover.tls is None:
-        return found
-    return replace(found, disaggregation=replace(handover, tls=handover.tls.beside(file.parent)))
+        return config
+    return replace(config, disaggregation=replace(handover, tls=handover.tls.beside(file.parent)))
 
 
 def named_files(data: Json) -> list[tuple[Json, str]]:
-    """Where bundles are named that are tried: the mapping, and the key in it."""
+    """Return where the files of candidates are named: the mapping, and the key in it."""
     canary, shadow = data.get("canary"), data.get("shadow")
-    found: list[tuple[Json, str]] = [(canary, "policies")] if isinstance(canary, dict) else []
+    places: list[tuple[Json, str]] = [(canary, "policies")] if isinstance(canary, dict) else []
     if isinstance(shadow, dict):
-        found += [(shadow, name) for name in shadow]
-        found += [(one, "policies") for one in shadow.values() if isinstance(one, dict)]
-    return [(section, key) for section, key in found if isinstance(section.get(key), str)]
+        places += [(shadow, name) for name in shadow]
+        places += [(candidate, "policies") for candidate in shadow.values() if isinstance(candidate, dict)]
+    return [(section, key) for section, key in places if isinstance(section.get(key), str)]

@@ -1,4 +1,4 @@
-"""Policies on their way to a live gateway: checked, compared with what is in force, swapped, and awaited."""
+"""Deploys policies to a live gateway: checks them, compares them with those in force, swaps them, and waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from msgspec import Struct
 from headway.config.documents import beside, parse_yaml, read_text, yaml_text
 from headway.errors import HeadwayError
 from headway.experiment.check_policy import DOCUMENTS, check_policy
-from headway.gateway.live_policies import STAGES, named, read_candidate, read_policies
+from headway.gateway.live_policies import STAGES, changed_stages, read_candidate, read_policies
 from headway.gateway.membership.etcd_client import Etcd
 from headway.gateway.membership.etcd_fleet import EtcdFleet, read_policy
 from headway.gateway.membership.etcd_settings import EtcdSettings
@@ -32,20 +32,22 @@ from headway.policies.code import stage_of
 from headway.scenario.references import absolute
 from headway.types import Json
 
-# The file of a gateway with one of its blocks written anew: everything else stays as it is, comments too.
+LOOK_S: Final = 0.2
 
 
 class GatewayFile:
+    """A gateway's file. Writing a block of it leaves everything else as it is, comments too."""
+
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser()
         self.text = read_text(self.path, "a YAML file in UTF-8")
-        found = parse_yaml(self.text, str(self.path))
-        if not isinstance(found, dict):
+        document = parse_yaml(self.text, str(self.path))
+        if not isinstance(document, dict):
             raise HeadwayError(f"{self.path}: a gateway's file is a mapping with 'backends'.")
-        self.document: dict[str, Any] = found
+        self.document: dict[str, Any] = document
 
     def with_blocks(self, blocks: Mapping[str, Any]) -> str:
-        """The text with other values under keys of its top level: a new key comes last, one that is None goes."""
+        """Return the text with other values of top-level keys: a new key comes last, None removes a key."""
         text, left = self.text, dict(self.document)
         for key, value in blocks.items():
             text = self._with_block(text, key, value)
@@ -71,15 +73,15 @@ class GatewayFile:
         return text[:start] + head + (comment if block else "") + newline + rest + text[end:]
 
     def _place(self, text: str, key: str) -> tuple[int, int, str] | None:
-        """From where to where the lines of a key go, and the comment beside its value."""
+        """Return where the lines of a key begin and end, and the comment beside its value."""
         root = yaml.compose(text, yaml.SafeLoader)
         if not isinstance(root, yaml.MappingNode) or root.flow_style:
             raise HeadwayError(f"{self.path}: is written in braces; write its keys on lines of their own.")
-        found = next(((name, value) for name, value in root.value if name.value == key), None)
-        if found is None:
+        entry = next(((name, value) for name, value in root.value if name.value == key), None)
+        if entry is None:
             return None
-        start, end = found[0].start_mark.index, found[1].end_mark.index
-        if text[end - 1 : end] == "\n":  # a block: what stands between it and the next key is not of it
+        start, end = entry[0].start_mark.index, entry[1].end_mark.index
+        if text[end - 1 : end] == "\n":  # a block: comments and empty lines before the next key are not part of it
             lines = text[start:end].splitlines(keepends=True)
             while len(lines) > 1 and (not lines[-1].strip() or lines[-1].startswith("#")):
                 end -= len(lines.pop())
@@ -89,7 +91,7 @@ class GatewayFile:
         return start, line, f"  {beside}" if beside.startswith("#") else ""
 
     def write(self, text: str) -> None:
-        """All at once, so that nobody reads half of it."""
+        """Replace the file at once, so that no reader sees half of it."""
         target = self.path.resolve()
         try:
             handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -107,30 +109,27 @@ class GatewayFile:
             raise HeadwayError(f"{self.path}: cannot be written ({error.strerror or error}).") from None
 
 
-LOOK_S: Final = 0.2
-
-
-def checked(bundle: Path) -> Json:
-    """What a bundle, or a source in the policy language, would have a gateway decide; all that is wrong is told."""
-    found = check_policy(bundle)
-    if not found["ok"]:
-        raise HeadwayError("\n".join(one["text"] for one in found["rejections"]))
+def read_bundle(bundle: Path) -> Json:
+    """Return the policies of a bundle, or of a source in the policy language. Raises with all that is wrong."""
+    report = check_policy(bundle)
+    if not report["ok"]:
+        raise HeadwayError("\n".join(rejection["text"] for rejection in report["rejections"]))
     if bundle.suffix in DOCUMENTS:
-        given = named(Bundle.read(bundle))
+        policies = changed_stages(Bundle.read(bundle))
     else:
         source = read_text(bundle)
-        given = {stage_of(source) or "routing": {"name": "code", "source": source}}
-    live = {stage: spec for stage, spec in absolute(given, bundle.parent).items() if stage in STAGES}
+        policies = {stage_of(source) or "routing": {"name": "code", "source": source}}
+    live = {stage: spec for stage, spec in absolute(policies, bundle.parent).items() if stage in STAGES}
     return read_candidate(live, str(bundle))
 
 
 class Change(Struct, frozen=True):
-    """What is to happen: the texts before and after, and what a gateway has in force then."""
+    """The texts before and after a change."""
 
     where: str
     before: str
     after: str
-    wanted: Json  # policies, with a canary beside them where one is wanted
+    policies: Json  # that a gateway has in force afterwards, with a canary beside them if there is one
 
     @property
     def diff(self) -> str:
@@ -141,16 +140,16 @@ class Change(Struct, frozen=True):
 
 
 class Target(Protocol):
-    """Where policies go to."""
+    """A place that policies are deployed to."""
 
     def change(self, policies: Json, share: float | None) -> Change: ...
 
     def carry_out(self, change: Change, wait_s: float) -> str:
-        """In words, what has come of it. Raises where the gateway does not take it."""
+        """Return in words what has happened. Raises if the gateway refuses the policies."""
 
 
-def changed(before: Json, policies: Json, share: float | None) -> Json:
-    """A gateway's policies with others in their place, or beside them as a canary; how that is stopped stays."""
+def with_policies(before: Json, policies: Json, share: float | None) -> Json:
+    """Return a gateway's policies with others in their place, or as a canary beside them that stops as before."""
     if share is None:
         return {**{stage: spec for stage, spec in before.items() if stage != CANARY}, **policies}
     return {**before, CANARY: {**(before.get(CANARY) or {}), "policies": policies, "share": share}}
@@ -169,7 +168,7 @@ class AdminApi:
 
     @classmethod
     def of(cls, document: Json) -> AdminApi | None:
-        """That of a gateway's file, where this shell has its key."""
+        """Return that of a gateway's file, if this shell has its key."""
         section = document.get("admin")
         if not isinstance(section, dict) or not os.environ.get(str(section.get("key_env")), "").strip():
             return None
@@ -178,45 +177,45 @@ class AdminApi:
         return cls(f"http://{host}:{port}", str(section["key_env"]))
 
     def ask(self, path: str, method: str = "GET", body: object = None) -> Json:
-        asked = urllib.request.Request(
+        request = urllib.request.Request(
             self.url + path,
             None if body is None else json.dumps(body).encode(),
             {"Authorization": f"Bearer {os.environ[self.key_env].strip()}", "Content-Type": "application/json"},
             method=method,
         )
         try:
-            with urllib.request.urlopen(asked, timeout=30) as answer:
-                found: Json = json.load(answer)
-                return found
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                document: Json = json.load(answer)
+                return document
         except urllib.error.HTTPError as error:
-            raise HeadwayError(f"{self.url}{path}: {_said(error)}") from None
+            raise HeadwayError(f"{self.url}{path}: {_error_message(error)}") from None
         except (OSError, ValueError) as error:
             raise HeadwayError(f"{self.url}{path}: cannot be asked ({getattr(error, 'reason', error)}).") from None
 
     def change(self, policies: Json, share: float | None) -> Change:
         now = self.ask("/policies")["policies"]
-        wanted = read_policies(changed(now, policies, share))
-        return Change(f"{self.url}/policies", yaml_text(now), yaml_text(wanted), wanted)
+        target = read_policies(with_policies(now, policies, share))
+        return Change(f"{self.url}/policies", yaml_text(now), yaml_text(target), target)
 
     def carry_out(self, change: Change, wait_s: float) -> str:
-        self.ask("/policies", "PUT", change.wanted)
-        return self.wait(change.wanted, wait_s)
+        self.ask("/policies", "PUT", change.policies)
+        return self.wait(change.policies, wait_s)
 
-    def wait(self, wanted: Json, wait_s: float) -> str:
-        """Until those are in force."""
+    def wait(self, target: Json, wait_s: float) -> str:
+        """Wait until these policies are in force."""
         until = time.monotonic() + wait_s
         while True:
-            found = self.ask("/policies")
-            if found["policies"] == json.loads(json.dumps(wanted)):
-                return f"version {found['version']} is in force at {self.url}"
+            status = self.ask("/policies")
+            if status["policies"] == json.loads(json.dumps(target)):
+                return f"version {status['version']} is in force at {self.url}"
             if time.monotonic() > until:
                 raise HeadwayError(
-                    f"{self.url}: version {found['version']} is in force and is another; its log tells why."
+                    f"{self.url}: version {status['version']} is in force and is another; its log tells why."
                 )
             time.sleep(LOOK_S)
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _error_message(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.load(error)["error"]["message"])
     except (ValueError, KeyError, TypeError):
@@ -235,8 +234,8 @@ class FileTarget:
 
     def change(self, policies: Json, share: float | None) -> Change:
         file, before = self.file, self._before()
-        if share is None:  # whoever was tried is in force, or is tried against other policies than before
-            block = changed(before, policies, None)
+        if share is None:  # ends a canary: it is in force now, or would be compared with other policies
+            block = with_policies(before, policies, None)
             return Change(
                 str(file.path),
                 file.text,
@@ -245,20 +244,20 @@ class FileTarget:
             )
         canary = {**(file.document.get(CANARY) or {}), "policies": policies, "share": share}
         after = file.with_blocks({CANARY: canary})
-        wanted = {**read_policies(before), CANARY: read_canary(canary, read_candidate)}
-        return Change(str(file.path), file.text, after, wanted)
+        target = {**read_policies(before), CANARY: read_canary(canary, CANARY, read_candidate)}
+        return Change(str(file.path), file.text, after, target)
 
     def _before(self) -> Json:
-        """The block as it stands, or what the bundle that it names is about."""
-        found = self.file.document.get("policies")
-        if isinstance(found, str):
-            return named(Bundle.read(beside(found, self.file.path)))
-        return dict(absolute(found or {}, self.file.path.parent))
+        """Return the policies in the file, or those of the bundle that it names."""
+        block = self.file.document.get("policies")
+        if isinstance(block, str):
+            return changed_stages(Bundle.read(beside(block, self.file.path)))
+        return dict(absolute(block or {}, self.file.path.parent))
 
     def carry_out(self, change: Change, wait_s: float) -> str:
         if self.admin is not None:
             try:
-                self.admin.ask("/policies")  # who cannot be asked afterwards is not changed
+                self.admin.ask("/policies")  # if it cannot be asked afterwards, nothing is written
             except HeadwayError as error:
                 raise HeadwayError(f"{str(error).rstrip('.')}; {self.file.path} stays as it is.") from None
         self.file.write(change.after)
@@ -266,7 +265,7 @@ class FileTarget:
         if self.admin is None:
             return f"{wrote}; a gateway that watches it takes it over, which was not looked at (no admin API)"
         try:
-            return f"{wrote}, and {self.admin.wait(change.wanted, wait_s)}"
+            return f"{wrote}, and {self.admin.wait(change.policies, wait_s)}"
         except HeadwayError as error:
             raise HeadwayError(f"{wrote}, but {error}") from None
 
@@ -275,7 +274,7 @@ class FileTarget:
 
 
 class EtcdTarget:
-    """For every gateway that reads from there."""
+    """All gateways that read the prefix."""
 
     def __init__(self, settings: EtcdSettings) -> None:
         self.settings = settings
@@ -289,18 +288,18 @@ class EtcdTarget:
 
     def change(self, policies: Json, share: float | None) -> Change:
         now: Json = self._do(lambda fleet: fleet.policy())["policies"] or {}
-        block = changed(now, policies, share)
+        block = with_policies(now, policies, share)
         read_policy(json.dumps(block).encode(), "policies")
         read_policies(block)
         return Change(f"{self.settings.prefix}/routing/policy", yaml_text(now) if now else "", yaml_text(block), block)
 
     def carry_out(self, change: Change, wait_s: float) -> str:
-        found = self._do(lambda fleet: fleet.push(change.wanted, wait_s))
-        refused = {name: one.get("error") for name, one in found["gateways"].items() if not one.get("accepted")}
+        report = self._do(lambda fleet: fleet.push(change.policies, wait_s))
+        refused = {name: reply.get("error") for name, reply in report["gateways"].items() if not reply.get("accepted")}
         if refused:
             raise HeadwayError("; ".join(f"{name}: {why}" for name, why in refused.items()))
-        late = [name for name, one in found["gateways"].items() if one.get("revision", 0) < found["revision"]]
-        if late or not found["gateways"]:
-            who = ", ".join(late) or "any gateway"
-            raise HeadwayError(f"etcd: revision {found['revision']} is written, and {who} has not answered yet.")
-        return f"revision {found['revision']} is in force at {', '.join(found['gateways'])}"
+        late = [name for name, reply in report["gateways"].items() if reply.get("revision", 0) < report["revision"]]
+        if late or not report["gateways"]:
+            names = ", ".join(late) or "any gateway"
+            raise HeadwayError(f"etcd: revision {report['revision']} is written, and {names} has not answered yet.")
+        return f"revision {report['revision']} is in force at {', '.join(report['gateways'])}"

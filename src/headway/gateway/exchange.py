@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from headway.control.flights import Flight, Queued, TimedOut
+from headway.control.flights import Answer, Flight, Queued, TimedOut
 from headway.http.answer_tally import AnswerTally
 from headway.http.replies import error_body, error_event, head_of
 from headway.http.upstream import HOP, Upstream, connect, forwarded_head, take_free
@@ -18,27 +18,18 @@ if TYPE_CHECKING:
     from headway.gateway.api_keys import Key
     from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.engines.engine_health import Health
+    from headway.gateway.handover.live_handover import Handing
     from headway.gateway.live_clock import Clock
     from headway.gateway.observing.observed_exchange import EndListener
     from headway.gateway.observing.recent_decisions import Reasons
-    from headway.gateway.plane import Answer, Plane
+    from headway.gateway.plane import Plane
     from headway.gateway.waiting import Waiting
-    from headway.http.upstream import Asker
     from headway.http.wire import ClientConnection, Fields, Incoming
 
 # Fields of an engine's answer that are not passed on: the gateway sets these itself.
 DROPPED: Final = HOP | {b"x-headway-%b" % name for name in (b"target", b"reason", b"request", b"cascade", b"prefill")}
 AGAIN: Final = (502, 503, 504, 429)  # statuses of an engine after which another engine is tried
 log = logging.getLogger("headway.gateway")
-
-
-class Handing(Protocol):
-    """A request whose prompt another engine computes."""
-
-    @property
-    def asker(self) -> Asker: ...
-
-    def drop(self) -> None: ...
 
 
 class Services(Struct):
@@ -58,13 +49,7 @@ class Services(Struct):
     on_end: list[EndListener] = []  # called for each exchange that has ended
     split: Callable[[Exchange], None] | None = None  # sends an exchange to the two engines it has
 
-    def serve_alone(self, exchange: Exchange) -> None:
-        """Let one engine serve both halves, if nothing hands prompts over."""
-        assert exchange.backend is not None
-        self.plane.handed(self.clock.now_ps(), exchange.request.id)
-        exchange.send_to(exchange.backend)
-
-    def ended(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
+    def report_end(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
         waiting = self.waiting
         waiting.exchanges.pop(exchange.request.id, None)
         for hear in self.on_end:
@@ -132,7 +117,7 @@ class Exchange:
         self.since = self.patience = 0.0  # waiting for the engine: since when, and for how long at most
         self.alarm: Any = None  # of its deadline
 
-    # --- decided -----------------------------------------------------------------------------------------------------
+    # --- routing -----------------------------------------------------------------------------------------------------
 
     def begin(self, now_ps: int) -> None:
         """Ask the plane."""
@@ -140,9 +125,9 @@ class Exchange:
         if request.deadline_ps is not None:
             left = (request.deadline_ps - now_ps) / 1e12
             self.alarm = services.clock.call_later(max(0.0, left), self.expire)
-        self.decided(services.plane.arrive(now_ps, request))
+        self.on_decision(services.plane.arrive(now_ps, request))
 
-    def decided(self, answer: Answer) -> None:
+    def on_decision(self, answer: Answer) -> None:
         """Act on the plane's decision; None and Queued mean that it comes later."""
         if self.over:
             return
@@ -162,12 +147,12 @@ class Exchange:
         self.sent_ps = self.services.clock.now_ps()
         backend = self.backend = self.services.fleet.backends[self.flight.view.index]
         assert backend is not None
-        if self.flight.prefill is None:
-            self.send_to(backend)
-        elif self.services.split is None:
-            self.services.serve_alone(self)
-        else:
-            self.services.split(self)
+        if self.flight.prefill is not None:
+            if self.services.split is not None:
+                self.services.split(self)
+                return
+            self.services.plane.handed(self.sent_ps, self.request.id)  # one engine serves both halves
+        self.send_to(backend)
 
     def send_to(self, backend: Backend) -> None:
         """Send over a free connection, or a new one."""
@@ -182,7 +167,7 @@ class Exchange:
             upstream = await connect(self.services.clock.loop, backend, self.services.connect_s)
         except Exception as error:  # of any kind: otherwise the client would get no answer
             if not self.over and flight is self.flight:
-                self.broken(None, f"no connection ({type(error).__name__})")
+                self.on_broken(None, f"no connection ({type(error).__name__})")
             return
         if self.over or flight is not self.flight:
             upstream.close()
@@ -205,10 +190,10 @@ class Exchange:
 
     # --- the engine's answer -----------------------------------------------------------------------------------------
 
-    def headed(self, upstream: Upstream | None, status: int, fields: Fields) -> None:
+    def on_head(self, upstream: Upstream | None, status: int, fields: Fields) -> None:
         assert self.backend is not None
         self.status = status
-        self.services.health.answered(self.backend, status)
+        self.services.health.record_status(self.backend, status)
         named = dict(fields)
         self.chunked = b"transfer-encoding" in named
         self.until_close = not self.chunked and b"content-length" not in named and status not in (204, 304)
@@ -232,7 +217,7 @@ class Exchange:
         else:
             self.client.transport.write(b"\r\n".join(lines))
 
-    def relayed(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """Pass on a piece of the body, framing included."""
         if self.again:
             return
@@ -243,20 +228,20 @@ class Exchange:
             self.client.transport.write(data)
         upstream = self.upstream
         assert upstream is not None
-        upstream.heard = True
-        if self.tally.seen(data) and self.status < 400:
-            self.began()
+        upstream.active = True
+        if self.tally.count(data) and self.status < 400:
+            self.record_first_token()
             if upstream.exchange is self:
                 upstream.pass_on(self.client.transport.write, self.tally)
 
-    def began(self) -> None:
+    def record_first_token(self) -> None:
         """Note the first content of a stream."""
         services = self.services
         self.first_ps = services.clock.now_ps()
         services.plane.first_token(self.first_ps, self.request.id)
         services.waiting.nudge()
 
-    def answered(self) -> None:
+    def on_complete(self) -> None:
         """End the exchange: the answer is complete."""
         if self.over:
             return
@@ -265,15 +250,15 @@ class Exchange:
             self._retry(f"status {self.status}")
             return
         self.end("completed" if self.status < 400 else "failed", "" if self.status < 400 else f"status {self.status}")
-        self.client.done(self.incoming.keep_alive and not self.until_close)
+        self.client.finish(self.incoming.keep_alive and not self.until_close)
 
-    def broken(self, upstream: Upstream | None, why: str) -> None:
+    def on_broken(self, upstream: Upstream | None, why: str) -> None:
         """Retry or fail: the engine was lost, or its answer is invalid."""
         if self.over:
             return
         self.upstream = None
         assert self.backend is not None
-        self.services.health.failed(self.backend, why)
+        self.services.health.record_failure(self.backend, why)
         if not self.sent:
             if self._may_retry():
                 self._retry(why)
@@ -297,7 +282,7 @@ class Exchange:
         self.end(outcome, why)
         if self.tally.stream and self.chunked and upstream is not None and upstream.between_chunks():
             self.client.transport.write(error_event(word))
-            self.client.done(False)
+            self.client.finish(False)
         else:
             self.client.transport.abort()
 
@@ -306,11 +291,11 @@ class Exchange:
         upstream = self.upstream
         if upstream is None:
             return
-        if upstream.heard:
-            upstream.heard, self.since = False, now
+        if upstream.active:
+            upstream.active, self.since = False, now
         elif now - self.since > self.patience and not self.client.paused:
             self._let_go()
-            self.broken(upstream, "silent for too long" if self.sent else "no answer in time")
+            self.on_broken(upstream, "silent for too long" if self.sent else "no answer in time")
 
     def _let_go(self) -> Upstream | None:
         upstream, self.upstream = self.upstream, None
@@ -330,22 +315,24 @@ class Exchange:
         self.tally = AnswerTally(self.tally.stream)
         self.services.count_retry(why)
         self.flight = None
-        self.decided(self.services.plane.resend(self.services.clock.now_ps(), self.request.id, prefill))
+        self.on_decision(self.services.plane.resend(self.services.clock.now_ps(), self.request.id, prefill))
         self.services.waiting.nudge()
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def refuse(
-        self, status: int, why: str, outcome: str = "rejected", fields: tuple[tuple[str, str], ...] = ()
-    ) -> None:
+    def refuse(self, status: int, why: str, outcome: str = "rejected") -> None:
         self.status = status
         self.end(outcome, why)
-        body = error_body(status, why)
-        if status in (429, 503) and not fields:
-            fields = (("retry-after", "1"),)
-        fields = (*fields, ("x-headway-request", str(self.request.id)))
-        self.client.transport.writelines([head_of(status, len(body), fields, close=not self.incoming.keep_alive), body])
-        self.client.done(self.incoming.keep_alive)
+        fields = [("retry-after", "1")] if status in (429, 503) else []
+        for mark in self.marks:
+            name, _, value = mark.decode().partition(": ")
+            fields.append((name, value))
+        self.reply(status, error_body(status, why), (*fields, ("x-headway-request", str(self.request.id))))
+
+    def reply(self, status: int, body: bytes, fields: tuple[tuple[str, str], ...]) -> None:
+        keep_alive = self.incoming.keep_alive
+        self.client.transport.writelines([head_of(status, len(body), fields, close=not keep_alive), body])
+        self.client.finish(keep_alive)
 
     def fail(self) -> None:
         """Answer 500 after a fault of the gateway itself; other requests go on."""
@@ -387,7 +374,7 @@ class Exchange:
             services.plane.finished(now_ps, self.request.id, outcome, self.tally.tokens)
         elif services.waiting.exchanges.get(self.request.id) is self:
             services.plane.give_up(now_ps, self.request.id)
-        services.ended(self, now_ps, outcome, why)
+        services.report_end(self, now_ps, outcome, why)
 
     # --- a slow client -----------------------------------------------------------------------------------------------
 

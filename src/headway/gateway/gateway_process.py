@@ -1,8 +1,7 @@
-"""The gateway as a process, or as several: it starts, serves until it is told to end, and lets what is under way end
-first.
+"""The gateway as a process, or as several: it serves until a signal ends it, and requests under way end first.
 
-Several processes each listen on the same port, among which the system shares out the connections, and they are peers of
-each other. Their parent starts them, replaces one that has died, and ends them all."""
+Several processes listen on the same port and are peers of each other. Their parent starts them, replaces one that has
+died, and ends them all."""
 
 from __future__ import annotations
 
@@ -29,6 +28,7 @@ from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.peers import PeerSettings
+from headway.http.event_loop import end_signal, run_loop
 
 DRAIN_S = 30.0
 PAUSE_S: Final = 1.0  # before one that has died is replaced
@@ -37,8 +37,8 @@ log = logging.getLogger("headway.gateway")
 
 
 def serve(source: Path, started: Callable[[str], None], workers: int = 1, drain_s: float = DRAIN_S) -> None:
-    """`started` is told the address once requests are taken. SIGTERM and Ctrl-C end it: no connection more is taken,
-    and requests under way have `drain_s` to end."""
+    """Serve until SIGTERM or Ctrl-C; then requests under way have `drain_s` to end. `started` gets the address once
+    requests are accepted."""
     if workers == 1:
         run(Config.load(source), started, drain_s)
     else:
@@ -46,51 +46,38 @@ def serve(source: Path, started: Callable[[str], None], workers: int = 1, drain_
 
 
 def open_more() -> None:
-    """A stream takes two connections, and a shell's limit on open files is often 1024: as many as the system allows."""
+    """Allow as many open files as the system does: a stream takes two, and a shell's limit is often 1024."""
     try:
         import resource
-    except ImportError:  # not of Windows
+    except ImportError:  # Windows has none
         return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def collect_seldom() -> None:
-    """What a request leaves is freed as it ends, so there is little to collect, and to look through a large index for
-    it holds up everybody."""
+    """Collect garbage rarely: requests free their objects as they end, and a collection of a large index delays all
+    requests."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
 
 
 def run(config: Config, started: Callable[[str], None], drain_s: float = DRAIN_S) -> None:
-    """One process."""
+    """Serve in this process."""
     open_more()
     collect_seldom()
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(_serve(config, started, drain_s))
-        return
-    uvloop.run(_serve(config, started, drain_s))
+    run_loop(_serve(config, started, drain_s))
 
 
 async def _serve(config: Config, started: Callable[[str], None], drain_s: float) -> None:
-    loop = asyncio.get_running_loop()
-    app = App(loop, config)
+    app = App(asyncio.get_running_loop(), config)
     try:
         server = await app.start()
-    except HeadwayError:
+    except (HeadwayError, OSError) as error:
         await app.drain(0.0)
-        raise
-    except OSError as error:
-        await app.drain(0.0)
-        raise HeadwayError(
-            f"listen: {config.host}:{config.port} cannot be listened on: {error.strerror or error}."
-        ) from None
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+        raise error if isinstance(error, HeadwayError) else _not_listening(config, error) from None
+    ended = end_signal()
     host, port = server.sockets[0].getsockname()[:2]
     started(f"http://{host}:{port}")
     await ended.wait()
@@ -98,22 +85,27 @@ async def _serve(config: Config, started: Callable[[str], None], drain_s: float)
     await app.drain(drain_s)
 
 
+def _not_listening(config: Config, error: OSError) -> HeadwayError:
+    why = error.strerror or error
+    return HeadwayError(f"listen: {config.host}:{config.port} cannot be listened on: {why}.")
+
+
 class Worker:
     def __init__(self, number: int, process: BaseProcess, link: Connection) -> None:
         self.number, self.process, self.link = number, process, link
         self.ready = False
-        self.told = False  # to end
+        self.ending = False  # it was told to end
 
 
 def peer_settings(folder: str, number: int, count: int, key: bytes) -> PeerSettings:
-    """Over sockets in a folder that only this user can open."""
-    where = [f"unix:{folder}/{one}.sock" for one in range(count)]
-    others = tuple(one for one in where if one != where[number])
+    """Return the settings of one of several processes: sockets in a folder that only this user can open."""
+    where = [f"unix:{folder}/{place}.sock" for place in range(count)]
+    others = tuple(place for place in where if place != where[number])
     return PeerSettings(where[number], others, "", f"worker-{number}", key=key, orders=True)
 
 
 def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: float, link: Connection) -> None:
-    """In the worker's process, whose log is its own to set up."""
+    """Run in the worker's process, which sets up its own log."""
     logging.basicConfig(level=logging.INFO, format=f"headway: worker {number}: %(message)s", stream=sys.stderr)
     try:
         config = Config.load(source)
@@ -141,9 +133,7 @@ class Crew:
         try:
             self.keeper.bind((config.host, config.port))
         except OSError as error:
-            raise HeadwayError(
-                f"listen: {config.host}:{config.port} cannot be listened on: {error.strerror}."
-            ) from None
+            raise _not_listening(config, error) from None
         self.port: int = self.keeper.getsockname()[1]
         self.workers: dict[int, Worker] = {}
         self.ending = False
@@ -163,18 +153,18 @@ class Crew:
             signal.signal(ending, self._end)
         for number in range(self.count):
             self.start(number)
-        told = False
+        announced = False
         while self.workers:
             links = [worker.link for worker in self.workers.values()]
             sentinels = [worker.process.sentinel for worker in self.workers.values()]
             wait([*links, *sentinels], timeout=1.0)
             for worker in list(self.workers.values()):
                 self._look(worker)
-                if self.ending and not worker.told:
-                    worker.told = True
+                if self.ending and not worker.ending:
+                    worker.ending = True
                     worker.process.terminate()
-            if not told and len(self.workers) == self.count and all(one.ready for one in self.workers.values()):
-                told = True
+            if not announced and len(self.workers) == self.count and all(each.ready for each in self.workers.values()):
+                announced = True
                 started(f"http://{self.config.host}:{self.port}")
         self.folder.cleanup()
         if self.wrong:
@@ -202,5 +192,5 @@ class Crew:
             self.start(worker.number)
 
     def _end(self, number: int = 0, frame: FrameType | None = None) -> None:
-        """They are told by the loop, which knows all of them."""
+        """Handle a signal; the loop of `run` ends the workers."""
         self.ending = True

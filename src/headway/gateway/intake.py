@@ -111,12 +111,12 @@ class Intake:
         if field is None:
             return self.deadlines.get(slo_class)
         text = field.decode("latin-1").strip()
-        found = duration_ps(f"{text}s" if text.replace(".", "", 1).isdigit() else text, "x-headway-deadline")
-        if found <= 0:
+        left_ps = duration_ps(f"{text}s" if text.replace(".", "", 1).isdigit() else text, "x-headway-deadline")
+        if left_ps <= 0:
             raise HeadwayError("x-headway-deadline: must be longer than nothing.")
-        return found
+        return left_ps
 
 
-def _most(given: float | None) -> int | None:
+def _most(tokens: float | None) -> int | None:
     """Bound the number of tokens that a client asks for."""
-    return None if given is None else int(max(0, min(given, MOST_TOKENS)))
+    return None if tokens is None else int(max(0, min(tokens, MOST_TOKENS)))

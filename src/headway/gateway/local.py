@@ -40,7 +40,7 @@ class Local:
             self.send(client, incoming, 200, b"{}")
         elif path == b"/openapi.json":
             self.send(client, incoming, 200, data_plane())
-        elif self._stranger(incoming):
+        elif self.keyring is not None and self.keyring.owner(incoming.named) is None:
             self.say(client, incoming, UNKNOWN.status, UNKNOWN.why)
         else:
             self.send(client, incoming, 200, msgspec.json.encode({"object": "list", "data": self.models()}))
@@ -57,10 +57,6 @@ class Local:
         names = dict.fromkeys([*self.fleet.models, *self.chains])
         return [{"id": name, "object": "model", "created": 0, "owned_by": "headway"} for name in names]
 
-    def _stranger(self, incoming: Incoming) -> bool:
-        keyring = self.keyring
-        return keyring is not None and keyring.owner(incoming.named.get(b"authorization", b"")) is None
-
     def send(
         self,
         client: ClientConnection,
@@ -71,4 +67,4 @@ class Local:
     ) -> None:
         head = head_of(status, len(body), fields, close=not incoming.keep_alive)
         client.transport.writelines([head] if incoming.method == b"HEAD" else [head, body])
-        client.done(incoming.keep_alive)
+        client.finish(incoming.keep_alive)

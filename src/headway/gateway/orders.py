@@ -31,7 +31,7 @@ class Failures:
     def __init__(self) -> None:
         self.counts: dict[str, int] = {"live": 0, "canary": 0}
         self.last: str | None = None
-        self.back: Json | None = None  # the last time that others took over
+        self.back: Json | None = None  # the last fallback
 
     def add(self, arm: str, error: Exception) -> None:
         count = self.counts[arm] = self.counts.get(arm, 0) + 1
@@ -61,11 +61,11 @@ class PolicySwitch:
 
     def swap(self, policies: str | dict[str, Any], source: str) -> None:
         """Put other policies in force. Raises HeadwayError if they are wrong; the old ones stay then."""
-        wanted = read_policies(policies)
-        if wanted == self.plane.policies:
+        target = read_policies(policies)
+        if target == self.plane.policies:
             return
-        self.waiting.carry_out(self.plane.swap(self.clock.now_ps(), wanted))
-        log.info("policies: version %d from %s: routing %s", self.plane.version, source, wanted["routing"])
+        self.waiting.carry_out(self.plane.swap(self.clock.now_ps(), target))
+        log.info("policies: version %d from %s: routing %s", self.plane.version, source, target["routing"])
 
     def _policy_failed(self, arm: str, error: Exception) -> None:
         """Count the failure. A fallback has already decided on the request."""
@@ -90,26 +90,22 @@ class Orders:
         if self.pass_on is not None:
             self.pass_on(*order)
 
-    def halt(self, why: str) -> None:
-        """End the canary."""
-        self.give("halt", why)
-
     def obey(self, order: list[Any]) -> None:
         """(cordon, name), (uncordon, name), (swap, policies), (halt, why), (shadows, candidates) or (admin, members).
         Raises if it cannot be carried out."""
-        kind, given = order
+        kind, value = order
         if kind == "cordon":
-            self.fleet.cordon(given)
+            self.fleet.cordon(value)
         elif kind == "uncordon":
-            self.fleet.uncordon(given)
+            self.fleet.uncordon(value)
         elif kind == "swap":
-            self.switch.swap(given, "admin")
+            self.switch.swap(value, "admin")
         elif kind == "halt":
-            self.plane.halt(self.clock.now_ps(), given)
+            self.plane.halt(self.clock.now_ps(), value)
         elif kind == "shadows":
-            self.shadows.offer("admin", read_shadows(given))
+            self.shadows.offer("admin", read_shadows(value))
         elif kind == "admin":
-            self.fleet.offer("admin", msgspec.convert(given, dict[str, BackendSpec]))
+            self.fleet.offer("admin", msgspec.convert(value, dict[str, BackendSpec]))
 
     def standing(self) -> list[list[Any]]:
         """Return the orders in effect, for a new process."""

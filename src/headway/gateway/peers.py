@@ -1,9 +1,7 @@
-"""Several gateways before the same engines, or several processes of one: each decides alone, and tells the others now
-and then what it has under way and where it has sent prompts. So each knows its own counts exactly, and the others' as
-they were at most an interval and the way ago; `cluster.routers` with `sync` is the same in simulation.
+"""Several gateways in front of the same engines, or several processes of one. Each decides alone and tells the others
+periodically what it has under way and where it has sent prompts; `cluster.routers` with `sync` simulates that.
 
-Each sends to all the others and listens to all: a connection has one sender. Who connects proves that it knows the
-shared key by an HMAC of what it was sent.
+A connection has one sender, which proves that it knows the shared key by an HMAC of a nonce.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from msgspec.structs import replace
 
 from headway.config.keys import INTERNAL, Doc, PositiveSeconds
 from headway.errors import HeadwayError
+from headway.gateway.deciding.places import Counts
 from headway.gateway.settings import address
 from headway.types import Json, Path
 
@@ -29,17 +28,16 @@ if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Fleet
     from headway.gateway.live_clock import Clock
     from headway.gateway.orders import Orders
-    from headway.gateway.plane import Counts, Plane
+    from headway.gateway.plane import Plane
     from headway.gateway.waiting import Waiting
 
 LONGEST: Final = 64 * 1024 * 1024
-MOST_TOUCHES: Final = 20_000  # between two exchanges; of more the others do not hear
+MOST_TOUCHES: Final = 20_000  # between two messages; more are dropped
 AGAIN_S: Final = 0.5  # until a lost connection is tried anew
 FIGURES_S: Final = 1.0
 HELLO_S: Final = 5.0
 log = logging.getLogger("headway.gateway")
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
 
 
 class PeerSettings(Struct, frozen=True):
@@ -51,7 +49,7 @@ class PeerSettings(Struct, frozen=True):
     name: Annotated[str | None, Doc("by which the others know this one", default="host and `listen`")] = None
     interval_s: Annotated[PositiveSeconds, "from one exchange to the next"] = 0.05
     key: Annotated[bytes, INTERNAL] = b""
-    orders: Annotated[bool, INTERNAL] = False  # what one is told by its operator goes for all: processes of one gateway
+    orders: Annotated[bool, INTERNAL] = False  # orders go to all: processes of one gateway
 
     def validate(self, where: str) -> PeerSettings:
         key = os.environ.get(self.key_env, "").encode()
@@ -66,10 +64,15 @@ class PeerSettings(Struct, frozen=True):
 
 
 class Message(Struct, omit_defaults=True):
-    counts: dict[str, list[int]] = {}  # by engine: what has changed
-    touches: list[tuple[str, list[int], list[int]]] = []  # engine, keys and ends of prompts sent
+    counts: dict[str, Counts] = {}  # by engine: what has changed
+    touches: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []  # engine, keys and ends of prompts sent
     figures: Json | None = None
     orders: list[list[Any]] = []
+
+    @property
+    def frame(self) -> bytes:
+        data = _encode(self)
+        return len(data).to_bytes(4, "big") + data
 
 
 class Peers:
@@ -82,7 +85,7 @@ class Peers:
         self.snapshot: Callable[[], Json] | None = None  # of this one's figures
         self.orders: list[list[Any]] = []  # that were given here since the last exchange
         self.connected: dict[str, asyncio.StreamWriter] = {}  # to the others, by where they listen
-        self._heard: dict[str, asyncio.StreamWriter] = {}  # who is connected to this one, by name: the connection
+        self._senders: dict[str, asyncio.StreamWriter] = {}  # connections to this one, by name
         self._last: dict[str, Counts] = {}
         self._touches: list[tuple[int, Path]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -100,8 +103,8 @@ class Peers:
                 self._server = await asyncio.start_server(self._listen, host, port)
         except OSError as error:
             raise HeadwayError(f"peers.listen: {settings.listen} cannot be listened on: {error.strerror}.") from None
-        self.plane.on_sent = self._sent
-        self._tasks = [self.clock.create_task(self._connect(one)) for one in settings.to]
+        self.plane.on_sent = self._note_prompt
+        self._tasks = [self.clock.create_task(self._connect(peer)) for peer in settings.to]
         self._tasks.append(self.clock.create_task(self._exchange()))
 
     async def stop(self) -> None:
@@ -115,14 +118,14 @@ class Peers:
             writer.transport.abort()
         await asyncio.gather(*self._tasks, *listening.values(), return_exceptions=True)
 
-    def _sent(self, place: int, path: Path) -> None:
+    def _note_prompt(self, place: int, path: Path) -> None:
         if self.connected and len(self._touches) < MOST_TOUCHES:
             self._touches.append((place, path))
 
-    # --- telling -----------------------------------------------------------------------------------------------------
+    # --- sending -----------------------------------------------------------------------------------------------------
 
     async def _connect(self, where: str) -> None:
-        """One after another, as long as this runs."""
+        """Keep a connection to a peer, one after another."""
         while True:
             try:
                 await self._tell(where)
@@ -143,14 +146,14 @@ class Peers:
             writer.write(len(name).to_bytes(2, "big") + name + proof)
             standing = self.operator.standing() if self.settings.orders else []
             everything = Message(self._counts({}), [], None, standing)
-            writer.write(_framed(everything))
+            writer.write(everything.frame)
             self.connected[where] = writer
-            await reader.read(1)  # nothing comes; its end is the other's
+            await reader.read(1)  # the peer sends nothing; this returns when it closes the connection
         finally:
             writer.close()
 
     def order(self, *order: Any) -> None:
-        """An operator's word, for the other processes too."""
+        """Pass an operator's order on to the other processes."""
         if self.settings.orders:
             self.orders.append(list(order))
 
@@ -163,7 +166,7 @@ class Peers:
     def _say(self) -> None:
         counts = self._counts(self._last)
         names = {backend.place: backend.name for backend in self.fleet.members}
-        touches = [(names[place], list(path.keys), list(path.ends)) for place, path in self._touches if place in names]
+        touches = [(names[place], path.keys, path.ends) for place, path in self._touches if place in names]
         self._touches.clear()
         orders, self.orders = self.orders, []
         now, figures = self.clock.seconds(), None
@@ -171,24 +174,24 @@ class Peers:
             self._due, figures = now + FIGURES_S, self.snapshot()
         if not (counts or touches or orders or figures):
             return
-        data = _framed(Message(counts, touches, figures, orders))
+        data = Message(counts, touches, figures, orders).frame
         for where, writer in list(self.connected.items()):
             if writer.transport.get_write_buffer_size() > LONGEST:  # it does not read
                 self.connected.pop(where).close()
             else:
                 writer.write(data)
 
-    def _counts(self, last: dict[str, Counts]) -> dict[str, list[int]]:
-        """Those that are not as they were at last."""
-        found = {}
+    def _counts(self, last: dict[str, Counts]) -> dict[str, Counts]:
+        """Return the counts that have changed since `last`, and update it."""
+        changes = {}
         for name, backend in self.fleet.called.items():
             own = self.plane.places.own(backend.place)
             if last.get(name) != own and (any(own) or name in last):
-                found[name] = list(own)
+                changes[name] = own
             last[name] = own
-        return found
+        return changes
 
-    # --- hearing -----------------------------------------------------------------------------------------------------
+    # --- receiving ---------------------------------------------------------------------------------------------------
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         name = ""
@@ -205,7 +208,7 @@ class Peers:
                 if size > LONGEST:
                     return
                 message = msgspec.msgpack.decode(await reader.readexactly(size), type=Message)
-                if self._heard.get(name) is not writer:
+                if self._senders.get(name) is not writer:
                     return
                 self._hear(name, message)
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
@@ -215,15 +218,15 @@ class Peers:
         finally:
             del self._listening[writer]
             writer.close()
-            if name and self._heard.get(name) is writer:
-                del self._heard[name]
+            if name and self._senders.get(name) is writer:
+                del self._senders[name]
                 self.figures.pop(name, None)
                 self.plane.lost(self.clock.now_ps(), name)
 
     def _follow(self, name: str, writer: asyncio.StreamWriter) -> None:
-        """A peer that comes again begins with all that it has, whether or not its former connection has ended."""
-        former = self._heard.get(name)
-        self._heard[name] = writer
+        """Replace the former connection of a peer: it has begun again, with all its counts."""
+        former = self._senders.get(name)
+        self._senders[name] = writer
         if former is not None:
             former.transport.abort()
             self.plane.lost(self.clock.now_ps(), name)
@@ -245,26 +248,13 @@ class Peers:
             except (HeadwayError, msgspec.MsgspecError, ValueError) as error:
                 log.warning("peers: what %s was told cannot be done here: %s", name, error)
         places = {engine: backend.place for engine, backend in self.fleet.called.items()}
-        counts = {
-            places[engine]: (four[0], four[1], four[2], four[3])
-            for engine, four in message.counts.items()
-            if engine in places and len(four) == 4
-        }
-        touches = [
-            (places[engine], Path(tuple(keys), tuple(ends)))
-            for engine, keys, ends in message.touches
-            if engine in places
-        ]
+        counts = {places[engine]: counts for engine, counts in message.counts.items() if engine in places}
+        touches = [(places[engine], Path(keys, ends)) for engine, keys, ends in message.touches if engine in places]
         if counts or touches:
             self.plane.heard(self.clock.now_ps(), name, counts, touches)
             self.waiting.nudge()
         if message.figures is not None:
             self.figures[name] = message.figures
-
-
-def _framed(message: Message) -> bytes:
-    data = _encode(message)
-    return len(data).to_bytes(4, "big") + data
 
 
 async def _open(where: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

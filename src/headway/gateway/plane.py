@@ -1,5 +1,5 @@
-"""The control plane of a live gateway. Every input goes through here with its time, so that writing them down is enough
-to decide the same again: `tape` hears of each before it is acted upon, and of each decision.
+"""The control plane of a live gateway. Every input passes through here with its time and goes to the `tape` before it
+takes effect, so that a replay of the tape decides the same. A method that is an input has the name of its tape record.
 
 The plane has `places`, what it knows of its engines, and `versions`, the policies that decide with their control plane.
 """
@@ -8,73 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
-from headway.control.flights import Answer as Answer
-from headway.control.flights import Decision, Flight, TimedOut
+from headway.control.flights import Answer, Decision, Flight, TimedOut
 from headway.control.journal import Journal
 from headway.control.model_groups import reachable
 from headway.control.plane import ControlPlane
-from headway.gateway.deciding.places import Counts as Counts
-from headway.gateway.deciding.places import Places
-from headway.gateway.deciding.policy_versions import MOST_FAILURES, PolicyVersions
-from headway.gateway.signals.beliefs import SPECULATIVE_PS, TTL_PS, Beliefs
+from headway.gateway.deciding.places import Counts, Places
+from headway.gateway.deciding.policy_versions import PlaneSettings, PolicyVersions
+from headway.gateway.signals.beliefs import Beliefs
 from headway.types import SERVING, Json, Path, Priority, Reject, Request
 from headway.views.instance import InstanceView
 
 Decided = list[Decision]
 Tape = Callable[[int, str, tuple[Any, ...]], None]
-NOTHING: Final[Mapping[str, float]] = {}
 
 
 class Plane:
-    """Made of what is plain, so that it can be made again of a tape's head."""
-
-    def __init__(
-        self,
-        places: int,
-        policies: Json,
-        *,
-        block_tokens: int = 16,
-        seed: int = 0,
-        patience_ps: int = 10**13,
-        alone: bool = True,
-        ttl_ps: int = TTL_PS,
-        speculative_ps: int = SPECULATIVE_PS,
-        most_failures: int = MOST_FAILURES,
-        tape: Tape | None = None,
-        journals: Sequence[Journal] = (),
-    ) -> None:
-        self.head: Json = {
-            "places": places,
-            "policies": policies,
-            "block_tokens": block_tokens,
-            "seed": seed,
-            "patience_ps": patience_ps,
-            "alone": alone,
-            "ttl_ps": ttl_ps,
-            "speculative_ps": speculative_ps,
-            "most_failures": most_failures,
-        }
-        self.tape = tape
-        self.seed, self.block_tokens = seed, block_tokens
-        self.places = Places(places, block_tokens, alone)
+    def __init__(self, settings: PlaneSettings, tape: Tape | None = None, journals: Sequence[Journal] = ()) -> None:
+        self.settings, self.tape, self.block_tokens = settings, tape, settings.block_tokens
+        self.places = Places(settings.places, settings.block_tokens, settings.alone)
         self.views = self.places.views
-        self.beliefs = Beliefs(places, (), ttl_ps, speculative_ps)
-        self.versions = PolicyVersions(
-            policies,
-            self.places,
-            self.beliefs,
-            seed=seed,
-            patience_ps=patience_ps,
-            most_failures=most_failures,
-            journals=journals,
-        )
-        self.on_sent: Callable[[int, Path], None] | None = None  # hears where a prompt goes
-
-    @classmethod
-    def of(cls, head: Json, tape: Tape | None = None) -> Plane:
-        return cls(**head, tape=tape)
+        self.beliefs = Beliefs(settings.places, (), settings.ttl_ps, settings.speculative_ps)
+        self.versions = PolicyVersions(settings, self.places, self.beliefs, journals)
+        self.on_sent: Callable[[int, Path], None] | None = None  # called with the place that a prompt goes to
 
     @property
     def control(self) -> ControlPlane:
@@ -97,40 +54,40 @@ class Plane:
     # --- decisions ---------------------------------------------------------------------------------------------------
 
     def _write(self, now_ps: int, kind: str, *values: Any) -> None:
-        """Every input and every decision goes on the tape, if there is one: enough to decide the same again."""
+        """Put an input or a decision on the tape, if there is one."""
         if self.tape is not None:
             self.tape(now_ps, kind, values)
 
-    def _decided(self, now_ps: int, request: Request, answer: Answer) -> Decision:
-        """A decision is written down, and counted where reports do not tell of it yet."""
+    def _record(self, now_ps: int, request: Request, answer: Answer) -> Decision:
+        """Write a decision down, and count it at its engines."""
         if isinstance(answer, Flight):
-            self._sent(now_ps, answer.view, request.path)
+            self._record_route(now_ps, answer.view, request.path)
             if answer.prefill is not None:
-                self._sent(now_ps, answer.prefill, request.path)
+                self._record_route(now_ps, answer.prefill, request.path)
         if self.tape is not None:  # words that no tape keeps are not made
             self._write(now_ps, "decided", request.id, in_words(answer))
         return request, answer
 
-    def _sent(self, now_ps: int, view: InstanceView, path: Path) -> None:
+    def _record_route(self, now_ps: int, view: InstanceView, path: Path) -> None:
         self.beliefs.touched(now_ps, view.index, path)
         if self.on_sent is not None:
             self.on_sent(view.index, path)
-        self.places.sent(view)
+        self.places.count_route(view)
 
     def _ask(self, now_ps: int, waiting: Sequence[Request], again: bool) -> Decided:
         """Decide on requests that have lost the queue in which they waited."""
         control = self.control
-        return [self._decided(now_ps, request, control.arrive(now_ps, request, again)) for request in waiting]
+        return [self._record(now_ps, request, control.arrive(now_ps, request, again)) for request in waiting]
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def arrive(self, now_ps: int, request: Request) -> Answer:
         self._write(now_ps, "arrive", request)
-        return self._decided(now_ps, request, self.control.arrive(now_ps, request))[1]
+        return self._record(now_ps, request, self.control.arrive(now_ps, request))[1]
 
     def resend(self, now_ps: int, request_id: int, prefill: bool = False) -> Answer:
-        """The instance of a request, or that of its prompt, has lost it before anything reached its client; it goes to
-        another, if there is one: for this decision its own cannot be reached."""
+        """Route a request to another instance, if there is one: its own, or with `prefill` that of its prompt, has lost
+        it before anything reached the client. That instance counts as unreachable for this decision."""
         self._write(now_ps, "resend", request_id, prefill)
         control = self.control
         flight = control.flight(request_id)
@@ -142,7 +99,7 @@ class Plane:
         if other is not None:
             self.places.count(other)
         group = control.groups.of(request.model)
-        others = group is not None and state in SERVING and any(one is not view for one in group.instances)
+        others = group is not None and state in SERVING and any(peer is not view for peer in group.instances)
         if others:
             self._reach(now_ps, view, "unreachable")
         try:
@@ -150,19 +107,19 @@ class Plane:
         finally:
             if others:
                 self._reach(now_ps, view, state)
-        return self._decided(now_ps, request, answer)[1]
+        return self._record(now_ps, request, answer)[1]
 
     def wake(self, now_ps: int) -> Decided:
-        """What becomes of requests that were put off, wait for an instance, or stand in the queue."""
+        """Decide on requests that were delayed, wait for an instance, or are in the queue."""
         self._write(now_ps, "wake")
-        found = self._ask(now_ps, self.versions.give_way(now_ps), again=False) if self.versions.spent else []
+        decisions = self._ask(now_ps, self.versions.give_way(now_ps), again=False) if self.versions.spent else []
         for ask in (self.control.wake, self.control.pump):
             while (decision := ask(now_ps)) is not None:
-                found.append(self._decided(now_ps, *decision))
-        return found
+                decisions.append(self._record(now_ps, *decision))
+        return decisions
 
     def handed(self, now_ps: int, request_id: int) -> None:
-        """A prompt has been computed on one engine, and its request goes on to the other."""
+        """Move a request on to its other engine: its prompt has been computed."""
         self._write(now_ps, "handed", request_id)
         prefill = self.control.flight(request_id).prefill
         self.control.on_handed(now_ps, request_id)
@@ -189,8 +146,8 @@ class Plane:
     # --- engines -----------------------------------------------------------------------------------------------------
 
     def join(self, now_ps: int, place: int, member: Json) -> Decided:
-        """An engine takes a free place, or one that has a place is another than before: its id, the models it
-        `serves`, and its static figures."""
+        """Show an engine at a place, a new one or one that has changed: its id, the models it `serves`, and its static
+        signals."""
         self._write(now_ps, "join", place, member)
         view = self.places.take(place, member)
         if view.role == "prefill" and not self.versions.pairs:
@@ -198,7 +155,7 @@ class Plane:
         return self._regroup(now_ps)
 
     def leave(self, now_ps: int, place: int) -> Decided:
-        """The place is free again; whoever had it has nothing in flight."""
+        """Free the place of an engine that has nothing in flight."""
         self._write(now_ps, "leave", place)
         if self.views[place].state != "stopped":
             self.control.instance_changed(now_ps, place, "stopped")
@@ -215,9 +172,9 @@ class Plane:
         self._reach(now_ps, self.views[place], state)
 
     @contextmanager
-    def confined(self, now_ps: int, request: Request, places: Collection[int]) -> Iterator[bool]:
-        """What is decided on a request meanwhile is decided among these places, if they can serve it: whether they can.
-        Where prompts are computed apart, who computes them is not what the request is sent to."""
+    def confine(self, now_ps: int, request: Request, places: Collection[int]) -> Iterator[bool]:
+        """Within this context, decide on a request among these places only, if they can serve it; yield whether they
+        can. Engines that compute prompts for others stay: the request is not sent to them."""
         control = self.control
         group = control.groups.of(request.model)
         members = () if group is None else group.instances
@@ -239,20 +196,19 @@ class Plane:
         self.versions.stand_in(now_ps)
 
     def report(self, now_ps: int, place: int, signals: Mapping[str, Any]) -> None:
-        """What an engine says of itself, as of now."""
+        """Take the signals that an engine reports, as of now."""
         self._write(now_ps, "report", place, dict(signals))
         self.places.report(now_ps, place, signals)
 
-    def stale(self, now_ps: int, place: int, neutral: Mapping[str, float] = NOTHING) -> None:
-        """Nothing fresh has come from an engine for too long: its load is as counted here, and what cannot be counted
-        is `neutral`."""
+    def stale(self, now_ps: int, place: int, neutral: Mapping[str, float]) -> None:
+        """Distrust the last report of an engine: its load is counted here, other signals take their `neutral` value."""
         self._write(now_ps, "stale", place, dict(neutral))
         self.places.mark_stale(place, neutral)
 
     # --- what engines have cached ------------------------------------------------------------------------------------
 
     def stored(self, now_ps: int, place: int, runs: Sequence[Sequence[int]]) -> None:
-        """An engine tells that it has stored blocks: (parent's key, key, first token, end) of each."""
+        """Note blocks that an engine has stored: (parent's key, key, first token, end) of each."""
         self._write(now_ps, "stored", place, runs)
         self.beliefs.stored(now_ps, place, runs)
 
@@ -261,19 +217,19 @@ class Plane:
         self.beliefs.removed(now_ps, place, keys)
 
     def cleared(self, now_ps: int, place: int, trust: str) -> None:
-        """Nothing is believed of an engine any more; `trust` says how it is known from now on."""
+        """Drop all beliefs about an engine; `trust` says where they come from in future."""
         self._write(now_ps, "cleared", place, trust)
         self.beliefs.cleared(now_ps, place, trust)
 
     def expire(self, now_ps: int) -> bool:
-        """What has been believed for too long is believed no longer; whether there is more of it."""
+        """Drop some beliefs that are too old; return whether there are more."""
         self._write(now_ps, "expire")
         return self.beliefs.expire(now_ps)
 
     # --- other gateways ----------------------------------------------------------------------------------------------
 
     def heard(self, now_ps: int, peer: str, counts: Mapping[int, Counts], touches: Sequence[tuple[int, Path]]) -> None:
-        """What another gateway has under way now, by place, and where it has sent prompts since it last said so."""
+        """Take another gateway's counts by place, and where it has sent prompts since its last message."""
         self._write(now_ps, "heard", peer, dict(counts), list(touches))
         self.places.hear(peer, counts)
         for place, path in touches:
@@ -282,21 +238,21 @@ class Plane:
             self.beliefs.touched(now_ps, place, path)
 
     def lost(self, now_ps: int, peer: str) -> None:
-        """Another gateway is gone, and what it had under way with it."""
+        """Drop the counts of a gateway that is gone."""
         self._write(now_ps, "lost", peer)
         self.places.lose(peer)
 
     # --- other policies ----------------------------------------------------------------------------------------------
 
     def swap(self, now_ps: int, policies: Json) -> Decided:
-        """Other policies from now on. A wrong one raises, and all stays as it was. Those in flight are taken over, and
-        those that wait are asked anew."""
+        """Put other policies in force. A wrong one raises, and nothing changes. Requests in flight are taken over, and
+        waiting ones are decided anew."""
         self.versions.check(policies)
         self._write(now_ps, "swap", policies)
         return self._ask(now_ps, self.versions.swap(now_ps, policies), again=False)
 
     def halt(self, now_ps: int, why: str) -> None:
-        """The candidate decides on no request any more; those in force go on as they are."""
+        """End the canary; the policies in force go on."""
         self._write(now_ps, "halt", why)
         self.versions.halt(why)
 

@@ -1,11 +1,10 @@
 """Prompts as chains of block keys: of their bytes, or of the tokens that the engine makes of them.
 
-A key is 64 bits and commits to its block, to all before it and to the model. By tokens, blocks are of one size, so that
-the same keys follow from what engines tell of their caches; by bytes they cannot, and `exact` is false.
+A key is 64 bits and commits to its block, to all before it and to the model. Blocks of tokens have one size, so that
+the KV events of engines lead to the same keys; blocks of bytes do not (`exact` is false).
 
-To tokenize takes about half a second for a megabyte, so a long prompt goes to a thread: the tokenizer lets others run
-meanwhile, and what is done in Python is done in short stretches. By bytes even 400 kB take less than the hop to a
-thread.
+Tokenizing takes about half a second for a megabyte, so a long prompt goes to a thread, which lets the event loop run in
+between. Hashing the bytes of 400 kB takes less than the hop to a thread.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path as File
 from typing import Annotated, Any, Final, Literal
 
@@ -35,10 +35,10 @@ from headway.types import Path
 Prompt = tuple[Path, int]  # block keys, and tokens in all
 Ids = Sequence[int]
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-BY_BYTES: Final = 1024 * 1024  # bytes of a prompt that is hashed at once
-BY_TOKENS: Final = 1024  # bytes of a prompt that is tokenized at once
-STRETCH: Final = 2048  # tokens that are hashed before others may run
-WAITING: Final = 256  # long prompts in the threads' queue; then bytes must do
+BY_BYTES: Final = 1024 * 1024  # bytes of a prompt that is hashed on the event loop
+BY_TOKENS: Final = 1024  # bytes of a prompt that is tokenized on the event loop
+STRETCH: Final = 2048  # tokens that are hashed before other threads may run
+WAITING: Final = 256  # long prompts in the threads' queue; more are hashed by bytes
 MODELS: Final = 1000  # whose roots are remembered
 _texts = msgspec.json.Decoder(str | list[str | TokenId | list[TokenId]])
 _any = msgspec.json.Decoder()
@@ -53,10 +53,12 @@ class ModelTokens(Struct, frozen=True):
         return {"path": data} if isinstance(data, str) else data
 
 
-def _read_models(given: Any, where: str) -> dict[str, ModelTokens]:
-    if not isinstance(given, dict):
+def _read_models(data: Any, where: str) -> dict[str, ModelTokens]:
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
         raise HeadwayError(f"{where}: expected names of models with their tokenizers, as in {{m: FOLDER}}.")
-    return {str(name): read(ModelTokens, value, f"{where}.{name}") for name, value in given.items()}
+    return {str(name): read(ModelTokens, value, f"{where}.{name}") for name, value in data.items()}
 
 
 class TokenSettings(Struct, frozen=True):
@@ -75,11 +77,6 @@ class TokenSettings(Struct, frozen=True):
         "names of models to their `path`, or to mappings with `path` and `chat_template`",
     ] = {}
 
-    @classmethod
-    def expand(cls, data: Any, where: str) -> Any:
-        """Models that are left empty are as good as left out."""
-        return {k: v for k, v in data.items() if k != "models" or v is not None} if isinstance(data, dict) else data
-
     def validate(self, where: str) -> TokenSettings:
         if self.chat_template is not None and self.path is None:
             raise HeadwayError(f"{where}.chat_template: needs the tokenizer's `path` beside it.")
@@ -87,7 +84,7 @@ class TokenSettings(Struct, frozen=True):
 
     @property
     def default(self) -> ModelTokens | None:
-        """Of models that are not named."""
+        """The tokenizer of models that are not named."""
         return None if self.path is None else ModelTokens(self.path, self.chat_template)
 
 
@@ -108,32 +105,28 @@ def digest_of(name: str) -> Digest:
 
 
 class Hasher:
-    """By bytes, for models whose tokenizer is not known."""
+    """Hashes the bytes of prompts, for models without a known tokenizer."""
 
-    exact = False  # whether engines' own tokens lead to the same keys
-    unread = 0  # prompts that went by their bytes, though there is a tokenizer
+    exact = False  # whether the tokens in engines' KV events lead to the same keys
+    unread = 0  # prompts that were hashed by bytes although there is a tokenizer
 
     def __init__(self, settings: TokenSettings) -> None:
         self.settings = settings
         self.block_tokens = settings.block_tokens
         self.digest = digest_of(settings.hash)
-        self._roots: dict[str, int] = {}
 
-    def root(self, model: str) -> int:
-        """The key before the first block."""
-        found = self._roots.get(model)
-        if found is None:
-            found = stable("model", model)
-            if len(self._roots) < MODELS:
-                self._roots[model] = found
-        return found
+    @staticmethod
+    @lru_cache(maxsize=MODELS)
+    def root(model: str) -> int:
+        """Return the key before the first block."""
+        return stable("model", model)
 
     def chain(self, parent: int, token_ids: Ids) -> int:
-        """The key of a block of tokens that follows another, or the root."""
-        return self.digest(_packed(token_ids), parent)
+        """Return the key of a block of tokens after its parent's key, or after the root."""
+        return self.digest(_pack(token_ids), parent)
 
     def long(self, body: Body) -> bool:
-        """Whether the prompt should not be read here and now."""
+        """Return whether the prompt is too long to be read on the event loop."""
         return len(body.messages) + len(body.prompt) + len(body.input) > BY_BYTES
 
     def path(self, body: Body) -> Prompt:
@@ -145,8 +138,8 @@ class Hasher:
 
 
 class TokenHasher(Hasher):
-    """By the tokens that an engine makes of the prompt, chats by the model's own template. A prompt that cannot be
-    read, which the engine is going to refuse, goes by its bytes."""
+    """Hashes the tokens that an engine makes of a prompt, a chat by the model's own template. A prompt that cannot be
+    tokenized, which the engine will refuse, is hashed by its bytes."""
 
     exact = True
 
@@ -168,12 +161,10 @@ class TokenHasher(Hasher):
     def path(self, body: Body, breathe: bool = False) -> Prompt:
         try:
             many = self._ids(body)
-            count = 0
-            for one in many:
-                count += len(one)
+            count = sum(map(len, many))
             ids = many[0].ids if hasattr(many[0], "ids") else many[0]
             return self._keys(body.model, ids, breathe), max(1, count)
-        except Exception:  # of a template, or of a body that is none
+        except Exception:  # a template's, or that of a malformed body
             self.unread += 1
             return super().path(body)
 
@@ -188,23 +179,23 @@ class TokenHasher(Hasher):
             self.waiting -= 1
 
     def _ids(self, body: Body) -> list[Any]:
-        """Token ids of each prompt of the request, or encodings; its first one is what its path is of."""
+        """Return the token ids of each prompt of the request, or encodings; the path is that of the first."""
+        special = _flag(body.add_special_tokens, not body.messages or self.template is None)
         if body.messages:
-            text = self._chat(body)
-            return self._encode([text], add_special_tokens=_flag(body.add_special_tokens, self.template is None))
-        found = _texts.decode(body.prompt or body.input)
-        if isinstance(found, str):
-            return self._encode([found], add_special_tokens=_flag(body.add_special_tokens, True))
-        if not found:
+            return self._encode([self._chat(body)], add_special_tokens=special)
+        prompts = _texts.decode(body.prompt or body.input)
+        if isinstance(prompts, str):
+            prompts = [prompts]
+        if not prompts:
             return [[]]
-        if isinstance(found[0], str):
-            return self._encode(found, add_special_tokens=_flag(body.add_special_tokens, True))
-        return found if isinstance(found[0], list) else [found]
+        if isinstance(prompts[0], str):
+            return self._encode(prompts, add_special_tokens=special)
+        return prompts if isinstance(prompts[0], list) else [prompts]
 
     def _chat(self, body: Body) -> str:
         messages = _any.decode(body.messages)
         if self.template is None:
-            return "\n".join(plain(one.get("content")) for one in messages)
+            return "\n".join(plain(message.get("content")) for message in messages)
         tools = _any.decode(body.tools) if body.tools else None
         more = _any.decode(body.chat_template_kwargs) if body.chat_template_kwargs else None
         return self.template.render(messages, tools, more, _flag(body.add_generation_prompt, True))
@@ -216,12 +207,12 @@ class TokenHasher(Hasher):
         width = 4 * size
         keys: list[int] = []
         for start in range(0, full, step):
-            packed = memoryview(_packed(ids[start : min(start + step, full)]))
+            packed = memoryview(_pack(ids[start : min(start + step, full)]))
             for at in range(0, len(packed), width):
                 key = digest(packed[at : at + width], key)
                 keys.append(key)
             if breathe:
-                time.sleep(0)  # whoever waits for the interpreter may have it
+                time.sleep(0)  # let other threads run
         return Path(tuple(keys), tuple(range(size, full + 1, size)))
 
 
@@ -243,22 +234,22 @@ class Tokens:
 
     @property
     def unread(self) -> int:
-        """Prompts that went by their bytes though there was a tokenizer for them."""
-        return sum(one.unread for one in (self.default, *self.models.values()))
+        """Prompts that were hashed by bytes although there is a tokenizer for them."""
+        return sum(hasher.unread for hasher in (self.default, *self.models.values()))
 
     async def start(self) -> None:
-        """Threads begin when a long prompt comes."""
+        """Nothing to do: threads start with the first long prompt."""
 
     async def stop(self) -> None:
         self.pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _packed(ids: Ids) -> bytes:
-    """Each in four bytes, the lowest first."""
-    found = array("I", ids)
+def _pack(ids: Ids) -> bytes:
+    """Return each id as four bytes, little-endian."""
+    words = array("I", ids)
     if sys.byteorder == "big":
-        found.byteswap()
-    return found.tobytes()
+        words.byteswap()
+    return words.tobytes()
 
 
 def _flag(raw: Raw, default: bool) -> bool:
@@ -275,9 +266,9 @@ def _load(file: File, where: str) -> Any:
     if not file.is_file():
         raise HeadwayError(f"{where}: there is no tokenizer at {file}; give a model's folder or its tokenizer.json.")
     try:
-        found = Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises no class of its own
         raise HeadwayError(f"{where}: {file} is no tokenizer ({one_line(error)}).") from None
-    found.no_truncation()
-    found.no_padding()
-    return found
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

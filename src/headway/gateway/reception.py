@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headway.errors import HeadwayError
-from headway.gateway.api_keys import UNKNOWN, Key, Refusal
+from headway.gateway.api_keys import UNKNOWN, Key
 from headway.gateway.cascade.cascade import Cascade
 from headway.gateway.exchange import Exchange, Services
 from headway.gateway.local import ROUTED
@@ -44,10 +44,6 @@ class Reception:
         self.held_bytes = 0  # of their bodies
         self.draining = False
 
-    def connect(self) -> ClientConnection:
-        """Make the protocol of a new connection."""
-        return ClientConnection(self)
-
     def begin(self, client: ClientConnection, incoming: Incoming) -> None:
         """Give a routed request its exchange, or answer any other request at once."""
         path = incoming.target
@@ -62,11 +58,11 @@ class Reception:
             return
         key: Key | None = None
         if self.keyring is not None:
-            owner = self._admit(self.keyring, incoming)
-            if isinstance(owner, Refusal):
-                self.local.say(client, incoming, owner.status, owner.why, owner.retry_after)
+            key = self.keyring.owner(incoming.named)
+            refusal = UNKNOWN if key is None else key.take(self.seconds())
+            if refusal is not None:
+                self.local.say(client, incoming, refusal.status, refusal.why, refusal.retry_after)
                 return
-            key = owner
         try:
             body = read_body(incoming.body)
             if not (body.messages or body.prompt or body.input):
@@ -91,12 +87,8 @@ class Reception:
         client.exchange = exchange
         self.intake.begin(exchange, body, exchange.begin)
 
-    def _admit(self, keyring: Keyring, incoming: Incoming) -> Key | Refusal:
-        owner = keyring.owner(incoming.named.get(b"authorization", b""))
-        return UNKNOWN if owner is None else owner.take(self.seconds()) or owner
-
     def check_sender(self, named: dict[bytes, bytes]) -> tuple[int, str] | None:
-        if self.keyring is None or self.keyring.owner(named.get(b"authorization", b"")) is not None:
+        if self.keyring is None or self.keyring.owner(named) is not None:
             return None
         return UNKNOWN.status, UNKNOWN.why
 

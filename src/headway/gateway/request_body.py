@@ -1,5 +1,4 @@
-"""A request's body: what a router reads of it, while the body itself goes on untouched; and a body with some fields
-other than its client wrote them."""
+"""A request's body: the fields that a router reads, while the body itself goes on untouched; and changed bodies."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from msgspec import Meta, Raw, Struct
 
 from headway.types import Path
 
-FIRST: Final = 256  # bytes of a block at the beginning of a prompt; further on it is a sixteenth of its place
+FIRST: Final = 256  # bytes of a block at the beginning of a prompt; further on, a sixteenth of its position
 LEAST: Final = 64  # a shorter prompt has no block
 ENDS: Final = b']"'
 LONGEST_MODEL: Final = 1024  # signs of a model's name, which records, decisions and policies keep
@@ -21,8 +20,7 @@ NOTHING: Final = (b"null", b"false")
 
 
 class Body(Struct):
-    """Of a completion, a chat or an embedding; all else is passed on. What only a tokenizer asks for is read when it
-    does."""
+    """The fields of a completion, chat or embedding that a router may need. Raw fields are decoded only when used."""
 
     model: Annotated[str, Meta(max_length=LONGEST_MODEL)] = ""
     stream: bool = False
@@ -36,7 +34,7 @@ class Body(Struct):
     chat_template_kwargs: Raw = Raw()
     add_generation_prompt: Raw = Raw()
     add_special_tokens: Raw = Raw()
-    # Where KV lies, as two engines are told that serve a request together.
+    # The location of KV, for two engines that serve a request together.
     kv_transfer_params: Raw = Raw()
     bootstrap_host: Raw = Raw()
     bootstrap_port: Raw = Raw()
@@ -45,14 +43,14 @@ class Body(Struct):
 
     @property
     def text(self) -> memoryview:
-        """What a prompt is told apart by: the bytes as the client wrote them, so that a longer conversation begins as
-        the shorter one did."""
+        """The bytes of the prompt as the client wrote them, so that a longer conversation begins as the shorter one
+        did."""
         text = memoryview(self.messages or self.prompt or self.input)
-        return text[:-1] if text and text[-1] in ENDS else text  # its end is not the end of what follows
+        return text[:-1] if text and text[-1] in ENDS else text  # a longer conversation goes on here
 
     @property
     def steers(self) -> bool:
-        """Whether it says where KV lies, which is nobody's but the gateway's to say: an engine would go there."""
+        """Whether it names a location of KV. Only the gateway may: an engine would connect to it."""
         return bool(
             self.kv_transfer_params
             or self.bootstrap_host
@@ -66,7 +64,7 @@ _decode: Callable[[bytes], Body] = msgspec.json.Decoder(Body).decode
 
 
 def read_body(data: bytes) -> Body:
-    """Raises msgspec.MsgspecError where it is no JSON object of such fields."""
+    """Raises msgspec.MsgspecError if it is not a JSON object of such fields."""
     try:
         return _decode(data)
     except UnicodeDecodeError:
@@ -76,22 +74,22 @@ def read_body(data: bytes) -> Body:
 
 
 def boundaries(size: int) -> list[int]:
-    """Where the blocks of a prompt end, by their place alone, so that equal beginnings have equal blocks. Those far
-    from the beginning are longer: a prompt of 400 kB has 99 blocks, not 1,600."""
-    found: list[int] = []
+    """Return where the blocks of a prompt end, by position alone, so that equal beginnings have equal blocks. Later
+    blocks are longer: a prompt of 400 kB has 99 blocks, not 1,600."""
+    ends: list[int] = []
     at = 0
     while True:
         at += max(FIRST, at // 16 // FIRST * FIRST)
         if at > size:
-            return found
-        found.append(at)
+            return ends
+        ends.append(at)
 
 
 _ENDS: list[int] = boundaries(1 << 22)
 
 
 def path_of(text: bytes | memoryview, salt: int, digest: Digest, bytes_per_token: int = 4) -> Path:
-    """The prompt as a chain of block keys, each of which commits to all before it."""
+    """Return the prompt as a chain of block keys, each of which commits to all before it."""
     size = len(text)
     view = memoryview(text)
     keys, ends = [], []
@@ -103,7 +101,7 @@ def path_of(text: bytes | memoryview, salt: int, digest: Digest, bytes_per_token
         keys.append(key)
         ends.append(end // bytes_per_token)
         start = end
-    if not keys and size >= LEAST:  # a short one is still told apart
+    if not keys and size >= LEAST:  # a short prompt has one key
         keys.append(digest(view, salt))
         ends.append(size // bytes_per_token)
     return Path(tuple(keys), tuple(ends))
@@ -114,17 +112,17 @@ _encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 
 
 def read_fields(body: bytes) -> Fields:
-    """Raises msgspec.MsgspecError where it is no JSON object."""
+    """Raises msgspec.MsgspecError if it is not a JSON object."""
     return _decode_fields(body)
 
 
 def asks_for(fields: Fields, name: str) -> bool:
-    """Whether a field is there, and neither null nor false."""
+    """Return whether a field is present and neither null nor false."""
     return name in fields and bytes(fields[name]) not in NOTHING
 
 
 def amend_fields(fields: Fields, changes: Mapping[str, Any], without: tuple[str, ...] = ()) -> bytes:
-    found: dict[str, Any] = {**fields, **changes}
+    amended: dict[str, Any] = {**fields, **changes}
     for name in without:
-        found.pop(name, None)
-    return _encode(found)
+        amended.pop(name, None)
+    return _encode(amended)

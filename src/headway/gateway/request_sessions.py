@@ -1,13 +1,9 @@
-"""Which conversation a request belongs to, where its client does not say so.
+"""The conversation that a request belongs to: a header names it, else the body's `user`, else its first messages up
+to and including the first one of the user, which all its turns share. Two conversations that begin alike count as one;
+they share their cached beginning too. A prompt without messages has no session.
 
-A client may name it in a header; else the body's `user` stands for it; else the conversation does so itself: all its
-turns begin with the same messages, up to and including the first of the user. What comes later differs from turn to
-turn, and what comes before, the system's message, is that of an application and not of a conversation. Two
-conversations that begin alike are one by this rule; they share their cached beginning too, so to send them to the same
-engine is what a session is for. A prompt without messages has no such place, and no session.
-
-It is found in the bytes as they were sent, without reading the JSON: a quote within a JSON string is escaped, so a
-bare "user" is a whole string, and only strings and brackets from there on have to be told apart.
+The first messages are found in the bytes without decoding the JSON: a quote within a JSON string is escaped, so a bare
+"user" is a whole string, and only strings and brackets after it have to be told apart.
 """
 
 from __future__ import annotations
@@ -54,7 +50,7 @@ class SessionSettings(Struct, frozen=True):
     prefix: Annotated[bool, "whether the first messages of a request do, where there is neither"] = True
 
     def session(self, header: bytes | None, user: str | None, messages: Any, tenant: str = "") -> str | None:
-        """`messages`: the body's, as they were sent; anything with a buffer, empty where there are none."""
+        """`messages` are the bytes of the body's field, empty if it has none."""
         if header:
             return header.decode("latin-1")[:LONGEST]
         if user and self.user:
@@ -63,9 +59,9 @@ class SessionSettings(Struct, frozen=True):
 
 
 def of_messages(messages: bytes, tenant: str = "") -> str | None:
-    """Named by a tilde and a hash of the messages up to the end of the first of the user; None where there is none."""
+    """Return a tilde and a hash of the messages up to the end of the first one of the user; None if there is none."""
     opening = OPENING.match(messages)
-    end = -1 if opening is None else _closed(messages, opening.end())
+    end = -1 if opening is None else _end_of_plain(messages, opening.end())
     if end < 0:
         at = _user(messages)
         if at < 0:
@@ -80,7 +76,7 @@ def _seed(tenant: str) -> int:
 
 
 def _user(messages: bytes) -> int:
-    """Where the first "role": "user" ends; -1 where it is not found soon."""
+    """Return where the first "role": "user" ends; -1 if it is not found soon."""
     at = messages.find(USER)
     for _ in range(STEPS):
         if at < 0:
@@ -92,9 +88,9 @@ def _user(messages: bytes) -> int:
     return -1
 
 
-def _closed(messages: bytes, start: int) -> int:
-    """Where a message ends that is as nearly all are: from `start` on the rest of its string, and nothing after it; -1
-    where it is not."""
+def _end_of_plain(messages: bytes, start: int) -> int:
+    """Return where a message ends that has the usual form: the rest of a string from `start` on, and nothing after it;
+    -1 if it has another form."""
     quote = messages.find(b'"', start)
     if quote > 0 and messages[quote - 1] != BACKSLASH and messages[quote + 1 : quote + 2] == b"}":
         return quote + 2
@@ -102,9 +98,9 @@ def _closed(messages: bytes, start: int) -> int:
 
 
 def _end(messages: bytes, at: int) -> int:
-    """Where the message that `at` stands in ends, by its brackets outside of strings; or where the steps do."""
+    """Return where the message around `at` ends, by its brackets outside of strings, or where the steps end."""
     plain = CONTENT.match(messages, at)
-    end = -1 if plain is None else _closed(messages, plain.end())
+    end = -1 if plain is None else _end_of_plain(messages, plain.end())
     if end >= 0:
         return end
     depth, quotes = 1, 0
@@ -125,7 +121,7 @@ def _end(messages: bytes, at: int) -> int:
 
 
 def _string(messages: bytes, quotes: int, at: int) -> tuple[int, int]:
-    """How many quotes there were, and where the string that begins at `at` ends: by a quote that is not escaped."""
+    """Return the number of quotes so far, and where the string that begins at `at` ends."""
     while quotes < STEPS:
         quote = messages.find(b'"', at)
         if quote < 0:

@@ -1,4 +1,4 @@
-"""What the sections of a gateway's file are made of."""
+"""Types of values in a gateway's file: addresses, files and folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.errors import HeadwayError
 
 
 def address(text: str, where: str) -> tuple[str, int]:
-    """Host and port, from text such as 127.0.0.1:8000."""
+    """Return host and port of text such as 127.0.0.1:8000."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise HeadwayError(f"{where}: expected an address such as 127.0.0.1:8000, got {shown(text)}.")

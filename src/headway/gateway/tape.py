@@ -1,8 +1,7 @@
-"""Every input of a gateway's control plane, written down in order, with every decision; fed to a control plane again,
-the same inputs decide the same.
+"""Every input of a gateway's control plane and every decision, in order, so that a replay can compare its decisions.
 
-A file of msgpack records, each with its length before it: first what the plane was made with, then (nanoseconds, kind,
-payload). Prompts are in it as block keys only.
+A file of msgpack records, each after its length: first the plane's settings, then (nanoseconds, kind, payload).
+Prompts are in it as block keys only.
 """
 
 from __future__ import annotations
@@ -15,11 +14,13 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict, astuple, replace
 
 from headway.config.documents import file_name
 from headway.errors import HeadwayError
+from headway.gateway.deciding.policy_versions import PlaneSettings
 from headway.gateway.plane import Plane
-from headway.types import Json, Path, Request
+from headway.types import Path, Request
 
 FORMAT: Final = 1
 FLUSH_BYTES: Final = 256 * 1024
@@ -31,11 +32,11 @@ _encode = msgspec.msgpack.Encoder().encode
 class Tape:
     """Goes on until the file has `limit` bytes: what comes after a gap could not be decided again."""
 
-    def __init__(self, file: File, head: Json, limit: int) -> None:
+    def __init__(self, file: File, settings: PlaneSettings, limit: int) -> None:
         self.file, self.limit = file, limit
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            self._out: BinaryIO | None = _opened(file)
+            self._out: BinaryIO | None = _open_empty(file)
         except BlockingIOError:
             raise HeadwayError(
                 f"journal.file: {file_name(str(file))} is being written by another gateway; name another file."
@@ -44,11 +45,11 @@ class Tape:
             raise HeadwayError(f"journal.file: {file_name(str(file))} cannot be written: {error.strerror}.") from None
         self._buffer = bytearray()
         self.written = 0
-        self._put({"format": FORMAT, **head})
+        self._put({"format": FORMAT, **asdict(settings)})
 
     def __call__(self, now_ps: int, kind: str, payload: tuple[Any, ...]) -> None:
         if self._out is not None:
-            plain = PLAIN.get(kind)
+            plain = WRITERS.get(kind)
             self._put((now_ps // 1000, kind, payload if plain is None else plain(now_ps, payload)))
 
     def _put(self, record: Any) -> None:
@@ -86,19 +87,19 @@ class Tape:
                 log.warning("journal: %s could not be ended: %s", self.file, error.strerror)
 
 
-def _own(out: BinaryIO) -> None:
-    """Raises BlockingIOError where somebody else writes it: a second gateway of the same file would empty it."""
+def _lock(out: BinaryIO) -> None:
+    """Raise BlockingIOError if another process writes the file."""
     try:
         import fcntl
-    except ImportError:  # not of Windows
+    except ImportError:  # Windows has none
         return
     fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _opened(file: File) -> BinaryIO:
-    """An empty file of this process alone. What an earlier process wrote is not written over: it gets a number."""
+def _open_empty(file: File) -> BinaryIO:
+    """Open a file of this process alone. A file that an earlier process wrote is renamed: it gets a number."""
     out = file.open("ab")
-    _own(out)
+    _lock(out)
     if not out.tell():
         return out
     number = 1
@@ -106,48 +107,31 @@ def _opened(file: File) -> BinaryIO:
         number += 1
     file.rename(other)
     out.close()
-    out = file.open("ab")
-    _own(out)
-    return out
+    return _open_empty(file)
 
 
-def _plain_request(now_ps: int, payload: tuple[Request]) -> tuple[Any, ...]:
-    one = payload[0]
-    deadline = None if one.deadline_ps is None else one.deadline_ps - one.arrival_ps
-    return (
-        one.id,
-        (now_ps - one.arrival_ps) // 1000,
-        one.prompt_tokens,
-        one.path.keys,
-        one.path.ends,
-        one.model,
-        one.tenant,
-        one.slo_class,
-        one.session,
-        one.turn,
-        one.max_tokens,
-        deadline,
-        one.adapter,
-        one.shared_prefix_tokens,
-        one.kind,
-    )
+def _write_request(now_ps: int, payload: tuple[Request]) -> tuple[Any, ...]:
+    """Times are written as differences, and the path as its keys and ends."""
+    request = payload[0]
+    deadline = None if request.deadline_ps is None else request.deadline_ps - request.arrival_ps
+    number, arrival_ps, tokens, path, *fields = astuple(replace(request, deadline_ps=deadline))
+    return number, (now_ps - arrival_ps) // 1000, tokens, path.keys, path.ends, *fields
 
 
-def _request(now_ps: int, plain: list[Any]) -> tuple[Request]:
-    number, since, tokens, keys, ends, model, tenant, slo_class, session, turn, most, deadline, *rest = plain
-    came_ps = now_ps - since * 1000
-    until = None if deadline is None else came_ps + deadline
-    path = Path(tuple(keys), tuple(ends))
-    return (Request(number, came_ps, tokens, path, model, tenant, slo_class, session, turn, most, until, *rest),)
+def _read_request(now_ps: int, record: list[Any]) -> tuple[Request]:
+    number, since, tokens, keys, ends, *fields = record
+    arrival_ps = now_ps - since * 1000
+    request = Request(number, arrival_ps, tokens, Path(tuple(keys), tuple(ends)), *fields)
+    return (request if request.deadline_ps is None else replace(request, deadline_ps=arrival_ps + request.deadline_ps),)
 
 
-def _plain_heard(now_ps: int, payload: tuple[Any, ...]) -> tuple[Any, ...]:
+def _write_heard(now_ps: int, payload: tuple[Any, ...]) -> tuple[Any, ...]:
     peer, counts, touches = payload
     return peer, counts, [(place, path.keys, path.ends) for place, path in touches]
 
 
-def _heard(now_ps: int, plain: list[Any]) -> tuple[Any, ...]:
-    peer, counts, touches = plain
+def _read_heard(now_ps: int, record: list[Any]) -> tuple[Any, ...]:
+    peer, counts, touches = record
     return (
         peer,
         {place: tuple(count) for place, count in counts.items()},
@@ -155,8 +139,8 @@ def _heard(now_ps: int, plain: list[Any]) -> tuple[Any, ...]:
     )
 
 
-PLAIN: Final[dict[str, Callable[[int, Any], Any]]] = {"arrive": _plain_request, "heard": _plain_heard}
-MADE: Final[dict[str, Callable[[int, list[Any]], tuple[Any, ...]]]] = {"arrive": _request, "heard": _heard}
+WRITERS: Final[dict[str, Callable[[int, Any], Any]]] = {"arrive": _write_request, "heard": _write_heard}
+READERS: Final[dict[str, Callable[[int, list[Any]], tuple[Any, ...]]]] = {"arrive": _read_request, "heard": _read_heard}
 
 
 class Difference(Struct, frozen=True):
@@ -195,21 +179,22 @@ def replay(file: File) -> Replayed:
     head = next(source, None)
     if not isinstance(head, dict) or head.pop("format", None) != FORMAT:
         raise HeadwayError(f"{file_name(str(file))} is not the journal of a gateway.")
-    made: deque[tuple[Any, ...]] = deque()  # what the plane decides now, until the tape tells what it was
-    plane = Plane.of(head, lambda now_ps, kind, payload: made.append(payload) if kind == "decided" else None)
+    decided_now: deque[tuple[Any, ...]] = deque()  # decisions of this replay that are not compared yet
+    settings = PlaneSettings(**head)
+    plane = Plane(settings, lambda now_ps, kind, payload: decided_now.append(payload) if kind == "decided" else None)
     inputs = decisions = different = last = 0
-    kept: list[Difference] = []
+    differences: list[Difference] = []
     for nanoseconds, kind, payload in source:
         now_ps = last = nanoseconds * 1000
         if kind != "decided":
             inputs += 1
-            getattr(plane, kind)(now_ps, *(MADE[kind](now_ps, payload) if kind in MADE else payload))
+            getattr(plane, kind)(now_ps, *(READERS[kind](now_ps, payload) if kind in READERS else payload))
             continue
         decisions += 1
         then = (payload[0], payload[1])
-        now = made.popleft() if made else (then[0], "nothing")
+        now = decided_now.popleft() if decided_now else (then[0], "nothing")
         if now != then:
             different += 1
-            if len(kept) < SHOWN:
-                kept.append(Difference(then[0], then[1], now[1]))
-    return Replayed(inputs, decisions, different, kept, last / 1e12)
+            if len(differences) < SHOWN:
+                differences.append(Difference(then[0], then[1], now[1]))
+    return Replayed(inputs, decisions, different, differences, last / 1e12)

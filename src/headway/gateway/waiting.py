@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 from headway.types import NEVER, Request
 
 if TYPE_CHECKING:
+    from headway.control.flight import Answer
     from headway.gateway.live_clock import Clock
-    from headway.gateway.plane import Answer, Decided, Plane
+    from headway.gateway.plane import Decided, Plane
 
 log = logging.getLogger("headway.gateway")
 
@@ -21,7 +22,7 @@ class Waiter(Protocol):
     @property
     def request(self) -> Request: ...
 
-    def decided(self, answer: Answer) -> None: ...
+    def on_decision(self, answer: Answer) -> None: ...
 
     def fail(self) -> None: ...
 
@@ -65,7 +66,7 @@ class Waiting:
             if exchange is None:
                 continue
             try:
-                exchange.decided(answer)
+                exchange.on_decision(answer)
             except Exception:  # the other decisions must still be carried out
                 log.exception("a request that waited could not be sent")
                 exchange.fail()

@@ -12,8 +12,6 @@ from headway.errors import HeadwayError
 class Address:
     """The parts of a URL such as http://10.0.0.7:8000. Request targets are appended to its path."""
 
-    __slots__ = ("base", "host", "host_line", "port", "root", "tls", "url")
-
     def __init__(self, url: str, where: str) -> None:
         try:
             parts = urlsplit(url)
@@ -28,9 +26,9 @@ class Address:
         self.host = parts.hostname
         self.port = port or (443 if self.tls else 80)
         self.base = parts.path.rstrip("/").encode()
-        shown = f"[{self.host}]" if ":" in self.host else self.host
-        self.host_line = f"host: {shown}:{self.port}".encode()
-        self.root = f"{parts.scheme}://{shown}:{self.port}{parts.path.rstrip('/')}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        self.host_line = f"host: {host}:{self.port}".encode()
+        self.root = f"{parts.scheme}://{host}:{self.port}{parts.path.rstrip('/')}"
 
 
 def send_at_once(transport: Any) -> None:

@@ -27,7 +27,7 @@ class AnswerTally:
         self._read: bytes | None = None  # the tail that `_tokens` was counted from
         self._tokens = 0
 
-    def seen(self, data: bytes) -> bool:
+    def count(self, data: bytes) -> bool:
         """Count a piece of the answer; return True if it has the first content of a stream. An answer in one piece has
         no visible first token."""
         if self.stream:
@@ -51,6 +51,6 @@ class AnswerTally:
     def tokens(self) -> int:
         """Tokens as the engine reports them, or else the events of the stream: each has one token."""
         if self._read is not self.tail:
-            found = USAGE.search(self.tail)
-            self._read, self._tokens = self.tail, int(found[1]) if found else self.events
+            usage = USAGE.search(self.tail)
+            self._read, self._tokens = self.tail, int(usage[1]) if usage else self.events
         return self._tokens

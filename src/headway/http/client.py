@@ -34,7 +34,7 @@ class NoAnswer(Exception):
     @classmethod
     def because(cls, message: str) -> NoAnswer:
         """Make the error of a server that cannot serve now."""
-        return cls(_library().ClientConnectionError(message))
+        return cls(load_aiohttp().ClientConnectionError(message))
 
     @property
     def timed_out(self) -> bool:
@@ -126,7 +126,7 @@ class HttpClient:
     ) -> AsyncGenerator[Stream, None]:
         """An answer that is read as it arrives. With `silence_s` it may last forever, with pauses of at most so long;
         the client's timeout then covers the connection only."""
-        aiohttp = _library()
+        aiohttp = load_aiohttp()
         timeout = aiohttp.ClientTimeout(total=self.timeout_s)
         if silence_s is not None:
             timeout = aiohttp.ClientTimeout(total=None, connect=self.timeout_s, sock_read=silence_s)
@@ -150,12 +150,8 @@ class HttpClient:
         return self._session
 
 
-def check_installed() -> None:
-    """Raise HeadwayError if the library is missing."""
-    _library()
-
-
-def _library() -> Any:
+def load_aiohttp() -> Any:
+    """Import the library. Raises HeadwayError if it is missing."""
     try:
         import aiohttp
     except ImportError:

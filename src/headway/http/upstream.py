@@ -55,33 +55,17 @@ class Asker(Protocol):
 
     until_close: bool  # the end of the connection ends the answer
 
-    def headed(self, upstream: Upstream, status: int, fields: Fields) -> None: ...
+    def on_head(self, upstream: Upstream, status: int, fields: Fields) -> None: ...
 
-    def relayed(self, data: bytes) -> None: ...
+    def on_data(self, data: bytes) -> None: ...
 
-    def answered(self) -> None: ...
+    def on_complete(self) -> None: ...
 
-    def broken(self, upstream: Upstream | None, why: str) -> None: ...
+    def on_broken(self, upstream: Upstream | None, why: str) -> None: ...
 
 
 class Upstream(asyncio.Protocol):
     """Serves one request at a time, then returns to the free connections of its server."""
-
-    __slots__ = (
-        "complete",
-        "exchange",
-        "fields",
-        "head",
-        "headed",
-        "heard",
-        "keep",
-        "more",
-        "parser",
-        "server",
-        "tally",
-        "transport",
-        "write",
-    )
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -94,9 +78,9 @@ class Upstream(asyncio.Protocol):
     def reset(self) -> None:
         self.fields: list[tuple[bytes, bytes]] = []
         self.head = b""  # the part that has arrived
-        self.headed = self.complete = self.keep = False
+        self.has_head = self.complete = self.keep = False
         self.more = False  # part of the body arrived with the head
-        self.heard = False  # data was passed on since the last check for a silent engine
+        self.active = False  # data was passed on since the last check for a silent engine
         self.write: Callable[[bytes], None] | None = None  # writes to the client, bypassing the asker
 
     # --- the transport -----------------------------------------------------------------------------------------------
@@ -131,12 +115,12 @@ class Upstream(asyncio.Protocol):
             return
         write(data)
         tally = self.tally
-        tally.events += data.count(EVENT)  # as `AnswerTally.seen` does
+        tally.events += data.count(EVENT)  # as `AnswerTally.count` does
         if data.find(TOLD) >= 0:
             tally.tail = data
-        self.heard = True
+        self.active = True
         if self.complete:
-            self._done()
+            self._complete()
 
     def _tell(self, data: bytes) -> None:
         """Tell the asker of the head once it is complete, and of each piece."""
@@ -144,15 +128,15 @@ class Upstream(asyncio.Protocol):
         if exchange is None:  # no request is under way
             self.close()
             return
-        headed = self.headed
+        had_head = self.has_head
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             self._break(NO_HTTP)
             return
-        if not headed:
+        if not had_head:
             data = self.head + data if self.head else data
-            if not self.headed:
+            if not self.has_head:
                 self.head = data
                 if len(data) > LONGEST_HEAD:
                     self._break("an answer whose head is too long")
@@ -160,13 +144,13 @@ class Upstream(asyncio.Protocol):
             data = data[end_of_head(data) :]
             self.head = b""
             self.more = bool(data)
-            exchange.headed(self, self.parser.get_status_code(), self.fields)
+            exchange.on_head(self, self.parser.get_status_code(), self.fields)
         if data:
-            exchange.relayed(data)
+            exchange.on_data(data)
         if self.complete:
-            self._done()
+            self._complete()
 
-    def _done(self) -> None:
+    def _complete(self) -> None:
         exchange, self.exchange = self.exchange, None
         if self.keep and len(self.server.free) < MOST_FREE:
             self.reset()
@@ -176,13 +160,13 @@ class Upstream(asyncio.Protocol):
         else:
             self.close()
         if exchange is not None:
-            exchange.answered()
+            exchange.on_complete()
 
     def _break(self, why: str) -> None:
         exchange = self.exchange
         self.leave()
         if exchange is not None:
-            exchange.broken(self, why)
+            exchange.on_broken(self, why)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.server.opened -= 1
@@ -190,10 +174,10 @@ class Upstream(asyncio.Protocol):
             self.server.free.remove(self)
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
-            if self.headed and exchange.until_close and error is None:
-                exchange.answered()
+            if self.has_head and exchange.until_close and error is None:
+                exchange.on_complete()
             else:
-                exchange.broken(self, "the connection was lost")
+                exchange.on_broken(self, "the connection was lost")
         self.parser = None  # breaks the reference cycle
 
     def close(self) -> None:
@@ -209,12 +193,6 @@ class Upstream(asyncio.Protocol):
             return False
         return self.complete
 
-    def pause_writing(self) -> None:  # the prompt is in memory anyway
-        pass
-
-    def resume_writing(self) -> None:
-        pass
-
     # --- the parser --------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
@@ -227,10 +205,10 @@ class Upstream(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.get_status_code() >= 200:
-            self.headed = True
+            self.has_head = True
 
     def on_message_complete(self) -> None:
-        if self.headed:
+        if self.has_head:
             self.complete = True
             self.keep = self.parser.should_keep_alive()  # valid only inside this callback
 
@@ -290,25 +268,25 @@ async def connect(loop: asyncio.AbstractEventLoop, server: Server, seconds: floa
 class Payload:
     """Removes the framing from the body of an answer."""
 
-    __slots__ = ("_found", "_parser")
+    __slots__ = ("_parser", "_pieces")
 
     def __init__(self, fields: Fields) -> None:
-        self._found: list[bytes] = []
+        self._pieces: list[bytes] = []
         self._parser: Any = httptools.HttpResponseParser(self)
         head = [b"%b: %b\r\n" % field for field in fields if field[0] in FRAMING]
         self._parser.feed_data(b"HTTP/1.1 200 OK\r\n" + b"".join(head) + b"\r\n")
 
     def on_body(self, data: bytes) -> None:
-        self._found.append(data)
+        self._pieces.append(data)
 
     def read(self, data: bytes) -> bytes:
         """Return the body bytes of a piece. The connection has already checked the framing."""
         self._parser.feed_data(data)
-        found = self._found
-        if len(found) == 1:
-            return found.pop()
-        data = b"".join(found)
-        found.clear()
+        pieces = self._pieces
+        if len(pieces) == 1:
+            return pieces.pop()
+        data = b"".join(pieces)
+        pieces.clear()
         return data
 
 

@@ -87,30 +87,6 @@ class Host(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    __slots__ = (
-        "asked",
-        "beginning",
-        "body",
-        "closing",
-        "exchange",
-        "fields",
-        "head_bytes",
-        "held",
-        "host",
-        "loose",
-        "named",
-        "parser",
-        "paused",
-        "refusal",
-        "since",
-        "stage",
-        "stuck",
-        "taken",
-        "target",
-        "transport",
-        "waiting",
-    )
-
     def __init__(self, host: Host) -> None:
         self.host = host
         self.exchange: Answering | None = None
@@ -125,12 +101,12 @@ class ClientConnection(asyncio.Protocol):
         self.head_bytes = 0
         self.loose = 0  # bytes of framing since the last content of a body
         self.fields: Fields = []
-        self.taken: Fields = []  # the fields of a complete head, without trailers
+        self.head_fields: Fields = []  # the fields of a complete head, without trailers
         self.named: dict[bytes, bytes] = {}
         self.target = b""
         self.body: list[bytes] = []
         self.held = 0  # bytes of its bodies
-        self.asked = 0  # bytes of the body that is being answered
+        self.answering_bytes = 0  # bytes of the body that is being answered
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
@@ -149,7 +125,7 @@ class ClientConnection(asyncio.Protocol):
         self.host.clients.pop(self, None)
         self.waiting.clear()
         self.host.held_bytes -= self.held
-        self.held = self.asked = 0
+        self.held = self.answering_bytes = 0
         self.parser = None  # breaks the reference cycle
         if self.exchange is not None:
             self.exchange.client_gone()
@@ -180,9 +156,6 @@ class ClientConnection(asyncio.Protocol):
                 self.refuse(431, MANY_FIELDS)
         elif self.stage == "body" and self.loose > self.host.limits.head_bytes:
             self.refuse(431, "the framing of the request's body is too long")
-
-    def eof_received(self) -> bool:
-        return False  # HTTP clients that stop sending do not read on either
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -233,7 +206,7 @@ class ClientConnection(asyncio.Protocol):
             raise Refused(431, MANY_FIELDS)
         if self.head_bytes > limits.head_bytes and sum(len(a) + len(b) for a, b in fields) > limits.head_bytes:
             raise Refused(431, "the head of the request is too long")
-        self.taken, self.fields, self.named = fields, [], dict(fields)
+        self.head_fields, self.fields, self.named = fields, [], dict(fields)
         named = self.named
         if b"upgrade" in named:
             raise Refused(400, "the connection cannot be upgraded")
@@ -269,7 +242,7 @@ class ClientConnection(asyncio.Protocol):
         incoming = Incoming(
             parser.get_method(),
             self.target,
-            self.taken,
+            self.head_fields,
             body,
             parser.should_keep_alive(),
             parser.get_http_version(),
@@ -282,14 +255,14 @@ class ClientConnection(asyncio.Protocol):
 
     # --- the exchange ------------------------------------------------------------------------------------------------
 
-    def done(self, keep: bool) -> None:
+    def finish(self, keep: bool) -> None:
         """The current request has its answer."""
         host = self.host
         self.exchange = None
         self.since = host.seconds()
-        self.held -= self.asked
-        host.held_bytes -= self.asked
-        self.asked = 0
+        self.held -= self.answering_bytes
+        host.held_bytes -= self.answering_bytes
+        self.answering_bytes = 0
         if not keep or self.closing or host.draining:
             self.closing = True
             self.transport.close()
@@ -307,7 +280,7 @@ class ClientConnection(asyncio.Protocol):
         waiting = self.waiting
         while waiting and self.exchange is None and not self.paused and not self.closing:
             incoming = waiting.popleft()
-            self.asked = len(incoming.body)
+            self.answering_bytes = len(incoming.body)
             if len(waiting) == PIPELINED - 1:
                 self.transport.resume_reading()
             try:

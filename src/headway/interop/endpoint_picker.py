@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +17,7 @@ from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.exchange import Exchange
 from headway.gateway.local import Local
+from headway.http.event_loop import end_signal
 from headway.http.wire import ClientConnection, Incoming
 from headway.interop.epp_stream import Pick, Stream
 from headway.interop.ext_proc import (
@@ -144,12 +144,9 @@ def serve(
 
 
 async def _serve(config: Config, started: Callable[[str], None], credentials: Any, drain_s: float) -> None:
-    loop = asyncio.get_running_loop()
-    picker = Picker(loop, config)
+    picker = Picker(asyncio.get_running_loop(), config)
     server, port = await listen(picker, credentials)
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+    ended = end_signal()
     started(f"{config.host}:{port}")
     await ended.wait()
     picker.app.reception.draining = True

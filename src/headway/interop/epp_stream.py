@@ -42,7 +42,7 @@ class Pick(Exchange):
         if places is None:
             super().begin(now_ps)
             return
-        with self.services.plane.confined(now_ps, self.request, places):
+        with self.services.plane.confine(now_ps, self.request, places):
             super().begin(now_ps)
 
     def send_to(self, backend: Backend) -> None:
@@ -50,20 +50,14 @@ class Pick(Exchange):
         if places is None or backend.place in places:
             self.client.routed(self, backend)
             return
-        with self.services.plane.confined(self.services.clock.now_ps(), self.request, places) as enough:
+        with self.services.plane.confine(self.services.clock.now_ps(), self.request, places) as enough:
             if enough:  # it was decided when it had waited, among all
                 self._retry("not allowed")
                 return
         self.refuse(503, "no engine that the gateway lets this request go to can serve it", outcome="failed")
 
-    def refuse(
-        self, status: int, why: str, outcome: str = "rejected", fields: tuple[tuple[str, str], ...] = ()
-    ) -> None:
-        self.status = status
-        self.end(outcome, why)
-        if status in (429, 503) and not fields:
-            fields = (("retry-after", "1"),)
-        self.client.answer(status, error_body(status, why), (*fields, ("x-headway-request", str(self.request.id))))
+    def reply(self, status: int, body: bytes, fields: tuple[tuple[str, str], ...]) -> None:
+        self.client.answer(status, body, fields)
 
     def fail(self) -> None:
         if not self.over:
@@ -78,16 +72,16 @@ class Pick(Exchange):
         """The head of the engine's answer has passed."""
         assert self.backend is not None and self.flight is not None
         self.status, self.sent = status, True
-        self.services.health.answered(self.backend, status)
+        self.services.health.record_status(self.backend, status)
         if self.flight.prefill is not None:  # its prompt has been computed, or there would be no answer
             self.services.plane.handed(self.services.clock.now_ps(), self.request.id)
 
     def passed(self, data: bytes) -> None:
         """A piece of the answer's body has."""
-        if self.tally.seen(data) and self.status < 400:
-            self.began()
+        if self.tally.count(data) and self.status < 400:
+            self.record_first_token()
 
-    def answered(self) -> None:
+    def on_complete(self) -> None:
         if not self.over:
             good = self.status < 400
             self.end("completed" if good else "failed", "" if good else f"status {self.status}")
@@ -128,7 +122,7 @@ class Stream:
         if pick is None or pick.over:
             return
         if pick.status and not self._modes[1]:  # it was not to be told of the answer's body
-            pick.answered()
+            pick.on_complete()
         else:
             pick.client_gone()
 
@@ -201,7 +195,7 @@ class Stream:
         if not self._said.done():
             self._said.set_result([said])
 
-    def done(self, keep: bool) -> None:
+    def finish(self, keep: bool) -> None:
         """As a client's connection is told."""
 
     def places(self) -> frozenset[int] | None:
@@ -249,7 +243,7 @@ class Stream:
         _set(heads, name.decode(), value)
         _set(heads, "x-headway-request", str(pick.request.id).encode())
         if head.end_of_stream:
-            pick.answered()
+            pick.on_complete()
         return [said]
 
     def _response_body(self, piece: Any, message: Any) -> list[Any]:
@@ -258,14 +252,14 @@ class Stream:
             if piece.body:
                 pick.passed(piece.body)
             if piece.end_of_stream:
-                pick.answered()
+                pick.on_complete()
         if self._modes[1] == FULL_DUPLEX:
             return _pieces("response_body", piece.body, piece.end_of_stream)
         return [_say("response_body")]
 
     def _response_trailers(self, trailers: Any, message: Any) -> list[Any]:
         if self._pick is not None:
-            self._pick.answered()
+            self._pick.on_complete()
         return [_say("response_trailers")]
 
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from time import monotonic_ns
 from typing import Any, Final
 
+from headway.http.event_loop import run_loop
 from headway.load.asking import Ask, Writer
 from headway.load.line import Endpoint, greet
 from headway.load.load_book import Book
@@ -194,8 +195,4 @@ def drive(
         loop = asyncio.get_running_loop()
         return await Driver(loop, traffic, ask, speed, horizon_ps, progress, tick_s, lines).run()
 
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(run())
-    return uvloop.run(run())
+    return run_loop(run())

@@ -1,4 +1,4 @@
-"""How sure a model was of its answer: the mean log-probability of its tokens, as engines tell it when asked.
+"""How confident a model was of its answer: the mean log-probability of its tokens, as engines report it when asked.
 
 A chat has `logprobs.content` and `logprobs.refusal`, a completion `logprobs.token_logprobs`; some engines give
 completions the form of a chat. An answer in one piece and the events of a stream have them at the same place.
@@ -42,28 +42,26 @@ _encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 
 
 class Confidence:
-    """Of one answer, as far as it has come. A token without a log-probability is not counted."""
-
-    __slots__ = ("documents", "tokens", "total")
+    """The confidence of one answer, as far as it has arrived. Tokens without a log-probability do not count."""
 
     def __init__(self) -> None:
         self.documents = self.tokens = 0
         self.total = 0.0
 
     def read(self, document: bytes) -> None:
-        """A whole answer, or the JSON of an event. What has another form tells nothing."""
+        """Read a whole answer, or the JSON of an event. Documents of another form are ignored."""
         self.documents += 1
         try:
             choices = _read(document).choices
         except msgspec.MsgspecError:
             return
         for choice in choices:
-            found = choice.logprobs
-            if found is None:
+            logprobs = choice.logprobs
+            if logprobs is None:
                 continue
-            for token in (*(found.content or ()), *(found.refusal or ())):
+            for token in (*(logprobs.content or ()), *(logprobs.refusal or ())):
                 self._add(token.logprob)
-            for value in found.token_logprobs or ():
+            for value in logprobs.token_logprobs or ():
                 self._add(value)
 
     def _add(self, value: float | None) -> None:
@@ -73,16 +71,16 @@ class Confidence:
 
     @property
     def mean(self) -> float | None:
-        """None where nothing was told."""
+        """None without any log-probability."""
         return self.total / self.tokens if self.tokens else None
 
     def reaches(self, threshold: float) -> bool:
-        """An answer of which nothing is told is not confident."""
+        """Return whether the mean reaches a threshold; an answer without log-probabilities does not."""
         return self.tokens > 0 and self.total >= threshold * self.tokens
 
 
 def without_logprobs(document: bytes) -> bytes:
-    """As the engine would have written it unasked; what has another form stays as it is."""
+    """Return an answer as the engine would have written it unasked; documents of another form stay as they are."""
     try:
         answer = _whole(document)
         if "choices" not in answer:
@@ -97,22 +95,20 @@ def without_logprobs(document: bytes) -> bytes:
 
 
 class Lines:
-    """Those of a stream of events, as they become whole."""
-
-    __slots__ = ("rest",)
+    """Splits a stream of events into complete lines."""
 
     def __init__(self) -> None:
         self.rest = b""
 
     def read(self, data: bytes) -> list[bytes]:
-        """With their ends."""
-        found = (self.rest + data if self.rest else data).splitlines(keepends=True)
-        self.rest = found.pop() if found and not found[-1].endswith(b"\n") else b""
-        return found
+        """Return the lines that are complete now, with their ends."""
+        lines = (self.rest + data if self.rest else data).splitlines(keepends=True)
+        self.rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        return lines
 
 
 def document_of(line: bytes) -> bytes | None:
-    """The JSON of a line, if it has one."""
+    """Return the JSON of a line, if it has one."""
     if not line.startswith(DATA):
         return None
     data = line[len(DATA) :].strip()

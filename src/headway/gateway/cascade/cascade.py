@@ -23,33 +23,16 @@ if TYPE_CHECKING:
     from headway.types import Request
 
 MARK: Final = b"x-headway-cascade: "
-UNTOLD_EVENTS: Final = 64  # beyond those that were asked for: a stream of so many without log-probabilities tells none
+UNTOLD_EVENTS: Final = 64  # a stream with so many more events than judged tokens reports no log-probabilities
 HELD_BYTES: Final = 2 * 1024 * 1024
 LONGEST_LINE: Final = 4 * 1024 * 1024
-FINAL: Final = (429, 504)  # a limit or load that is shed, and the deadline: no other model would change that
+FINAL: Final = (429, 504)  # limits, shed load and the deadline: another model would not help
 # What becomes of the answer that is coming in.
 ASKED, HELD, COLLECTED, DROPPED, PASSED, STRIPPED = range(6)
 
 
 class Cascade(Exchange):
     """Holds an answer back until its model is confident, or asks the next. The last model's is passed on as is."""
-
-    __slots__ = (
-        "asked",
-        "chain",
-        "confidence",
-        "fields",
-        "held",
-        "held_bytes",
-        "intake",
-        "kind",
-        "lines",
-        "payload",
-        "prompt",
-        "stage",
-        "step",
-        "told",
-    )
 
     def __init__(
         self,
@@ -62,13 +45,13 @@ class Cascade(Exchange):
         key: Key | None,
         chain: Chain,
     ) -> None:
-        # What is packed could not be read.
+        # A compressed answer could not be judged.
         readable = [field for field in incoming.fields if field[0] != b"accept-encoding"]
         super().__init__(services, client, replace(incoming, fields=readable), request, body.stream, key)
         self.intake = intake
         self.chain, self.prompt, self.kind, self.step = chain, body, request.kind, 0
         self.fields = read_fields(incoming.body)
-        self.asked = asks_for(self.fields, "logprobs")
+        self.wants_logprobs = asks_for(self.fields, "logprobs")
         self._prepare()
 
     @property
@@ -79,7 +62,7 @@ class Cascade(Exchange):
         """Set the body and the header mark of this step."""
         model = self.chain.models[self.step]
         changes: dict[str, object] = {"model": model}
-        if not self.last and not self.asked:
+        if not self.last and not self.wants_logprobs:
             changes["logprobs"] = True if self.kind == "chat" else 1
         self.body = amend_fields(self.fields, changes)
         mark = b"%b%d/%d %b" % (MARK, self.step + 1, len(self.chain.models), model.encode())
@@ -92,7 +75,7 @@ class Cascade(Exchange):
         self.payload: Payload | None = None
         self.held: list[bytes] = []
         self.held_bytes = 0
-        self.told: Fields = []
+        self.answer_fields: Fields = []
 
     def _escalate(self, outcome: str, why: str) -> None:
         """Ask the next model."""
@@ -112,20 +95,14 @@ class Cascade(Exchange):
 
     def _ask(self, now_ps: int) -> None:
         services = self.services
-        self.decided(services.plane.arrive(now_ps, self.request))
+        self.on_decision(services.plane.arrive(now_ps, self.request))
         services.waiting.nudge()
 
-    def refuse(
-        self, status: int, why: str, outcome: str = "rejected", fields: tuple[tuple[str, str], ...] = ()
-    ) -> None:
-        if not self.last and status not in FINAL:
+    def refuse(self, status: int, why: str, outcome: str = "rejected") -> None:
+        if self.last or status in FINAL:
+            super().refuse(status, why, outcome)
+        else:
             self._escalate(outcome, why)
-            return
-        if status in (429, 503) and not fields:
-            fields = (("retry-after", "1"),)
-        mark = next(mark for mark in self.marks if mark.startswith(MARK))
-        name, _, value = mark.decode().partition(": ")
-        super().refuse(status, why, outcome, (*fields, (name, value)))
 
     def _retry(self, why: str, prefill: bool = False) -> None:
         self._forget()
@@ -133,13 +110,13 @@ class Cascade(Exchange):
 
     # --- the engine's answer -----------------------------------------------------------------------------------------
 
-    def headed(self, upstream: Upstream | None, status: int, fields: Fields) -> None:
+    def on_head(self, upstream: Upstream | None, status: int, fields: Fields) -> None:
         if self.last:
-            super().headed(upstream, status, fields)
+            super().on_head(upstream, status, fields)
             return
         assert self.backend is not None
         self.status = status
-        self.services.health.answered(self.backend, status)
+        self.services.health.record_status(self.backend, status)
         self.until_close = not is_framed(fields)
         self.since, self.patience = self.services.clock.seconds(), self.services.silence_s
         if status in AGAIN and self._may_retry():
@@ -149,17 +126,17 @@ class Cascade(Exchange):
         else:
             kind = next((value for name, value in fields if name == b"content-type"), b"")
             self.stage = HELD if kind.lower().startswith(b"text/event-stream") else COLLECTED
-            self.told, self.payload = fields, Payload(fields)
+            self.answer_fields, self.payload = fields, Payload(fields)
 
-    def relayed(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         if self.last or self.stage == PASSED:
-            super().relayed(data)
+            super().on_data(data)
             return
         self.since = self.services.clock.seconds()
         if self.payload is None or self.over:
-            return  # nobody wants to know it
-        if self.tally.seen(data):
-            self.began()
+            return  # the answer is dropped
+        if self.tally.count(data):
+            self.record_first_token()
         piece = self.payload.read(data)
         if self.stage == STRIPPED:
             self._write_stripped(piece)
@@ -180,35 +157,33 @@ class Cascade(Exchange):
             document = document_of(line)
             if document is not None:
                 self.confidence.read(document)
-        self.held += [data] if self.asked else lines
-        enough = self.chain.confident_tokens
-        told = self.confidence
-        untold = told.documents >= enough + UNTOLD_EVENTS or self.held_bytes > HELD_BYTES
-        if (told.tokens >= enough or untold) and not self.upstream.complete:
+        self.held += [data] if self.wants_logprobs else lines
+        confidence, enough = self.confidence, self.chain.confident_tokens
+        unknown = confidence.documents >= enough + UNTOLD_EVENTS or self.held_bytes > HELD_BYTES
+        if (confidence.tokens >= enough or unknown) and not self.upstream.complete:
             self._judge()
 
     def _judge(self) -> None:
-        told = self.confidence
-        if told.reaches(self.chain.thresholds[self.step]):
+        mean = self.confidence.mean
+        if self.confidence.reaches(self.chain.thresholds[self.step]):
             self._release()
             return
-        mean = told.mean
         word = "no log-probabilities" if mean is None else f"mean log-probability {mean:.3f}"
         self._escalate("completed", f"escalated: {word}")
 
     def _release(self) -> None:
         """Send what was held back; the rest is passed on as it arrives."""
         pieces, self.held, closes = self.held, [], self.until_close
-        fields = [field for field in self.told if field[0] not in FRAMING]
-        if self.stage == HELD and self.asked:
-            self.stage, fields, held = PASSED, self.told, b"".join(pieces)
+        fields = [field for field in self.answer_fields if field[0] not in FRAMING]
+        if self.stage == HELD and self.wants_logprobs:
+            self.stage, fields, held = PASSED, self.answer_fields, b"".join(pieces)
         elif self.stage == HELD:
             self.stage, held = STRIPPED, chunk(b"".join(map(strip_logprobs, pieces)))
             fields.append((b"transfer-encoding", b"chunked"))
         else:
-            held = b"".join(pieces) if self.asked else without_logprobs(b"".join(pieces))
+            held = b"".join(pieces) if self.wants_logprobs else without_logprobs(b"".join(pieces))
             fields.append((b"content-length", b"%d" % len(held)))
-        super().headed(self.upstream, self.status, fields)
+        super().on_head(self.upstream, self.status, fields)
         self.until_close = closes  # of the engine's connection, whatever the client is told
         self.client.transport.writelines([self.opening, held])
         self.opening = b""
@@ -218,33 +193,30 @@ class Cascade(Exchange):
         lines = self.lines.read(piece)
         if len(self.lines.rest) > LONGEST_LINE:
             upstream = self._let_go()
-            self.broken(upstream, "an event that is too long")
+            self.on_broken(upstream, "an event that is too long")
         elif lines:
             self.client.transport.write(chunk(b"".join(map(strip_logprobs, lines))))
 
-    def answered(self) -> None:
+    def on_complete(self) -> None:
         if self.over:
             return
         if self.last or self.again or self.stage == PASSED:
-            super().answered()
+            super().on_complete()
             return
         self.upstream = None
         if self.stage == DROPPED:
             self._escalate("failed", f"status {self.status}")
             return
         if self.stage != STRIPPED:
-            self._judge_whole()
+            if self.stage == COLLECTED:
+                self.confidence.read(b"".join(self.held))
+            self._judge()
             if not self.sent:
                 return
         if self.stage == STRIPPED:
             rest = self.lines.rest
             self.client.transport.write((chunk(strip_logprobs(rest)) if rest else b"") + b"0\r\n\r\n")
-        super().answered()
-
-    def _judge_whole(self) -> None:
-        if self.stage == COLLECTED:
-            self.confidence.read(b"".join(self.held))
-        self._judge()
+        super().on_complete()
 
 
 def strip_logprobs(line: bytes) -> bytes:

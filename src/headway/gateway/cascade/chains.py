@@ -1,4 +1,4 @@
-"""Chains of models, from the smallest to the largest, and how sure an answer of each but the last has to be."""
+"""Chains of models, from the smallest to the largest, and how confident an answer of each but the last has to be."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Chain(Struct, frozen=True):
     confident_tokens: int  # of a stream, before any of it is passed on
 
 
-def read_chains(given: Any, where: str = "cascade") -> dict[str, Chain]:
-    """By the names that clients ask for: a chain's own, and its first model's."""
-    keys = read(CascadeKeys, given, where)
+def read_chains(data: Any, where: str = "cascade") -> dict[str, Chain]:
+    """Return chains by the names that clients ask for: a chain's own, and its first model's."""
+    keys = read(CascadeKeys, data, where)
     if not keys.chains:
         raise HeadwayError(f"{where}.chains: name at least one, as in {{answer: [small, large]}}.")
     own: dict[str, Chain] = {}
@@ -61,8 +61,8 @@ def _check_names(names: list[str], where: str) -> None:
             raise HeadwayError(f"{where}: a model's name is made of letters, digits and signs, got {shown(name)}.")
 
 
-def _thresholds(given: Any, steps: int, where: str, chain: str) -> tuple[float, ...]:
-    values = given if isinstance(given, list) else [given] * steps
+def _thresholds(data: Any, steps: int, where: str, chain: str) -> tuple[float, ...]:
+    values = data if isinstance(data, list) else [data] * steps
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value > 0:
             raise HeadwayError(f"{where}: expected a mean log-probability such as {THRESHOLD}, got {shown(value)}.")

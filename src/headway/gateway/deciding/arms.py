@@ -1,7 +1,6 @@
-"""The policies that decide on a request in a live gateway, so that none of them can bring it down. Where one raises or
-gives a wrong answer, others decide on that request: after a candidate those in force, after those in force the ones
-before them, and at last the plainest there are. All of it follows from the inputs alone, so that a replay of a tape
-fails again at the same place.
+"""The policies that decide on a request in a live gateway. If one raises or gives a wrong answer, others decide on that
+request: after a candidate those in force, then the ones before them, and at last the plainest. All of it follows from
+the inputs alone, so that a replay of a tape fails at the same place.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ class Arm:
     """A set of policies that can decide on a request: those in force, a candidate, or those that stand by. A stage that
     an arm does not name is that of the policies in force. All arms share the queue."""
 
-    __slots__ = ("failures", "name", "policies", "stages")
-
     def __init__(self, name: str, policies: Mapping[str, Any], context: Context, live: Arm | None = None) -> None:
         own = {stage: policies[stage] for stage in STAGES if stage in policies}
         if "routing" in own:
@@ -49,40 +46,35 @@ class Arms:
     """The guard of a control plane, which it is bound to: it chooses the arm that decides on a request."""
 
     control: ControlPlane
+    selects: Callable[[Request], bool]  # whether the trial decides on a request
 
     def __init__(
         self,
         context: Context,
         policies: Mapping[str, Any],
-        former: Sequence[Json] = (),
-        on_failure: Callable[[Arm, Exception], None] | None = None,
+        former: Sequence[Json],
+        on_failure: Callable[[Arm, Exception], None],
     ) -> None:
-        """`policies` are those in force. Where they fail, `former` decide, the first first, and `on_failure` hears."""
+        """`policies` are those in force. If they fail, `on_failure` is called and `former` decide, the first first."""
         self.context = context
         self.live = Arm(LIVE, policies, context)
         self.former, self.on_failure = [*former, PLAIN], on_failure
         self.standing_by: list[Arm] = []
         self.trial: Arm | None = None
-        self.chosen: Callable[[Request], bool] = _never
 
     def bind(self, control: ControlPlane) -> None:
         self.control = control
 
-    def try_out(self, now_ps: int, policies: Mapping[str, Any], chosen: Callable[[Request], bool]) -> None:
-        """From now on a candidate decides on the requests that are `chosen`."""
+    def try_out(self, now_ps: int, policies: Mapping[str, Any], selects: Callable[[Request], bool]) -> None:
+        """Let a candidate decide on the requests that `selects` accepts."""
         arm = Arm(CANARY, policies, self.context, self.live)
         self.control.join(now_ps, arm.policies)
-        self.trial, self.chosen = arm, chosen
+        self.trial, self.selects = arm, selects
 
     def end_trial(self) -> None:
         if self.trial is not None:
             self.control.audience.dismiss(self.trial.policies)
-        self.trial, self.chosen = None, _never
-
-    def failed_often(self, most: int) -> bool:
-        """Whether an arm that decides on new requests has failed so many times."""
-        trial = self.trial
-        return self.live.failures >= most or (trial is not None and trial.failures >= most)
+        self.trial = None
 
     # --- decisions ---------------------------------------------------------------------------------------------------
 
@@ -98,16 +90,16 @@ class Arms:
         return self._ask(now_ps, self._choose(request, acting), lambda arm: self._name(arm, decide(arm.stages)))
 
     def _choose(self, request: Request, acting: Arm) -> Arm:
-        return self.trial if self.trial is not None and acting is self.live and self.chosen(request) else acting
+        return self.trial if self.trial is not None and acting is self.live and self.selects(request) else acting
 
     def _name(self, arm: Arm, answer: Flight | Reject) -> Flight | Reject:
-        """The reason for a route names the arm, where those in force did not decide."""
+        """Name the arm in the reason for a route, unless it is that of the policies in force."""
         if arm is not self.live and isinstance(answer, Flight):
             answer.reason = f"{arm.name}: {answer.reason}" if answer.reason else arm.name
         return answer
 
     def _ask(self, now_ps: int, arm: Arm, decide: Callable[[Arm], T]) -> T:
-        """The answer of an arm, or of the next that can give one."""
+        """Return the answer of an arm, or of the next that can give one."""
         while True:
             try:
                 return decide(arm)
@@ -141,8 +133,7 @@ class Arms:
 
     def _fail(self, arm: Arm, error: BaseException) -> None:
         arm.failures += 1
-        if self.on_failure is not None:
-            self.on_failure(arm, error if isinstance(error, Exception) else RuntimeError(one_line(error)))
+        self.on_failure(arm, error if isinstance(error, Exception) else RuntimeError(one_line(error)))
 
     def observer_failed(self, observe: Observe, error: BaseException) -> None:
         for arm in self._others():
@@ -150,7 +141,3 @@ class Arms:
                 self._fail(arm, error)
                 return
         self._fail(self.live, error)
-
-
-def _never(request: Request) -> bool:
-    return False

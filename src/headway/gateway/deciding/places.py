@@ -1,7 +1,6 @@
 """The places of a gateway's engines and what their views show: roles, reports, or the gateway's own counts.
 
-There are as many places as the gateway may ever have engines at a time. An engine that joins takes a free place, one
-that has left gives it back; a free place has no id and takes no requests.
+There is a place for each engine that the gateway may have at a time. A free place has no id and takes no requests.
 """
 
 from __future__ import annotations
@@ -11,10 +10,11 @@ from typing import Any, Final
 
 from headway.control.model_groups import OTHER
 from headway.types import SERVING, Json
-from headway.views.instance import MEAN_IF_MISSING, REPORTED_LIVE, SHARED, STATIC, InstanceView
+from headway.views.instance import EXACT, MEAN_IF_MISSING, REPORTED, REPORTED_LIVE, SHARED, STATIC, InstanceView
 
 Counts = tuple[int, int, int, int]  # of a place: in flight, their tokens, pending prefill, decode
 NO_COUNTS: Final[Counts] = (0, 0, 0, 0)
+FREE: Final = InstanceView(0, "")  # the signals of a place without an engine
 
 
 class Places:
@@ -29,7 +29,7 @@ class Places:
         self.peers: dict[str, dict[int, Counts]] = {}  # what other gateways have under way, by place
 
     def take(self, place: int, member: Json) -> InstanceView:
-        """An engine takes a free place, or one that has a place is another than before."""
+        """Show an engine at a place: a new one, or another specification of the one that has it."""
         view = self.views[place]
         for name in STATIC:
             if name in member:
@@ -39,15 +39,13 @@ class Places:
         return view
 
     def free(self, place: int) -> None:
-        """The place is free again; whoever had it has nothing in flight."""
+        """Reset a place whose engine has left, with nothing in flight."""
         view = self.views[place]
         for counts in self.peers.values():
-            _add(view, counts.pop(place, NO_COUNTS), -1)
-        view.id, view.serves, view.role, view.observed_at = "", (), "both", None
-        self.roles[place] = "both"
-        view.queued = view.running = view.kv_used = view.routed_since_report = view.routed = view.completed = 0
-        view.output_tokens = 0
-        view.busy = view.watts = view.hit_rate = 0.0
+            counts.pop(place, None)
+        for name in ("id", "serves", "role", *EXACT, *REPORTED):
+            setattr(view, name, getattr(FREE, name))
+        self.roles[place] = view.role
         self.reporting[place] = False
 
     # --- roles -------------------------------------------------------------------------------------------------------
@@ -68,10 +66,9 @@ class Places:
         serving = [view for view in self.views if view.id and view.state in SERVING]
         changed = False
         for view, role in zip(self.views, self.roles, strict=True):
-            wanted = OTHER.get(role)
-            others = [other for other in serving if other is not view] if wanted is not None else ()
-            if wanted is not None and not any(
-                self.roles[other.index] == wanted and _together(view, other) for other in others
+            partner = OTHER.get(role)
+            if partner is not None and not any(
+                self.roles[other.index] == partner and other is not view and _together(view, other) for other in serving
             ):
                 role = "both"
             if view.role != role:
@@ -82,7 +79,7 @@ class Places:
     # --- load --------------------------------------------------------------------------------------------------------
 
     def report(self, now_ps: int, place: int, signals: Mapping[str, Any]) -> None:
-        """What an engine says of itself, as of now."""
+        """Take the signals that an engine reports, as of now."""
         view = self.views[place]
         for name in REPORTED_LIVE:
             if name in signals:
@@ -93,8 +90,7 @@ class Places:
         view.observed_at = now_ps
 
     def mark_stale(self, place: int, neutral: Mapping[str, float]) -> None:
-        """Nothing fresh has come from an engine for too long: its load is as counted here, and what cannot be counted
-        is `neutral`."""
+        """Distrust the last report of an engine: its load is counted here, other signals take their `neutral` value."""
         view = self.views[place]
         self.reporting[place] = False
         view.observed_at, view.routed_since_report, view.adapters = None, 0, ()
@@ -103,15 +99,15 @@ class Places:
         self.count(view)
 
     def count(self, view: InstanceView) -> None:
-        """Of an engine that reports nothing, or nothing fresh, this gateway's own counts stand for its report."""
+        """Let this gateway's own counts stand for the report of an engine that has no fresh one."""
         if not self.reporting[view.index]:
             inflight, most, used = view.inflight, view.max_batch_size, view.inflight_tokens // self.block_tokens
             view.running = running = inflight if inflight < most else most
             view.queued = inflight - running
             view.kv_used = used if used < view.kv_blocks else view.kv_blocks
 
-    def sent(self, view: InstanceView) -> None:
-        """A request goes to an engine, which its reports do not tell yet."""
+    def count_route(self, view: InstanceView) -> None:
+        """Count a request that was sent to an engine and is not in its reports yet."""
         if self.reporting[view.index]:
             view.routed_since_report += 1
         else:
@@ -120,7 +116,7 @@ class Places:
     # --- other gateways ----------------------------------------------------------------------------------------------
 
     def hear(self, peer: str, counts: Mapping[int, Counts]) -> None:
-        """What another gateway has under way now, by place."""
+        """Take the counts of another gateway, by place."""
         before = self.peers.setdefault(peer, {})
         for place, count in counts.items():
             view = self.views[place]
@@ -130,18 +126,18 @@ class Places:
             self.count(view)
 
     def lose(self, peer: str) -> None:
-        """Another gateway is gone, and what it had under way with it."""
+        """Drop the counts of a gateway that is gone."""
         for place, count in self.peers.pop(peer, {}).items():
             _add(self.views[place], count, -1)
             self.count(self.views[place])
 
     def own(self, place: int) -> Counts:
-        """What this gateway itself has under way there."""
+        """Return what this gateway itself has under way there."""
         view = self.views[place]
-        found = [getattr(view, name) for name in SHARED]
+        mine = [getattr(view, name) for name in SHARED]
         for counts in self.peers.values():
-            found = [have - theirs for have, theirs in zip(found, counts.get(place, NO_COUNTS), strict=True)]
-        return found[0], found[1], found[2], found[3]
+            mine = [total - theirs for total, theirs in zip(mine, counts.get(place, NO_COUNTS), strict=True)]
+        return mine[0], mine[1], mine[2], mine[3]
 
 
 def _add(view: InstanceView, counts: Counts, sign: int) -> None:

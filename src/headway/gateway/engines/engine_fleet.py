@@ -33,20 +33,6 @@ class Backend:
     """An engine: where it is, how it fares, and the connections to it that are free. The view is what policies see of
     it, and belongs to the plane."""
 
-    __slots__ = (
-        "address",
-        "ejected",
-        "failures",
-        "free",
-        "key",
-        "opened",
-        "place",
-        "spec",
-        "target_line",
-        "unready",
-        "view",
-    )
-
     def __init__(self, spec: BackendSpec, view: InstanceView) -> None:
         self.spec = spec
         self.view = view
@@ -94,26 +80,26 @@ class Fleet:
 
     @property
     def models(self) -> list[str]:
-        return list(dict.fromkeys(model for one in self.names.values() for model in one.spec.models))
+        return list(dict.fromkeys(model for backend in self.names.values() for model in backend.spec.models))
 
-    # --- who ---------------------------------------------------------------------------------------------------------
+    # --- members -----------------------------------------------------------------------------------------------------
 
     def offer(self, source: str, members: Mapping[str, BackendSpec]) -> None:
         """Take all engines that a source names now. Raises HeadwayError, and changes nothing, if they do not fit."""
         sources = {**self.sources, source: dict(members)}
-        wanted: dict[str, BackendSpec] = {}
+        named: dict[str, BackendSpec] = {}
         for known in reversed(SOURCES):
-            wanted.update(sources[known])
-        check_models(wanted, "backends")
-        if len(wanted) > len(self.backends):
+            named.update(sources[known])
+        check_models(named, "backends")
+        if len(named) > len(self.backends):
             raise HeadwayError(
-                f"backends: {len(wanted)} engines are named, and there is room for {len(self.backends)}; "
+                f"backends: {len(named)} engines are named, and there is room for {len(self.backends)}; "
                 "give `max_backends` a higher number and start anew."
             )
         self.sources = sources
-        for name in [name for name in self.names if name not in wanted]:
+        for name in [name for name in self.names if name not in named]:
             self._dismiss(self.names.pop(name))
-        for name, spec in wanted.items():
+        for name, spec in named.items():
             known_as = self.names.get(name)
             if known_as is None:
                 self._join(spec)
@@ -128,14 +114,14 @@ class Fleet:
             self.clock.call_later(1.0, self._join_later, spec)
             return
         backend = self.backends[place] = self.names[spec.name] = Backend(spec, self.plane.views[place])
-        self.waiting.carry_out(self.plane.join(self.clock.now_ps(), place, spec.seen))
+        self._update_view(place, spec)
         self.settle(backend)
         for hear in self.on_change:
             hear(backend, "joined")
         log.info("backends: %s joined at %s", spec.name, spec.url)
 
     def _join_later(self, spec: BackendSpec) -> None:
-        named = next((self.sources[one][spec.name] for one in SOURCES if spec.name in self.sources[one]), None)
+        named = next((self.sources[source][spec.name] for source in SOURCES if spec.name in self.sources[source]), None)
         if named is not None and spec.name not in self.names:
             self._join(named)
 
@@ -146,7 +132,10 @@ class Fleet:
             self._join(spec)
             return
         backend.spec = spec
-        self.waiting.carry_out(self.plane.join(self.clock.now_ps(), backend.place, spec.seen))
+        self._update_view(backend.place, spec)
+
+    def _update_view(self, place: int, spec: BackendSpec) -> None:
+        self.waiting.carry_out(self.plane.join(self.clock.now_ps(), place, spec.view_fields))
 
     def _dismiss(self, backend: Backend) -> None:
         """Send it no more requests; it leaves when it has none left. Its name is free at once."""
@@ -154,15 +143,14 @@ class Fleet:
         self.settle(backend)
         for hear in self.on_change:
             hear(backend, "left")
-        gone = replace(backend.spec, name=f"{backend.spec.name} (leaving {backend.place})")
-        self.waiting.carry_out(self.plane.join(self.clock.now_ps(), backend.place, gone.seen))
+        self._update_view(backend.place, replace(backend.spec, name=f"{backend.name} (leaving {backend.place})"))
         log.info("backends: %s leaves", backend.name)
         self.sweep()
 
     def sweep(self) -> None:
         """Called periodically: free the places of leaving engines that have no requests left."""
         plane = self.plane
-        for backend in [one for one in self.leaving if not plane.places.own(one.place)[0]]:
+        for backend in [leaver for leaver in self.leaving if not plane.places.own(leaver.place)[0]]:
             del self.leaving[backend]
             self.backends[backend.place] = None
             backend.close()
@@ -179,22 +167,22 @@ class Fleet:
         self.held.pop(name, None)
         self._settle(name)
 
-    def ready(self, name: str, ready: bool, why: str = "", who: str = "check") -> None:
+    def ready(self, name: str, ready: bool, why: str = "", reporter: str = "check") -> None:
         """Note whether `who` finds it ready; it is ready if all find it so."""
         backend = self.names.get(name)
         if backend is None:
             return
         if ready:
-            backend.unready.pop(who, None)
+            backend.unready.pop(reporter, None)
         else:
-            backend.unready[who] = why
+            backend.unready[reporter] = why
         self.settle(backend)
 
     def spares(self, backend: Backend) -> bool:
         """Whether each of its models has another engine that can be sent to."""
-        others = [one for one in self.members if one is not backend and one.view.state in SERVING]
+        others = [other for other in self.members if other is not backend and other.view.state in SERVING]
         models = backend.spec.models or ("",)
-        return all(any(not one.spec.models or model in one.spec.models for one in others) for model in models)
+        return all(any(not other.spec.models or model in other.spec.models for other in others) for model in models)
 
     def _settle(self, name: str) -> None:
         if name in self.names:

@@ -44,8 +44,6 @@ class Pulse:
     """The result of an engine's checks. One that has never answered is down at its first failure and up at its first
     success."""
 
-    __slots__ = ("known", "row", "up")
-
     def __init__(self) -> None:
         self.up = True
         self.known = False  # it has answered once
@@ -69,8 +67,8 @@ class Checks:
     def __init__(self, clock: Clock, fleet: Fleet, health: Health, settings: HealthSettings) -> None:
         self.fleet, self.health, self.settings = fleet, health, settings
         self.poller = Poller(settings.timeout_s, 0)
-        self.follower = Follower(clock, fleet, self.poller, self._begin, self._follow, self._forget)
-        self.pulses: dict[Backend, Pulse] = {}
+        self.follower = Follower(clock, fleet, self.poller, self._follow, Pulse)
+        self.pulses = self.follower.states
 
     async def start(self) -> None:
         if self.settings.path is not None:
@@ -81,18 +79,12 @@ class Checks:
         self.health.probe = None
         await self.follower.stop()
 
-    def _begin(self, backend: Backend) -> None:
-        self.pulses[backend] = Pulse()
-
-    def _forget(self, backend: Backend) -> None:
-        self.pulses.pop(backend, None)
-
     async def _follow(self, backend: Backend) -> None:
         interval, pulse = self.settings.interval_s, self.pulses[backend]
         soon = min(interval, SOON_S)
         await asyncio.sleep(soon * turn(backend))
         while True:
-            why = await self._asked(backend)
+            why = await self._check(backend)
             if pulse.turned(not why, self.settings.fall, self.settings.rise):
                 log.warning("%s: %s", backend.name, f"fails its health check: {why}" if why else "is well again")
                 self.fleet.ready(backend.name, not why, why)
@@ -100,9 +92,9 @@ class Checks:
 
     async def passes(self, backend: Backend) -> bool:
         """Check an engine once, now."""
-        return not await self._asked(backend)
+        return not await self._check(backend)
 
-    async def _asked(self, backend: Backend) -> str:
+    async def _check(self, backend: Backend) -> str:
         """Return what is wrong, or an empty text. An engine without such a path answers 404, and is well."""
         assert self.settings.path is not None
         try:
@@ -120,13 +112,13 @@ class Health:
         self.clock, self.fleet, self.failures, self.open_s = clock, fleet, failures, open_s
         self.probe: Probe | None = None  # checks an engine that is to be let in again
 
-    def answered(self, backend: Backend, status: int) -> None:
+    def record_status(self, backend: Backend, status: int) -> None:
         if status >= 500:
-            self.failed(backend, f"status {status}")
+            self.record_failure(backend, f"status {status}")
         else:
             backend.failures = 0
 
-    def failed(self, backend: Backend, why: str) -> None:
+    def record_failure(self, backend: Backend, why: str) -> None:
         backend.failures += 1
         if backend.failures >= self.failures and not backend.ejected and self.fleet.spares(backend):
             backend.ejected = True
@@ -135,21 +127,13 @@ class Health:
 
     def _again(self, backend: Backend) -> None:
         """Let it in again, after a passed check where there are checks."""
-        if self.fleet.backend(backend.name) is not backend:
-            return
-        if self.probe is None:
-            self._let_in(backend)
-            return
-        self.clock.spawn(self._asked(backend, self.probe))
+        if self.fleet.backend(backend.name) is backend:
+            self.clock.spawn(self._let_in(backend, self.probe))
 
-    async def _asked(self, backend: Backend, probe: Probe) -> None:
-        if await probe(backend):
-            self._let_in(backend)
-        else:
+    async def _let_in(self, backend: Backend, probe: Probe | None) -> None:
+        if probe is not None and not await probe(backend):
             self.clock.call_later(self.open_s, self._again, backend)
-
-    def _let_in(self, backend: Backend) -> None:
-        """Let it in; one more failure ejects it again."""
+            return
         backend.ejected = False
-        backend.failures = self.failures - 1
+        backend.failures = self.failures - 1  # one more ejects it again
         self.fleet.settle(backend)

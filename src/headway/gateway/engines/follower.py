@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from headway.http.client import HttpClient, NoAnswer, TooLong, check_installed
+from headway.http.client import HttpClient, NoAnswer, TooLong, load_aiohttp
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.live_clock import Clock
 
+State = TypeVar("State")
 GOLDEN: Final = 0.6180339887498949  # multiples of it, less their whole part, lie as far apart as they can
 
 
@@ -57,44 +58,44 @@ def _question(backend: Backend, path: str) -> tuple[str, dict[str, str]]:
     return backend.address.url + (path if path.startswith("/") else f"/{path}"), fields
 
 
-class Follower:
-    """Calls `begin` for each engine that joins, runs `follow` until it leaves, and then calls `forget`."""
+class Follower(Generic[State]):
+    """Runs `follow` for each engine from its joining to its leaving, and keeps a state for each meanwhile."""
 
     def __init__(
         self,
         clock: Clock,
         fleet: Fleet,
         poller: Poller,
-        begin: Callable[[Backend], None],
         follow: Callable[[Backend], Coroutine[Any, Any, None]],
-        forget: Callable[[Backend], None],
+        new_state: Callable[[], State],
     ) -> None:
         self.clock, self.fleet, self.poller = clock, fleet, poller
-        self.begin, self.follow, self.forget = begin, follow, forget
+        self.follow, self.new_state = follow, new_state
+        self.states: dict[Backend, State] = {}
         self._tasks: dict[Backend, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
-        check_installed()
-        self.fleet.on_change.append(self._changed)
+        load_aiohttp()
+        self.fleet.on_change.append(self._on_change)
         for backend in self.fleet.members:
-            self._changed(backend, "joined")
+            self._on_change(backend, "joined")
 
     async def stop(self) -> None:
-        if self._changed in self.fleet.on_change:
-            self.fleet.on_change.remove(self._changed)
+        if self._on_change in self.fleet.on_change:
+            self.fleet.on_change.remove(self._on_change)
         tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.poller.stop()
 
-    def _changed(self, backend: Backend, what: str) -> None:
+    def _on_change(self, backend: Backend, what: str) -> None:
         if what == "joined" and backend not in self._tasks:
-            self.begin(backend)
+            self.states[backend] = self.new_state()
             self._tasks[backend] = self.clock.create_task(self.follow(backend))
         elif what == "left" and backend in self._tasks:
             self._tasks.pop(backend).cancel()
-            self.forget(backend)
+            self.states.pop(backend, None)
 
 
 def turn(backend: Backend) -> float:

@@ -1,4 +1,4 @@
-"""An engine as somebody names it: a line of the gateway's file, an agent's registration, a call of the admin API."""
+"""The specification of an engine: from the gateway's file, an agent's registration, or the admin API."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from headway.http.address import Address
 from headway.types import Json
 
 NAME_LONGEST: Final = 200
+VIEW_FIELDS: Final = ("pool", "role", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")
 
 
 class BackendSpec(Struct, frozen=True):
@@ -47,11 +48,11 @@ class BackendSpec(Struct, frozen=True):
     name: Annotated[str, INTERNAL] = ""
 
     @classmethod
-    def read(cls, name: str, given: Any, where: str) -> BackendSpec:
-        """From a URL or a mapping."""
+    def read(cls, name: str, data: Any, where: str) -> BackendSpec:
+        """Read a URL or a mapping."""
         if not name or len(name) > NAME_LONGEST or not name.isprintable() or not name.isascii():
             raise HeadwayError(f"{where}: a name is 1 to {NAME_LONGEST} letters, digits and signs, got {shown(name)}.")
-        return replace(read(cls, {"url": given} if isinstance(given, str) else given, where), name=name)
+        return replace(read(cls, {"url": data} if isinstance(data, str) else data, where), name=name)
 
     def validate(self, where: str) -> BackendSpec:
         Address(self.url, f"{where}.url")
@@ -65,35 +66,26 @@ class BackendSpec(Struct, frozen=True):
 
     @property
     def key(self) -> bytes | None:
-        """Of the engine, where it wants another than the client's."""
+        """The engine's own bearer token, if it has one."""
         return None if self.key_env is None else os.environ.get(self.key_env, "").encode()
 
     @property
-    def seen(self) -> Json:
-        """What policies see of it."""
-        return {
-            "id": self.name,
-            "serves": list(self.models),
-            "model": self.models[0] if self.models else "",
-            "pool": self.pool,
-            "role": self.role,
-            "kv_blocks": self.kv_blocks,
-            "max_batch_size": self.max_batch_size,
-            "max_batch_tokens": self.max_batch_tokens,
-            "max_queue": self.max_queue,
-            "capacity": self.capacity,
-        }
+    def view_fields(self) -> Json:
+        """Return the fields of the view that policies see, as the plane's input `join` has them."""
+        model = self.models[0] if self.models else ""
+        fields = {name: getattr(self, name) for name in VIEW_FIELDS}
+        return {"id": self.name, "serves": list(self.models), "model": model, **fields}
 
 
-def read_members(given: Any, where: str) -> dict[str, BackendSpec]:
-    if not isinstance(given, Mapping):
-        raise HeadwayError(f"{where}: expected names and URLs, as in {{a: http://10.0.0.7:8000}}, got {shown(given)}.")
-    return {str(name): BackendSpec.read(str(name), value, f"{where}.{name}") for name, value in given.items()}
+def read_members(data: Any, where: str) -> dict[str, BackendSpec]:
+    if not isinstance(data, Mapping):
+        raise HeadwayError(f"{where}: expected names and URLs, as in {{a: http://10.0.0.7:8000}}, got {shown(data)}.")
+    return {str(name): BackendSpec.read(str(name), value, f"{where}.{name}") for name, value in data.items()}
 
 
 def check_models(members: Mapping[str, BackendSpec], where: str) -> None:
-    """Either every engine names its models, or none does."""
-    if any(one.models for one in members.values()):
-        for name, one in members.items():
-            if not one.models:
+    """Check that either every engine names its models, or none does."""
+    if any(member.models for member in members.values()):
+        for name, member in members.items():
+            if not member.models:
                 raise HeadwayError(f"{where}.{name}.models: is missing; where one engine names its models, all do.")

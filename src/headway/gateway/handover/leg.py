@@ -17,42 +17,17 @@ ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 
 class Leg:
-    """Runs from `start` to one call of `done`, unless it is cancelled. `why` says what went wrong, if anything."""
-
-    __slots__ = (
-        "_data",
-        "_done",
-        "_payload",
-        "_pieces",
-        "_size",
-        "_timer",
-        "_upstream",
-        "backend",
-        "clock",
-        "complete",
-        "connect_s",
-        "limit",
-        "over",
-        "status",
-        "until_close",
-        "why",
-    )
+    """Runs from `start` to one call of `on_end`, unless it is cancelled. `why` says what went wrong, if anything."""
 
     def __init__(
-        self,
-        clock: Clock,
-        backend: Backend,
-        data: list[bytes],
-        done: Callable[[Leg], None],
-        connect_s: float,
-        limit: int = ANSWER_BYTES,
+        self, clock: Clock, backend: Backend, data: list[bytes], on_end: Callable[[Leg], None], connect_s: float
     ) -> None:
         """`data` is the head and the body."""
-        self.clock, self.backend, self.connect_s, self.limit = clock, backend, connect_s, limit
+        self.clock, self.backend, self.connect_s = clock, backend, connect_s
         self.status = self._size = 0
         self.over = self.until_close = self.complete = False
         self.why = ""
-        self._data, self._done = data, done
+        self._data, self._on_end = data, on_end
         self._payload: Payload | None = None
         self._pieces: list[bytes] = []
         self._upstream: Upstream | None = None
@@ -60,7 +35,7 @@ class Leg:
 
     def start(self, seconds: float) -> None:
         """Send it. It has `seconds` from connecting to the end of the answer."""
-        self._timer = self.clock.call_later(seconds, self._late)
+        self._timer = self.clock.call_later(seconds, self._finish, "no answer in time")
         upstream = take_free(self.backend)
         if upstream is None:
             self.clock.spawn(self._connect())
@@ -71,7 +46,7 @@ class Leg:
         try:
             upstream = await connect(self.clock.loop, self.backend, self.connect_s)
         except Exception as error:
-            self.broken(None, f"no connection ({type(error).__name__})")
+            self.on_broken(None, f"no connection ({type(error).__name__})")
             return
         if self.over:
             upstream.close()
@@ -84,7 +59,9 @@ class Leg:
 
     def cancel(self) -> None:
         """Drop the request. The engine notices by the end of the connection."""
-        self._end()
+        self.over = True
+        if self._timer is not None:
+            self._timer.cancel()
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             upstream.leave()
@@ -97,49 +74,35 @@ class Leg:
     def answer(self) -> bytes:
         return b"".join(self._pieces)
 
-    # --- what the connection tells -----------------------------------------------------------------------------------
+    # --- events of the connection ------------------------------------------------------------------------------------
 
-    def headed(self, upstream: Upstream, status: int, fields: Fields) -> None:
+    def on_head(self, upstream: Upstream, status: int, fields: Fields) -> None:
         self.status = status
         self.until_close = not is_framed(fields)
         self._payload = Payload(fields)
 
-    def relayed(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         assert self._payload is not None
         if self.over:
             return
         piece = self._payload.read(data)
         self._size += len(piece)
-        if self._size <= self.limit:
+        if self._size <= ANSWER_BYTES:
             self._pieces.append(piece)
-            return
-        self._pieces.clear()
-        self.cancel()
-        self.why = f"an answer of more than {self.limit:,} bytes"
-        self._done(self)
+        else:
+            self._pieces.clear()
+            self._finish(f"an answer of more than {ANSWER_BYTES:,} bytes")
 
-    def answered(self) -> None:
-        self._upstream = None
-        self.complete = True
+    def on_complete(self) -> None:
+        self._upstream, self.complete = None, True
         self._finish("" if self.status == 200 else f"status {self.status}")
 
-    def broken(self, upstream: Upstream | None, why: str) -> None:
+    def on_broken(self, upstream: Upstream | None, why: str) -> None:
         self._upstream = None
         self._finish(why)
 
-    def _late(self) -> None:
-        if not self.over:
-            self.cancel()
-            self.why = "no answer in time"
-            self._done(self)
-
     def _finish(self, why: str) -> None:
         if not self.over:
-            self._end()
+            self.cancel()
             self.why = why
-            self._done(self)
-
-    def _end(self) -> None:
-        self.over = True
-        if self._timer is not None:
-            self._timer.cancel()
+            self._on_end(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Struct
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from headway.http.wire import Fields
 
 REQUEST_ID: Final = b"x-request-id"
-TAKEN: Final = (REQUEST_ID, b"accept-encoding")  # of a client's head: each hand-over has an id, and is read
+REPLACED: Final = (REQUEST_ID, b"accept-encoding")  # of a client's head: each hand-over has an id, and is read
 MARK: Final = b"x-headway-prefill: "
 log = logging.getLogger("headway.gateway")
 
@@ -53,7 +54,7 @@ class Handover:
     def __init__(self, services: Services, settings: HandoverSettings) -> None:
         self.services, self.settings = services, settings
         self.handed = 0
-        self.fallbacks: dict[str, int] = {}  # by why one engine served alone
+        self.fallbacks: Counter[str] = Counter()  # by why one engine served alone
         self._daemons: dict[str, KvdClient] = {}
 
     async def start(self) -> None:
@@ -67,9 +68,6 @@ class Handover:
         """Begin the hand-over of an exchange that has two engines."""
         exchange.handing = PROTOCOLS[self.settings.protocol](self, exchange)
         exchange.handing.begin()
-
-    def fell_back(self, why: str) -> None:
-        self.fallbacks[why] = self.fallbacks.get(why, 0) + 1
 
     def daemon(self, address: str) -> KvdClient:
         """Return the client of a KV daemon. Raises HeadwayError if there is no transport to it."""
@@ -86,20 +84,32 @@ class Handing:
     def __init__(self, handover: Handover, exchange: Exchange) -> None:
         self.handover, self.services, self.exchange = handover, handover.services, exchange
         assert exchange.flight is not None and exchange.flight.prefill is not None and exchange.backend is not None
-        found = self.services.fleet.backends[exchange.flight.prefill.index]
-        assert found is not None
-        self.prefill: Backend = found
+        prefill = self.services.fleet.backends[exchange.flight.prefill.index]
+        assert prefill is not None
+        self.prefill: Backend = prefill
         self.decode: Backend = exchange.backend
         self.body, self.incoming = exchange.body, exchange.incoming  # as they were
         self.fields = read_fields(self.body)
         self.mark = MARK + self.prefill.name.encode()
         self.leg: Leg | None = None
         self.over = False
-        fields = [field for field in self.incoming.fields if field[0] not in TAKEN]
+        fields = [field for field in self.incoming.fields if field[0] not in REPLACED]
         fields.append((REQUEST_ID, f"headway-{secrets.token_hex(16)}".encode()))
         exchange.incoming = replace(self.incoming, fields=fields)
 
     def begin(self) -> None:
+        why = self.obstacle()
+        if why:
+            self.leave_prefill()
+            self.whole(why)
+        else:
+            self.start()
+
+    def obstacle(self) -> str:
+        """Return why one engine has to serve the whole request, or an empty text."""
+        return "nothing to generate" if self.exchange.request.kind == "embedding" else ""
+
+    def start(self) -> None:
         raise NotImplementedError
 
     def drop(self) -> None:
@@ -121,18 +131,18 @@ class Handing:
     def send_prompt(self, body: bytes) -> None:
         """Send the first half."""
         data = [self.exchange.head(self.prefill, body), body]
-        self.leg = Leg(self.services.clock, self.prefill, data, self._prompted, self.services.connect_s)
+        self.leg = Leg(self.services.clock, self.prefill, data, self._on_leg_end, self.services.connect_s)
         self.leg.start(self.handover.settings.timeout_s)
 
-    def _prompted(self, leg: Leg) -> None:
+    def _on_leg_end(self, leg: Leg) -> None:
         if leg.complete:
-            self.services.health.answered(self.prefill, leg.status)
+            self.services.health.record_status(self.prefill, leg.status)
         else:
-            self.services.health.failed(self.prefill, leg.why)
+            self.services.health.record_failure(self.prefill, leg.why)
         if not self.over:
-            self.prompted(leg)
+            self.on_prompt(leg)
 
-    def prompted(self, leg: Leg) -> None:
+    def on_prompt(self, leg: Leg) -> None:
         """Go on after the first half, whether it succeeded or not."""
         raise NotImplementedError
 
@@ -151,7 +161,7 @@ class Handing:
 
     def whole(self, why: str) -> None:
         """Let one engine serve the whole request."""
-        self.handover.fell_back(why)
+        self.handover.fallbacks[why] += 1
         self.exchange.body = self.body
         self.exchange.send_to(self.decode)
 
@@ -159,17 +169,13 @@ class Handing:
 class VllmHanding(Handing):
     """One after the other: the first engine's answer says where its KV lies, and the second's request repeats that."""
 
-    def begin(self) -> None:
-        if self.exchange.request.kind == "embedding":
-            self.leave_prefill()
-            self.whole("nothing to generate")
-        else:
-            self.send_prompt(self.prompt_body())
+    def start(self) -> None:
+        self.send_prompt(self.prompt_body())
 
     def prompt_body(self) -> bytes:
         return protocols.vllm_prefill(self.fields)
 
-    def prompted(self, leg: Leg) -> None:
+    def on_prompt(self, leg: Leg) -> None:
         self.leave_prefill()
         body = protocols.vllm_decode(self.fields, leg.answer) if leg.ok else None
         if body is not None:
@@ -183,19 +189,15 @@ class KvdHanding(VllmHanding):
 
     keys: list[bytes]
 
-    def begin(self) -> None:
-        if self.prefill.spec.kvd is None:
-            self.leave_prefill()
-            self.whole("no kvd")
-        else:
-            super().begin()
+    def obstacle(self) -> str:
+        return "no kvd" if self.prefill.spec.kvd is None else super().obstacle()
 
     def prompt_body(self) -> bytes:
         assert self.prefill.spec.kvd is not None
         self.keys = protocols.kv_keys(self.exchange.request, self.prefill.spec.pool, self.body)
         return protocols.kvd_prefill(self.fields, self.prefill.spec.kvd, self.keys)
 
-    def prompted(self, leg: Leg) -> None:
+    def on_prompt(self, leg: Leg) -> None:
         self.leave_prefill()
         if leg.ok:
             self.services.clock.spawn(self._check(protocols.kvd_put(leg.answer, self.keys)))
@@ -246,11 +248,7 @@ class SglangHanding(Handing):
     def asker(self) -> Asker:
         return self
 
-    def begin(self) -> None:
-        if self.exchange.request.kind == "embedding":
-            self.leave_prefill()
-            self.whole("nothing to generate")
-            return
+    def start(self) -> None:
         body = protocols.sglang(self.fields, self.prefill)
         self.send_prompt(body)
         self.go_on(body)
@@ -260,38 +258,38 @@ class SglangHanding(Handing):
             self.leg = None
         super().drop()
 
-    def prompted(self, leg: Leg) -> None:
+    def on_prompt(self, leg: Leg) -> None:
         if leg.ok:
             self.leave_prefill()
             return
-        self.handover.fell_back("prefill failed")
+        self.handover.fallbacks["prefill failed"] += 1
         self.exchange.prompt_lost(f"{self.prefill.name}: {leg.why}")
 
     # --- the second half's connection: as long as nothing follows a head, the first may still fail -------------------
 
-    def headed(self, upstream: Upstream, status: int, fields: Fields) -> None:
+    def on_head(self, upstream: Upstream, status: int, fields: Fields) -> None:
         self.until_close = not is_framed(fields)
         if status == 200:
             self.held = (upstream, status, fields)
         else:
-            self.exchange.headed(upstream, status, fields)
+            self.exchange.on_head(upstream, status, fields)
 
-    def relayed(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         self._release()
-        self.exchange.relayed(data)
+        self.exchange.on_data(data)
 
-    def answered(self) -> None:
+    def on_complete(self) -> None:
         self._release()
         self.complete = self.exchange.status < 400
-        self.exchange.answered()
+        self.exchange.on_complete()
 
-    def broken(self, upstream: Upstream | None, why: str) -> None:
-        self.exchange.broken(upstream, why)
+    def on_broken(self, upstream: Upstream | None, why: str) -> None:
+        self.exchange.on_broken(upstream, why)
 
     def _release(self) -> None:
         if self.held is not None:
             held, self.held = self.held, None
-            self.exchange.headed(*held)
+            self.exchange.on_head(*held)
 
 
 PROTOCOLS: Final[dict[str, type[Handing]]] = {"vllm": VllmHanding, "kvd": KvdHanding, "sglang": SglangHanding}

@@ -1,5 +1,5 @@
-"""How two engines are told that one computes a prompt and the other goes on from there: what each protocol writes into
-their requests. A body that cannot be handed over so is None, and one engine serves it whole."""
+"""The fields by which each protocol tells two engines that one computes a prompt and the other generates. If a body is
+None, it cannot be handed over, and one engine serves the whole request."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend
     from headway.types import Request
 
-# Fields by which engines let themselves be told where KV lies. They are the gateway's to write: a client that could
-# would have an engine connect to wherever it likes.
+# Only the gateway may write these fields: by them, a client could make an engine connect anywhere.
 REMOTE_DECODE: Final[dict[str, Any]] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -43,8 +42,8 @@ class _Kept(Struct):
     headway_kv: _Put | None = None
 
 
-def computed_only(fields: Fields, more: dict[str, Any]) -> bytes:
-    """The same request, as far as the prompt goes: one token, in one piece."""
+def prompt_only(fields: Fields, more: dict[str, Any]) -> bytes:
+    """Return the same request for its prompt alone: one token, not streamed."""
     changes = {"stream": False, "max_tokens": 1, **more}
     if "max_completion_tokens" in fields:
         changes["max_completion_tokens"] = 1
@@ -52,11 +51,11 @@ def computed_only(fields: Fields, more: dict[str, Any]) -> bytes:
 
 
 def vllm_prefill(fields: Fields) -> bytes:
-    return computed_only(fields, {"kv_transfer_params": REMOTE_DECODE})
+    return prompt_only(fields, {"kv_transfer_params": REMOTE_DECODE})
 
 
 def vllm_decode(fields: Fields, answer: bytes) -> bytes | None:
-    """With what the first engine says of where the KV lies, as it says it."""
+    """Return the request with the location of the KV as the first engine reports it."""
     try:
         params = msgspec.json.decode(answer, type=_Transferred).kv_transfer_params
     except msgspec.MsgspecError:
@@ -65,7 +64,7 @@ def vllm_decode(fields: Fields, answer: bytes) -> bytes | None:
 
 
 def sglang(fields: Fields, prefill: Backend) -> bytes:
-    """Both engines are sent the same, at once. Several prompts in one request each have their room."""
+    """Return the request for both engines, which get it at once. Each prompt of a request has its own room."""
     host: Any = prefill.address.host
     port: Any = prefill.spec.bootstrap_port
     room: Any = secrets.randbits(ROOM_BITS)
@@ -76,16 +75,16 @@ def sglang(fields: Fields, prefill: Backend) -> bytes:
 
 
 def prompts(fields: Fields) -> int | None:
-    """How many a completion has, where it has a list of them; the tokens of one are one prompt."""
+    """Return how many prompts a completion lists; None for a single one, as text or as tokens."""
     if "prompt" not in fields:
         return None
-    found = msgspec.json.decode(fields["prompt"])
-    return len(found) if isinstance(found, list) and found and not isinstance(found[0], int) else None
+    prompt = msgspec.json.decode(fields["prompt"])
+    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else None
 
 
 def kv_keys(request: Request, pool: str, body: bytes) -> list[bytes]:
-    """Names for the parts of a prompt's KV, as many as the prompt has blocks. They commit to all that shapes it: the
-    whole request, whose it is, and which engines can read it. Nobody else's KV can have such a name."""
+    """Return a name for each block of a prompt's KV. Names commit to all that shapes the KV: the whole request, its
+    tenant, and the engines that can read it, so that no other KV has the same name."""
     digest = hashlib.blake2b(digest_size=24)
     for part in (pool.encode(), request.tenant.encode(), body):
         digest.update(len(part).to_bytes(8, "big"))
@@ -95,20 +94,19 @@ def kv_keys(request: Request, pool: str, body: bytes) -> list[bytes]:
 
 
 def kvd_prefill(fields: Fields, address: str, keys: list[bytes]) -> bytes:
-    return computed_only(fields, {"headway_kv": {"put": address, "keys": [key.hex() for key in keys]}})
+    return prompt_only(fields, {"headway_kv": {"put": address, "keys": [key.hex() for key in keys]}})
 
 
 def kvd_put(answer: bytes, keys: list[bytes]) -> list[bytes]:
-    """The keys that the engine says it has put, where it has others than it was given; none where that is no list of
-    such."""
+    """Return the keys that the engine reports as stored, else the requested ones; none if its report is malformed."""
     try:
-        told = msgspec.json.decode(answer, type=_Kept).headway_kv
-        if told is None or told.keys is None:
+        report = msgspec.json.decode(answer, type=_Kept).headway_kv
+        if report is None or report.keys is None:
             return keys
-        found = [bytes.fromhex(key) for key in told.keys]
+        reported = [bytes.fromhex(key) for key in report.keys]
     except (msgspec.MsgspecError, ValueError):
         return []
-    return found if len(found) <= MOST_KEYS and all(0 < len(key) <= LONGEST_KEY for key in found) else []
+    return reported if len(reported) <= MOST_KEYS and all(0 < len(key) <= LONGEST_KEY for key in reported) else []
 
 
 def kvd_decode(fields: Fields, addresses: list[str], keys: list[bytes]) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Final
@@ -17,6 +16,7 @@ from headway.gateway.kvd.disk import Disk
 from headway.gateway.kvd.session import Budget, Session
 from headway.gateway.kvd.settings import SHARES, Settings
 from headway.gateway.kvd.transports import transport
+from headway.http.event_loop import end_signal, run_loop
 
 FLUSH_S: Final = 60.0  # for what is in memory, at the end
 
@@ -132,19 +132,11 @@ async def _turn_away(channel: Channel) -> None:
 def serve(settings: Settings, started: Callable[[list[str]], None]) -> None:
     """`started` is told the addresses once requests are taken. SIGTERM and Ctrl-C end it."""
     logging.getLogger("quic").setLevel(logging.CRITICAL)  # what a peer does wrong is counted, not written
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(_serve(settings, started))
-        return
-    uvloop.run(_serve(settings, started))
+    run_loop(_serve(settings, started))
 
 
 async def _serve(settings: Settings, started: Callable[[list[str]], None]) -> None:
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+    ended = end_signal()
     daemon = Daemon(settings)
     started(await daemon.start())
     await ended.wait()

@@ -58,20 +58,25 @@ class _SloKeys(Struct):
     ttft: Any
 
 
-def read_canary(data: Any, policies: Callable[[Any, str], Json], where: str = CANARY) -> Json:
-    """All of it as plain values, which read once more give the same."""
+def read_canary(data: Any, where: str, read_policies: Callable[[Any, str], Json]) -> Json:
+    """Read a `canary:` section into plain values, which read again give the same."""
     keys = read(CanaryKeys, data, where)
     if not 0 < keys.share <= 1:
         raise HeadwayError(f"{where}.share: must be above 0 and at most 1, got {shown(keys.share)}.")
     slo = None if keys.slo is None else read(_SloKeys, keys.slo, f"{where}.slo")
     if slo is not None:
         positive_duration_ps(slo.ttft, f"{where}.slo.ttft")
-    given = keys.stop
-    if given is None:
-        given = [{"metric": metric} for metric in WORSE_BY if metric != "slo" or slo is not None]
-    rules = [_rule(one, f"{where}.stop", slo is not None) for one in (given if isinstance(given, list) else [given])]
-    found = {"policies": policies(keys.policies, f"{where}.policies"), "share": keys.share, "by": keys.by}
-    return {**found, "stop": rules, "slo": None if slo is None else {"ttft": slo.ttft}}
+    stop = keys.stop
+    if stop is None:
+        stop = [{"metric": metric} for metric in WORSE_BY if metric != "slo" or slo is not None]
+    rules = stop if isinstance(stop, list) else [stop]
+    return {
+        "policies": read_policies(keys.policies, f"{where}.policies"),
+        "share": keys.share,
+        "by": keys.by,
+        "stop": [_rule(rule, f"{where}.stop", slo is not None) for rule in rules],
+        "slo": None if slo is None else {"ttft": slo.ttft},
+    }
 
 
 def _rule(data: Any, where: str, has_slo: bool) -> Json:
@@ -96,10 +101,10 @@ class Choice:
 
     def __call__(self, request: Request) -> bool:
         if request.id != self._last[0]:
-            self._last = request.id, self._chosen(request)
+            self._last = request.id, self._select(request)
         return self._last[1]
 
-    def _chosen(self, request: Request) -> bool:
+    def _select(self, request: Request) -> bool:
         if self.by == "tenant":
             drawn = stable("canary", request.tenant)
         elif self.by == "session" and request.session is not None:

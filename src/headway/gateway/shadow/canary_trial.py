@@ -1,12 +1,12 @@
-"""What is known of a canary: how its requests and the others fared, whether they differ, and whether it has to end.
+"""Statistics of a canary: how its requests and the others fared, whether they differ, and whether it has to end.
 
-Each side is counted by seconds. Seconds that follow each other make a pair as soon as both sides have a few requests in
-them; the difference of the two means is one value of a paired comparison, which so holds whatever the load does.
+Each side is counted by seconds. Successive seconds form a pair once both sides have a few requests in them. The
+difference of the two means is one value of a paired comparison, so that changes of load cancel out.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from math import sqrt
 from typing import Final
 
@@ -16,7 +16,7 @@ from headway.types import PS_PER_SECOND, Json
 
 SIDES: Final = ("live", "canary")
 WINDOW_S: Final = 60  # that the verdict is about
-Z: Final = 3.0  # standard deviations that evidence takes: it is looked at again and again
+Z: Final = 3.0  # standard deviations for evidence: more than usual, since the test is repeated
 LEAST: Final = 5  # requests of each side in a pair
 MOST_PAIRS: Final = 500
 SHARE: Final = 0.9  # of the quantile that is compared
@@ -25,12 +25,10 @@ SHARE: Final = 0.9  # of the quantile that is compared
 class SideTally:
     """Requests of one side that have ended in some stretch of time."""
 
-    __slots__ = ("counts", "ended", "errors", "first", "missed", "sum_ps")
-
     def __init__(self) -> None:
         self.ended = self.errors = self.missed = 0
-        self.first = self.sum_ps = 0  # those with a first token, and how long these took
-        self.counts: dict[int, int] = {}  # by bucket
+        self.first = self.sum_ps = 0  # requests with a first token, and their TTFT in all
+        self.counts: Counter[int] = Counter()  # by bucket
 
     def add(self, ttft_ps: int, error: bool, missed: bool) -> None:
         self.ended += 1
@@ -39,14 +37,12 @@ class SideTally:
         if ttft_ps >= 0:
             self.first += 1
             self.sum_ps += ttft_ps
-            at = bucket(ttft_ps)
-            self.counts[at] = self.counts.get(at, 0) + 1
+            self.counts[bucket(ttft_ps)] += 1
 
     def join(self, other: SideTally) -> None:
         for name in ("ended", "errors", "missed", "first", "sum_ps"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for at, count in other.counts.items():
-            self.counts[at] = self.counts.get(at, 0) + count
+        self.counts.update(other.counts)
 
     @property
     def mean_s(self) -> float | None:
@@ -69,22 +65,22 @@ class Trial:
     def __init__(self, slo_ps: int | None) -> None:
         self.slo_ps = slo_ps
         self.total = {side: SideTally() for side in SIDES}
-        # How far TTFT and error rate are apart; None of the former where one side has had no first token.
+        # Differences of TTFT and error rate; the former is None if a side has no first token.
         self.pairs: deque[tuple[float | None, float]] = deque(maxlen=MOST_PAIRS)
         self._seconds: deque[tuple[int, dict[str, SideTally]]] = deque(maxlen=WINDOW_S)
         self._pair = {side: SideTally() for side in SIDES}
 
-    def ended(self, side: str, now_ps: int, ttft_ps: int, error: bool) -> None:
+    def record_end(self, side: str, now_ps: int, ttft_ps: int, error: bool) -> None:
         missed = error or (self.slo_ps is not None and ttft_ps > self.slo_ps)
         number = now_ps // PS_PER_SECOND
         if not self._seconds or self._seconds[-1][0] != number:
             self._close()
-            self._seconds.append((number, {one: SideTally() for one in SIDES}))
+            self._seconds.append((number, {name: SideTally() for name in SIDES}))
         self._seconds[-1][1][side].add(ttft_ps, error, missed)
         self.total[side].add(ttft_ps, error, missed)
 
     def _close(self) -> None:
-        """A second is over."""
+        """Add the last second to the current pair, and close the pair if both sides have enough requests."""
         if not self._seconds:
             return
         for side, tally in self._pair.items():
@@ -98,12 +94,12 @@ class Trial:
         self._pair = {side: SideTally() for side in SIDES}
 
     def recent(self, now_ps: int) -> dict[str, SideTally]:
-        found = {side: SideTally() for side in SIDES}
+        sums = {side: SideTally() for side in SIDES}
         for number, tallies in self._seconds:
             if number > now_ps // PS_PER_SECOND - WINDOW_S:
                 for side, tally in tallies.items():
-                    found[side].join(tally)
-        return found
+                    sums[side].join(tally)
+        return sums
 
     def difference(self, figure: int = 0) -> Interval | None:
         """Of TTFT in seconds, or of the error rate: the candidate's less the others'."""
@@ -113,8 +109,8 @@ class Trial:
     # --- verdict -----------------------------------------------------------------------------------------------------
 
     def verdict(self, rule: Json, now_ps: int, waiting: dict[str, list[int]]) -> str | None:
-        """Why it has to end by this rule, if it has to. `waiting` are those who have no first token yet, by side: how
-        long they have waited, so that an engine that never answers counts as well."""
+        """Return why it has to end by this rule, if it has to. `waiting` are ages of requests without a first token, by
+        side, so that an engine that never answers counts as well."""
         sides = self.recent(now_ps)
         live, canary = (sides[side] for side in SIDES)
         if rule["metric"] == "ttft_p90":
@@ -152,7 +148,7 @@ class Trial:
 
 
 def wilson(count: int, of: int) -> tuple[float, float]:
-    """Where a share lies, by Wilson's score interval."""
+    """Return Wilson's score interval of a share."""
     share, square = count / of, Z * Z / of
     middle = (share + square / 2) / (1 + square)
     half = Z * sqrt(share * (1 - share) / of + square / of / 4) / (1 + square)
@@ -160,7 +156,7 @@ def wilson(count: int, of: int) -> tuple[float, float]:
 
 
 def more_often(count: int, of: int, other: int, of_other: int) -> tuple[float, float]:
-    """How much one share is above another, and how much at least (Newcombe's interval)."""
+    """Return how much one share is above another, and the lower bound of that (Newcombe's interval)."""
     share, base = count / of, other / of_other
     apart = share - base
     return apart, apart - sqrt((share - wilson(count, of)[0]) ** 2 + (wilson(other, of_other)[1] - base) ** 2)

@@ -49,7 +49,7 @@ class CanaryWatch:
         self.spec, self.stopped = spec, None
         self.trial = Trial(None if slo is None else positive_duration_ps(slo["ttft"], "canary.slo.ttft"))
         self.choice, self._since_ps = Choice(spec["share"], spec["by"]), self.clock.now_ps()
-        self.on_end.append(self._ended)
+        self.on_end.append(self._on_end)
         self._timer = self.clock.call_later(EVERY_S, self._look)
         log.info("canary: %.3g %% of requests by %s", 100 * spec["share"], spec["policies"])
 
@@ -57,8 +57,8 @@ class CanaryWatch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self.on_end.remove(self._ended)
-        self.spec = None  # what is known of the last one stays
+            self.on_end.remove(self._on_end)
+        self.spec = None  # the trial stays, for the status
 
     async def start(self) -> None:
         self.follow("start")
@@ -69,15 +69,15 @@ class CanaryWatch:
     def _side(self, request: Any) -> str:
         return SIDES[self.choice(request)]
 
-    def _ended(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
+    def _on_end(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
         request = exchange.request
         if self.trial is None or request.arrival_ps < self._since_ps:
             return
-        completed, gone = outcome == "completed", why == GONE
-        # An answer that came at once has its first token with all others; who has gone without waited so long at least.
-        first_ps = exchange.first_ps if exchange.first_ps >= 0 or not (completed or gone) else now_ps
+        completed, abandoned = outcome == "completed", why == GONE
+        # A plain answer has its first token at its end; a client that left without one has waited at least so long.
+        first_ps = exchange.first_ps if exchange.first_ps >= 0 or not (completed or abandoned) else now_ps
         ttft_ps = first_ps - request.arrival_ps if first_ps >= 0 else -1
-        self.trial.ended(self._side(request), now_ps, ttft_ps, not (completed or gone))
+        self.trial.record_end(self._side(request), now_ps, ttft_ps, not (completed or abandoned))
 
     def _look(self) -> None:
         assert self.spec is not None and self.trial is not None
@@ -93,7 +93,7 @@ class CanaryWatch:
                 self.halt(why)
                 return
 
-    # --- told --------------------------------------------------------------------------------------------------------
+    # --- reports -----------------------------------------------------------------------------------------------------
 
     def status(self) -> Json | None:
         trial = self.trial
@@ -126,24 +126,24 @@ class CanaryWatch:
     def figures(self) -> dict[str, dict[str, float]]:
         """Return values by metric and labels, in the form of the gateway's metrics."""
         trial = self.trial
-        found: dict[str, dict[str, float]] = {
+        by_metric: dict[str, dict[str, float]] = {
             "canary_share": {"": 0.0 if self.spec is None else self.spec["share"]},
             "canary_stops": {"": self.stops},
         }
         if trial is None:
-            return found
+            return by_metric
         for side, tally in trial.total.items():
-            told = {
+            values = {
                 "requests": tally.ended,
                 "errors": tally.errors,
                 "slo_missed": tally.missed if trial.slo_ps is not None else 0,
                 "first_tokens": tally.first,
                 "ttft_seconds": tally.sum_ps / PS_PER_SECOND,
             }
-            for name, value in told.items():
-                found.setdefault(f"canary_{name}", {})[side] = value
+            for name, value in values.items():
+                by_metric.setdefault(f"canary_{name}", {})[side] = value
         ttft = trial.difference(0)
         if ttft is not None and ttft.low is not None and ttft.high is not None:
             bounds = {"mean": ttft.mean, "low": ttft.low, "high": ttft.high}
-            found["canary_ttft_difference_seconds"] = dict(bounds)
-        return found
+            by_metric["canary_ttft_difference_seconds"] = bounds
+        return by_metric

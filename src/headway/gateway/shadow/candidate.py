@@ -1,4 +1,4 @@
-"""A routing policy that is asked what it would do, and what it would have meant."""
+"""A routing policy that is asked where it would send live requests, and what that would have meant."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from headway.config.keys import PositiveSeconds, Unit
 from headway.config.section import read
 from headway.config.wording import cut, one_line, shown
 from headway.errors import HeadwayError
+from headway.gateway.api_keys import check_name
 from headway.gateway.live_policies import read_candidate
 from headway.gateway.shadow.frozen import FrozenContext, Shot, Stage
 from headway.policies import registry
@@ -38,12 +39,12 @@ class CandidateSpec(Struct, frozen=True):
     def read(cls, data: Any, where: str) -> CandidateSpec:
         """From a block of policies, the file of a bundle, its document, or a mapping with `policies`."""
         if isinstance(data, dict) and "policies" in data and "format" not in data:
-            found = read(cls, data, where)
+            spec = read(cls, data, where)
         else:
-            found = cls(read_candidate(data, where))
-        if "routing" not in found.policies:
+            spec = cls(read_candidate(data, where))
+        if "routing" not in spec.policies:
             raise HeadwayError(f"{where}: a shadow is asked where requests would go; name its `routing`.")
-        return found
+        return spec
 
     @property
     def plain(self) -> Json:
@@ -53,17 +54,13 @@ class CandidateSpec(Struct, frozen=True):
 def read_shadows(data: Any, where: str = "shadow") -> dict[str, CandidateSpec]:
     if not isinstance(data, dict):
         raise HeadwayError(f"{where}: expected a mapping of names to policies, got {shown(data)}.")
-    return {_name(name, where): CandidateSpec.read(spec, f"{where}.{cut(str(name))}") for name, spec in data.items()}
-
-
-def _name(name: Any, where: str) -> str:
-    if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
-        raise HeadwayError(f"{where}: a name has 1 to 100 signs that can be printed, got {shown(name)}.")
-    return name
+    for name in data:
+        check_name(name, where)
+    return {name: CandidateSpec.read(spec, f"{where}.{cut(name)}") for name, spec in data.items()}
 
 
 class Opinion(Struct, frozen=True):
-    """What a candidate says of one decision. Tokens and times are as believed before it."""
+    """A candidate's answer to one decision. Tokens and times are as believed before it."""
 
     request: int
     live: str
@@ -77,8 +74,8 @@ class Opinion(Struct, frozen=True):
 class Candidate:
     def __init__(self, name: str, spec: CandidateSpec, stage: Stage, seed: int) -> None:
         self.name, self.spec, self.stage, self.seed = name, spec, stage, seed
-        self.why: str | None = None  # it is asked no more
-        self.asked = self.agreed = self.compared = self.refused = self.skipped = self.errors = 0
+        self.why: str | None = None  # why it is asked no more
+        self.decisions = self.agreed = self.compared = self.refused = self.skipped = self.errors = 0
         self.gained = self.forgone = 0  # tokens believed cached, against the live target
         self.ttft_s = [0.0, 0.0]  # sums of what is estimated at the live target and at its own
         self.spent_s = 0.0
@@ -88,7 +85,7 @@ class Candidate:
         self.make()
 
     def make(self) -> None:
-        """Also where the roles of engines have changed, so that another kind of choice is wanted."""
+        """Build the policy, also anew when engines that compute prompts for others have come or gone."""
         routing = registry.build("routing", self.spec.policies["routing"], f"shadow.{cut(self.name)}.routing")
         self.routing = make_pairing(routing, self.stage.views)
         bind = getattr(self.routing, "bind", None)
@@ -97,7 +94,7 @@ class Candidate:
         self.observe: Callable[[Event], None] | None = getattr(self.routing, "observe", None)
 
     def wants(self) -> bool:
-        """Whether it is asked about the next decision: every so many."""
+        """Return whether to ask it about the next decision, by its sample share."""
         if self.why is not None:
             return False
         self._credit += self.spec.sample
@@ -125,7 +122,7 @@ class Candidate:
         start = perf_counter()
         try:
             answer = self.routing.route(shot.request, cluster)
-            found = self._opinion(shot, answer, explain)
+            opinion = self._opinion(shot, answer, explain)
         except (Exception, SystemExit) as error:
             self.fail(error)
             return None
@@ -135,10 +132,10 @@ class Candidate:
         if self._long >= LONG:
             self.errors += 1
             self.why = f"its last {LONG} decisions took longer than {1000 * self.spec.budget_s:g} ms each"
-        return found
+        return opinion
 
     def _opinion(self, shot: Shot, answer: Any, explain: bool) -> Opinion | None:
-        self.asked += 1
+        self.decisions += 1
         if isinstance(answer, Reject):
             self.refused += 1
             return None
@@ -148,7 +145,7 @@ class Candidate:
         there, here = (self._computes(route, shot) for route in (live, answer))
         agrees = (answer.target, answer.prefill) == (live.target, live.prefill)
         self.agreed += agrees
-        cached = (self._believed(shot, live, there), self._believed(shot, answer, here))
+        cached = (self._believed_tokens(shot, live, there), self._believed_tokens(shot, answer, here))
         tokens = shot.request.prompt_tokens
         if cached[1] > cached[0]:
             self.gained += cached[1] - cached[0]
@@ -160,40 +157,40 @@ class Candidate:
         self.ttft_s[1] += ttft[1]
         card = to_builtins(answer.scorecard) if explain and answer.scorecard is not None else None
         target = answer.target if answer.prefill is None else f"{answer.prefill} → {answer.target}"
-        found = Opinion(shot.request.id, live.target, target, agrees, cached, ttft, card)
+        opinion = Opinion(shot.request.id, live.target, target, agrees, cached, ttft, card)
         if explain:
-            self.opinions.append(found)
-        return found
+            self.opinions.append(opinion)
+        return opinion
 
     def _computes(self, route: Route, shot: Shot) -> InstanceView:
-        """Where the prompt would be computed."""
-        found = self.stage.view(route.target if route.prefill is None else route.prefill, shot.places)
-        if found is None or self.stage.view(route.target, shot.places) is None:
+        """Return the view of the engine that would compute the prompt."""
+        view = self.stage.view(route.target if route.prefill is None else route.prefill, shot.places)
+        if view is None or self.stage.view(route.target, shot.places) is None:
             raise HeadwayError(f"routed to {shown(route.target)}, which cannot serve request {shot.request.id}")
-        return found
+        return view
 
-    def _believed(self, shot: Shot, route: Route, view: InstanceView) -> int:
-        """By an index, where anybody asks one; else what the policy said."""
+    def _believed_tokens(self, shot: Shot, route: Route, view: InstanceView) -> int:
+        """Return the cached tokens by an index, if a policy uses one, else as the policy said."""
         for (block_tokens, _), matches in shot.matches.items():
             return min(matches[view.index] * block_tokens, shot.request.prompt_tokens)
         return min(route.cached_tokens, shot.request.prompt_tokens)
 
     def status(self) -> Json:
-        asked, compared = self.asked, self.compared
+        decisions, compared = self.decisions, self.compared
         return {
             "name": self.name,
             "policies": self.spec.policies,
             "running": self.why is None,
             "why": self.why,
-            "asked": asked,
-            "agreement": self.agreed / asked if asked else None,
+            "asked": decisions,
+            "agreement": self.agreed / decisions if decisions else None,
             "refused": self.refused,
             "skipped": self.skipped,
             "gained_tokens": self.gained,
             "forgone_tokens": self.forgone,
             "ttft_live_s": self.ttft_s[0] / compared if compared else None,
             "ttft_s": self.ttft_s[1] / compared if compared else None,
-            "took_us": 1e6 * self.spent_s / asked if asked else None,
+            "took_us": 1e6 * self.spent_s / decisions if decisions else None,
         }
 
 

@@ -1,4 +1,4 @@
-"""The cluster as it was at one decision, for those who look at it later: views, and what the indexes said."""
+"""The cluster as it was at one decision, for candidates that look at it later: views, and matches of the indexes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from headway.views.instance import EXACT, REPORTED, STATIC, InstanceView
 if TYPE_CHECKING:
     from headway.control.plane import ControlPlane
 
-# What a decision changes is taken down with it; the rest is looked up later, since engines do not change by the second.
-SEEN: Final = (*EXACT, *REPORTED)
-seen: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*SEEN)
-static: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*STATIC)
+# Signals that are recorded with each decision; static ones are looked up later, since they change rarely.
+CHANGING: Final = (*EXACT, *REPORTED)
+changing_values: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*CHANGING)
+static_values: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*STATIC)
 Figures = tuple[int, int]  # of an index: tokens of a block, blocks of an instance
 
 
 class Shot:
-    """A decision, and what it rested on."""
+    """A decision, and the state that it was based on."""
 
     __slots__ = ("group", "matches", "now_ps", "places", "priority", "request", "route", "values")
 
@@ -40,13 +40,12 @@ class Shot:
         self.now_ps, self.request, self.route, self.priority = now_ps, request, route, priority
         self.group = cluster.group
         self.places = [view.index for view in cluster.instances]
-        self.values = [seen(view) for view in cluster.instances]
+        self.values = [changing_values(view) for view in cluster.instances]
         self.matches = {figures: index.matches(request.path) for figures, index in indexes.items()}
 
 
 class FrozenIndex:
-    """What an index of the live router said of the prompt that is being looked at; of all else it says what it does
-    now."""
+    """The live router's index as it was for the prompt of the current shot; for other prompts, as it is now."""
 
     def __init__(self, stage: Stage, figures: Figures) -> None:
         self._stage, self._figures = stage, figures
@@ -73,8 +72,8 @@ class FrozenContext(Context):
 
 
 class Stage:
-    """Views of its own for as many places as the live router has, set as they were at one decision after the other.
-    The indexes are the live router's own: they know of real placements, and of what engines tell."""
+    """Own views for the places of the live router, set as they were at one decision after the other. The indexes are
+    the live router's: they know of real placements and of KV events."""
 
     def __init__(self, control: ControlPlane) -> None:
         self.views = tuple(InstanceView(view.index, view.id) for view in control.ordered)
@@ -83,12 +82,12 @@ class Stage:
         self.cluster = ClusterView(self.views)
         self.indexes: dict[Figures, PrefixIndex] = {}
         self.shot: Shot | None = None
-        self._seen: list[tuple[Any, ...]] = [()] * len(self.views)  # what each of them shows
+        self._changing: list[tuple[Any, ...]] = [()] * len(self.views)  # that each view shows
         self._static: list[tuple[Any, ...]] = [()] * len(self.views)
         self.follow(control)
 
     def follow(self, control: ControlPlane) -> None:
-        """Other policies decide live; what is asked of indexes is asked of theirs."""
+        """Follow a new control plane: use its indexes."""
         self.control = control
         self.indexes = {figures: control.context.prefix_index(*figures) for figures in self.indexes}
         control.audience.update_indexes()
@@ -104,10 +103,10 @@ class Stage:
         self.shot = shot
         views, cluster, state = self.views, self.cluster, self.control.audience.state
         for place, values in zip(shot.places, shot.values, strict=True):
-            if values != self._seen[place]:
-                self._seen[place] = values
-                _set(views[place], SEEN, values)
-            fixed = static(self.control.ordered[place])
+            if values != self._changing[place]:
+                self._changing[place] = values
+                _set(views[place], CHANGING, values)
+            fixed = static_values(self.control.ordered[place])
             if fixed != self._static[place]:
                 self._static[place] = fixed
                 _set(views[place], STATIC, fixed)

@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from headway.control.journal import Journal
 from headway.control.router_state import kept_signals
 from headway.errors import HeadwayError
@@ -16,7 +18,7 @@ from headway.gateway.shadow.candidate import Candidate, CandidateSpec, describe_
 from headway.gateway.shadow.frozen import Shot, Stage
 from headway.types import Delay, Json, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
-from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
+from headway.views.events import Event, Handed, InstanceChanged, Routed
 
 if TYPE_CHECKING:
     from headway.gateway.live_clock import Clock
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 
 MOST: Final = 16  # candidates
 TURN_S: Final = 0.002  # of work, until others have their turn
-BEHIND: Final = 2000  # decisions and events that wait to be looked at; beyond them none is taken down
-KEPT: Final = 512  # decisions whose opinions are told
+BEHIND: Final = 2000  # decisions and events that wait for the candidates; beyond them none is recorded
+KEPT: Final = 512  # decisions whose opinions can be looked up
 EXPLAINED: Final = 16  # every so many decisions a candidate writes a scorecard
 log = logging.getLogger("headway.gateway")
 
@@ -46,23 +48,23 @@ class Shadows:
         self._due = False
         self._count = 0
 
-    # --- who they are ------------------------------------------------------------------------------------------------
+    # --- candidates --------------------------------------------------------------------------------------------------
 
-    def offer(self, source: str, wanted: Mapping[str, CandidateSpec]) -> None:
+    def offer(self, source: str, specs: Mapping[str, CandidateSpec]) -> None:
         """Take all candidates that this source names now; the file overrides the admin API. Raises, and changes
         nothing, if one cannot be built."""
-        sources = {**self.sources, source: dict(wanted)}
+        sources = {**self.sources, source: dict(specs)}
         every = {**sources["admin"], **sources["file"]}
         if len(every) > MOST:
             raise HeadwayError(f"shadow: there are {len(every)} candidates; {MOST} are the most.")
         stage = self._stage or Stage(self.plane.control)
-        made = {name: self.candidates.get(name) for name in every}
+        candidates = {name: self.candidates.get(name) for name in every}
         for name, spec in every.items():
-            old = made[name]
+            old = candidates[name]
             if old is None or old.spec != spec:
-                made[name] = Candidate(name, spec, stage, self.plane.seed)
+                candidates[name] = Candidate(name, spec, stage, self.plane.settings.seed)
         self.sources = sources
-        self.candidates = {name: one for name, one in made.items() if one is not None}
+        self.candidates = {name: candidate for name, candidate in candidates.items() if candidate is not None}
         self._stage = stage if self.candidates else None
         self._attend()
 
@@ -81,8 +83,8 @@ class Shadows:
             return
         journals.append(self)
         self._pairs = plane.versions.pairs
-        control.show(self.clock.now_ps(), kept_signals([one.routing for one in self.candidates.values()]))
-        if any(one.observe is not None for one in self.candidates.values()):
+        control.show(self.clock.now_ps(), kept_signals([candidate.routing for candidate in self.candidates.values()]))
+        if any(candidate.observe is not None for candidate in self.candidates.values()):
             observers.append(self._observe)
 
     def _follow(self) -> None:
@@ -95,7 +97,7 @@ class Shadows:
                 candidate.make()
         self._attend()
 
-    # --- what happens ------------------------------------------------------------------------------------------------
+    # --- decisions and events ----------------------------------------------------------------------------------------
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
         pass
@@ -107,23 +109,23 @@ class Shadows:
         pass
 
     def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
-        asked = [one for one in self.candidates.values() if one.wants()]
-        if not asked:
+        willing = [candidate for candidate in self.candidates.values() if candidate.wants()]
+        if not willing:
             return
         if len(self._waiting) >= BEHIND:
-            for one in asked:
-                one.skipped += 1
+            for candidate in willing:
+                candidate.skipped += 1
             return
         assert self._stage is not None
         shot = Shot(now_ps, request, route, priority, self.plane.control.cluster, self._stage.indexes)
-        self._put((shot, asked))
+        self._put((shot, willing))
 
     def _observe(self, event: Event) -> None:
         if len(self._waiting) < 2 * BEHIND:
             self._put(event)
 
-    def _put(self, one: tuple[Shot, list[Candidate]] | Event) -> None:
-        self._waiting.append(one)
+    def _put(self, entry: tuple[Shot, list[Candidate]] | Event) -> None:
+        self._waiting.append(entry)
         if not self._due:
             self._due = True
             self.clock.call_soon(self._drain)
@@ -133,11 +135,11 @@ class Shadows:
         self._due = False
         waiting, until = self._waiting, perf_counter() + TURN_S
         while waiting:
-            one = waiting.popleft()
-            if isinstance(one, tuple):
-                self._ask(*one)
+            entry = waiting.popleft()
+            if isinstance(entry, tuple):
+                self._ask(*entry)
             else:
-                mine = self._own(one)
+                mine = self._own(entry)
                 for candidate in self.candidates.values():
                     candidate.hear(mine)
             if perf_counter() > until and not everything:
@@ -146,19 +148,19 @@ class Shadows:
             self._due = True
             self.clock.call_soon(self._drain)
 
-    def _ask(self, shot: Shot, asked: list[Candidate]) -> None:
+    def _ask(self, shot: Shot, candidates: list[Candidate]) -> None:
         self._count += 1
         explain = self._count % EXPLAINED == 1
-        found: Json = {}
-        for candidate in asked:
+        opinions: Json = {}
+        for candidate in candidates:
             if candidate.why is not None:
                 continue
             opinion = candidate.ask(shot, explain)
             if opinion is not None:
-                found[candidate.name] = opinion
+                opinions[candidate.name] = opinion
             if candidate.why is not None:
                 log.warning("shadow %s: is asked no more: %s", candidate.name, candidate.why)
-        self.opinions[shot.request.id] = found
+        self.opinions[shot.request.id] = opinions
         if len(self.opinions) > KEPT:
             self.opinions.popitem(last=False)
 
@@ -167,51 +169,45 @@ class Shadows:
         assert self._stage is not None
         views = self._stage.views
         view = views[event.instance.index]
-        if isinstance(event, Routed):
-            other = None if event.prefill is None else views[event.prefill.index]
-            return Routed(event.at_ps, event.request, view, other)
-        if isinstance(event, Handed):
-            return Handed(event.at_ps, event.request, view, views[event.prefill.index])
-        if isinstance(event, FirstToken):
-            return FirstToken(event.at_ps, event.request, view)
-        if isinstance(event, Finished):
-            return Finished(event.at_ps, event.request, view, event.outcome, event.output_tokens)
-        view.state = event.instance.state
-        return InstanceChanged(event.at_ps, view, event.was)
+        if isinstance(event, InstanceChanged):
+            view.state = event.instance.state
+        elif isinstance(event, Routed | Handed) and event.prefill is not None:
+            return replace(event, instance=view, prefill=views[event.prefill.index])
+        return replace(event, instance=view)
 
-    # --- told --------------------------------------------------------------------------------------------------------
+    # --- reports -----------------------------------------------------------------------------------------------------
 
     def of(self, request: int) -> Json:
         """Return the candidates' opinions on a decision."""
         return {name: describe_opinion(opinion) for name, opinion in self.opinions.get(request, {}).items()}
 
     def status(self) -> list[Json]:
-        return [one.status() for one in self.candidates.values()]
+        return [candidate.status() for candidate in self.candidates.values()]
 
     def scorecards(self) -> Json:
         """Return scorecards by candidate, the newest first."""
         return {
             name: [
-                {"request": one.request, "live": one.live, **describe_opinion(one)}
-                for one in reversed(candidate.opinions)
+                {"request": opinion.request, "live": opinion.live, **describe_opinion(opinion)}
+                for opinion in reversed(candidate.opinions)
             ]
             for name, candidate in self.candidates.items()
         }
 
     def figures(self) -> dict[str, dict[str, float]]:
         """Return values by metric and labels, in the form of the gateway's metrics."""
-        found: dict[str, dict[str, float]] = {}
-        for name, one in self.candidates.items():
+        by_metric: dict[str, dict[str, float]] = {}
+        for name, candidate in self.candidates.items():
             values_of: dict[str, dict[str, float]] = {
-                "shadow_up": {"": int(one.why is None)},
-                "shadow_decisions": {"true": one.agreed, "false": one.asked - one.agreed},
-                "shadow_believed_tokens": {"gained": one.gained, "forgone": one.forgone},
-                "shadow_estimated_ttft_seconds": {"live": one.ttft_s[0], "candidate": one.ttft_s[1]},
-                "shadow_skipped": {"": one.skipped},
-                "shadow_errors": {"": one.errors},
-                "shadow_seconds": {"": one.spent_s},
+                "shadow_up": {"": int(candidate.why is None)},
+                "shadow_decisions": {"true": candidate.agreed, "false": candidate.decisions - candidate.agreed},
+                "shadow_believed_tokens": {"gained": candidate.gained, "forgone": candidate.forgone},
+                "shadow_estimated_ttft_seconds": {"live": candidate.ttft_s[0], "candidate": candidate.ttft_s[1]},
+                "shadow_skipped": {"": candidate.skipped},
+                "shadow_errors": {"": candidate.errors},
+                "shadow_seconds": {"": candidate.spent_s},
             }
             for figure, values in values_of.items():
                 for label, value in values.items():
-                    found.setdefault(figure, {})[f"{name}\x1f{label}" if label else name] = value
-        return found
+                    by_metric.setdefault(figure, {})[f"{name}\x1f{label}" if label else name] = value
+        return by_metric

@@ -73,8 +73,8 @@ class EngineSignals:
     def __init__(self, clock: Clock, plane: Plane, fleet: Fleet, settings: SignalSettings) -> None:
         self.clock, self.plane, self.fleet, self.settings = clock, plane, fleet, settings
         self.poller = Poller(settings.timeout_s, settings.page_bytes)
-        self.follower = Follower(clock, fleet, self.poller, self._begin, self._follow, self._forget)
-        self.readings: dict[Backend, Reading] = {}
+        self.follower = Follower(clock, fleet, self.poller, self._follow, Reading)
+        self.readings = self.follower.states
         self.pages = self.misses = 0
 
     async def start(self) -> None:
@@ -82,12 +82,6 @@ class EngineSignals:
 
     async def stop(self) -> None:
         await self.follower.stop()
-
-    def _begin(self, backend: Backend) -> None:
-        self.readings[backend] = Reading()
-
-    def _forget(self, backend: Backend) -> None:
-        self.readings.pop(backend, None)
 
     async def _follow(self, backend: Backend) -> None:
         await (self._take_turns(backend) if self.settings.ticks_s is None else self._follow_ticks(backend))
