@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from headway.types import NEVER, Request
 
 if TYPE_CHECKING:
-    from headway.control.flight import Answer
+    from headway.control.flights import Answer
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Decided, Plane
 
