@@ -1,8 +1,4 @@
-"""Adapters (LoRA): which of them a tenant's sessions ask for, and what that makes of their contents.
-
-`adapters: [legal, medical]` draws one for every session, all alike; `adapters: {legal: 3, medical: 1, base: 4}` by
-weight. A session keeps its adapter; `base` stands for none.
-"""
+"""Adapters (LoRA): which of them a tenant's sessions ask for, by weight; `base` stands for none."""
 
 from __future__ import annotations
 

@@ -1,13 +1,5 @@
-"""Behaviour: how a tenant departs from sending ordinary sessions at its rate. What it does comes on top of that rate.
-
-normal        nothing
-bursty        every `interval`, with `probability`, `size` sessions at once
-abusive       any of `oversized_prompts` (sessions with `probability` have a first prompt `factor` times as long),
-              `rapid_fire` (each arrival is a volley of `size` sessions, `gap` apart) and `kv_exhaustion` (sessions
-              with `probability` share no prefix and have answers `factor` times as long); all three unless said
-adversarial   every `interval`, to the microsecond and for all adversarial tenants alike, `size` sessions at once,
-              each with a first prompt `factor` times as long that shares no prefix
-"""
+"""Behaviour: how a tenant departs from sending ordinary sessions at its rate. What it does comes on top of that rate
+(`docs/workloads.md` has the types and their keys)."""
 
 from __future__ import annotations
 

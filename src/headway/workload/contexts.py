@@ -1,16 +1,10 @@
-"""Contexts: what each turn's prompt repeats of the turns before, and what it is called.
+"""Contexts: what each turn's prompt repeats of the turns before, behind the prefix of its group.
 
-A context begins with its group's prefix, which stays in front whatever happens. Behind it
+    linear      the whole history, word for word: a cache that still holds it is hit to its end
+    sublinear   a summary, new in every turn: in turn n the history's length divided by the square root of n
+    bounded     linear up to `context_limit` tokens; beyond it the oldest are dropped, and what follows moves up
 
-    linear      the whole history, prompts and answers, word for word: a later prompt begins with an earlier one and
-                its output, so a cache that still holds them is hit to their end
-    sublinear   the history summarised: in turn n its whole length divided by the square root of n, written afresh, so
-                that only the group's prefix is ever hit
-    bounded     linear up to `context_limit` tokens of history; beyond it the oldest are dropped, and as what follows
-                moves up, nothing but the group's prefix is hit
-
-What was generated and is not part of the context (a reasoning chain) shifts the answer behind it: the answer is then
-repeated as new text.
+What was generated and is not repeated (a reasoning chain) shifts the answer behind it, which then counts as new text.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Correlations: what a tenant's sessions, and the turns of one session, have to do with each other.
-
-prefix       0 to 1: the probability that a session has the shared prefix of the tenant's session before, whatever
-             that was; else it is drawn afresh, so each prefix stays as popular as it is
-burst_size   0 to 1: in a burst of n sessions first prompts are 1 + burst_size log2(n) times as long
-session      `prompt_growth`: what a follow-up brings of its own is so many times what the one before brought;
-             `decode_variation`: an answer is the one before times a lognormal factor of mean 1 and this deviation
-"""
+"""Correlations: what a tenant's sessions, and the turns of one session, have to do with each other."""
 
 from __future__ import annotations
 
@@ -26,8 +19,8 @@ STEEPEST: Final = 100
 class Evolution(Struct, frozen=True):
     """How lengths evolve within a session; None where each turn is drawn for itself."""
 
-    prompt_growth: float | None = None
-    decode_variation: float | None = None
+    prompt_growth: float | None = None  # of what a follow-up brings of its own, from turn to turn
+    decode_variation: float | None = None  # of the lognormal factor of mean 1 from one answer to the next
 
     def validate(self, where: str) -> Evolution:
         growth, variation = self.prompt_growth, self.decode_variation
@@ -41,8 +34,8 @@ class Evolution(Struct, frozen=True):
 class Correlations(Struct, frozen=True):
     """The `correlations` key."""
 
-    prefix: float = 0.0
-    burst_size: float = 0.0
+    prefix: float = 0.0  # probability that a session has the shared prefix of the one before, and not one drawn afresh
+    burst_size: float = 0.0  # in a burst of n sessions first prompts are 1 + burst_size log2(n) times as long
     session: Evolution = Evolution()
 
     def validate(self, where: str) -> Correlations:

@@ -1,8 +1,6 @@
 """Distributions of durations: how long a person thinks or a tool runs. A draw is a whole number of microseconds.
 
-A bare duration is a constant. Otherwise a mapping as for lengths, with durations for its figures:
-`{dist: exponential, mean: 10s}`, `{dist: lognormal, mean: 2s, std: 3s, max: 60s}`, `{dist: uniform, min: 1s, max: 5s}`,
-`{dist: empirical, values: [1s, 5s], weights: [3, 1]}`.
+A bare duration is a constant, anything else a mapping as for lengths, with durations for its figures.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from headway.errors import HeadwayError
 from headway.streams import derive, stream
 from headway.types import PS_PER_US, Path, Request
 from headway.workload import arrivals, behaviour, durations, profiles, shapes
-from headway.workload.kinds import Completion
-from headway.workload.plans import Lengths, Mark, Planner, Recipe, Script, Turns
+from headway.workload.kinds import TOKENS, Completion
+from headway.workload.plans import Mark, Planner, Recipe, Script, Turns
 from headway.workload.prefixes import Beginnings
 from headway.workload.sessions import Chain, Graph, Numbered
 from headway.workload.tenants import Tenant
@@ -82,7 +82,7 @@ class Habits:
         self.tenant = tenant
         self.models: list[tuple[str, list[Recipe], Chooser]] = []
         places = tenant.places
-        lengths = Lengths(tenant.prompt_tokens, tenant.output_tokens, tenant.max_tokens, places)
+        lengths = {name: (getattr(tenant, name), places[name]) for name in TOKENS}
         several = len(tenant.models) > 1 or len(tenant.models[0].kinds) > 1
         for part in tenant.models:
             name = part.name or model

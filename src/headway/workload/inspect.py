@@ -1,9 +1,8 @@
-"""A trace's figures: its shape (rate, lengths, burstiness, who sends what, sessions) and its reuse.
+"""A trace's figures: its shape (rate, lengths, burstiness, who sends what, sessions) and its reuse, which is what LRU
+caches would hit in file order.
 
-Reuse is what LRU caches would hit in file order. Request i goes to cache i mod N (round robin), or all requests of a
-session go to the same one (sticky), the sessions taking turns in order of first appearance. Blocks are the trace's own,
-a partly filled last one included. One prompt's blocks are touched first to last, or tail first as an engine releases
-them.
+Request i goes to cache i mod N (round robin), or all requests of a session go to the same one (sticky), the sessions
+taking turns in order of first appearance. Blocks are the trace's own, a partly filled last one included.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from headway.workload import reuse, trace_statistics
 from headway.workload.trace_statistics import NONE, Columns
 from headway.workload.traces import Trace, paths, read_trace
 from headway.workload.traces.blocks import RunTable, id_runs
+from headway.workload.traces.table import number_sessions
 
 RENUMBER: Final = 2  # blocks a run on average, below which ids are numbered anew
 
@@ -50,10 +50,10 @@ def describe(
     """The figures of a trace already read. Those of time are None where no clock goes through the whole trace, those
     of content where the trace says nothing of it."""
     clock = trace.info.clock == "trace" and min(trace.arrival_ps) >= 0
-    runs = None if trace.block_tokens is None else _runs(trace)
+    runs = None if trace.info.block_tokens is None else _runs(trace)
     columns = _columns(trace, runs)
     figures: Json = {
-        "format": trace.format,
+        "format": trace.info.format,
         "clock": trace.info.clock,  # with one for all, some requests may still have no time: those that wait for others
         "requests": len(trace),
         **trace_statistics.overview(columns, clock),
@@ -68,7 +68,9 @@ def describe(
     }
     figures["notes"] = [f"{note[0].upper()}{note[1:]}." for note in trace.info.extra.get("notes", ())]
     if runs is None:
-        figures["notes"].append(f"The {trace.format} format says nothing of content: no blocks, no reuse to report.")
+        figures["notes"].append(
+            f"The {trace.info.format} format says nothing of content: no blocks, no reuse to report."
+        )
     else:
         figures |= _reuse(trace, runs, columns, capacities, instances, order)
     return figures
@@ -154,7 +156,7 @@ def _reuse(
     instances: Sequence[int],
     order: reuse.Order,
 ) -> Json:
-    size = trace.block_tokens
+    size = trace.info.block_tokens
     assert size is not None
 
     def hits(places: Iterable[int], sizes: Sequence[int | None]) -> reuse.Hits:
@@ -177,7 +179,8 @@ def _reuse(
             for capacity, blocks in zip(capacities, hits(places(count), capacities).blocks, strict=True)
         ]
 
-    by_session = _by_session(columns.session)
+    number = number_sessions()
+    by_session = array("q", (number(None if session == NONE else session) for session in columns.session))
     several = [count for count in instances if count > 1] if len(by_session) else []
     return {
         "blocks": {"tokens": size, "distinct": ideal.distinct, "referenced": ideal.referenced},
@@ -189,17 +192,3 @@ def _reuse(
         "reuse": table("round-robin", lambda count: cycle(range(count)), instances),
         "sticky_reuse": table("sticky", lambda count: (number % count for number in by_session), several),
     }
-
-
-def _by_session(sessions: Sequence[int]) -> array[int]:
-    """Each row's session by its place in order of first appearance; a request of none is one of its own."""
-    numbers: dict[int, int] = {}
-    places = array("q")
-    alone = 0
-    for session in sessions:
-        if session == NONE:
-            places.append(len(numbers) + alone)
-            alone += 1
-        else:
-            places.append(numbers.setdefault(session, len(numbers) + alone))
-    return places

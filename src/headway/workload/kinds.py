@@ -1,13 +1,8 @@
-"""Kinds of requests: what `kind`, `kinds` and `models` of a workload or a tenant say.
+"""Kinds of requests: what `kind`, `kinds` and `models` of a workload or a tenant say (keys: `docs/workloads.md`).
 
-    completion   one request
-    chat         turns; each comes `think_time` after the answer to the one before and brings `turn_tokens` of its own
-    reasoning    chat whose answers think first: `steps` steps of `step_tokens` tokens, generated before the answer and
-                 dropped from the context of the turns that follow
-    agentic      chat in which a turn calls tools with probability `tool_call`, `calls` times in a row; each call runs
-                 for `tool_latency` and comes back as a request with `tool_tokens` more. `subagents` branch off
-
-The context of a conversation grows as `growth` says: see `contexts`.
+A completion is one request. The others are conversations, whose contexts grow as `contexts` says: a reasoning answer
+thinks first, in steps that later turns do not repeat; an agent's turn calls tools, each of which comes back as a
+request, and may start sub-agents instead.
 """
 
 from __future__ import annotations

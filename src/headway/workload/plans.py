@@ -5,7 +5,7 @@ Every figure comes from a stream of its own, named by what it is, so that a key 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from math import exp, log, sqrt
 from random import Random
@@ -33,7 +33,7 @@ from headway.workload.kinds import (
     parse_subagents,
 )
 from headway.workload.sessions import Turn
-from headway.workload.shapes import MAX_TOKENS, Draw, Maker
+from headway.workload.shapes import MAX_TOKENS, Maker
 
 MOST_STEPS: Final = 10_000  # requests of one session
 MOST_THOUGHTS: Final = 10_000  # steps of all its chains of thought
@@ -63,20 +63,13 @@ class Mark(Struct, frozen=True, gc=False):
 USUAL: Final = Mark()
 
 
-class Lengths(Struct, frozen=True):
-    """The length distributions of a tenant, and their places."""
-
-    prompt_tokens: Any
-    output_tokens: Any
-    max_tokens: Any
-    places: dict[str, str]
-
-
 class Recipe:
     """How sessions of one kind are drawn, read once for all who draw them: the users of a closed loop may be many.
-    `label` tells the streams of a tenant's kinds apart."""
+    `lengths` are the distributions of its tenant with their places; `label` tells the streams of its kinds apart."""
 
-    def __init__(self, kind: AnyKind, lengths: Lengths, evolution: Evolution, where: str, label: str = "") -> None:
+    def __init__(
+        self, kind: AnyKind, lengths: Mapping[str, tuple[Any, str]], evolution: Evolution, where: str, label: str = ""
+    ) -> None:
         self.kind = kind
         self.evolution = evolution
         self.label = label
@@ -86,7 +79,7 @@ class Recipe:
         for name in TOKENS:
             spec, place = getattr(kind, name), f"{where}.{name}"
             if spec is None:
-                spec, place = getattr(lengths, name), lengths.places[name]
+                spec, place = lengths[name]
             if spec is not None:
                 self.makers[name] = shapes.maker(spec, place)
         for name in kind.__struct_fields__:
@@ -105,39 +98,19 @@ class Planner:
     """Draws the sessions of a recipe, one after the other."""
 
     def __init__(self, recipe: Recipe, seed: int) -> None:
-        kind = self.kind = recipe.kind
-        self._recipe, self._seed = recipe, seed
-        self._prompt, self._output = self._draw("prompt_tokens"), self._draw("output_tokens")
-        self._limit: Callable[[], int | None] = repeat(None).__next__
-        if "max_tokens" in recipe.makers:
-            self._limit = self._draw("max_tokens")
-        self._evolution = recipe.evolution
+        def rng(name: str) -> Random:
+            return stream(seed, f"workload.{recipe.label}{name}")
+
+        self.kind, self._evolution, self._subagents = recipe.kind, recipe.evolution, recipe.subagents
+        draws = self._draws = {name: make(rng(name)) for name, make in recipe.makers.items()}
+        self._prompt, self._output = draws["prompt_tokens"], draws["output_tokens"]
+        self._limit: Callable[[], int | None] = draws.get("max_tokens", repeat(None).__next__)
         if self._evolution.decode_variation is not None:
-            self._gauss = self._rng("correlations.decode").gauss
-        if isinstance(kind, Completion):
-            return
-        self._turns, self._turn_tokens = self._draw("turns"), self._draw("turn_tokens")
-        self._think = self._draw("think_time")
-        if isinstance(kind, Reasoning):
-            self._chain, self._chain_tokens = self._draw("steps"), self._draw("step_tokens")
-        self._subagents = recipe.subagents
-        if isinstance(kind, Agentic):
-            self._calls, self._tool_tokens = self._draw("calls"), self._draw("tool_tokens")
-            self._tool, self._uniform = self._draw("tool_latency"), self._rng("tool_call").random
-            if self._subagents is not None:
-                self._count, self._sub_turns = self._draw("subagents.count"), self._draw("subagents.turns")
-                self._sub_prompt = self._draw("subagents.prompt_tokens")
-                self._sub_uniform = self._rng("subagents").random
-
-    # --- streams -----------------------------------------------------------------------------------------------
-
-    def _rng(self, name: str) -> Random:
-        return stream(self._seed, f"workload.{self._recipe.label}{name}")
-
-    def _draw(self, name: str) -> Draw:
-        return self._recipe.makers[name](self._rng(name))
-
-    # --- sessions ----------------------------------------------------------------------------------------------
+            self._gauss = rng("correlations.decode").gauss
+        if isinstance(self.kind, Agentic):
+            self._tool_tokens, self._uniform = draws["tool_tokens"], rng("tool_call").random
+        if self._subagents is not None:
+            self._sub_uniform = rng("subagents").random
 
     def draw(self, mark: Mark = USUAL) -> list[Step]:
         """The requests of the next session, in an order in which each stands behind those it waits for."""
@@ -148,13 +121,13 @@ class Planner:
         follow_ups, outputs = self._follow_ups(), self._outputs()
         steps: list[Step] = []
         waits: tuple[int, ...] = ()
-        for turn in range(self._turns()):
+        for turn in range(self._draws["turns"]()):
             if len(steps) >= MOST_STEPS:
                 break
-            tokens, delay = (next(follow_ups), self._think() * PS_PER_US) if turn else (prompt, 0)
+            tokens, delay = (next(follow_ups), self._draws["think_time"]() * PS_PER_US) if turn else (prompt, 0)
             steps.append(self._step(tokens, next(outputs), mark, delay, after=waits, by_user=True))
             if isinstance(self.kind, Agentic) and self._uniform() < self.kind.tool_call:
-                for _ in range(self._calls()):
+                for _ in range(self._draws["calls"]()):
                     if len(steps) >= MOST_STEPS:
                         break
                     self._call(steps, outputs, mark)
@@ -163,20 +136,21 @@ class Planner:
 
     def _call(self, steps: list[Step], outputs: Iterator[int], mark: Mark) -> None:
         """A tool's answer, or that of sub-agents, behind the last step."""
-        caller = len(steps) - 1
+        caller, tool_latency = len(steps) - 1, self._draws["tool_latency"]
         full = len(steps) > MOST_STEPS - 2  # sub-agents take two at least: one of theirs, and what they hand back
         if self._subagents is None or self._sub_uniform() >= self._subagents.probability or full:
-            delay = self._tool() * PS_PER_US
+            delay = tool_latency() * PS_PER_US
             steps.append(self._step(self._tool_tokens(), next(outputs), mark, delay, after=(caller,)))
             return
+        turns, first_prompt = self._draws["subagents.turns"], self._draws["subagents.prompt_tokens"]
         ends, reports, branch = [], 0, len(steps)
-        for number in range(self._count()):
+        for number in range(self._draws["subagents.count"]()):
             room = MOST_STEPS - 1 - len(steps)
             if not room:
                 break
             last = caller
-            for turn in range(min(self._sub_turns(), room)):
-                tokens, delay = (self._tool_tokens(), self._tool() * PS_PER_US) if turn else (self._sub_prompt(), 0)
+            for turn in range(min(turns(), room)):
+                tokens, delay = (self._tool_tokens(), tool_latency() * PS_PER_US) if turn else (first_prompt(), 0)
                 steps.append(self._step(tokens, self._output(), mark, delay, branch + number, (last,)))
                 last = len(steps) - 1
             ends.append(last)
@@ -195,9 +169,10 @@ class Planner:
     ) -> Step:
         hidden = 0
         if isinstance(self.kind, Reasoning):
-            thoughts = min(self._chain(), self._thoughts)
+            thoughts = min(self._draws["steps"](), self._thoughts)
             self._thoughts -= thoughts
-            hidden = min(sum(self._chain_tokens() for _ in range(thoughts)), MAX_TOKENS)
+            step_tokens = self._draws["step_tokens"]
+            hidden = min(sum(step_tokens() for _ in range(thoughts)), MAX_TOKENS)
         if mark.output_factor != 1:
             output = clip_length(output * mark.output_factor)
         output = min(output + hidden, MAX_TOKENS)
@@ -208,11 +183,11 @@ class Planner:
 
     def _follow_ups(self) -> Iterator[int]:
         """What the turns after the first bring of their own."""
-        growth = self._evolution.prompt_growth
+        growth, draw = self._evolution.prompt_growth, self._draws["turn_tokens"]
         if growth is None:
             while True:
-                yield self._turn_tokens()
-        tokens = float(self._turn_tokens())
+                yield draw()
+        tokens = float(draw())
         while True:
             yield clip_length(tokens)
             tokens = min(tokens * growth, MAX_TOKENS)

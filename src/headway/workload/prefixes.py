@@ -1,13 +1,8 @@
 """Shared-prefix groups: prompts of one group begin with the same tokens, as under a common system prompt.
 
-`prefix: {groups: 20, tokens: 256}`. The first `tokens` tokens of a prompt, or all of a shorter one, are its group's;
-they are part of the prompt's length. `tokens` may be a distribution: then each group has a length of its own, drawn
-once. `share` is the probability that a session belongs to any group (default 1); `popularity` says how the groups are
-drawn: `uniform`, `{dist: zipf, s: 1.1}` (group k has weight 1 / k^s) or a list of weights.
-
-Groups may be listed instead of counted: `groups: [{name: tutor, tokens: 900, popularity: 3, reuse: 0.8}, ...]`. A
-listed group has its own popularity (a weight), length and `reuse`, the probability that one who belongs to it really
-begins with its text; and it is the same text for every tenant that lists its name.
+The first `tokens` tokens of a prompt, or all of a shorter one, are its group's. Where `tokens` is a distribution, each
+group has a length of its own, drawn once. Groups are counted, or listed by name: a listed group is the same text for
+every tenant that lists it.
 """
 
 from __future__ import annotations

@@ -1,19 +1,9 @@
-"""Load profiles: how the rate varies with time, as a multiplier of the base rate.
+"""Load profiles: how the rate varies with time, as a multiplier of the base rate (`docs/scenario.md` has their keys).
 
-    constant     the rate as it is
-    step         levels: [{at: 0s, multiplier: 1}, {at: 10m, multiplier: 3}]
-    ramp         from: 0.5, to: 2, start: 0s, end: 10m
-    diurnal      period: 24h, low: 0.3, high: 1.7, peak_at: 14h
-    spike        at: 5m, multiplier: 5, duration: 30s, recovery: 60s
-    segments     segments: [{start: 0s, end: 60s, multiplier: 2}]
-
-A profile is `constant` or a mapping with one of these as its `type` (which `segments` may leave out). Where nothing is
-said (before the first level, outside the spike and the segments) the multiplier is 1; the last level and the end of a
-ramp hold for ever. `repeat: 1h` starts a step, ramp, spike or segments profile over every so long. A multiplier counts
-in whole millionths.
-
-Every profile is a `Curve`, linear pieces between whole microseconds, with which an arrival process composes by a change
-of time: the n-th arrival comes when the integral of the rate reaches the n-th instant of the process at rate 1.
+Where a profile says nothing (before the first level, outside the spike and the segments) the multiplier is 1; the last
+level and the end of a ramp hold for ever. Every profile is a `Curve`, linear pieces between whole microseconds, with
+which an arrival process composes by a change of time: the n-th arrival comes when the integral of the rate reaches the
+n-th instant of the process at rate 1.
 """
 
 from __future__ import annotations

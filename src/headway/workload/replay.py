@@ -23,22 +23,19 @@ from headway.workload import arrivals, transforms
 from headway.workload.sessions import Chain, Graph, Session, Turn
 from headway.workload.trace_spec import BOTH_STARTS, PLACE, TraceSpec, read_starts
 from headway.workload.trace_turns import (
-    SLO_CLASS,
-    TENANT,
     Clock,
-    Limits,
     Maker,
     check_stamp,
     groups,
     is_chain,
-    plan_request,
+    sender_of,
     waits,
 )
 from headway.workload.traces import Trace, open_trace, paths
 from headway.workload.traces.record import Info, Options, Reader
 from headway.workload.traces.source import check_ordinary, reason
 from headway.workload.traces.table import NONE, Labels
-from headway.workload.traffic import OpenLoop, Planned, Retry, Sessions, Source, Traffic, with_deadlines
+from headway.workload.traffic import OpenLoop, Planned, Retry, Sessions, Source, Traffic, plan, with_deadlines
 
 NO_RETRY: Final = Retry()
 
@@ -55,7 +52,7 @@ def traffic(
     """The requests of a trace; `declared` draws what clients ask for as max_tokens, in the trace's order."""
     reader = _open(spec, seed)
     clock = Clock(spec.speed, stop_ps)
-    maker = Maker(model, None if declared is None else Limits(declared))
+    maker = Maker(model, declared)
     if _streams(spec, reader.info) and not retry.max:
         return OpenLoop(with_deadlines(_stream_requests(spec, reader, clock, maker), timeout_ps))
     trace = Trace.load(reader, whole=not spec.transforms)
@@ -124,7 +121,7 @@ def _stream_requests(spec: TraceSpec, reader: Reader, clock: Clock, maker: Maker
             place = turns[name] = turns.get(name, -1) + 1
         path = Path((hashing.key(hashing.PROMPT, row),), (record.prompt_tokens,))
         turn = maker.turn(row, record.prompt_tokens, record.output_tokens, path, record)
-        yield plan_request(row, at_ps, turn, record, name, place)
+        yield plan(row, at_ps, turn, *sender_of(record, name), place)
     if row < 0:
         raise _empty(spec)
 
@@ -140,7 +137,7 @@ class Replay:
         self._thinks = _thinks(spec, trace.info)
         self._starts = None if spec.starts is None else read_starts(spec)
         if spec.share_system and not trace.systems:
-            wrong = f"this {trace.format} trace does not say how long tool and system prompts are"
+            wrong = f"this {trace.info.format} trace does not say how long tool and system prompts are"
             raise HeadwayError(f"{PLACE}.share_system: {wrong}; leave it out.")
         self._path = trace.paths(bool(spec.share_system))
         self._session: Sequence[int] = trace.session
@@ -156,7 +153,7 @@ class Replay:
         starts = self._starts
         users = None if starts is None else starts.users
         if self._trace.info.clock != "trace" and starts is None:
-            wrong = f"this {self._trace.format} trace does not say when its sessions begin"
+            wrong = f"this {self._trace.info.format} trace does not say when its sessions begin"
             raise HeadwayError(f"{PLACE}.starts: {wrong}; write starts: {BOTH_STARTS}.")
         if self._thinks:
             source = Source(self._sessions(), retry, self._clock.stop_ps, users, timeout_ps=timeout_ps)
@@ -173,12 +170,12 @@ class Replay:
 
     def _requests(self) -> Iterator[Planned]:
         for number, (at_ps, row, name, place) in enumerate(self._arrivals()):
-            yield plan_request(number, at_ps, self._turn(row), self._labels(row), name, place)
+            yield plan(number, at_ps, self._turn(row), *sender_of(self._labels(row), name), place)
 
     def _single_turns(self) -> Iterator[tuple[int, Session]]:
         """Each request as a session of its own, so that it can be sent again."""
         for at_ps, row, name, place in self._arrivals():
-            yield at_ps, Chain(*self._sender(row, name), iter((self._turn(row),)), 1, place)
+            yield at_ps, Chain(*sender_of(self._labels(row), name), iter((self._turn(row),)), 1, place)
 
     def _arrivals(self) -> Iterator[tuple[int, int, str | None, int]]:
         """When each row comes, in order, up to the end of arrivals; with its session and its place in it."""
@@ -238,14 +235,14 @@ class Replay:
 
     def _session_of(self, rows: list[int]) -> Session:
         session = self._session[rows[0]]
-        sender = self._sender(rows[0], None if session < 0 else self._names[session])
-        plan = waits(self._trace, self._session, rows)
+        sender = sender_of(self._labels(rows[0]), None if session < 0 else self._names[session])
+        plans = waits(self._trace, self._session, rows)
         scale = self._clock.scale
         if is_chain(self._trace, rows):
-            return Chain(*sender, (self._turn(wait.row, scale(wait.delay_ps)) for wait in plan), len(rows))
+            return Chain(*sender, (self._turn(wait.row, scale(wait.delay_ps)) for wait in plans), len(rows))
         number = {row: place for place, row in enumerate(rows)}
         turns, after = [], []
-        for wait in plan:
+        for wait in plans:
             turns.append(self._turn(wait.row, scale(wait.delay_ps)))
             after.append([number[row] for row in wait.after])
         return Graph(*sender, turns, after)
@@ -265,10 +262,6 @@ class Replay:
 
     def _labels(self, row: int) -> Labels:
         return self._trace.labels[self._trace.label[row]]
-
-    def _sender(self, row: int, session: str | None) -> tuple[str | None, str, str]:
-        labels = self._labels(row)
-        return session, labels.tenant or TENANT, labels.slo_class or SLO_CLASS
 
     def _turn(self, row: int, delay_ps: int = 0) -> Turn:
         trace = self._trace

@@ -1,14 +1,7 @@
 """Length distributions: how many tokens a prompt or an output has. A draw is a whole number, at least 1.
 
-A bare number is a constant. Otherwise a mapping with `dist` and
-
-    constant     value                        exponential  mean
-    normal       mean, std                    lognormal    mean, std
-    uniform      min, max                     geometric    mean (1, 2, 3, ..., each less likely than the one before)
-    empirical    values (and weights), or path (a text file with one length a line)
-
-`mean` and `std` are those of the lengths themselves, also for lognormal. Every kind takes `min` and `max`; a draw
-outside is set to the bound, it is not drawn again.
+A bare number is a constant, anything else a mapping with `dist` and the figures of its kind. `mean` and `std` are those
+of the lengths themselves, also for lognormal. A draw outside `min` and `max` is set to the bound, not drawn again.
 """
 
 from __future__ import annotations

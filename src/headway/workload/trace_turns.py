@@ -11,14 +11,13 @@ from msgspec import Struct
 
 from headway import hashing
 from headway.errors import HeadwayError
-from headway.types import Path, Request
+from headway.types import Path
 from headway.workload.adapters import salt_content
 from headway.workload.sessions import Turn
 from headway.workload.trace_spec import PLACE
 from headway.workload.traces.limits import LAST_PS, too_late
 from headway.workload.traces.record import Record
 from headway.workload.traces.table import NONE, Labels, Trace
-from headway.workload.traffic import Planned
 
 TENANT: Final = "default"
 SLO_CLASS: Final = "standard"
@@ -32,23 +31,9 @@ def check_stamp(row: int, at_ps: int | None) -> int:
     return at_ps
 
 
-def plan_request(number: int, at_ps: int, turn: Turn, labels: Labels | Record, name: str | None, place: int) -> Planned:
-    request = Request(
-        number,
-        at_ps,
-        turn.prompt_tokens,
-        turn.path,
-        turn.model,
-        labels.tenant or TENANT,
-        labels.slo_class or SLO_CLASS,
-        name,
-        place,
-        turn.max_tokens,
-        adapter=turn.adapter,
-        shared_prefix_tokens=turn.shared_prefix_tokens,
-        kind=turn.kind,
-    )
-    return Planned(request, turn.output_tokens, turn.output_key)
+def sender_of(labels: Labels | Record, session: str | None) -> tuple[str | None, str, str]:
+    """Session, tenant and SLO class."""
+    return session, labels.tenant or TENANT, labels.slo_class or SLO_CLASS
 
 
 class Clock:
@@ -71,36 +56,25 @@ class Clock:
         return at_ps >= self.stop_ps
 
 
-class Limits:
-    """What clients declare, drawn in the order of the trace whichever order it is asked for in."""
-
-    __slots__ = ("_limits", "_next")
-
-    def __init__(self, draw: Callable[[], int]) -> None:
-        self._next = draw
-        self._limits = array("q")
-
-    def of(self, row: int) -> int:
-        while len(self._limits) <= row:
-            self._limits.append(self._next())
-        return self._limits[row]
-
-
 class Maker:
-    """Turns out of rows."""
+    """Turns out of rows. `declare` draws what clients ask for as max_tokens, in the order of the trace, whichever order
+    the rows come in."""
 
-    __slots__ = ("_limits", "_model")
+    __slots__ = ("_declare", "_limits", "_model")
 
-    def __init__(self, model: str, limits: Limits | None) -> None:
+    def __init__(self, model: str, declare: Callable[[], int] | None) -> None:
         self._model = model
-        self._limits = limits
+        self._declare = declare
+        self._limits = array("q")  # drawn so far
 
     def turn(
         self, row: int, prompt_tokens: int, output_tokens: int, path: Path, labels: Labels | Record, delay_ps: int = 0
     ) -> Turn:
         limit = labels.max_tokens
-        if self._limits is not None:
-            limit = self._limits.of(row)
+        if self._declare is not None:
+            while len(self._limits) <= row:
+                self._limits.append(self._declare())
+            limit = self._limits[row]
             output_tokens = min(output_tokens, limit)
         output_key, adapter = hashing.key(hashing.OUTPUT, row), labels.adapter
         if adapter is not None:

@@ -33,6 +33,36 @@ class Planned(Struct, frozen=True, gc=False):
     output_key: int
 
 
+def plan(
+    id: int,
+    at_ps: int,
+    turn: Turn,
+    session: str | None,
+    tenant: str,
+    slo_class: str,
+    number: int,
+    deadline_ps: int | None = None,
+) -> Planned:
+    """A turn as the request that it is, `number` being its place in the session."""
+    request = Request(
+        id,
+        at_ps,
+        turn.prompt_tokens,
+        turn.path,
+        turn.model,
+        tenant,
+        slo_class,
+        session,
+        number,
+        turn.max_tokens,
+        deadline_ps,
+        turn.adapter,
+        shared_prefix_tokens=turn.shared_prefix_tokens,
+        kind=turn.kind,
+    )
+    return Planned(request, turn.output_tokens, turn.output_key)
+
+
 def with_deadlines(requests: Iterable[Planned], timeout_ps: int | None) -> Iterable[Planned]:
     """Requests whose clients wait no longer than that."""
     if timeout_ps is None:
@@ -185,23 +215,8 @@ class Sessions:
         self._requests += 1
         self._flights[row] = entry
         self._look()
-        request = Request(
-            row,
-            at_ps,
-            turn.prompt_tokens,
-            turn.path,
-            turn.model,
-            session.tenant,
-            session.slo_class,
-            session.name,
-            number,
-            turn.max_tokens,
-            None if timeout_ps is None else at_ps + timeout_ps,
-            turn.adapter,
-            shared_prefix_tokens=turn.shared_prefix_tokens,
-            kind=turn.kind,
-        )
-        return Planned(request, turn.output_tokens, turn.output_key)
+        deadline_ps = None if timeout_ps is None else at_ps + timeout_ps
+        return plan(row, at_ps, turn, session.name, session.tenant, session.slo_class, number, deadline_ps)
 
     def on_ended(self, request: Request, at_ps: int, completed: bool) -> None:
         entry = self._flights.pop(request.id)

@@ -1,11 +1,9 @@
 """Dynamo request traces (`dynamo.request.trace.v1`): one event a line, bare or as {"timestamp", "event"}.
 
-A request is told when it ends, so the file is read twice: once for the order of arrival, once for the requests. Hashes
-are unsigned 64-bit numbers that commit to everything before their block.
-
+A request is written when it ends, so the file is read twice: once for the order of arrival, once for the requests.
 Sessions follow `agent_context`. A session with a `parent_session_id` belongs to its parent's: it branches off the
-parent's latest request, and the parent's first request after it has ended waits for it. A request's delay is what the
-recording shows between the last end that it waited for and its own arrival; `tool_ms` says how much of it tools ran.
+parent's latest request, and the parent's first request after it has ended waits for it. A request's delay is what lies
+between the last end that it waited for and its own arrival; `tool_ms` says how much of it tools ran.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Shared prefixes by name, as blocks all the same.
 
 Some formats name the group of requests that begin alike, and how many tokens they share, but no blocks. Here every
-stretch of content (a group's prefix, a session's context, a request's own words) gets ids of its own, so that such a
-trace replays like one with block hashes. Only full blocks have ids, and a block belongs to the stretch of its last
-token.
+stretch of content (a group's prefix, a session's context, a request's own words) gets ids of its own. Only full blocks
+have ids, and a block belongs to the stretch of its last token.
 """
 
 from __future__ import annotations

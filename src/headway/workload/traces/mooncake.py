@@ -1,11 +1,7 @@
 """Mooncake JSONL: one object a line in order of arrival, with `timestamp` (ms), `input_length`, `output_length` and
-`hash_ids`, one id for each block of the prompt, the last of which may be partly filled. Its dialects add to it:
-
-    created_time, input_tokens, output_tokens      other names of the first three
-    session_id; delay or delay_ms                  a later turn comes so long after the one before has ended, or where
-                                                   that is missing as long as the stamps are apart
-    request_id, wait_for, tool_wait_ms             (agentic) a request comes delay + tool_wait_ms after those it waits
-                                                   for have ended; one that waits for none comes at its timestamp
+`hash_ids`, one id for each block of the prompt, the last of which may be partly filled. Its dialects have other names
+for the first three, and add sessions and waits: a later turn comes its `delay` after the one before has ended, or after
+those that `wait_for` names; a request that waits for none comes at its timestamp.
 
 Where the first line has no `hash_ids`, none has, and nothing is known of content. Other fields are ignored.
 """

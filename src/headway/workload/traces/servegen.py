@@ -2,9 +2,8 @@
 and how long they were. The requests are drawn.
 
 In a window a client sends as many requests as its rate says, at times whose gaps follow the window's law, rescaled to
-fill the window; each has lengths from the histograms in force. Every client is a tenant, and draws from a stream of its
-own for each window: another stretch of time, or other clients, leave its requests as they are. `start` and `duration`
-choose the stretch; time 0 is its start.
+fill the window. Every client is a tenant, and draws from a stream of its own for each window: another stretch of time,
+or other clients, leave its requests as they are. Time 0 is the start of the stretch.
 """
 
 from __future__ import annotations

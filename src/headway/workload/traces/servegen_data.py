@@ -10,7 +10,7 @@ import tarfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import isfinite
 from random import Random
 from typing import Any, Final
@@ -26,6 +26,7 @@ from headway.workload.traces.source import reason
 
 NAME: Final = re.compile(r"chunk-([0-9]{1,9})-(trace\.csv|dataset\.json)")
 ARCHIVES: Final = (".tar.gz", ".tgz", ".tar")
+DAMAGED: Final = (tarfile.TarError, EOFError, zlib.error, ValueError, LookupError)  # of an archive
 WINDOW: Final = 600  # seconds
 LAST_SECOND: Final = 86400 * (LAST_PS // PS_PER_DAY)
 MAX_FILE: Final = 64 << 20  # bytes
@@ -66,11 +67,16 @@ Files = dict[tuple[int, str], tuple[str, Callable[[], bytes]]]
 
 
 def looks_like(path: pathlib.Path) -> bool:
+    """Whether a file of a folder, or one of the first entries of an archive, is ours."""
     try:
         if path.is_dir():
             return any(NAME.fullmatch(file.name) for file in path.rglob("chunk-*-*"))
-        return path.name.endswith(ARCHIVES) and path.is_file() and _first_in_archive(path)
-    except (OSError, HeadwayError):
+        if not (path.name.endswith(ARCHIVES) and path.is_file()):
+            return False
+        with tarfile.open(path) as archive:
+            names = (pathlib.PurePosixPath(member.name).name for member in islice(archive, 10))
+            return any(NAME.fullmatch(name) for name in names)
+    except (OSError, HeadwayError, *DAMAGED):
         return False
 
 
@@ -131,24 +137,10 @@ def _in_archive(path: pathlib.Path) -> Iterator[tuple[str, str, Callable[[], byt
                 file = archive.extractfile(member)
                 content = file.read() if file else b""
                 yield str(inside.parent), inside.name, lambda content=content: content  # type: ignore[misc]
-    except (tarfile.TarError, EOFError, zlib.error, ValueError, LookupError) as error:
+    except DAMAGED as error:
         raise HeadwayError(f"{path.name}: the archive is damaged or none ({one_line(error, kind=False)}).") from None
     except OSError as error:
         raise HeadwayError(f"{path}: the file cannot be read ({reason(error)}).") from None
-
-
-def _first_in_archive(path: pathlib.Path) -> bool:
-    """Whether one of the first entries is ours."""
-    try:
-        with tarfile.open(path) as archive:
-            for count, member in enumerate(archive):
-                if NAME.fullmatch(pathlib.PurePosixPath(member.name).name):
-                    return True
-                if count == 9:
-                    break
-    except (tarfile.TarError, EOFError, zlib.error, ValueError, LookupError):
-        pass
-    return False
 
 
 # --- rates --------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -108,14 +108,6 @@ class Trace:
     def __len__(self) -> int:
         return len(self.arrival_ps)
 
-    @property
-    def format(self) -> str:
-        return self.info.format
-
-    @property
-    def block_tokens(self) -> int | None:
-        return self.info.block_tokens
-
     def runs(self, row: int) -> list[tuple[int, int]]:
         """The ids of a row's blocks as (first, count). Where ids mean something within a session only, the session is
         part of them."""
@@ -155,6 +147,21 @@ class Trace:
             return [((-1 - system) * IDS, common), *rest(own, common)] if common else own
 
         return runs
+
+
+def number_sessions() -> Callable[[Hashable | None], int]:
+    """A function from a session to its place in order of first appearance; None is a session of its own each time."""
+    numbers: dict[Hashable, int] = {}
+    alone = 0
+
+    def number(session: Hashable | None) -> int:
+        nonlocal alone
+        if session is None:
+            alone += 1
+            return len(numbers) + alone - 1
+        return numbers.setdefault(session, len(numbers) + alone)
+
+    return number
 
 
 def _system(record: Record) -> tuple[int, int] | None:

@@ -1,15 +1,13 @@
 """TraceLab (University of Washington): rounds of coding agents as JSONL, and the CSV that its simulators replay, whose
-columns are told by name: `session_id` or `id`, `round_idx`, `prefix_len`, `input_len` (what is appended, not the whole
-prompt), `output_len`, and where known `arrival_time` (ms, of the session) and `tool_wait_after_ms`.
+`input_len` is what is appended, not the whole prompt.
 
-Neither has block ids. A round's prompt is `prefix` tokens that the provider found cached, and what was appended. So ids
-are made up: a round shares the whole blocks of its prefix with the round before it in its session, as far as that one's
-prompt reached, and the rest is new. Blocks are of 16 tokens unless `block_tokens` says otherwise. A provider's cache
-miss therefore looks like new content, and what sessions share is not known.
+Neither has block ids, but a round says how many tokens of its prompt the provider found cached. So ids are made up: a
+round shares the whole blocks of that prefix with the round before it in its session, as far as that one's prompt
+reached, and the rest is new. A provider's cache miss looks like new content, and what sessions share is not known.
 
-In JSONL a round begins with the last message or tool result that went into it, and ends with its last output; the next
-one's delay is what lies between. Recordings of one release are months apart, so times count from their session's start.
-In the CSV the delay is the previous round's `tool_wait_after_ms`, and `arrival_time` is when a session starts.
+In JSONL a round begins with the last message or tool result that went into it, and ends with its last output. Sessions
+are months apart, so times count from their session's start. In the CSV the delay is the previous round's
+`tool_wait_after_ms`, and `arrival_time` is when a session starts.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """WEKA's agentic coding sessions (kv-cache-tester): a JSON object a session, one a file, a folder of such files, or one
 a line; block ids in `hash_ids`, or in the compact form as `hash_runs` of [first id, count].
 
-Times are seconds from the session's start; sessions have no clock in common. A request comes its `think_time` after the
-one before has ended; where that is missing, the difference of `t` less the previous `api_time` stands in.
-
-An entry of type `subagent` holds requests of its own, with `t` from the spawn. Where it has a `duration_ms` its own `t`
-is the *end*, so it was spawned that long before (in the published set 0.1 to 1.1 s after the parent's answer); where it
-has none, it runs beside its parent and `t` is the spawn. The parent's first request after a sub-agent's end waits for
-it. That request's `think_time` spans the sub-agent's run, so its delay is counted from the stamps instead.
+Times are seconds from the session's start; sessions have no clock in common. Where `think_time` is missing, the
+difference of `t` less the previous `api_time` stands in. An entry of type `subagent` holds requests of its own, with
+`t` from the spawn. Its own `t` is the spawn, or with a `duration_ms` the end. The parent's first request after a
+sub-agent's end waits for it, by a delay from the stamps, since its `think_time` spans the sub-agent's run.
 """
 
 from __future__ import annotations

@@ -109,6 +109,17 @@ class Waits:
         return tuple(id for id, left in visited.items() if left)
 
 
+def keep_where(records: Iterable[Record], keeps: Callable[[Record], bool]) -> Iterator[Record]:
+    """The records that are kept, their waits mended."""
+    waits = Waits()
+    for record in records:
+        place = waits.see(record)
+        if keeps(record):
+            yield waits.mend(record)
+        else:
+            waits.drop(record, place)
+
+
 def with_sessions(reader: Reader, where: str) -> Iterator[tuple[str | None, Record]]:
     """Each record with its session, as the trace records it or else derived from its blocks; to derive them it holds
     the whole trace. The records are not changed: derived sessions are not to be taken for recorded ones."""

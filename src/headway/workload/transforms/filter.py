@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
 from headway.errors import HeadwayError
 from headway.workload.traces.record import Record
-from headway.workload.transforms.base import Transform, Waits, with_records
+from headway.workload.transforms.base import Transform, keep_where, with_records
 
 Texts = str | list[str]
 Number = Annotated[int, Meta(ge=0)]
@@ -40,7 +40,7 @@ def transform(spec: Spec, where: str) -> Transform:
     keeps = _keeps(spec)
     if keeps is None:
         raise HeadwayError(f"{where}: says nothing to filter by; give model, tenant, min_prompt_tokens or another key.")
-    return lambda reader: with_records(reader, _filter(reader.records, keeps))
+    return lambda reader: with_records(reader, keep_where(reader.records, keeps))
 
 
 def _keeps(spec: Spec) -> Callable[[Record], bool] | None:
@@ -68,13 +68,3 @@ def _keeps(spec: Spec) -> Callable[[Record], bool] | None:
         return True
 
     return keeps
-
-
-def _filter(records: Iterator[Record], keeps: Callable[[Record], bool]) -> Iterator[Record]:
-    waits = Waits()
-    for record in records:
-        place = waits.see(record)
-        if keeps(record):
-            yield waits.mend(record)
-        else:
-            waits.drop(record, place)

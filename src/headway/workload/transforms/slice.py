@@ -12,6 +12,7 @@ from headway.config import units
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.workload.traces.record import Reader, Record
+from headway.workload.traces.table import number_sessions
 from headway.workload.transforms.base import Transform, Waits, need_clock, with_records, with_sessions
 
 Bounds = tuple[int, int | None]  # the first, and the one after the last
@@ -102,15 +103,10 @@ def _beginning(reader: Reader, bounds: Bounds, timed: bool, where: str) -> Itera
 
 def _sessions(reader: Reader, bounds: Bounds, where: str) -> Iterator[Record]:
     start, end = bounds
-    numbers: dict[str, int] = {}
-    alone = 0  # requests without a session: each is one of its own
+    number = number_sessions()
     for session, record in with_sessions(reader, where):
-        if session is None:
-            number = len(numbers) + alone
-            alone += 1
-        else:
-            number = numbers.setdefault(session, len(numbers) + alone)
-        if number >= start and (end is None or number < end):
+        place = number(session)
+        if place >= start and (end is None or place < end):
             yield record
 
 
